@@ -49,7 +49,7 @@ func TestTokenRoundTrip(t *testing.T) {
 	}
 }
 
-func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
+func TestTokenWithAFlippedBitIsRefused(t *testing.T) {
 	t.Parallel()
 	codec, list := newTokenCodec([][]byte{testKey(1), testKey(2)}), testMatcher("//configmaps/p1/")
 	text := codec.seal(continueToken{rev: 77, start: "b\x00", remaining: 3, lineage: 5}, list)
@@ -70,7 +70,7 @@ func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
 	}
 }
 
-func TestTokenIsBoundToItsList(t *testing.T) { // 31, 34
+func TestTokenIsBoundToItsList(t *testing.T) {
 	t.Parallel()
 	codec := newTokenCodec([][]byte{testKey(1)})
 	lists := []*selector.Matcher{testMatcher("//configmaps/p1/"), testMatcher("//configmaps/"), testMatcher("//secrets/p1/"), testMatcher("//configmaps/p"),
@@ -108,7 +108,7 @@ func TestTokenKeysRotate(t *testing.T) {
 	}
 }
 
-func TestTokenTellsNoName(t *testing.T) { // 35
+func TestTokenTellsNoName(t *testing.T) {
 	t.Parallel()
 	const secret = "launch-codes"
 	text := newTokenCodec([][]byte{testKey(1)}).seal(continueToken{rev: 3, start: secret + "\x00"}, testMatcher("//secrets/p1/"))

@@ -178,7 +178,7 @@ func TestWarningsAreSentOnceAndInOrder(t *testing.T) {
 	}
 }
 
-func TestWarningsAreCutAtSmallLimits(t *testing.T) { // 46
+func TestWarningsAreCutAtSmallLimits(t *testing.T) {
 	t.Parallel()
 	set := &warningSet{header: http.Header{}, limits: warningLimits{total: 25, each: 5}, seen: map[string]bool{}}
 	step := func(text string, want ...string) {
@@ -241,7 +241,7 @@ func TestWarningsAreCutAtKubernetesLimits(t *testing.T) {
 	}
 }
 
-func TestWarningsMayComeInParallel(t *testing.T) { // 53
+func TestWarningsMayComeInParallel(t *testing.T) {
 	t.Parallel()
 	header := http.Header{}
 	ctx := warningContext(t.Context(), header)
@@ -259,7 +259,7 @@ func TestWarningsMayComeInParallel(t *testing.T) { // 53
 	}
 }
 
-func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
+func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(warningContext(r.Context(), w.Header()), request.Key{}, "below")

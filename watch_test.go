@@ -233,3 +233,11 @@ func TestSealedEventsAreShared(t *testing.T) {
 	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: []byte(`{}`)}, []byte("next"))
 	apitest.Expect(t, log.find(v, rec) == nil, true)
 }
+
+func TestBookmarkBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	w := s.watch("/api/v1/secrets?watch=1&allowWatchBookmarks=true&timeoutSeconds=8") // of which a busy machine may take most to begin
+	w.want("BOOKMARK")
+	w.end()
+}

@@ -54,7 +54,7 @@ func TestCredentialsOverTLS(t *testing.T) {
 			`403 Forbidden pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default"`},
 		{"nobody in particular may not", "GET", pods, nil,
 			`403 Forbidden pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" in the namespace "default"`},
-		{"140 a bad token is 401", "GET", pods, []string{"Authorization: Bearer nope"}, "401 Unauthorized Unauthorized"},
+		{"a bad token is 401", "GET", pods, []string{"Authorization: Bearer nope"}, "401 Unauthorized Unauthorized"},
 		{"the version is for everybody", "GET", "/version", nil, "200"},
 		{"health is for everybody", "GET", "/readyz", nil, "200"},
 		{"metrics are not", "GET", "/metrics", nil, `403 Forbidden forbidden: User "system:anonymous" cannot get path "/metrics"`},

@@ -58,8 +58,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// build makes the program under test of the sources of today.
+// build makes the program under test of the sources of today, unless APILET_PROGRAM names one.
 var build = sync.OnceValues(func() (path string, err error) {
+	if given := os.Getenv("APILET_PROGRAM"); given != "" {
+		return given, nil
+	}
 	path = filepath.Join(folder, "apilet")
 	args := []string{"build", "-ldflags=-s -w", "-o", path}
 	if apitest.Race {

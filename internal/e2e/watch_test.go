@@ -149,7 +149,7 @@ func (s *listScene) marker(t *testing.T, watchers ...*watcher) {
 
 // ---- Where a watch starts ----
 
-func TestWatchStarts(t *testing.T) { // 72 to 83
+func TestWatchStarts(t *testing.T) {
 	t.Parallel()
 	const sendInitial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&"
 	all := append([]string{}, initial...)
@@ -159,21 +159,21 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 		want         []string
 		ends         bool
 	}{
-		{"72 behind a revision", "resourceVersion=r(c)", []string{"ADDED d", "ADDED e"}, false},
-		{"73 revision unset", "", all, false},
-		{"73 revision 0", "resourceVersion=0", all, false},
-		{"74 bookmarks", "allowWatchBookmarks=true", bookmarked, false},
-		{"75 initial events", sendInitial + "allowWatchBookmarks=true", bookmarked, false},
-		{"75 initial events, no bookmarks", sendInitial, all, false},
-		{"76 initial events behind a revision", sendInitial + "allowWatchBookmarks=1&resourceVersion=r(c)", bookmarked, false},
-		{"76 initial events behind a compacted revision", sendInitial + "allowWatchBookmarks=1&resourceVersion=1", bookmarked, false},
-		{"79 no initial events", "sendInitialEvents=false&resourceVersionMatch=NotOlderThan", nil, false},
-		{"79 no initial events behind a revision", "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=r(d)", []string{"ADDED e"}, false},
-		{"80 initial events of the future", sendInitial + "resourceVersion=F", []string{"ERROR 504 Timeout"}, true},
-		{"81 too old", "resourceVersion=r(a)", []string{"ERROR 410 Expired"}, true},
-		{"82 future (kube-apiserver is silent; we say so at once)", "resourceVersion=F", []string{"ERROR 504 Timeout"}, true},
-		{"96 watch=foo", "watch=foo", all, false},
-		{"1.2 a token is ignored", "continue=bogus&resourceVersion=r(d)", []string{"ADDED e"}, false},
+		{"behind a revision", "resourceVersion=r(c)", []string{"ADDED d", "ADDED e"}, false},
+		{"revision unset", "", all, false},
+		{"revision 0", "resourceVersion=0", all, false},
+		{"bookmarks", "allowWatchBookmarks=true", bookmarked, false},
+		{"initial events", sendInitial + "allowWatchBookmarks=true", bookmarked, false},
+		{"initial events, no bookmarks", sendInitial, all, false},
+		{"initial events behind a revision", sendInitial + "allowWatchBookmarks=1&resourceVersion=r(c)", bookmarked, false},
+		{"initial events behind a compacted revision", sendInitial + "allowWatchBookmarks=1&resourceVersion=1", bookmarked, false},
+		{"no initial events", "sendInitialEvents=false&resourceVersionMatch=NotOlderThan", nil, false},
+		{"no initial events behind a revision", "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=r(d)", []string{"ADDED e"}, false},
+		{"initial events of the future", sendInitial + "resourceVersion=F", []string{"ERROR 504 Timeout"}, true},
+		{"too old", "resourceVersion=r(a)", []string{"ERROR 410 Expired"}, true},
+		{"future (kube-apiserver is silent; we say so at once)", "resourceVersion=F", []string{"ERROR 504 Timeout"}, true},
+		{"watch=foo", "watch=foo", all, false},
+		{"a token is ignored", "continue=bogus&resourceVersion=r(d)", []string{"ADDED e"}, false},
 	} {
 		t.Run(c.title, func(t *testing.T) {
 			s := startScene(t, onSomeFile(t))
@@ -189,13 +189,13 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 		})
 	}
 	s := startScene(t)
-	t.Run("75 the bookmark is as new as every write before it", func(t *testing.T) {
+	t.Run("the bookmark is as new as every write before it", func(t *testing.T) {
 		rev := s.want(201, "POST", "/api/v1/namespaces/p2/configmaps", configMap("y")).rev()
 		if mark := s.follow("allowWatchBookmarks=1").want(bookmarked...); mark.rev() < rev {
 			t.Errorf("the bookmark is at %d, the last write at %d", mark.rev(), rev)
 		}
 	})
-	t.Run("77 empty collection", func(t *testing.T) {
+	t.Run("empty collection", func(t *testing.T) {
 		w := s.watch("/api/v1/secrets?watch=1&allowWatchBookmarks=1&" + sendInitial)
 		mark := w.want("BOOKMARK end")
 		apitest.Expect(t, mark.object.Get("kind"), "Secret")
@@ -203,19 +203,19 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 	})
 }
 
-func TestWatchRefusals(t *testing.T) { // 78, 83
+func TestWatchRefusals(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	const invalid = `422 Invalid ListOptions.meta.k8s.io "" is invalid: `
 	for _, c := range []briefCase{
-		{"78 no match", "sendInitialEvents=true",
+		{"no match", "sendInitialEvents=true",
 			invalid + "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"},
-		{"78 match alone", "resourceVersionMatch=NotOlderThan",
+		{"match alone", "resourceVersionMatch=NotOlderThan",
 			invalid + "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"},
-		{"78 exact", "sendInitialEvents=true&resourceVersionMatch=Exact",
+		{"exact", "sendInitialEvents=true&resourceVersionMatch=Exact",
 			invalid + `[resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, ` +
 				`resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]`},
-		{"83 no number (kube-apiserver: 500 without a reason)", "resourceVersion=abc",
+		{"no number (kube-apiserver: 500 without a reason)", "resourceVersion=abc",
 			`400 BadRequest resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`},
 		{"bad selector", "labelSelector=!!x", "400 BadRequest unable to parse requirement: found '!', expected: identifier"},
 		{"bad timeout", "timeoutSeconds=abc", `400 BadRequest strconv.ParseInt: parsing "abc": invalid syntax`},
@@ -228,11 +228,11 @@ func TestWatchRefusals(t *testing.T) { // 78, 83
 
 // ---- What a watch shows ----
 
-func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
+func TestWatchShowsWrites(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)")
-	t.Run("84 create, update, delete", func(t *testing.T) {
+	t.Run("create, update, delete", func(t *testing.T) {
 		s.want(201, "POST", s.p1, configMap("f", "k", "1"))
 		s.want(200, "PUT", s.p1+"/f", configMap("f", "k", "2"))
 		s.want(200, "DELETE", s.p1+"/f", "")
@@ -244,7 +244,7 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 		apitest.Expect(t, deleted.rev(), s.revision())
 		apitest.Expect(t, added.object.Get("kind"), "ConfigMap")
 	})
-	t.Run("86 nothing changes", func(t *testing.T) {
+	t.Run("nothing changes", func(t *testing.T) {
 		rev := s.revision()
 		s.want(200, "PUT", s.p1+"/a", labelled("a", "y"))
 		s.want(200, "PATCH", s.p1+"/a", "{}", "Content-Type: application/merge-patch+json")
@@ -254,7 +254,7 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 		apitest.Expect(t, s.revision(), rev)
 		s.marker(t, w)
 	})
-	t.Run("87 finalizer", func(t *testing.T) {
+	t.Run("finalizer", func(t *testing.T) {
 		s.want(201, "POST", s.p1, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 		s.want(200, "DELETE", s.p1+"/fin", "")
 		s.want(200, "PATCH", s.p1+"/fin", `{"metadata":{"finalizers":null}}`, "Content-Type: application/merge-patch+json")
@@ -265,10 +265,10 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 	})
 }
 
-func TestWatchSelectors(t *testing.T) { // 85, 89
+func TestWatchSelectors(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
-	t.Run("85 an object that stops matching is deleted, as it was", func(t *testing.T) {
+	t.Run("an object that stops matching is deleted, as it was", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(z)&labelSelector=odd%3Dy")
 		s.want(201, "POST", s.p1, labelled("f", "n"))
 		s.want(200, "PUT", s.p1+"/f", labelled("f", "y"))
@@ -281,11 +281,11 @@ func TestWatchSelectors(t *testing.T) { // 85, 89
 		s.want(200, "DELETE", s.p1+"/f", "")
 		s.marker(t, w)
 	})
-	t.Run("85 the same after a restart of the watch", func(t *testing.T) {
+	t.Run("the same after a restart of the watch", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(z)&labelSelector=odd%3Dy")
 		w.want("ADDED f", "MODIFIED f", "DELETED f")
 	})
-	t.Run("89 one name", func(t *testing.T) {
+	t.Run("one name", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(z)&fieldSelector=metadata.name%3Db")
 		s.want(200, "PUT", s.p1+"/a", configMap("a", "k", "x"))
 		s.want(200, "PUT", s.p1+"/b", configMap("b", "k", "x"))
@@ -302,10 +302,10 @@ func TestWatchSelectors(t *testing.T) { // 85, 89
 	})
 }
 
-func TestWatchForms(t *testing.T) { // 92, 96
+func TestWatchForms(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
-	t.Run("92 table", func(t *testing.T) {
+	t.Run("table", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(c)", asTable)
 		first, second := w.want("ADDED d"), w.want("ADDED e")
 		apitest.Expect(t, first.object.Get("kind"), "Table")
@@ -320,14 +320,14 @@ func TestWatchForms(t *testing.T) { // 92, 96
 			apitest.Expect(t, f.object.Get("data").Exists(), false)
 		}
 	})
-	t.Run("81 an error is a Status in every form", func(t *testing.T) {
+	t.Run("an error is a Status in every form", func(t *testing.T) {
 		apitest.Expect(t, s.follow("resourceVersion=F", asTable).want("ERROR 504 Timeout").object.Get("kind"), "Status")
 	})
-	t.Run("96 the old path", func(t *testing.T) {
+	t.Run("the old path", func(t *testing.T) {
 		s.watch("/api/v1/watch/namespaces/p1/configmaps").want(initial...)
 	})
-	t.Run("96 bare watch", func(t *testing.T) { s.watch(s.p1 + "?watch").want(initial...) })
-	t.Run("96 no watch", func(t *testing.T) {
+	t.Run("bare watch", func(t *testing.T) { s.watch(s.p1 + "?watch").want(initial...) })
+	t.Run("no watch", func(t *testing.T) {
 		for _, query := range []string{"watch=0", "watch=false", "watch=FALSE"} {
 			apitest.Expect(t, s.list(query), "a b c d e @now")
 		}
@@ -336,15 +336,7 @@ func TestWatchForms(t *testing.T) { // 92, 96
 
 // ---- Bookmarks and the end ----
 
-func TestBookmarkBeforeTheDeadline(t *testing.T) { // 90
-	t.Parallel()
-	s := startScene(t)
-	w := s.follow("resourceVersion=r(z)&allowWatchBookmarks=true&timeoutSeconds=8") // of which a busy machine may take most to begin
-	w.want("BOOKMARK")
-	w.end()
-}
-
-func TestWatchEnds(t *testing.T) { // 72, 97
+func TestWatchEnds(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	begin := time.Now()
@@ -365,7 +357,7 @@ func TestWatchEnds(t *testing.T) { // 72, 97
 	}
 }
 
-func TestWatchResumesAfterRestart(t *testing.T) { // 93
+func TestWatchResumesAfterRestart(t *testing.T) {
 	t.Parallel()
 	s := startScene(t, onSomeFile(t))
 	s.want(200, "PUT", s.p1+"/a", labelled("a", "n"))

@@ -1,7 +1,6 @@
 package e2e
 
-// This file tests the writes from outside, in kube-apiserver's order of things: create, update and patch, delete, dry run. The numbers
-// in sub-tests' names are those of list_test.go's list of observed cases.
+// This file tests the writes from outside, in kube-apiserver's order of things: create, update and patch, delete, dry run.
 
 import (
 	"fmt"
@@ -77,10 +76,10 @@ func (s *listScene) write(t *testing.T, cases []writeCase) {
 
 // ---- Create ----
 
-func TestCreate(t *testing.T) { // 99 to 109
+func TestCreate(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
-	t.Run("99, 105 the server fills in", func(t *testing.T) {
+	t.Run("the server fills in", func(t *testing.T) {
 		a := s.want(201, "POST", s.p1, `{"metadata":{"name":"f","uid":"mine","creationTimestamp":"2001-01-01T00:00:00Z","selfLink":"/x",
 			"deletionTimestamp":"2001-01-01T00:00:00Z","deletionGracePeriodSeconds":5,"resourceVersion":"0","generation":7}}`)
 		meta := a.get("metadata")
@@ -96,50 +95,50 @@ func TestCreate(t *testing.T) { // 99 to 109
 	})
 	long := strings.Repeat("n", 254)
 	s.write(t, []writeCase{
-		{"100 duplicate", "POST", "", configMap("a"), `409 AlreadyExists configmaps "a" already exists`, ""},
-		{"102 no name", "POST", "", `{}`, `422 Invalid ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required`, ""},
-		{"103 bad name", "POST", "", configMap("B_ad"), `422 Invalid ConfigMap "B_ad" is invalid: metadata.name: Invalid value: "B_ad": a lowercase RFC 1123 subdomain must consist of...`, ""},
-		{"103 name with a slash", "POST", "", configMap("a/b"), `422 Invalid ConfigMap "a/b" is invalid: metadata.name: Invalid value: "a/b": ...`, ""},
-		{"103 name of dots", "POST", "", configMap(".."), `422 Invalid ConfigMap ".." is invalid: ...`, ""},
-		{"103 name too long", "POST", "", configMap(long), `422 Invalid ConfigMap "` + long + `" is invalid: metadata.name: Invalid value: "` + long + `": must be no more than 253 ...`, ""},
-		{"103 bad label", "POST", "", `{"metadata":{"name":"l","labels":{"-":"x y"}}}`, `422 Invalid ConfigMap "l" is invalid: [metadata.labels: Invalid value: "-": ...`, ""},
-		{"103 bad annotation", "POST", "", `{"metadata":{"name":"l","annotations":{"a b":""}}}`, `422 Invalid ConfigMap "l" is invalid: metadata.annotations: Invalid value: "a b": ...`, ""},
-		{"104 namespace mismatch", "POST", "", `{"metadata":{"name":"f2","namespace":"p2"}}`, "400 BadRequest the namespace of the provided object does not match the namespace sent on the request", ""},
-		{"104 missing namespace", "POST", "/api/v1/namespaces/none/configmaps", configMap("f2"), `404 NotFound namespaces "none" not found`, ""},
-		{"106 resourceVersion (kube-apiserver: 500 without a reason)", "POST", "", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
-		{"106 after validation", "POST", "", `{"metadata":{"name":"B_ad","resourceVersion":"5"}}`, `422 Invalid ConfigMap "B_ad" is invalid: ...`, ""},
-		{"106 after the namespace", "POST", "/api/v1/namespaces/none/configmaps", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, `404 NotFound namespaces "none" not found`, ""},
-		{"106 before the name", "POST", "", `{"metadata":{"name":"a","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
-		{"106 no number", "POST", "", `{"metadata":{"name":"no-number","resourceVersion":"abc"}}`, "201", ""},
-		{"106 dry run over a name", "POST", "?dryRun=All", `{"metadata":{"name":"a","resourceVersion":"5"}}`, `409 AlreadyExists configmaps "a" already exists`, ""},
-		{"107 strict", "POST", "?fieldValidation=Strict", `{"metadata":{"name":"f2"},"bogus":1}`, `400 BadRequest ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "bogus"`, ""},
-		{"107 bogus directive", "POST", "?fieldValidation=bogus", configMap("f2"), `422 Invalid CreateOptions.meta.k8s.io "" is invalid: fieldValidation: ...`, ""},
-		{"108 no JSON", "POST", "", `{"metadata":`, "400 BadRequest the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: ...", ""},
-		{"108 empty", "POST", "", "", "400 BadRequest the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)", ""},
-		{"108 another kind", "POST", "", `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"f2"}}`, `400 BadRequest Secret in version "v1" cannot be handled as a ConfigMap: ...`, ""},
-		{"108 media type", "POST", "", "hello", "415 UnsupportedMediaType the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf", "Content-Type: text/plain"},
-		{"108 POST to an object", "POST", "/a", configMap("a"), "405 MethodNotAllowed the server does not allow this method on the requested resource", ""},
-		{"108 POST to all namespaces", "POST", "/api/v1/configmaps", configMap("a"), "405 MethodNotAllowed ...", ""},
-		{"109 over a deleted one", "POST", "", `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`, "201", ""},
-		{"109 delete", "DELETE", "/fin", "", "200", ""},
-		{"109 again", "POST", "", configMap("fin"), `409 AlreadyExists object is being deleted: configmaps "fin" already exists`, ""},
-		{"141 YAML", "POST", "", "metadata:\n  name: yaml\ndata:\n  k: v\n", "201", "Content-Type: application/yaml"},
+		{"duplicate", "POST", "", configMap("a"), `409 AlreadyExists configmaps "a" already exists`, ""},
+		{"no name", "POST", "", `{}`, `422 Invalid ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required`, ""},
+		{"bad name", "POST", "", configMap("B_ad"), `422 Invalid ConfigMap "B_ad" is invalid: metadata.name: Invalid value: "B_ad": a lowercase RFC 1123 subdomain must consist of...`, ""},
+		{"name with a slash", "POST", "", configMap("a/b"), `422 Invalid ConfigMap "a/b" is invalid: metadata.name: Invalid value: "a/b": ...`, ""},
+		{"name of dots", "POST", "", configMap(".."), `422 Invalid ConfigMap ".." is invalid: ...`, ""},
+		{"name too long", "POST", "", configMap(long), `422 Invalid ConfigMap "` + long + `" is invalid: metadata.name: Invalid value: "` + long + `": must be no more than 253 ...`, ""},
+		{"bad label", "POST", "", `{"metadata":{"name":"l","labels":{"-":"x y"}}}`, `422 Invalid ConfigMap "l" is invalid: [metadata.labels: Invalid value: "-": ...`, ""},
+		{"bad annotation", "POST", "", `{"metadata":{"name":"l","annotations":{"a b":""}}}`, `422 Invalid ConfigMap "l" is invalid: metadata.annotations: Invalid value: "a b": ...`, ""},
+		{"namespace mismatch", "POST", "", `{"metadata":{"name":"f2","namespace":"p2"}}`, "400 BadRequest the namespace of the provided object does not match the namespace sent on the request", ""},
+		{"missing namespace", "POST", "/api/v1/namespaces/none/configmaps", configMap("f2"), `404 NotFound namespaces "none" not found`, ""},
+		{"resourceVersion (kube-apiserver: 500 without a reason)", "POST", "", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
+		{"after validation", "POST", "", `{"metadata":{"name":"B_ad","resourceVersion":"5"}}`, `422 Invalid ConfigMap "B_ad" is invalid: ...`, ""},
+		{"after the namespace", "POST", "/api/v1/namespaces/none/configmaps", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, `404 NotFound namespaces "none" not found`, ""},
+		{"before the name", "POST", "", `{"metadata":{"name":"a","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
+		{"no number", "POST", "", `{"metadata":{"name":"no-number","resourceVersion":"abc"}}`, "201", ""},
+		{"dry run over a name", "POST", "?dryRun=All", `{"metadata":{"name":"a","resourceVersion":"5"}}`, `409 AlreadyExists configmaps "a" already exists`, ""},
+		{"strict", "POST", "?fieldValidation=Strict", `{"metadata":{"name":"f2"},"bogus":1}`, `400 BadRequest ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "bogus"`, ""},
+		{"bogus directive", "POST", "?fieldValidation=bogus", configMap("f2"), `422 Invalid CreateOptions.meta.k8s.io "" is invalid: fieldValidation: ...`, ""},
+		{"no JSON", "POST", "", `{"metadata":`, "400 BadRequest the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: ...", ""},
+		{"empty", "POST", "", "", "400 BadRequest the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)", ""},
+		{"another kind", "POST", "", `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"f2"}}`, `400 BadRequest Secret in version "v1" cannot be handled as a ConfigMap: ...`, ""},
+		{"media type", "POST", "", "hello", "415 UnsupportedMediaType the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf", "Content-Type: text/plain"},
+		{"POST to an object", "POST", "/a", configMap("a"), "405 MethodNotAllowed the server does not allow this method on the requested resource", ""},
+		{"POST to all namespaces", "POST", "/api/v1/configmaps", configMap("a"), "405 MethodNotAllowed ...", ""},
+		{"over a deleted one", "POST", "", `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`, "201", ""},
+		{"delete", "DELETE", "/fin", "", "200", ""},
+		{"again", "POST", "", configMap("fin"), `409 AlreadyExists object is being deleted: configmaps "fin" already exists`, ""},
+		{"YAML", "POST", "", "metadata:\n  name: yaml\ndata:\n  k: v\n", "201", "Content-Type: application/yaml"},
 	})
-	t.Run("103 bad finalizer", func(t *testing.T) {
+	t.Run("bad finalizer", func(t *testing.T) {
 		a := s.send("POST", s.p1+"?dryRun=All", `{"metadata":{"name":"l","finalizers":["x"]}}`)
 		apitest.Expect(t, a.code, 422)
 		apitest.Expect(t, strings.Contains(a.failure(), `metadata.finalizers[0]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`), true)
 	})
-	t.Run("104 terminating namespace", func(t *testing.T) { checkTerminating(t) })
-	t.Run("107 a warning by default", func(t *testing.T) {
+	t.Run("terminating namespace", func(t *testing.T) { checkTerminating(t) })
+	t.Run("a warning by default", func(t *testing.T) {
 		a := s.want(201, "POST", s.p1, `{"metadata":{"name":"w"},"bogus":1}`)
 		apitest.Expect(t, a.header.Get("Warning"), `299 - "unknown field \"bogus\""`)
 	})
-	t.Run("108 too large", func(t *testing.T) {
+	t.Run("too large", func(t *testing.T) {
 		a := s.want(413, "POST", s.p1, configMap("big", "k", strings.Repeat("x", 3<<20)))
 		apitest.Expect(t, a.failure(), "413 RequestEntityTooLarge Request entity too large: limit is 3145728")
 	})
-	t.Run("141 YAML comes back", func(t *testing.T) {
+	t.Run("YAML comes back", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1+"/yaml", "", "Accept: application/yaml")
 		apitest.Expect(t, a.header.Get("Content-Type"), "application/yaml")
 		apitest.Expect(t, strings.HasPrefix(string(a.body), "apiVersion: v1\ndata:\n  k: v\nkind: ConfigMap\n"), true)
@@ -158,7 +157,7 @@ func checkTerminating(t *testing.T) {
 	apitest.WaitFor(t, "the namespace to go", func() bool { return s.send("GET", "/api/v1/namespaces/ending", "").code == 404 })
 }
 
-func TestGeneratedNames(t *testing.T) { // 101
+func TestGeneratedNames(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	const creates = 200
@@ -189,27 +188,27 @@ func TestGeneratedNames(t *testing.T) { // 101
 
 // ---- Update and patch ----
 
-func TestUpdate(t *testing.T) { // 110 to 116
+func TestUpdate(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	stale := `409 Conflict Operation cannot be fulfilled on configmaps "b": the object has been modified; please apply your changes to the latest version and try again`
 	s.write(t, []writeCase{
-		{"110 stale", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"r(a)"}}`, stale, ""},
-		{"110 no number (kube-apiserver: 500 without a reason)", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"abc"}}`,
+		{"stale", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"r(a)"}}`, stale, ""},
+		{"no number (kube-apiserver: 500 without a reason)", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"abc"}}`,
 			`400 BadRequest metadata.resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`, ""},
-		{"111 no revision", "PUT", "/b", labelled("b", "x"), "200", ""},
-		{"113 another uid", "PUT", "/b", `{"metadata":{"name":"b","uid":"zz"}}`, `409 Conflict Operation cannot be fulfilled on configmaps "b": ...`, ""},
-		{"114 missing", "PUT", "/nope", configMap("nope"), `404 NotFound configmaps "nope" not found`, ""},
-		{"115 another name", "PUT", "/b", configMap("c"), "400 BadRequest the name of the object (c) does not match the name on the URL (b)", ""},
-		{"115 no name", "PUT", "/b", `{}`, "400 BadRequest the name of the object (b based on URL) was undeterminable: name must be provided", ""},
-		{"115 another namespace", "PUT", "/b", `{"metadata":{"name":"b","namespace":"p2"}}`, "400 BadRequest the namespace of the provided object does not match the namespace sent on the request", ""},
-		{"116 deletionTimestamp", "PUT", "/b", `{"metadata":{"name":"b","deletionTimestamp":"2031-01-01T00:00:00Z"}}`, `422 Invalid ConfigMap "b" is invalid: metadata.deletionTimestamp: Invalid value: ...`, ""},
-		{"116 bad label", "PUT", "/b", `{"metadata":{"name":"b","labels":{"-":""}}}`, `422 Invalid ConfigMap "b" is invalid: metadata.labels: ...`, ""},
+		{"no revision", "PUT", "/b", labelled("b", "x"), "200", ""},
+		{"another uid", "PUT", "/b", `{"metadata":{"name":"b","uid":"zz"}}`, `409 Conflict Operation cannot be fulfilled on configmaps "b": ...`, ""},
+		{"missing", "PUT", "/nope", configMap("nope"), `404 NotFound configmaps "nope" not found`, ""},
+		{"another name", "PUT", "/b", configMap("c"), "400 BadRequest the name of the object (c) does not match the name on the URL (b)", ""},
+		{"no name", "PUT", "/b", `{}`, "400 BadRequest the name of the object (b based on URL) was undeterminable: name must be provided", ""},
+		{"another namespace", "PUT", "/b", `{"metadata":{"name":"b","namespace":"p2"}}`, "400 BadRequest the namespace of the provided object does not match the namespace sent on the request", ""},
+		{"deletionTimestamp", "PUT", "/b", `{"metadata":{"name":"b","deletionTimestamp":"2031-01-01T00:00:00Z"}}`, `422 Invalid ConfigMap "b" is invalid: metadata.deletionTimestamp: Invalid value: ...`, ""},
+		{"bad label", "PUT", "/b", `{"metadata":{"name":"b","labels":{"-":""}}}`, `422 Invalid ConfigMap "b" is invalid: metadata.labels: ...`, ""},
 		{"PUT to a collection", "PUT", "", configMap("b"), "405 MethodNotAllowed ...", ""},
-		{"119 patch with a stale revision", "PATCH", "/b", `{"metadata":{"resourceVersion":"r(a)"},"data":{"x":"y"}}`, stale, jsonMerge},
-		{"120 failed test", "PATCH", "/b", `[{"op":"test","path":"/data/k","value":"no"}]`, "422 Invalid the server rejected our request due to an error in our request", jsonSteps},
-		{"120 bad path", "PATCH", "/b", `[{"op":"remove","path":"/no/such"}]`, "422 Invalid the server rejected our request due to an error in our request", jsonSteps},
-		{"121 application/json", "PATCH", "/b", `{}`, "415 UnsupportedMediaType 415: Unsupported Media Type", "Content-Type: application/json"},
+		{"patch with a stale revision", "PATCH", "/b", `{"metadata":{"resourceVersion":"r(a)"},"data":{"x":"y"}}`, stale, jsonMerge},
+		{"failed test", "PATCH", "/b", `[{"op":"test","path":"/data/k","value":"no"}]`, "422 Invalid the server rejected our request due to an error in our request", jsonSteps},
+		{"bad path", "PATCH", "/b", `[{"op":"remove","path":"/no/such"}]`, "422 Invalid the server rejected our request due to an error in our request", jsonSteps},
+		{"application/json", "PATCH", "/b", `{}`, "415 UnsupportedMediaType 415: Unsupported Media Type", "Content-Type: application/json"},
 		{"patch of nothing", "PATCH", "/nope", `{}`, `404 NotFound configmaps "nope" not found`, jsonMerge},
 		{"patch that is no JSON", "PATCH", "/b", `{`, "400 BadRequest error decoding patch: unexpected end of JSON input", jsonMerge},
 		{"patch of the uid", "PATCH", "/b", `{"metadata":{"uid":"zz"}}`, `422 Invalid ConfigMap "b" is invalid: metadata.uid: Invalid value: "zz": field is immutable...`, jsonMerge},
@@ -219,12 +218,12 @@ func TestUpdate(t *testing.T) { // 110 to 116
 		{"strategic merge", "PATCH", "/b", `{"data":{"s":"1"}}`, "200", strategic},
 		{"JSON patch", "PATCH", "/b", `[{"op":"add","path":"/data/j","value":"1"}]`, "200", jsonSteps},
 	})
-	t.Run("112 no change", func(t *testing.T) {
+	t.Run("no change", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1+"/b", "")
 		apitest.Expect(t, a.get("data").Raw, `{"j":"1","m":"1","of":"b","s":"1"}`)
 		apitest.Expect(t, s.want(200, "PUT", s.p1+"/b", string(a.body)).rev(), a.rev())
 	})
-	t.Run("116 creationTimestamp", func(t *testing.T) {
+	t.Run("creationTimestamp", func(t *testing.T) {
 		have := s.want(200, "GET", s.p1+"/b", "").get("metadata.creationTimestamp").String()
 		a := s.want(200, "PUT", s.p1+"/b", `{"metadata":{"name":"b","creationTimestamp":"2001-01-01T00:00:00Z"}}`)
 		apitest.Expect(t, a.get("metadata.creationTimestamp"), have)
@@ -232,7 +231,7 @@ func TestUpdate(t *testing.T) { // 110 to 116
 	})
 }
 
-func TestFiftyWritersOfOneObject(t *testing.T) { // 117, 118
+func TestFiftyWritersOfOneObject(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	const writers = 50
@@ -260,7 +259,7 @@ func TestFiftyWritersOfOneObject(t *testing.T) { // 117, 118
 	apitest.Expect(t, len(s.send("GET", s.p1+"/b", "").get("data").Map()), writers+1)
 }
 
-func TestApply(t *testing.T) { // 122, 124
+func TestApply(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	apply := func(query, value string) answer {
@@ -278,7 +277,7 @@ func TestApply(t *testing.T) { // 122, 124
 	apitest.Expect(t, a.get("metadata.managedFields.0.manager"), "probe")
 }
 
-func TestStatusAndGeneration(t *testing.T) { // 123
+func TestStatusAndGeneration(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	deployments := "/apis/apps/v1/namespaces/p1/deployments"
@@ -298,18 +297,18 @@ func TestStatusAndGeneration(t *testing.T) { // 123
 	s.want(405, "DELETE", deployments+"/d/status", "")
 }
 
-func TestCustomResourcesDiffer(t *testing.T) { // 111, 121, 123
+func TestCustomResourcesDiffer(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	foos := s.customResources()
 	a := s.want(201, "POST", foos, `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"f"},"spec":{"a":1}}`)
 	apitest.Expect(t, a.get("metadata.generation"), 1)
-	t.Run("111 no revision", func(t *testing.T) {
+	t.Run("no revision", func(t *testing.T) {
 		a := s.want(422, "PUT", foos+"/f", `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"f"},"spec":{"a":2}}`)
 		apitest.Expect(t, a.get("message"), `foos.x.io "f" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`)
 	})
-	t.Run("121 strategic merge", func(t *testing.T) { s.want(415, "PATCH", foos+"/f", `{}`, strategic) })
-	t.Run("123 status", func(t *testing.T) {
+	t.Run("strategic merge", func(t *testing.T) { s.want(415, "PATCH", foos+"/f", `{}`, strategic) })
+	t.Run("status", func(t *testing.T) {
 		a := s.want(200, "PATCH", foos+"/f/status", `{"spec":{"a":5},"status":{"b":3}}`, jsonMerge)
 		apitest.Expect(t, fmt.Sprint(a.get("metadata.generation").Int(), a.get("spec.a").Int(), a.get("status.b").Int()), "1 1 3")
 		a = s.want(200, "PATCH", foos+"/f", `{"spec":{"a":2},"status":{"b":9}}`, jsonMerge)
@@ -320,11 +319,11 @@ func TestCustomResourcesDiffer(t *testing.T) { // 111, 121, 123
 
 // ---- Delete ----
 
-func TestDelete(t *testing.T) { // 125 to 131, 134, 135
+func TestDelete(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)")
-	t.Run("125 an object goes", func(t *testing.T) {
+	t.Run("an object goes", func(t *testing.T) {
 		uid := s.want(200, "GET", s.p1+"/a", "").get("metadata.uid").String()
 		a := s.want(200, "DELETE", s.p1+"/a", "")
 		apitest.Expect(t, a.get("kind").String()+a.get("status").String(), "StatusSuccess")
@@ -333,28 +332,28 @@ func TestDelete(t *testing.T) { // 125 to 131, 134, 135
 		s.want(404, "GET", s.p1+"/a", "")
 		w.want("DELETED a")
 	})
-	t.Run("126 to 128 finalizers", func(t *testing.T) { checkFinalizers(t, s) })
+	t.Run("finalizers", func(t *testing.T) { checkFinalizers(t, s) })
 	conflict := `409 Conflict Operation cannot be fulfilled on ConfigMap "b": the `
 	s.write(t, []writeCase{
-		{"129 uid", "DELETE", "/b", `{"preconditions":{"uid":"nope"}}`, conflict + "UID in the precondition (nope) does not match the UID in record (...", ""},
-		{"129 revision", "DELETE", "/b", `{"preconditions":{"resourceVersion":"1"}}`, conflict + "ResourceVersion in the precondition (1) does not match the ResourceVersion in record (...", ""},
-		{"129 uid in the query", "DELETE", "/b?uid=nope", "", conflict + "UID in the precondition (nope) ...", ""},
-		{"129 revision in the query", "DELETE", "/b?resourceVersion=1", "", conflict + "ResourceVersion in the precondition (1) ...", ""},
-		{"130 bad policy", "DELETE", "/b", `{"propagationPolicy":"Zap"}`,
+		{"uid", "DELETE", "/b", `{"preconditions":{"uid":"nope"}}`, conflict + "UID in the precondition (nope) does not match the UID in record (...", ""},
+		{"revision", "DELETE", "/b", `{"preconditions":{"resourceVersion":"1"}}`, conflict + "ResourceVersion in the precondition (1) does not match the ResourceVersion in record (...", ""},
+		{"uid in the query", "DELETE", "/b?uid=nope", "", conflict + "UID in the precondition (nope) ...", ""},
+		{"revision in the query", "DELETE", "/b?resourceVersion=1", "", conflict + "ResourceVersion in the precondition (1) ...", ""},
+		{"bad policy", "DELETE", "/b", `{"propagationPolicy":"Zap"}`,
 			`422 Invalid DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Zap": supported values: "Foreground", "Background", "Orphan", "nil"`, ""},
-		{"130 policy twice", "DELETE", "/b", `{"propagationPolicy":"Orphan","orphanDependents":true}`, `422 Invalid DeleteOptions.meta.k8s.io "" is invalid: ...`, ""},
+		{"policy twice", "DELETE", "/b", `{"propagationPolicy":"Orphan","orphanDependents":true}`, `422 Invalid DeleteOptions.meta.k8s.io "" is invalid: ...`, ""},
 		{"bad body", "DELETE", "/b", `{"prec`, "400 BadRequest ...", ""},
 		{"body of another kind", "DELETE", "/b", `{"kind":"Pod","apiVersion":"v1"}`, "400 BadRequest ...", ""},
-		{"134 all namespaces", "DELETE", "/api/v1/namespaces", "", "405 MethodNotAllowed the server does not allow this method on the requested resource", ""},
-		{"134 the first namespace", "DELETE", "/api/v1/namespaces/default", "", `403 Forbidden namespaces "default" is forbidden: this namespace may not be deleted`, ""},
-		{"135 missing", "DELETE", "/nope", "", `404 NotFound configmaps "nope" not found`, ""},
-		{"129 right revision", "DELETE", "/b", `{"preconditions":{"resourceVersion":"r(b)"}}`, "200", ""},
+		{"all namespaces", "DELETE", "/api/v1/namespaces", "", "405 MethodNotAllowed the server does not allow this method on the requested resource", ""},
+		{"the first namespace", "DELETE", "/api/v1/namespaces/default", "", `403 Forbidden namespaces "default" is forbidden: this namespace may not be deleted`, ""},
+		{"missing", "DELETE", "/nope", "", `404 NotFound configmaps "nope" not found`, ""},
+		{"right revision", "DELETE", "/b", `{"preconditions":{"resourceVersion":"r(b)"}}`, "200", ""},
 	})
-	t.Run("130 foreground", func(t *testing.T) {
+	t.Run("foreground", func(t *testing.T) {
 		a := s.want(200, "DELETE", s.p1+"/c", `{"propagationPolicy":"Foreground"}`)
 		apitest.Expect(t, a.get("metadata.finalizers").Raw, `["`+metav1.FinalizerDeleteDependents+`"]`)
 	})
-	t.Run("131 something holds it back", func(t *testing.T) {
+	t.Run("something holds it back", func(t *testing.T) {
 		s.want(201, "POST", s.p1, `{"metadata":{"name":"held","finalizers":["x.io/f"]}}`)
 		s.want(202, "DELETE", s.p1+"/held", `{"orphanDependents":false}`)
 	})
@@ -379,24 +378,24 @@ func checkFinalizers(t *testing.T, s *listScene) {
 	s.want(404, "GET", s.p1+"/fin", "")
 }
 
-func TestDeleteCollection(t *testing.T) { // 132, 133
+func TestDeleteCollection(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
-	t.Run("133 dry run", func(t *testing.T) {
+	t.Run("dry run", func(t *testing.T) {
 		apitest.Expect(t, s.brief(s.send("DELETE", s.p1+"?dryRun=All", "")), "a b c d e @now")
 		apitest.Expect(t, s.list(""), "a b c d e @now")
 	})
-	t.Run("132 one page", func(t *testing.T) {
+	t.Run("one page", func(t *testing.T) {
 		apitest.Expect(t, s.brief(s.send("DELETE", s.p1+"?limit=1", "")), "a @z, more, 4 left")
 		apitest.Expect(t, s.list(""), "b c d e @now")
 	})
-	t.Run("132 selector", func(t *testing.T) {
+	t.Run("selector", func(t *testing.T) {
 		a := s.want(200, "DELETE", s.p1+"?labelSelector=odd%3Dn", "")
 		apitest.Expect(t, a.names(), "b d")
 		apitest.Expect(t, a.get("kind"), "ConfigMapList")
 		apitest.Expect(t, s.list(""), "c e @now")
 	})
-	t.Run("132 finalizers hold back", func(t *testing.T) {
+	t.Run("finalizers hold back", func(t *testing.T) {
 		s.want(201, "POST", s.p1, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 		apitest.Expect(t, s.want(200, "DELETE", s.p1, "").names(), "c e fin")
 		apitest.Expect(t, s.list(""), "fin @now")
@@ -458,7 +457,7 @@ func TestLastDeletionOfAPodIsOneStep(t *testing.T) {
 
 // ---- Dry run, forms of errors, paths ----
 
-func TestDryRun(t *testing.T) { // 136, 137
+func TestDryRun(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	before := s.revision()
@@ -475,19 +474,19 @@ func TestDryRun(t *testing.T) { // 136, 137
 	}
 	s.want(200, "DELETE", s.p1+"/a", `{"dryRun":["All"]}`)
 	s.write(t, []writeCase{
-		{"136 duplicate", "POST", "?dryRun=All", configMap("a"), `409 AlreadyExists configmaps "a" already exists`, ""},
-		{"136 missing", "DELETE", "/nope?dryRun=All", "", `404 NotFound configmaps "nope" not found`, ""},
-		{"136 missing namespace", "POST", "/api/v1/namespaces/none/configmaps?dryRun=All", configMap("a"), `404 NotFound namespaces "none" not found`, ""},
-		{"136 invalid", "POST", "?dryRun=All", configMap("B_ad"), `422 Invalid ConfigMap "B_ad" is invalid: ...`, ""},
-		{"137 of some kind", "POST", "?dryRun=Some", configMap("dry"),
+		{"duplicate", "POST", "?dryRun=All", configMap("a"), `409 AlreadyExists configmaps "a" already exists`, ""},
+		{"missing", "DELETE", "/nope?dryRun=All", "", `404 NotFound configmaps "nope" not found`, ""},
+		{"missing namespace", "POST", "/api/v1/namespaces/none/configmaps?dryRun=All", configMap("a"), `404 NotFound namespaces "none" not found`, ""},
+		{"invalid", "POST", "?dryRun=All", configMap("B_ad"), `422 Invalid ConfigMap "B_ad" is invalid: ...`, ""},
+		{"of some kind", "POST", "?dryRun=Some", configMap("dry"),
 			`422 Invalid CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["Some"]: supported values: "All"`, ""},
-		{"137 deleting", "DELETE", "/a?dryRun=Some", "", `422 Invalid DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ...`, ""},
+		{"deleting", "DELETE", "/a?dryRun=Some", "", `422 Invalid DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ...`, ""},
 	})
 	apitest.Expect(t, s.revision(), before)
 	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
-func TestUnknownPlaces(t *testing.T) { // 5, 138
+func TestUnknownPlaces(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	for _, c := range []struct {
@@ -513,7 +512,7 @@ func TestUnknownPlaces(t *testing.T) { // 5, 138
 	}
 }
 
-func TestErrorsHonourAccept(t *testing.T) { // 138, 141
+func TestErrorsHonourAccept(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	a := s.send("GET", s.p1+"/nope", "", "Accept: application/yaml")
