@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"apilet/internal/apitest"
 	"apilet/internal/auth/certs"
 	"apilet/internal/store"
-
-	"github.com/rs/zerolog"
 )
 
 func TestFullDiskServer(t *testing.T)     { runOnTmpfs(t, "full") }

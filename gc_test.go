@@ -28,29 +28,16 @@ import (
 	"apilet/internal/troubles"
 )
 
-// A cluster is a running server and its client.
+// A cluster is a server under test, asked for objects by short names.
 type cluster struct {
 	testing.TB
-	*server
-	client *http.Client
+	*testServer
 }
 
+// startCluster starts one on a file, or without a name on a temporary one.
 func startCluster(t testing.TB, data string) *cluster {
 	t.Helper()
-	cfg, _ := newConfig(io.Discard)
-	cfg.Listen, cfg.Data, cfg.Ephemeral, cfg.log, cfg.namespaceGrace = "127.0.0.1:0", data, data == "", zerolog.Nop(), 0
-	s, err := startServer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
-	t.Cleanup(func() {
-		client.CloseIdleConnections()
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return &cluster{t, s, client}
+	return &cluster{t, startTest(t, func(c *config) { c.Data, c.Ephemeral = data, data == "" })}
 }
 
 // do sends a request and returns the answer; a code that is not wanted ends the test.

@@ -1,9 +1,9 @@
 package main
 
+// This file tests continue tokens by themselves: what is in them comes back, and nothing that somebody has made or changed is taken. What a list
+// with a token answers is tested from outside, in internal/e2e.
+
 import (
-	"apilet/internal/apitest"
-	"apilet/internal/registry"
-	"apilet/internal/selector"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -19,10 +19,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// This file tests continue tokens by themselves: what is in them comes back, and nothing that somebody has made or changed is taken. What a list
-// with a token answers is tested from outside, in internal/e2e.
+	"apilet/internal/apitest"
+	"apilet/internal/registry"
+	"apilet/internal/selector"
+)
 
 func testMatcher(prefix string) *selector.Matcher {
 	return &selector.Matcher{Prefix: prefix, Span: prefix}

@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+
 	"apilet/internal/admission"
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/audit"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
-
-	"github.com/rs/zerolog"
-	"github.com/tidwall/gjson"
 )
 
 // scrapeMetrics returns /metrics as a set of lines.

@@ -1,11 +1,9 @@
 package main
 
+// This file tests of WATCH what only somebody inside can bring about: bookmarks and compactions at a given moment. A watcher reads frames in the
+// background; want compares the next ones with lines like "ADDED a". What else a watch shows is tested from outside, in internal/e2e.
+
 import (
-	"apilet/internal/apitest"
-	"apilet/internal/apitest/kubetest"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"bufio"
 	"context"
 	"fmt"
@@ -17,10 +15,13 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-)
 
-// This file tests of WATCH what only somebody inside can bring about: bookmarks and compactions at a given moment. A watcher reads frames in the
-// background; want compares the next ones with lines like "ADDED a". What else a watch shows is tested from outside, in internal/e2e.
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
 
 // A frame is one event of a stream.
 type frame struct {
@@ -237,7 +238,8 @@ func TestSealedEventsAreShared(t *testing.T) {
 func TestBookmarkBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	w := s.watch("/api/v1/secrets?watch=1&allowWatchBookmarks=true&timeoutSeconds=8") // of which a busy machine may take most to begin
+	const query = "?watch=1&resourceVersion=%d&allowWatchBookmarks=true&timeoutSeconds=8" // of which a busy machine may take most to begin
+	w := s.watch(fmt.Sprintf("/api/v1/secrets"+query, s.st.Revision()))
 	w.want("BOOKMARK")
 	w.end()
 }

@@ -1,14 +1,15 @@
 package e2e
 
+// This file tests what an answer says of an object that is gone, of rights that a write needs besides, and of paths that name one object.
+
 import (
-	"apilet/internal/apitest"
-	"apilet/internal/registry/strategy"
 	"fmt"
 	"strings"
 	"testing"
-)
 
-// This file tests what an answer says of an object that is gone, of rights that a write needs besides, and of paths that name one object.
+	"apilet/internal/apitest"
+	"apilet/internal/registry/strategy"
+)
 
 // TestNothingGoneComesBack: whoever names a uid or a revision means an object that was there, and not a new one.
 func TestNothingGoneComesBack(t *testing.T) {

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/auth/certs"
 	"apilet/internal/request"
-
-	"github.com/rs/zerolog"
 )
 
 // TestServerMakesItsOwnCertificates: each of the three wishes for TLS is met, and the kubeconfig has all that a client needs.

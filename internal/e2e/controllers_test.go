@@ -1,12 +1,13 @@
 package e2e
 
 import (
-	"apilet/internal/apitest"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"apilet/internal/apitest"
 )
 
 // controllersWork makes work for the controllers that apilet stands in for, and returns what has been done of it.

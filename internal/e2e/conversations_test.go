@@ -1,8 +1,8 @@
 package e2e
 
+// This file replays conversations with kube-apiserver.
+
 import (
-	"apilet/internal/apitest"
-	"apilet/internal/apitest/kubetest"
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
@@ -16,9 +16,10 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
-)
 
-// This file replays conversations with kube-apiserver.
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
+)
 
 // TestConversations replays testdata/conversations/*.txtar. A file is a row of "request" and "response" sections. A request is its
 // line, headers, an empty line and the body; a response the status, the headers that do not go without saying, and the body, indented.

@@ -6,8 +6,8 @@
 //	s.halt()                                                // SIGTERM, and it has to end well
 //
 // The program is built once in a run of the tests, when the first of them wants it: with the race detector where the tests have it, and counting
-// coverage where GOCOVERDIR is set; APILET_PROGRAM names another instead. A server is there after some ten milliseconds, so each test has one of its own. Every test also fails if its
-// server logged a panic, or found a race.
+// coverage where GOCOVERDIR is set; APILET_PROGRAM names another instead. A server is there after some ten milliseconds, so each test has one of its
+// own. Every test also fails if its server logged a panic, or found a race.
 //
 // What has to look inside a server (at its scheduler, its clock, a store that fails) is tested at the top level, in process. What needs no server,
 // such as Kubernetes' rules for single types, is tested in the package that has it.

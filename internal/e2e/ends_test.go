@@ -1,16 +1,17 @@
 package e2e
 
+// This file ends servers, by a signal and at once, and looks for what was acknowledged.
+
 import (
-	"apilet/internal/apitest"
 	"bufio"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
-)
 
-// This file ends servers, by a signal and at once, and looks for what was acknowledged.
+	"apilet/internal/apitest"
+)
 
 // TestStopLetsRequestsEnd stops a server while a body is half sent: that request ends well, /readyz fails, and nobody else gets in.
 func TestStopLetsRequestsEnd(t *testing.T) {

@@ -1,8 +1,8 @@
 package e2e
 
+// This file tests the ports: who gets in, with which credentials, from which pages, and what health and version say there.
+
 import (
-	"apilet/internal/apitest"
-	"apilet/internal/apitest/kubetest"
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,9 +15,10 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-)
 
-// This file tests the ports: who gets in, with which credentials, from which pages, and what health and version say there.
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
+)
 
 // TestTLSSpeaksHTTP2: client-go multiplexes its watches over one connection.
 func TestTLSSpeaksHTTP2(t *testing.T) {

@@ -3,7 +3,7 @@ package e2e
 // This file tests the protobuf answers: that each type's are what kube-apiserver sends, byte for byte; that every request that answers in
 // protobuf says the same as in JSON; that a list's length is right before its items are there; and that streams are framed.
 //
-// The helpers of main_test.go send and want, and the watchers of watch_test.go, show an answer in protobuf as the JSON of what is in it.
+// The helpers of server_test.go send and want, and the watchers of watch_test.go, show an answer in protobuf as the JSON of what is in it.
 
 import (
 	"bufio"

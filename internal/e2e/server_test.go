@@ -184,6 +184,9 @@ func (s *testServer) tryStart() (why string, ok bool) {
 	s.log = &serverLog{serving: begun}
 	cmd := exec.Command(builtProgram(s.t), s.flags...)
 	cmd.Stderr, cmd.Env = s.log, append(os.Environ(), s.env...)
+	if os.Getenv("GOGC") == "" { // what a server makes in a test is garbage at once; apitest.Main has it so for those in process
+		cmd.Env = append(cmd.Env, "GOGC=400", "GOMEMLIMIT=1GiB")
+	}
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -520,7 +523,8 @@ func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA)
 	certFile, keyFile, pool := serverCertificate(t)
 	clients, caFile := apitest.NewCA(t)
 	tokens := apitest.TempFile(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
-	s = startTest(t, append([]string{"--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--token-auth-file=" + tokens, "--client-ca-file=" + caFile}, flags...)...)
+	own := []string{"--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--token-auth-file=" + tokens, "--client-ca-file=" + caFile}
+	s = startTest(t, append(own, flags...)...)
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 	return s, clients
 }

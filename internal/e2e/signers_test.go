@@ -3,8 +3,6 @@ package e2e
 // What these tests expect of codes and messages was compared with a kube-apiserver.
 
 import (
-	"apilet/internal/apitest"
-	"apilet/internal/apitest/kubetest"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,6 +15,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 const (

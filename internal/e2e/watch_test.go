@@ -394,18 +394,6 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	}
 }
 
-// metricSum adds the series of /metrics that begin with prefix.
-func metricSum(s *testServer, prefix string) (sum float64) {
-	a, _ := s.try("GET", "/metrics", "")
-	for line := range strings.Lines(string(a.body)) {
-		if strings.HasPrefix(line, prefix) {
-			value, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
-			sum += value
-		}
-	}
-	return sum
-}
-
 // TestTwoWatchersSeeEverythingOnce (88)
 func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package kubetest
 
 import (
-	"apilet/internal/apitest"
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,6 +19,8 @@ import (
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/apitest"
 )
 
 // With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with DryRun=All.

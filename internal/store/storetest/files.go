@@ -1,7 +1,8 @@
 package storetest
 
+// This file makes data files, looks into them past the store, and writes to a store without a server.
+
 import (
-	"apilet/internal/store"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -14,9 +15,9 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
-)
 
-// This file makes data files, looks into them past the store, and writes to a store without a server.
+	"apilet/internal/store"
+)
 
 // Doc is a small document and where its revision belongs.
 func Doc(payload string) (json []byte, revAt int) {

@@ -35,7 +35,8 @@ func TestUnknownSkipsAreNamed(t *testing.T) {
 	if report(strings.NewReader(printed), &out, known) {
 		t.Error("all skips are known")
 	}
-	want := "    d_test.go:9: broken\n--- FAIL: TestD (0.00s)\nFAIL\tp\t0.1s\npanic: lost\nFAIL\nleft out, and .ci/skips does not know why: p TestC/sub: apply is missing\n"
+	want := "    d_test.go:9: broken\n--- FAIL: TestD (0.00s)\nFAIL\tp\t0.1s\npanic: lost\nFAIL\n" +
+		"left out, and .ci/skips does not know why: p TestC/sub: apply is missing\n"
 	if out.String() != want {
 		t.Errorf("got\n%swant\n%s", out.String(), want)
 	}
