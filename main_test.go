@@ -1,7 +1,8 @@
 package main
 
-// This file starts whole servers, in this process and on a loopback port, and talks HTTP to them. The other end-to-end tests stand on
-// the few helpers at its top: startTest, send, and want. Every test that uses them also fails if its server logged a panic.
+// This file starts whole servers, in this process and on a loopback port, and talks HTTP to them, for tests that look inside. They stand on the few
+// helpers at its top: startTest, send, and want. Every test that uses them also fails if its server logged a panic. What needs no look inside
+// is tested from outside, in internal/e2e, whose helpers have the same names.
 
 import (
 	"bufio"
