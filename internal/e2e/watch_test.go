@@ -176,6 +176,7 @@ func TestWatchStarts(t *testing.T) {
 		{"a token is ignored", "continue=bogus&resourceVersion=r(d)", []string{"ADDED e"}, false},
 	} {
 		t.Run(c.title, func(t *testing.T) {
+			t.Parallel()
 			s := startScene(t, onSomeFile(t))
 			s.compactNow(s.rev["b"])
 			w := s.follow(c.query)
