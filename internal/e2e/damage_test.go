@@ -149,6 +149,9 @@ func TestRefusedFilesAreLeftAsTheyAre(t *testing.T) {
 		flips, _ := strconv.Atoi(cmp.Or(os.Getenv("APILET_DAMAGES"), "10"))
 		refused := 0
 		for round := range high + flips {
+			if apitest.Race && round%5 > 0 { // what it looks for is no race
+				continue
+			}
 			b := bytes.Clone(copied[:high*livePage])
 			what := fmt.Sprintf("page %d zeroed", round)
 			if round < high {

@@ -28,6 +28,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/store"
 )
 
 const (
@@ -358,9 +359,8 @@ func TestChunkingCanBeTurnedOff(t *testing.T) {
 // TestLargeListIsStreamed lists what no buffer of the server holds at once.
 func TestLargeListIsStreamed(t *testing.T) {
 	t.Parallel()
-	s := startTest(t)
 	const objects, size = 5000, 1000
-	s.fill(objects, size)
+	s := startTest(t, filled(t, objects, size))
 	path := "/api/v1/namespaces/default/configmaps"
 	for _, form := range []string{"Accept: application/json", asTable, asPartial, "Accept: application/yaml"} {
 		a := s.want(200, "GET", path, "", form)
@@ -377,27 +377,35 @@ func TestLargeListIsStreamed(t *testing.T) {
 	apitest.Expect(t, s.want(200, "GET", path+"?continue="+page.token(), "").get("items.#"), 500)
 }
 
-// fill makes n ConfigMaps of about size bytes in namespace default, half of them with half=0.
-func (s *testServer) fill(n, size int) {
-	s.t.Helper()
-	payload := strings.Repeat("x", max(size-250, 1))
-	next := make(chan int)
-	var group sync.WaitGroup
-	for range 64 {
-		group.Go(func() {
-			for i := range next {
-				body := fmt.Sprintf(`{"metadata":{"name":"c%06d","labels":{"half":"%d"}},"data":{"k":%q}}`, i, i%2, payload)
-				if a, err := s.try("POST", "/api/v1/namespaces/default/configmaps", body); err != nil || a.code != 201 {
-					s.t.Errorf("%d %s, %v", a.code, a.body, err)
+// filled is a flag: a data file with n ConfigMaps of about size bytes in namespace default, half of them with half=0.
+func filled(t testing.TB, n, size int) string {
+	t.Helper()
+	path, payload := filepath.Join(t.TempDir(), "filled.db"), strings.Repeat("x", max(size-250, 1))
+	openTestStore(t, path, func(st *store.Store) error {
+		next := make(chan int)
+		var group sync.WaitGroup
+		for range 128 { // they are committed together
+			group.Go(func() {
+				for i := range next {
+					const head = `{"metadata":{"resourceVersion":"`
+					name := fmt.Sprintf("c%06d", i)
+					object := store.Change{Op: store.OpCreate, Key: "//configmaps/default/" + name, RevAt: len(head), JSON: fmt.Appendf(nil,
+						`%s","name":%q,"namespace":"default","uid":"u%d","labels":{"half":"%d"},"creationTimestamp":"2026-01-01T00:00:00Z"},"data":{"k":%q}}`,
+						head, name, i, i%2, payload)}
+					if _, err := st.Commit(context.Background(), object); err != nil {
+						t.Error(err)
+					}
 				}
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	group.Wait()
+			})
+		}
+		for i := range n {
+			next <- i
+		}
+		close(next)
+		group.Wait()
+		return nil
+	})
+	return onFile(path)
 }
 
 // ---- Continue tokens ----

@@ -408,7 +408,10 @@ func TestMetadataChangesAsInKubernetes(t *testing.T) {
 	}
 	var recorded strings.Builder
 	cases := noteCases(gjson.Get(signingRequest(t, "x", "example.com/x", "x"), "spec.request").String())
-	for _, c := range cases {
+	for i, c := range cases {
+		if apitest.Race && i%5 > 0 { // what it looks for is no race
+			continue
+		}
 		got := ownWords.ReplaceAllString(server.do(c), "NAME")
 		switch {
 		case *kubetest.OracleURL == "" && got != want[c.String()]:

@@ -223,9 +223,8 @@ func TestCustomResourcesInProtobuf(t *testing.T) {
 
 func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 	t.Parallel()
-	s := startTest(t)
 	const objects, path = 2500, "/api/v1/namespaces/default/configmaps"
-	s.fill(objects, 1000)
+	s := startTest(t, filled(t, objects, 1000))
 	want := s.want(200, "GET", path, "").get("items").Raw
 	whole := s.want(200, "GET", path, "", onlyProtobuf)
 	apitest.Expect(t, whole.header.Get("Content-Length") != "", true)
@@ -250,9 +249,8 @@ func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 // Stored by hand: data is no map. Like every object that cannot be read it is a 500 alone, and left out of lists; both passes agree on that.
 func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, onSomeFile(t))
 	const path = "/api/v1/namespaces/default/configmaps"
-	s.fill(1500, 1000)
+	s := startTest(t, filled(t, 1500, 1000))
 	const doc = `{"metadata":{"name":"odd","namespace":"default","resourceVersion":""},"data":7}`
 	s.halt()
 	openTestStore(t, s.flag("data"), func(st *store.Store) store.Record {
