@@ -187,6 +187,7 @@ func (s *testServer) tryStart() (why string, ok bool) {
 	if os.Getenv("GOGC") == "" { // what a server makes in a test is garbage at once; apitest.Main has it so for those in process
 		cmd.Env = append(cmd.Env, "GOGC=400", "GOMEMLIMIT=1GiB")
 	}
+	endWithTests(cmd)
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
