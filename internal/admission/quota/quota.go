@@ -492,7 +492,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	}
 	since := q.store.Follow(store.Everything)
 	since.From(at)
-	recount := func() { since.From(q.log.Rev()); l.counted = false }
+	recount := func() { since.From(q.store.Revision()); l.counted = false } // not from where the log can no longer be read
 	if err := since.CatchUp(context.Background(), recount, func(ev *store.Event) {
 		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace && ev.Rev <= q.log.Rev() {
 			l.applyLocked(ev)

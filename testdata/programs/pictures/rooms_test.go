@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var roomRow = regexp.MustCompile(`(?m)^\| ([a-z/]+) \|.*\| ([a-z/, ]*) \|$`)
+var roomRow = regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \|.*\| ([a-z0-9/, ]*) \|$`)
 
 // readRooms returns what each package imports of ours.
 func readRooms(t *testing.T) map[string][]string {
