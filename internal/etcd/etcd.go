@@ -29,7 +29,7 @@
 // one that the replica follows (its id is another one, or its revision has gone back) makes Lost speak: nothing that was read from the
 // replica would mean anything there, so the server starts anew, with an empty one.
 //
-// Built with the tag noetcd it is left out, and Open says so.
+// Built with the tag noetcd it is left out, and [Open] says so.
 package etcd
 
 import (
