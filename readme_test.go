@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
@@ -668,6 +669,9 @@ func TestEssays(t *testing.T) {
 			if !strings.HasPrefix(text, "Package "+file.Name.Name+" ") {
 				t.Errorf("%s: the essay does not begin with Package %s", path, file.Name.Name)
 			}
+			if second(file) && path != filepath.Join("internal", "store", "store.go") { // whose file tells the bytes
+				t.Errorf("%s has two essays, one above the package clause and one below: the package's belongs in doc.go", path)
+			}
 		}
 		for _, comment := range file.Comments {
 			for _, name := range named.FindAllString(comment.Text(), -1) {
@@ -684,6 +688,151 @@ func TestEssays(t *testing.T) {
 	for dir, files := range essays {
 		if files = slices.DeleteFunc(files, func(file string) bool { return file == "" }); len(files) != 1 {
 			t.Errorf("%s has %d essays above its package clauses: %v", dir, len(files), files)
+		}
+	}
+}
+
+// second says that a file has an essay of its own behind the package clause.
+func second(file *ast.File) bool {
+	return slices.ContainsFunc(file.Comments, func(g *ast.CommentGroup) bool {
+		return g.Pos() > file.Name.Pos() && strings.HasPrefix(g.Text(), "This file ")
+	})
+}
+
+// foreignNames are names in comments that are nobody's here: Kubernetes' functions, fields of its documents, others' programs.
+var foreignNames = strings.Fields(`AllowUnsafeMalformedObjectDeletion DevTools MultiWriter NamespacedPod NewListener RbacAuthorization
+	PodProxyOptions DeploymentStrategyType TestManager ReturnDeletedObject ServeMux SetDefaults_Type SpecialDefaultResourcePrefixes ValidateEndpoints ValidatePersistentVolumeSpec
+	ValidatePodEphemeralContainersUpdate ValidatePodResize ValidatePodSpec ValidatePodTemplateSpec ValidatePodUpdate ValidateService
+	ValidateX WarningsOnCreate WarningsOnUpdate WatchdogSec gRPC iSCSI keepAuthors listMapKey listType mapType matchCondition messageExpressions paramKinds
+	rbacAuthorization readTheLogFrom structType tokenRequest validateVolumeSource validateX`)
+
+// TestEssaysNameWhatIsThere: a name of several words in a comment (fillLocked, ErrDamaged) is one of Go's or of Kubernetes' that our code or
+// its tests know, [Name] and [Type.Method] are declared in the package, and so is what docs/rooms.md finds worth finding in a room.
+func TestEssaysNameWhatIsThere(t *testing.T) {
+	t.Parallel()
+	source := readNames(t)
+	camel := regexp.MustCompile(`\b[A-Za-z][a-z0-9]*(?:[A-Z][a-z0-9]+)+\w*\b|\b[a-z]+[A-Z]\w*\b`)
+	link := regexp.MustCompile(`(?m)^(?:[^\t\n].*?)?[\s(]\[([A-Z]\w*(?:\.[A-Z]\w*)?)\](?:[^(]|$)`)
+	for _, c := range source.comments {
+		for _, name := range camel.FindAllString(c.text, -1) {
+			one, many := strings.CutSuffix(name, "s")
+			if !source.known[name] && !(many && (source.known[one] || source.known[strings.TrimSuffix(one, "ie")+"y"])) && !slices.Contains(foreignNames, name) {
+				t.Errorf("%s: a comment names %s, which nothing is called", c.path, name)
+			}
+		}
+		for _, found := range link.FindAllStringSubmatch(c.text, -1) {
+			if !source.declared[filepath.ToSlash(filepath.Dir(c.path))][found[1]] {
+				t.Errorf("%s: a comment links to [%s], which the package does not have", c.path, found[1])
+			}
+		}
+	}
+	text, err := os.ReadFile("docs/rooms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z/]+) \|[^|]*\|([^|]*)\|[a-z/, ]*\|$`).FindAllStringSubmatch(string(text), -1) {
+		for _, found := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(row[2], -1) {
+			if there := source.declared["internal/"+row[1]]; !there[found[1]] && !there["."+found[1]] {
+				t.Errorf("docs/rooms.md finds %s worth finding in %s, which does not have it", found[1], row[1])
+			}
+		}
+	}
+}
+
+// goNames are the names in the Go code below this folder.
+type goNames struct {
+	known    map[string]bool            // identifiers, and words in strings
+	declared map[string]map[string]bool // by folder: what is declared at the top of a file that is no test; Type.Method and .Method for methods
+	comments []struct{ path, text string }
+}
+
+func readNames(t *testing.T) goNames {
+	t.Helper()
+	names := goNames{known: map[string]bool{}, declared: map[string]map[string]bool{}}
+	word := regexp.MustCompile(`[A-Za-z_]\w*`)
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".txtar", ".json", ".yaml", ".js"}, filepath.Ext(path)) {
+			return err
+		}
+		if filepath.Ext(path) != ".go" {
+			text, err := os.ReadFile(path)
+			for _, w := range word.FindAllString(string(text), -1) {
+				names.known[w] = true
+			}
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				names.known[n.Name] = true
+			case *ast.BasicLit:
+				for _, w := range word.FindAllString(n.Value, -1) {
+					names.known[w] = true
+				}
+			}
+			return true
+		})
+		if !strings.HasSuffix(path, "_test.go") {
+			names.declare(path, file)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// declare notes what a file declares, and its comments.
+func (n *goNames) declare(path string, file *ast.File) {
+	for _, group := range file.Comments {
+		n.comments = append(n.comments, struct{ path, text string }{path, group.Text()})
+	}
+	dir := filepath.ToSlash(filepath.Dir(path))
+	if n.declared[dir] == nil {
+		n.declared[dir] = map[string]bool{}
+	}
+	note := n.declared[dir]
+	for _, decl := range file.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			note[receiver(decl)+decl.Name.Name] = true
+			note["."+decl.Name.Name] = decl.Recv != nil || note["."+decl.Name.Name]
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					note[spec.Name.Name] = true
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						note[name.Name] = true
+					}
+				}
+			}
+		}
+	}
+}
+
+// receiver is "Type." for a method, "" for a function.
+func receiver(decl *ast.FuncDecl) string {
+	if decl.Recv == nil {
+		return ""
+	}
+	of := decl.Recv.List[0].Type
+	for {
+		switch inner := of.(type) {
+		case *ast.StarExpr:
+			of = inner.X
+		case *ast.IndexExpr:
+			of = inner.X
+		case *ast.Ident:
+			return inner.Name + "."
+		default:
+			return ""
 		}
 	}
 }

@@ -80,7 +80,7 @@ type Definitions struct {
 // A definition is what is kept in memory of a stored one. Immutable.
 type definition struct {
 	name, group string
-	created     int64 // its createRev: of two that want a name the older one gets it
+	created     int64 // its CreateRev: of two that want a name the older one gets it
 	accepted    apiextensionsv1.CustomResourceDefinitionNames
 	wanting     bool // some name is not accepted
 	terminating bool

@@ -231,7 +231,7 @@ func Author(ctx context.Context) store.Author {
 	return a
 }
 
-// splice puts a revision where encodeStored left room for it.
+// splice puts a revision where EncodeStored left room for it.
 func splice(json []byte, revAt int, rev int64) []byte {
 	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
 }

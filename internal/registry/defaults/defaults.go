@@ -161,7 +161,7 @@ func defaultCluster(obj runtime.Object) {
 		fillNulls(o.BinaryData)
 	case *corev1.Namespace:
 		Or(&o.Status.Phase, corev1.NamespaceActive)
-		if o.Name != "" { // a generated name is labelled by prepareCreate
+		if o.Name != "" { // a generated name is labelled by strategy.NameNew
 			LabelNamespace(o)
 		}
 	case *corev1.Node:
