@@ -19,6 +19,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"apilet/internal/apitest"
 )
@@ -945,6 +946,26 @@ func ourImports(t *testing.T) map[string]string {
 		imports[room] = strings.Join(slices.Compact(list)[1:], ", ")
 	}
 	return imports
+}
+
+// TestProseIsNarrow: no line of a document's prose has more than 160 characters. Blocks and tables are as wide as they have to be.
+func TestProseIsNarrow(t *testing.T) {
+	t.Parallel()
+	for _, doc := range chapters(t) {
+		fenced := false
+		for i, line := range strings.Split(doc.text, "\n") {
+			if strings.HasPrefix(line, "```") {
+				fenced = !fenced
+			}
+			if n := utf8.RuneCountInString(line); n > 160 && !fenced && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s:%d has %d characters", doc.name, i+1, n)
+			}
+		}
+	}
+}
+
+// privateWords are words that only we would know, with the field's own. Where a word has another meaning, too, its files are named.
+var privateWords = []struct{ word, say, but string }{
 }
 
 func TestReadmeIsForFiveMinutes(t *testing.T) {

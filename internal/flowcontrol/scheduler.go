@@ -178,8 +178,8 @@ func (d *Dispatcher) admit(ctx context.Context, dig *Digest, est Estimate) (*Tic
 		schema := classify(*d.schemas.Load(), dig)
 		t, err := schema.Level.enter(schema, dig, est)
 		if err == errRetired {
-			d.mu.Lock() // whoever retired the level holds this until the schemas lead elsewhere
-			d.mu.Unlock()
+			d.mu.Lock()   // whoever retired the level holds this until the schemas lead elsewhere
+			d.mu.Unlock() //lint:ignore SA2001 there is nothing to do but to wait
 			continue
 		}
 		if err != nil || t.ready == nil {
@@ -519,6 +519,7 @@ func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, ca
 
 // tickLocked lets time pass at the level. Everything that changes it calls this first.
 func (l *Level) tickLocked(now time.Time) {
+	l.verifyLocked()
 	dt := now.Sub(l.last)
 	if dt <= 0 {
 		return

@@ -55,6 +55,9 @@ func write(st *store.Store, key string, rev int64, value string) (int64, error) 
 func writeMuch(t *testing.T, st *store.Store, key string) int64 {
 	t.Helper()
 	rev, err := write(st, key, 0, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 60 {
 		if rev, err = write(st, key, rev, strings.Repeat("much", 25_000)); err != nil {
 			t.Fatal(err)

@@ -29,7 +29,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -170,7 +169,7 @@ func (q *Quotas) statusLocked(l *ledger, part part) (store.Change, error) {
 	used := part.limit.told()
 	used.add(part.taken)
 	obj.(*corev1.ResourceQuota).Status.Used = used.list()
-	json, revAt, err := res.EncodeStored(obj.(scheme.Object))
+	json, revAt, err := res.EncodeStored(obj)
 	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, Deleting: rec.Deleting, JSON: json, RevAt: revAt}, err
 }
 
