@@ -293,7 +293,7 @@ func (s *server) open(listener net.Listener) error {
 	}
 	s.clock.Passed(s.st.TimeOf(s.st.Revision()))
 	datafile.RemoveLeftovers(s.st.Path)
-	if err := s.rehearse(); err != nil {
+	if err := s.preflight(); err != nil {
 		return err
 	}
 	s.guardSecrets()
@@ -301,9 +301,9 @@ func (s *server) open(listener net.Listener) error {
 	return s.start(listener)
 }
 
-// rehearse reads what the start cannot do without, beside the keys, which opening has read. The start writes, too (what every server has, keys),
+// preflight reads what the start cannot do without, beside the keys, which opening has read. The start writes, too (what every server has, keys),
 // and a file that will be refused has to stay as it is: so this comes before all of it. Objects it can do without, whichever they are.
-func (s *server) rehearse() error {
+func (s *server) preflight() error {
 	_, err := store.NewMaintenance(s.st)
 	return err
 }
@@ -334,9 +334,9 @@ func (s *server) start(listener net.Listener) error {
 		return err
 	}
 	s.url = url
-	founder, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
-	s.endpoints = &bootstrap.Endpoints{Initializer: founder, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
-	if s.founded = errors.Join(founder.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); s.founded != nil {
+	initializer, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
+	s.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
+	if s.founded = errors.Join(initializer.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); s.founded != nil {
 		s.log.Error().Err(s.founded).Msg("a part of the cluster is missing")
 	}
 	if err := s.publishAuthorities(ctx); err != nil {

@@ -964,8 +964,36 @@ func TestProseIsNarrow(t *testing.T) {
 	}
 }
 
-// privateWords are words that only we would know, with the field's own. Where a word has another meaning, too, its files are named.
-var privateWords = []struct{ word, say, but string }{
+// privateWords are what only the people who wrote this would know, and what the field says.
+var privateWords = []struct{ pattern, say string }{
+	{`accompan(y|ies)`, "what a write takes along"},
+	{`founders?`, "initializer"},
+	{`general machine`, "general algorithm"},
+	{`hearsay`, "what other servers have told"},
+	{`keepers?`, "leader"},
+	{`loans?`, "yield: the scheduler's levels lend and borrow"},
+	{`oddit(y|ies)`, "warning"},
+	{`rehears\w+`, "preflight"},
+	{`short(er)? ways?`, "fast path"},
+}
+
+// TestWordsAreTheFields holds comments of our code and documents against the list.
+func TestWordsAreTheFields(t *testing.T) {
+	t.Parallel()
+	texts := map[string]string{}
+	for _, doc := range chapters(t) {
+		texts[doc.name] = doc.text
+	}
+	for _, c := range readNames(t).comments {
+		texts[c.path] += c.text + "\n"
+	}
+	for name, text := range texts {
+		for _, word := range privateWords {
+			if found := regexp.MustCompile(`(?i)\b` + word.pattern + `\b`).FindString(text); found != "" {
+				t.Errorf("%s: %q is a word of our own; the field says %s", name, found, word.say)
+			}
+		}
+	}
 }
 
 func TestReadmeIsForFiveMinutes(t *testing.T) {

@@ -201,9 +201,9 @@ func (l *ledger) reserveLocked(now time.Time) {
 	}
 }
 
-// reserve learns from a new version of the quota what a kube-apiserver has reserved. accompanies: it came with the object that it speaks of.
-func (lim *limit) reserve(next *limit, accompanies bool, now time.Time) {
-	if accompanies {
+// reserve learns from a new version of the quota what a kube-apiserver has reserved. together: it came with the object that it speaks of.
+func (lim *limit) reserve(next *limit, together bool, now time.Time) {
+	if together {
 		if lim.landedAt == next.rev { // it was another one that was reserved
 			lim.reserved.add(lim.landed)
 			lim.landed = nil

@@ -16,13 +16,13 @@
 // stays 5.
 //
 // What merging and comparing mean is Kubernetes' (k8s.io/apimachinery/pkg/util/managedfields on sigs.k8s.io/structured-merge-diff), and
-// managers compare the results byte by byte. That general machine turns objects into maps and walks them a dozen times, for most of a write's
-// time; so it is asked only where a shorter way cannot prove that its answer is the same:
+// managers compare the results byte by byte. That general algorithm turns objects into maps and walks them a dozen times, for most of a write's
+// time; so it is asked only where a fast path cannot prove that its answer is the same:
 //
 //	any write but an apply    track.go: two objects compared once along the schema (compare.go, compareany.go), sets of fields (fieldset.go)
 //	an apply of the fields that the manager has, or one that makes the object    fastpath.go
 //
 // [Ways] counts how often it is asked.
 //
-// Invariants: a short way answers as the library does or not at all; no entry names a field that the object lacks.
+// Invariants: a fast path answers as the library does or not at all; no entry names a field that the object lacks.
 package fieldmanager
