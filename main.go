@@ -406,7 +406,7 @@ func (s *server) assemble() error {
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
 	s.rd = &reads{st: s.st, past: history.Reach{Store: s.st, May: s.may}, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
-		storage: s.storage, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
+		storage: s.backing().check, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
 	if err != nil {
@@ -727,26 +727,7 @@ func (s *server) handler() http.Handler {
 
 // liveness lists what is looked at in /livez and /healthz. Storage that is away is told, but a restart would not bring it back.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storageSeen, Warns: true}}, s.started()...)
-}
-
-// storageSeen is storage for those who may not wait for it: how an etcd was when /readyz last looked at it.
-func (s *server) storageSeen() error {
-	if s.cluster == nil {
-		return s.storage()
-	}
-	if !s.cluster.State().Reachable {
-		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
-	}
-	return nil
-}
-
-// storage is the check that asks for what holds the objects, under the name that kube-apiserver's has.
-func (s *server) storage() error {
-	if s.cluster != nil {
-		return s.cluster.Check()
-	}
-	return s.st.Writable()
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.backing().seen, Warns: true}}, s.started()...)
 }
 
 // started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, such
@@ -777,12 +758,9 @@ func (s *server) readiness() []health.Check {
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.auditWorks, Warns: true})
 	}
-	quota := s.st.WithinQuota
-	if s.cluster != nil {
-		quota = s.cluster.WithinQuota
-	}
-	checks = append(checks, health.Check{Name: "quota", Err: quota, Warns: true}, health.Check{Name: "etcd", Err: s.storage},
-		health.Check{Name: "etcd-readiness", Err: s.storageSeen})
+	holds := s.backing() // under the names that kube-apiserver's checks of its storage have
+	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
+		health.Check{Name: "etcd-readiness", Err: holds.seen})
 	return slices.Concat(checks, health.Done("informer-sync"), s.started())
 }
 
@@ -807,8 +785,8 @@ func (s *server) auditWorks() error {
 func (s *server) observed(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.checked(endpoint, check, err == nil)
-		told := []string{"damage", "scrub", "unreadable", "certificates", "clock"}
-		if endpoint == "readyz" && (slices.Contains(told, check) || s.cluster != nil && (check == "quota" || check == "etcd")) {
+		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.backing().told...)
+		if endpoint == "readyz" && slices.Contains(told, check) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
 	}
