@@ -392,7 +392,7 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.upkeep.Yields = s.cfg.History == nil // what was asked for is kept
-	s.scrub = &datafile.Scrub{Store: s.st, Upkeep: s.upkeep, Log: s.log}
+	s.scrub = &datafile.Scrub{Store: s.st, Maintenance: s.upkeep, Log: s.log}
 	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
 	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
 		return err
@@ -828,7 +828,7 @@ func (s *server) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
-	backups := datafile.Backups{Store: s.st, Upkeep: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
+	backups := datafile.Backups{Store: s.st, Maintenance: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
 	r.Handle(rbac.PathBackup, s.withAuthorization(backups.ServeHTTP))
 	page := s.page()
 	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
@@ -870,7 +870,7 @@ func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 
 // throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
 func (s *server) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: history.Moments{Store: s.st, Upkeep: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
+	past := history.Past{Moments: history.Moments{Store: s.st, Maintenance: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
 	then := s.withAuthorization(past.ServeHTTP) // by the rules of now
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -913,7 +913,7 @@ func (s *server) serveThen(w http.ResponseWriter, r *http.Request, types *scheme
 
 // history answers what has changed, to those who may list what it was.
 func (s *server) history() *history.Log {
-	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
+	return history.New(history.Config{Store: s.st, Maintenance: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
 		Reach:    s.rd.past,
 		Patience: s.cfg.RequestTimeout, Lifetime: s.cfg.MinTimeout, ShuttingDown: s.stopping})
 }
