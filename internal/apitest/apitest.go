@@ -1,7 +1,7 @@
 // Package apitest is what the tests of several rooms stand on; nothing but tests imports it, and it imports none of our packages, so that a
 // room's own tests may use it. What needs Kubernetes' types is in kubetest.
 //
-// Main runs a package's tests where they wait more than they compute, and where they start this test's own binary as a child.
+// [Main] runs a package's tests where they wait more than they compute, and where they start this test's own binary as a child.
 package apitest
 
 import (

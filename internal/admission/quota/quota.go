@@ -20,7 +20,7 @@
 // exactly those get through for whom there is room, and none is refused for the sake of one that failed. Example: 64 creates at once,
 // a quota of 50. 50 have a promise, 14 wait; the group commit ends, 50 are used, and the 14 are refused.
 //
-// Where several servers share the objects, a charged write takes the quotas' new status along (Promise.With): shared.go tells how that makes
+// Where several servers share the objects, a charged write takes the quotas' new status along ([Promise.With]): shared.go tells how that makes
 // them one.
 //
 // Who writes into a namespace without quota pays for looking that up. With the last quota of a namespace its ledger goes.

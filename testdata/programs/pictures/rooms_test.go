@@ -21,6 +21,7 @@ func readRooms(t *testing.T) map[string][]string {
 	}
 	rooms := map[string][]string{}
 	_, table, _ := strings.Cut(string(text), "| package |")
+	table, _, _ = strings.Cut(table, "\n## ")
 	for _, row := range roomRow.FindAllStringSubmatch(table, -1) {
 		rooms[row[1]] = slices.DeleteFunc(strings.Split(row[2], ", "), func(s string) bool { return strings.TrimSpace(s) == "" })
 	}
