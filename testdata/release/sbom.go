@@ -25,7 +25,7 @@ func (r *release) writeSBOMs(context.Context) error {
 			return err
 		}
 		var text bytes.Buffer
-		if err := cdx.NewBOMEncoder(&text, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
+		if err := cdx.NewBOMEncoder(&text, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6); err != nil {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(r.made, r.title(b)+".cdx.json"), text.Bytes(), 0o644); err != nil {
