@@ -87,7 +87,7 @@ func (r *release) contents(b build) ([]file, error) {
 
 // thirdParties is the file with everybody's notices.
 func (r *release) thirdParties() file {
-	return file{name: "LICENSES.txt", mode: 0o644, content: r.notices.text(r.ownLicence())}
+	return file{name: "LICENSES", mode: 0o644, content: r.notices.text(r.ownLicence())}
 }
 
 func writeTarGz(w io.Writer, files []file, date time.Time) error {
@@ -101,7 +101,8 @@ func writeTarGz(w io.Writer, files []file, date time.Time) error {
 func writeTar(w io.Writer, files []file, date time.Time) error {
 	t := tar.NewWriter(w)
 	for _, f := range files {
-		h := tar.Header{Name: f.name, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.content)), ModTime: date, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		h := tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.content)), ModTime: date,
+			Format: tar.FormatPAX}
 		if f.name[len(f.name)-1] == '/' {
 			h.Typeflag = tar.TypeDir
 		}

@@ -78,7 +78,8 @@ func (r *release) build(ctx context.Context, t target, f flavour) (build, error)
 		said[s.Key] = s.Value
 	}
 	if said["vcs.revision"] != r.commit || said["vcs.modified"] != "false" || b.info.Main.Version == "(devel)" {
-		return b, fmt.Errorf("%s: the program says version %s, commit %q, changed %q and not commit %s", t, b.info.Main.Version, said["vcs.revision"], said["vcs.modified"], r.commit)
+		return b, fmt.Errorf("%s: the program says version %s, commit %q, changed %q and not commit %s",
+			t, b.info.Main.Version, said["vcs.revision"], said["vcs.modified"], r.commit)
 	}
 	return b, nil
 }

@@ -95,7 +95,8 @@ func (r *release) packaged(b build, stage string) (files.Contents, error) {
 		return nil, err
 	}
 	add("/usr/bin/apilet", "", 0o755, program)
-	contents = append(contents, &files.Content{Source: "apilet", Destination: "/usr/bin/kubectl-apilet", Type: files.TypeSymlink, FileInfo: &files.ContentFileInfo{MTime: r.date}})
+	contents = append(contents, &files.Content{Source: "apilet", Destination: "/usr/bin/kubectl-apilet", Type: files.TypeSymlink,
+		FileInfo: &files.ContentFileInfo{MTime: r.date}})
 	add("/usr/lib/systemd/system/apilet.service", "", 0o644, []byte(unit))
 	add("/etc/default/apilet", files.TypeConfigNoReplace, 0o644, read("testdata/release/package/default"))
 	add("/etc/logrotate.d/apilet", files.TypeConfigNoReplace, 0o644, read("testdata/release/package/logrotate"))

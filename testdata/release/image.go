@@ -45,7 +45,8 @@ func (r *release) writeImage(context.Context) error {
 		return nil
 	}
 	names := map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": "localhost/apilet:" + r.version}
-	all := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{Add: list, Descriptor: v1.Descriptor{Annotations: names}})
+	all := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex),
+		mutate.IndexAddendum{Add: list, Descriptor: v1.Descriptor{Annotations: names}})
 	folder := filepath.Join(r.work, "image")
 	if _, err := layout.Write(folder, all); err != nil {
 		return err

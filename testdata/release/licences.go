@@ -44,17 +44,18 @@ func (r *release) findNotices(ctx context.Context) error {
 		return err
 	}
 	r.notices = &notices{modules: map[string]*module{}, reader: reader, told: map[string][]string{}}
+	const columns = "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}"
 	for _, b := range r.builds {
-		listed, err := r.goCommand(ctx, b.target, "list", "-deps", "-tags="+b.tags, "-f", "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}", ".")
+		listed, err := r.goCommand(ctx, b.target, "list", "-deps", "-tags="+b.tags, "-f", columns, ".")
 		if err != nil {
 			return err
 		}
 		for line := range strings.Lines(listed) {
-			columns := strings.Split(strings.TrimSpace(line), "\t")
-			if len(columns) != 3 {
+			column := strings.Split(strings.TrimSpace(line), "\t")
+			if len(column) != 3 {
 				continue
 			}
-			if err := r.notices.add(columns[0], columns[1], columns[2]); err != nil {
+			if err := r.notices.add(column[0], column[1], column[2]); err != nil {
 				return err
 			}
 		}

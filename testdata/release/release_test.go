@@ -60,11 +60,12 @@ func TestRelease(t *testing.T) {
 	t.Run("version", func(t *testing.T) { wantVersion(t, repo, program) })
 	t.Run("serves", func(t *testing.T) {
 		dir := t.TempDir()
-		wantServes(t, exec.Command(program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig"), dir+"/kubeconfig")
+		cmd := exec.Command(program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig")
+		wantServes(t, cmd, dir+"/kubeconfig")
 	})
 	t.Run("man pages", func(t *testing.T) { wantPages(t, program, filepath.Join(folder, "man/man1")) })
 	t.Run("completions", func(t *testing.T) { wantCompletions(t, filepath.Join(folder, "completions")) })
-	t.Run("notices", func(t *testing.T) { wantNotices(t, program, filepath.Join(folder, "LICENSES.txt")) })
+	t.Run("notices", func(t *testing.T) { wantNotices(t, program, filepath.Join(folder, "LICENSES")) })
 	t.Run("SBOM", func(t *testing.T) { wantBOM(t, program, filepath.Join(first, title+".cdx.json")) })
 	t.Run("image", func(t *testing.T) { wantImage(t, program, filepath.Join(first, "apilet-"+tag+"-image.tar")) })
 	t.Run("package", func(t *testing.T) {
@@ -320,7 +321,8 @@ func wantPages(t *testing.T, program, folder string) {
 }
 
 func wantCompletions(t *testing.T, folder string) {
-	for name, want := range map[string]string{"apilet.bash": "complete -o default -F _apilet apilet", "_apilet": "#compdef apilet", "apilet.fish": "complete -c apilet"} {
+	ends := map[string]string{"apilet.bash": "complete -o default -F _apilet apilet", "_apilet": "#compdef apilet", "apilet.fish": "complete -c apilet"}
+	for name, want := range ends {
 		if !strings.Contains(read(t, filepath.Join(folder, name)), want) {
 			t.Errorf("%s has no %q", name, want)
 		}
@@ -348,7 +350,8 @@ func wantNotices(t *testing.T, program, file string) {
 			t.Errorf("there is no notice of %s", name)
 		}
 	}
-	for _, want := range []string{"Apache License", "THE SOFTWARE IS PROVIDED", "no licence has been chosen yet", "k8s.io/client-go@", "third_party/forked/golang/LICENSE\n"} {
+	wants := []string{"Apache License", "THE SOFTWARE IS PROVIDED", "no licence has been chosen yet", "k8s.io/client-go@", "third_party/forked/golang/LICENSE\n"}
+	for _, want := range wants {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing", want)
 		}
@@ -406,7 +409,7 @@ func wantImage(t *testing.T, program, file string) {
 	if h := headers["/var/lib/apilet"]; h == nil || h.Uid != nobody || h.Mode != 0o700 {
 		t.Errorf("the folder for data is %+v", h)
 	}
-	if read(t, filepath.Join(root, "apilet")) != read(t, program) || read(t, filepath.Join(root, "LICENSES.txt")) == "" {
+	if read(t, filepath.Join(root, "apilet")) != read(t, program) || read(t, filepath.Join(root, "LICENSES")) == "" {
 		t.Error("it has another program than the archive")
 	}
 	t.Run("serves", func(t *testing.T) { wantContainerServes(t, config.Config, root) })
@@ -482,8 +485,8 @@ func wantPackage(t *testing.T, program, file string) {
 	if deb, err := exec.LookPath("dpkg-deb"); err == nil {
 		run(t, deb, "--info", file)
 	}
-	for _, name := range []string{"usr/share/man/man1/apilet.1.gz", "usr/share/bash-completion/completions/apilet", "usr/share/doc/apilet/copyright", "usr/bin/kubectl-apilet"} {
-		if _, err := os.Stat(filepath.Join(root, name)); errors.Is(err, fs.ErrNotExist) {
+	for _, name := range []string{"share/man/man1/apilet.1.gz", "share/bash-completion/completions/apilet", "share/doc/apilet/copyright", "bin/kubectl-apilet"} {
+		if _, err := os.Stat(filepath.Join(root, "usr", name)); errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("there is no %s", name)
 		}
 	}
@@ -551,8 +554,8 @@ func TestWrongRequestsMakeNothing(t *testing.T) {
 
 func TestANoticeIsToldByItsName(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]bool{"LICENSE": true, "LICENSE.txt": true, "license.md": true, "LICENSE.libyaml": true, "COPYING": true, "NOTICE": true, "PATENTS": true,
-		"license.go": false, "licenses": false, "NOTICE.go": false, "unlicense": false} {
+	for name, want := range map[string]bool{"LICENSE": true, "LICENSE.txt": true, "license.md": true, "LICENSE.libyaml": true, "COPYING": true, "NOTICE": true,
+		"PATENTS": true, "license.go": false, "licenses": false, "NOTICE.go": false, "unlicense": false} {
 		if noticeFile.MatchString(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
