@@ -5,6 +5,7 @@ package main
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bufio"
 	"bytes"
 	"cmp"
@@ -549,6 +550,31 @@ func TestWrongRequestsMakeNothing(t *testing.T) {
 	}
 	if left := names(t, dir); len(left) > 0 {
 		t.Errorf("%q are left", left)
+	}
+}
+
+// Windows' archive, which no test of a whole release makes on Linux.
+func TestZipHasItsFilesAndTheSameBytes(t *testing.T) {
+	t.Parallel()
+	date := time.Date(2026, 11, 26, 14, 7, 36, 0, time.UTC)
+	files := []file{{name: "a/apilet.exe", mode: 0o755, content: []byte("program")}, {name: "a/completions/apilet.fish", mode: 0o644, content: []byte("text")}}
+	var one, two bytes.Buffer
+	must(t, writeZip(&one, files, date))
+	must(t, writeZip(&two, files, date))
+	if !bytes.Equal(one.Bytes(), two.Bytes()) {
+		t.Error("the same files, other bytes")
+	}
+	archive, err := zip.NewReader(bytes.NewReader(one.Bytes()), int64(one.Len()))
+	must(t, err)
+	for i, f := range archive.File {
+		content, err := fs.ReadFile(archive, f.Name)
+		must(t, err)
+		if want := files[i]; f.Name != want.name || string(content) != string(want.content) || int64(f.Mode()) != want.mode || !f.Modified.Equal(date) {
+			t.Errorf("%s, %s, %v, %q", f.Name, f.Mode(), f.Modified, content)
+		}
+	}
+	if len(archive.File) != len(files) {
+		t.Errorf("it has %d files", len(archive.File))
 	}
 }
 
