@@ -132,9 +132,9 @@ func writeZip(w io.Writer, files []file, date time.Time) error {
 	return z.Close()
 }
 
-// writeFile makes a file of what is written.
+// writeFile makes a file of what is written. One that is there already is somebody else's: an error.
 func writeFile(name string, write func(io.Writer) error) error {
-	f, err := os.Create(name)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (r *release) writePackage(b build) error {
 	}
 	script := func(name string) string { return filepath.Join(r.source, "testdata/release/package", name) }
 	info := nfpm.WithDefaults(&nfpm.Info{
-		Name: "apilet", Arch: map[string]string{"arm": "arm7"}[b.arch], Platform: "linux", Version: r.version, VersionSchema: "semver",
+		Name: "apilet", Arch: nfpmArch(b), Platform: "linux", Version: r.version, VersionSchema: "semver",
 		Section: "net", Priority: "optional", Maintainer: r.maintainer, MTime: r.date,
 		Description: "Kubernetes-compatible API server in one program and one file\nUnmodified kubectl, client-go and controller-runtime talk to it. No pods run.",
 		Overridables: nfpm.Overridables{
@@ -48,9 +48,6 @@ func (r *release) writePackage(b build) error {
 			Deb:      nfpm.Deb{Compression: "gzip"},
 		},
 	})
-	if info.Arch == "" {
-		info.Arch = b.arch
-	}
 	if b.name != "" {
 		info.Name += "-" + b.name
 		info.Provides, info.Conflicts, info.Replaces = []string{"apilet"}, []string{"apilet"}, []string{"apilet"}
@@ -64,6 +61,14 @@ func (r *release) writePackage(b build) error {
 		return err
 	}
 	return writeFile(filepath.Join(r.made, packager.ConventionalFileName(info)), func(w io.Writer) error { return packager.Package(info, w) })
+}
+
+// nfpmArch is what nfpm, which names the package after it, calls a build's processor.
+func nfpmArch(b build) string {
+	if b.arch == "arm" {
+		return "arm7" // as build.go sets GOARM
+	}
+	return b.arch
 }
 
 // packaged lays a package's files out in a folder, and says where they go.

@@ -553,6 +553,34 @@ func TestWrongRequestsMakeNothing(t *testing.T) {
 	}
 }
 
+func TestEachProcessorHasAPackageOfItsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	work := filepath.Join(dir, "work")
+	source, err := filepath.Abs("../..")
+	must(t, err)
+	r := &release{options: options{maintainer: "a <a@localhost>", log: io.Discard}, source: source, work: work, made: filepath.Join(dir, "made"), version: tag,
+		date: time.Unix(1800000000, 0).UTC(), notices: &notices{}, manual: &manual{completions: make([]file, 3)}}
+	must(t, os.Mkdir(r.made, 0o755))
+	program := filepath.Join(dir, "program")
+	must(t, os.WriteFile(program, []byte("program"), 0o755))
+	for _, arch := range []string{"amd64", "arm64", "arm", "riscv64"} {
+		for _, f := range allFlavours {
+			r.builds = append(r.builds, build{target: target{"linux", arch}, flavour: f, path: program})
+		}
+	}
+	must(t, r.writePackages(t.Context()))
+	var want []string
+	for _, name := range []string{"apilet-noetcd", "apilet"} {
+		for _, arch := range []string{"amd64", "arm64", "armhf", "riscv64"} {
+			want = append(want, name+"_0.9.0~test.1_"+arch+".deb")
+		}
+	}
+	if got := names(t, r.made); !slices.Equal(got, want) {
+		t.Errorf("packages %q, want %q", got, want)
+	}
+}
+
 // Windows' archive, which no test of a whole release makes on Linux.
 func TestZipHasItsFilesAndTheSameBytes(t *testing.T) {
 	t.Parallel()
