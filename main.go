@@ -1190,9 +1190,9 @@ func outliveHangups() (stop func()) {
 	return func() { signal.Stop(heard) }
 }
 
-// printVersion prints apilet's own version and the version of Kubernetes that it answers /version with.
+// printVersion prints which apilet this is, the format of the data files that it writes, and the version of Kubernetes that it answers /version with.
 func printVersion(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "apilet %s\nKubernetes %s\n", commandline.BuildVersion(), gitVersion)
+	_, err := fmt.Fprintf(out, "%sdata file format %d\nKubernetes %s\n", commandline.ThisBuild().Lines("apilet"), store.Format, gitVersion)
 	return err
 }
 

@@ -694,7 +694,7 @@ func TestOptionsAreCounted(t *testing.T) {
 		if strings.Contains(row[2], "the top level") {
 			rooms = append(rooms, ".")
 		}
-		for _, found := range regexp.MustCompile("`([a-z/]+)`").FindAllStringSubmatch(row[2], -1) {
+		for _, found := range regexp.MustCompile("`([a-z0-9/]+)`").FindAllStringSubmatch(row[2], -1) {
 			rooms = append(rooms, "internal/"+found[1])
 		}
 		for _, room := range rooms {

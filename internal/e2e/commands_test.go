@@ -48,7 +48,7 @@ func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
 	if got := ask("backup", "--help"); strings.Count(got, "\n  --") != 5 {
 		t.Errorf("backup has other flags:\n%s", got)
 	}
-	if got := ask("--version"); !regexp.MustCompile(`^apilet \S+\nKubernetes v1\.\d+\.\d+\S*\n$`).MatchString(got) || got != ask("version") {
+	if got := ask("--version"); !regexp.MustCompile(`^apilet \S+\n(commit .*\n)?built by go1.* for \w+/\w+.*\ndata file format 2\nKubernetes v1\.\d+\.\d+\S*\n$`).MatchString(got) || got != ask("version") {
 		t.Errorf("the versions are %q", got)
 	}
 }

@@ -277,6 +277,28 @@ func TestApply(t *testing.T) {
 	apitest.Expect(t, a.get("metadata.managedFields.0.manager"), "probe")
 }
 
+// An annotation that stands for a field of earlier versions is refused by every way in, where it is not the number that the field was.
+func TestDamagedAnnotationsOfOldFieldsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const collection = "/apis/apps/v1/namespaces/default/deployments"
+	body := func(annotation string) string {
+		return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","annotations":{"deprecated.deployment.rollback.to":"` + annotation + `"}},` +
+			`"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
+	}
+	s.want(400, "POST", collection, body("last"))
+	s.want(400, "PATCH", collection+"/a?fieldManager=m", body("last"), "Content-Type: application/apply-patch+yaml")
+	s.want(201, "POST", collection, body("7"))
+	s.want(400, "PUT", collection+"/a", body("last"))
+	for _, kind := range []string{"merge", "strategic-merge"} {
+		s.want(422, "PATCH", collection+"/a", `{"metadata":{"annotations":{"deprecated.deployment.rollback.to":"last"}}}`, "Content-Type: application/"+kind+"-patch+json")
+	}
+	a := s.want(400, "PATCH", collection+"/a?fieldManager=m&force=true", body("last"), "Content-Type: application/apply-patch+yaml")
+	if !strings.HasSuffix(a.get("message").String(), `as int64: strconv.ParseInt: parsing "last": invalid syntax`) {
+		t.Error(string(a.body))
+	}
+}
+
 func TestStatusAndGeneration(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)

@@ -576,7 +576,7 @@ func discard(path, why string, warn func(string)) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return explainOpen(path, err)
-	case isFormat(format, storeFormat):
+	case isFormat(format, Format):
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	}
 	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {

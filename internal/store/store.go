@@ -134,7 +134,7 @@ var (
 )
 
 const (
-	storeFormat   = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
+	Format        = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
@@ -301,7 +301,7 @@ func initBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return errors.Join(putMetaInt(tx, "format", storeFormat), putLineage(tx))
+	return errors.Join(putMetaInt(tx, "format", Format), putLineage(tx))
 }
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
@@ -316,7 +316,7 @@ func (o *Options) format() int64 {
 	if o.Replica != nil {
 		return replicaFormat
 	}
-	return storeFormat
+	return Format
 }
 
 func putLineage(tx *bbolt.Tx) error {
@@ -333,10 +333,10 @@ func checkFormat(p *pages, path string, want int64) error {
 		}
 	}
 	meta, _ := p.bucket(bucketMeta)
-	own, replica := isFormat(metaInt(meta, "format"), storeFormat), isFormat(metaInt(meta, "format"), replicaFormat)
+	own, replica := isFormat(metaInt(meta, "format"), Format), isFormat(metaInt(meta, "format"), replicaFormat)
 	switch format := metaInt(meta, "format"); {
-	case own && want != replicaFormat, replica && want != storeFormat:
-		if _, ok := p.bucket(bucketAuthors); !ok && (format == storeFormat || format == replicaFormat) {
+	case own && want != replicaFormat, replica && want != Format:
+		if _, ok := p.bucket(bucketAuthors); !ok && (format == Format || format == replicaFormat) {
 			return damaged("the bucket authors is missing")
 		}
 	case replica:
@@ -344,7 +344,7 @@ func checkFormat(p *pages, path string, want int64) error {
 	case own:
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	default:
-		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, storeFormat)
+		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, Format)
 	}
 	return nil
 }
