@@ -143,7 +143,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 }
 
 func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcontrol.Ticket, next http.Handler) {
-	seat := &loan{ticket: t}
+	seat := &yield{ticket: t}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &seatedBody{r.Body, seat}
 	}
@@ -175,7 +175,7 @@ type seatKey struct{}
 // watchBegun gives the seats back of the watch that ctx belongs to: what was there at its start has been sent. Calls after the
 // first, and for other requests, do nothing.
 func watchBegun(ctx context.Context) {
-	if seat, ok := ctx.Value(seatKey{}).(*loan); ok {
+	if seat, ok := ctx.Value(seatKey{}).(*yield); ok {
 		seat.returned = true
 		seat.ticket.Finish()
 	}
@@ -232,8 +232,8 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	})
 }
 
-// A loan lends a request's seats to others while its handler waits for the client.
-type loan struct {
+// A yield lends a request's seats to others while its handler waits for the client.
+type yield struct {
 	ticket   *flowcontrol.Ticket
 	waited   time.Duration // all in all; the handler's goroutine alone touches it,
 	returned bool          // and this: there is nothing to lend any more
@@ -246,7 +246,7 @@ type loan struct {
 }
 
 // begin and end enclose what may take as long as the client likes.
-func (seat *loan) begin() {
+func (seat *yield) begin() {
 	if seat.returned {
 		return
 	}
@@ -261,7 +261,7 @@ func (seat *loan) begin() {
 }
 
 // lend runs in the timer's goroutine, which may have started just before the wait ended.
-func (seat *loan) lend() {
+func (seat *yield) lend() {
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
 	if seat.waiting {
@@ -270,7 +270,7 @@ func (seat *loan) lend() {
 	}
 }
 
-func (seat *loan) end() {
+func (seat *yield) end() {
 	if seat.returned {
 		return
 	}
@@ -288,7 +288,7 @@ func (seat *loan) end() {
 // A seatedWriter lends the request's seats whenever writing to the client is stuck.
 type seatedWriter struct {
 	http.ResponseWriter
-	seat    *loan
+	seat    *yield
 	written int
 }
 
@@ -320,7 +320,7 @@ func (sw *seatedWriter) FlushError() error {
 // A seatedBody lends them whenever the client keeps its body waiting.
 type seatedBody struct {
 	io.ReadCloser
-	seat *loan
+	seat *yield
 }
 
 func (b *seatedBody) Read(p []byte) (int, error) {

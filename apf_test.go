@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -19,12 +21,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tidwall/gjson"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/flowcontrol"
+	"apilet/internal/history"
+	"apilet/internal/options"
 	"apilet/internal/request"
 	"apilet/internal/serving"
 	"apilet/internal/tlsbatch"
@@ -634,5 +639,124 @@ func BenchmarkMiddleware(b *testing.B) {
 				handler.ServeHTTP(w, r)
 			}
 		})
+	}
+}
+
+// What asks about a moment is weighed as the same request now; no path of the past is a probe.
+func TestThePastIsClassifiedLikeThePresent(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	schemas := map[string]string{}
+	for _, item := range s.want(200, "GET", "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", "", "Authorization: Bearer root-token").get("items").Array() {
+		schemas[item.Get("metadata.uid").String()] = item.Get("metadata.name").String()
+	}
+	schema := func(path string, headers ...string) string {
+		return schemas[s.send("GET", path, "", headers...).header.Get("X-Kubernetes-Pf-Flowschema-Uid")]
+	}
+	bob := "Authorization: Bearer bob-token"
+	for _, c := range []struct{ path, now, then, who string }{
+		{"/readyz", "probes", "global-default", "X-Nobody: x"}, {"/version", "global-default", "global-default", "X-Nobody: x"}, {"/readyz", "probes", "global-default", bob},
+		{"/api/v1/configmaps", "global-default", "global-default", bob}, {"/apis/coordination.k8s.io/v1/leases", "global-default", "global-default", bob},
+	} {
+		if got := schema(c.path, c.who); got != c.now {
+			t.Errorf("%s: %s", c.path, got)
+		}
+		if got := schema(history.PathThen+"5"+c.path, c.who); got != c.then {
+			t.Errorf("%s in the past: %s, want %s", c.path, got, c.then)
+		}
+	}
+	fc := &flowControl{stored: func(_, resource, _ string) (int64, int64) {
+		if resource == "gone" {
+			return -1, 0
+		}
+		return 1000, 10_000_000
+	}}
+	for path, want := range map[string]int{"/api/v1/configmaps": 100, "/api/v1/configmaps?resourceVersion=0": 100, "/api/v1/configmaps?limit=20": 2, "/api/v1/gone": 10, "/api/v1/namespaces/x/configmaps/m": 1} {
+		if got := fc.estimate(&request.Request{At: "5", Info: recordOf("GET", path).Info}).InitialSeats; got != want {
+			t.Errorf("%s: %d seats, want %d", path, got, want)
+		}
+	}
+}
+
+// recordOf is the record of somebody's request.
+func recordOf(method, path string) *request.Request {
+	r := httptest.NewRequest(method, path, nil)
+	return &request.Request{Info: request.Parse(r), User: request.User{Name: "carol"}, Agent: "looper/1"}
+}
+
+func autoFlow(c *config) { c.MaxReadonly, c.MaxMutating = options.AutoSeats, options.AutoSeats }
+
+// A server that finds its seats shows what it knows; requests take part in it by what they did themselves, and a create that a webhook delays is
+// expected to take as long again, but to be no wider.
+func TestServerThatFindsItsSeats(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, autoFlow)
+	const delay = 50 * time.Millisecond
+	s.validateSlowly(delay)
+	const maps = "/api/v1/namespaces/default/configmaps"
+	as := []string{"Impersonate-User", "alice"}
+	for _, name := range []string{"a", "b", "c"} {
+		s.want(201, "POST", maps, configMap(name), as...)
+	}
+	for range 3 {
+		s.want(200, "GET", maps, "", as...)
+	}
+	info := request.Parse(httptest.NewRequest("POST", maps, nil))
+	if est := s.fc.estimate(&request.Request{Info: info}); est.InitialSeats != 1 || est.Likely < delay {
+		t.Errorf("a create that took more than %v is estimated at %+v", delay, est)
+	}
+	if seats := metricValue(s, "apilet_flowcontrol_auto_seats"); seats < 1 {
+		t.Errorf("%v seats", seats)
+	}
+	if page := string(s.want(200, "GET", "/debug/api_priority_and_fairness/dump_seats", "").body); !strings.HasPrefix(page, "Seats,") {
+		t.Errorf("the dump is %q", page)
+	}
+	all := string(s.want(200, "GET", "/metrics", "").body)
+	for _, name := range []string{"seats", "goodput_seats", "in_use_seats", "efficiency", "headroom", "run_delay_seconds", "probes_total"} {
+		if !strings.Contains(all, "\napilet_flowcontrol_auto_"+name+" ") {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	given := newFlowControl(600, time.Minute, nothingStored)
+	if code := flowCall(http.HandlerFunc(given.serveDump), "GET", "/debug/api_priority_and_fairness/dump_seats").Code; code != 404 {
+		t.Errorf("the dump of a given number of seats: %d", code)
+	}
+}
+
+// validateSlowly has a webhook allow all ConfigMaps after a while.
+func (s *testServer) validateSlowly(delay time.Duration) {
+	s.t.Helper()
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		time.Sleep(delay)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`, gjson.GetBytes(body, "request.uid"))
+	}))
+	s.t.Cleanup(hook.Close)
+	bundle, _ := json.Marshal(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}))
+	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", fmt.Sprintf(`{"metadata":{"name":"slow"},"webhooks":[{
+		"name":"slow.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","clientConfig":{"url":"%s/","caBundle":%s},
+		"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]}]}`, hook.URL, bundle))
+}
+
+// Requests of a verb, a resource, a scope and a width are a class.
+func TestWorkClasses(t *testing.T) {
+	t.Parallel()
+	seen := map[uint64]string{}
+	for _, target := range []string{"GET /api/v1/pods", "GET /api/v1/namespaces/a/pods", "GET /api/v1/namespaces/a/pods/x", "GET /api/v1/namespaces/a/pods/x/status",
+		"GET /apis/apps/v1/deployments", "POST /api/v1/namespaces/a/pods", "PUT /api/v1/namespaces/a/pods/x", "GET /livez"} {
+		method, path, _ := strings.Cut(target, " ")
+		info := request.Parse(httptest.NewRequest(method, path, nil))
+		for _, seats := range []int{0, 1, 2, 8} {
+			class := workClass(&request.Request{Info: info}, seats)
+			if old, twice := seen[class]; twice {
+				t.Errorf("%s with %d seats is as %s", target, seats, old)
+			}
+			seen[class] = target
+		}
+		other := request.Parse(httptest.NewRequest(method, strings.ReplaceAll(strings.ReplaceAll(path, "/a/", "/b/"), "/x", "/y"), nil))
+		if workClass(&request.Request{Info: info}, 9) != workClass(&request.Request{Info: other}, 15) {
+			t.Errorf("another object than that of %s is of another class", target)
+		}
 	}
 }

@@ -10,6 +10,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -32,6 +33,10 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/protobuf"
+	"apilet/internal/scheme/schemetest"
 )
 
 const benchPath = "/api/v1/namespaces/default/configmaps"
@@ -245,7 +250,7 @@ func BenchmarkHTTPList(b *testing.B) {
 		report(b, rate, "objects/s", perSecond(b, staticURL, 30, bareRequest("GET", "/", "")))
 	})
 	for i := 0; i < objects; i += 2 {
-		s.want(200, "PATCH", fmt.Sprintf("%s/c%06d", benchPath, i), `{"data":{"changed":"yes"}}`, jsonMerge)
+		s.want(200, "PATCH", fmt.Sprintf("%s/c%06d", benchPath, i), `{"data":{"changed":"yes"}}`, asMergePatch)
 	}
 	b.Run("half-changed-since", list(fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", old)))
 	b.Run("half-changed-now", list(""))
@@ -290,7 +295,7 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 			for b.Loop() {
 				child := startChild(b, path)
 				time.Sleep(300 * time.Millisecond) // for the work that a start begins
-				ready, memory = append(ready, child.ready), append(memory, anonymousMemory(child.cmd.Process.Pid))
+				ready, memory = append(ready, child.ready), append(memory, apitest.AnonymousMemory(child.cmd.Process.Pid))
 				child.end()
 			}
 			slices.Sort(ready)
@@ -318,7 +323,7 @@ func BenchmarkHTTPEightLists(b *testing.B) {
 	for b.Loop() {
 		_, took := writesWhile(b, child, nil)
 		alone = append(alone, took...)
-		before := anonymousMemory(child.cmd.Process.Pid)
+		before := apitest.AnonymousMemory(child.cmd.Process.Pid)
 		peak, took := writesWhile(b, child, func() { eightLists(b, child.url) })
 		beside, growth = append(beside, took...), max(growth, peak-before)
 	}
@@ -410,7 +415,7 @@ func writesWhile(b *testing.B, child *serverChild, work func()) (peak int64, too
 		io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 		took = append(took, time.Since(start))
-		peak = max(peak, anonymousMemory(child.cmd.Process.Pid))
+		peak = max(peak, apitest.AnonymousMemory(child.cmd.Process.Pid))
 	}
 }
 
@@ -418,18 +423,6 @@ func writesWhile(b *testing.B, child *serverChild, work func()) (peak int64, too
 func (child *serverChild) end() {
 	child.stdin.Close()
 	child.cmd.Wait()
-}
-
-// anonymousMemory is a process's RssAnon in bytes, 0 where there is no /proc.
-func anonymousMemory(pid int) int64 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return kib << 10
-		}
-	}
-	return 0
 }
 
 // BenchmarkWatch: 100 watchers of one collection, and a writer. The time is that of both ends on the same cores.
@@ -506,7 +499,7 @@ func benchIdleWatchers(b *testing.B) {
 	const watchers = 1000
 	for b.Loop() {
 		child := startChild(b, filepath.Join(b.TempDir(), "a.db"))
-		before := anonymousMemory(child.cmd.Process.Pid)
+		before := apitest.AnonymousMemory(child.cmd.Process.Pid)
 		var conns []*benchConn
 		for range watchers {
 			conn := benchDial(b, child.url)
@@ -516,10 +509,191 @@ func benchIdleWatchers(b *testing.B) {
 			conns = append(conns, conn)
 		}
 		time.Sleep(300 * time.Millisecond)
-		b.ReportMetric(float64(anonymousMemory(child.cmd.Process.Pid)-before)/watchers/1024, "KiB/watcher")
+		b.ReportMetric(float64(apitest.AnonymousMemory(child.cmd.Process.Pid)-before)/watchers/1024, "KiB/watcher")
 		for _, conn := range conns {
 			conn.conn.Close()
 		}
 		child.end()
+	}
+}
+
+// BenchmarkProtobuf: the same objects in JSON and in protobuf, in one run: a GET, a list that is sent as it is encoded, and one that has to
+// be measured first. of-json is the share of JSON's rate.
+func BenchmarkProtobuf(b *testing.B) {
+	for _, kind := range []string{"configmaps", "pods"} {
+		s := startTest(b)
+		const objects = 5000
+		path := "/api/v1/namespaces/default/" + kind
+		if kind == "configmaps" {
+			s.fill(objects, 1024)
+		} else {
+			hammer(b, s.url, 16, objects, func(_, i int) []byte { return bareRequest("POST", path, benchPod(i)) })
+		}
+		rate := func(b *testing.B, query, accept string, n int) float64 {
+			request := []byte("GET " + path + query + " HTTP/1.1\r\nHost: 127.0.0.1\r\n" + accept + "\r\n\r\n")
+			return hammer(b, s.url, 1, n, func(_, _ int) []byte { return request })
+		}
+		for name, query := range map[string]string{"get": "/" + s.want(200, "GET", path+"?limit=1", "").get("items.0.metadata.name").String(), "list=500": "?limit=500", "list=5000": ""} {
+			b.Run(kind+"/"+name, func(b *testing.B) {
+				n := max(b.N, 3)
+				sealed := rate(b, query, "Accept: application/vnd.kubernetes.protobuf", n)
+				report(b, sealed, "answers/s", rate(b, query, "Accept: application/json", n))
+			})
+		}
+	}
+}
+
+// BenchmarkHTTPCreateUnderQuota is BenchmarkHTTPCreate with 16 clients, in a namespace with a quota and in one beside it.
+func BenchmarkHTTPCreateUnderQuota(b *testing.B) {
+	s := startTest(b, onFile(filepath.Join(b.TempDir(), "a.db")))
+	round := 0
+	for _, c := range []struct{ name, quota string }{{"none", ""}, {"elsewhere", "kube-public"}, {"here", "default"}} {
+		if c.quota != "" {
+			s.want(201, "POST", "/api/v1/namespaces/"+c.quota+"/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"configmaps":"9000000"}}}`)
+		}
+		b.Run(c.name, func(b *testing.B) {
+			round++
+			rate := hammer(b, s.url, 16, b.N, func(_, i int) []byte {
+				return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("r%d-%d", round, i), i))
+			})
+			b.StopTimer()
+			report(b, rate, "creates/s", rawCommits(b, 1000, 16))
+		})
+	}
+}
+
+// BenchmarkStatusPatches8Workers: what a controller's workers do to their Deployments, over HTTP on loopback, with and without
+// managedFields. The CPU time is that of both ends.
+func BenchmarkStatusPatches8Workers(b *testing.B) {
+	const path = "/apis/apps/v1/namespaces/default/deployments"
+	file := func(c *config) { onFile(filepath.Join(b.TempDir(), rand.Text()))(c) }
+	for _, c := range []struct {
+		name string
+		edit []func(*config)
+	}{
+		{"ephemeral", nil},
+		{"ephemeral/unmanaged", []func(*config){func(c *config) { c.ManagedFields = false }}},
+		{"file", []func(*config){file}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := startTest(b, c.edit...)
+			defer s.halt()
+			for i := range 8 {
+				body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `"name":"d"`, fmt.Sprintf(`"name":"d%d"`, i)).Replace(kubetest.DeploymentJSON(3))
+				s.want(201, "POST", path, body)
+			}
+			round := 0
+			for range 2 { // the first makes the entries
+				round++
+				before := apitest.Processor()
+				rate := hammer(b, s.url, 8, max(8, b.N), func(worker, i int) []byte {
+					body := fmt.Sprintf(`{"status":{"observedGeneration":%d,"replicas":%d}}`, 1, round*1_000_000+i)
+					return fmt.Appendf(nil, "PATCH %s/d%d/status HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/merge-patch+json\r\nUser-Agent: worker\r\nContent-Length: %d\r\n\r\n%s",
+						path, worker, len(body), body)
+				})
+				used := apitest.Processor() - before
+				b.ReportMetric(rate, "patches/s")
+				b.ReportMetric(float64(used.Nanoseconds())/1000/float64(max(8, b.N)), "cpu-us/patch")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func BenchmarkTranscode(b *testing.B) {
+	res := scheme.NewRegistry().Lookup("", "v1", "pods")
+	s := startTest(b)
+	s.want(201, "POST", "/api/v1/namespaces/default/pods", benchPod(1))
+	rec, err := s.st.Get(res.Key("default", "p1"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("directly", func(b *testing.B) {
+		b.ReportAllocs()
+		var dst []byte
+		for b.Loop() {
+			dst, _ = protobuf.Transcode(dst[:0], rec.JSON, res.StoredType())
+		}
+	})
+	b.Run("by-its-type", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			schemetest.GeneratedBytes(b, res, rec.JSON)
+		}
+	})
+}
+
+func benchPod(i int) string {
+	return fmt.Sprintf(`{"metadata":{"name":"p%d","labels":{"app":"web","tier":"front"}},"spec":{"containers":[{"name":"main","image":"registry.example.com/web:1.2.3",
+		"env":[{"name":"A","value":"1"},{"name":"B","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}],"ports":[{"containerPort":8080,"name":"http"}],
+		"resources":{"requests":{"cpu":"100m","memory":"128Mi"},"limits":{"cpu":"1","memory":"256Mi"}},"readinessProbe":{"httpGet":{"path":"/","port":"http"}}}]}}`, i)
+}
+
+// ---- What the history costs
+
+// The history and the detector of fights cost requests that nobody asks about: two servers in one process, one of which notes neither when nor by
+// whom a record is written and detects nothing, take turns at the same requests.
+//
+//	go test -run xxx -bench HistoryPrice -benchtime 100x .
+//
+// Each turn counts the processor's time of the whole process, its client included, and what it allocates; what is reported is the median of
+// the turns' ratios, and how far the quartiles are from each other. Other work on the machine moves single turns and hardly their median.
+
+// turn makes n requests, and returns the processor time that they took, and the allocations.
+func turn(b *testing.B, s *testServer, n int, request func(i int) []byte) (used, made float64) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	begin := apitest.Processor()
+	hammer(b, s.url, 1, n, func(_, i int) []byte { return request(i) })
+	used = float64(apitest.Processor() - begin)
+	runtime.ReadMemStats(&after)
+	return used, float64(after.Mallocs - before.Mallocs)
+}
+
+func BenchmarkHistoryPrice(b *testing.B) {
+	const perTurn, listed = 1000, 500
+	with, without := startTest(b), startTest(b)
+	without.st.Opts.Author, without.instruments.findings = nil, nil // nobody asks it anything yet
+	without.st.Opts.Clock = func() time.Time { return time.UnixMilli(0) }
+	for _, s := range []*testServer{with, without} {
+		s.fill(listed, 1024)
+		for i := range 100 {
+			s.want(201, "POST", benchPath, benchObject(fmt.Sprintf("u%d", i), 0))
+		}
+	}
+	n := 0
+	get := bareRequest("GET", benchPath+"?limit=500", "")
+	for _, c := range []struct {
+		title   string
+		turn    int
+		request func(i int) []byte
+	}{
+		{"create", perTurn, func(i int) []byte { return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("z%d", i), i)) }},
+		{"update", perTurn, func(i int) []byte {
+			name := fmt.Sprintf("u%d", i%100)
+			return bareRequest("PUT", benchPath+"/"+name, benchObject(name, i))
+		}},
+		{"get", perTurn, func(i int) []byte { return bareRequest("GET", fmt.Sprintf("%s/u%d", benchPath, i%100), "") }},
+		{"list", 60, func(int) []byte { return get }},
+	} {
+		b.Run(c.title, func(b *testing.B) {
+			var ratios, allocs []float64
+			for i := 0; b.Loop(); i++ {
+				var used, made [2]float64
+				for k := range 2 {
+					at := (i + k) % 2 // who is first changes
+					used[at], made[at] = turn(b, []*testServer{with, without}[at], c.turn, func(i int) []byte { return c.request(n + i) })
+				}
+				n += c.turn
+				ratios, allocs = append(ratios, used[0]/used[1]), append(allocs, made[0]-made[1])
+			}
+			slices.Sort(ratios)
+			slices.Sort(allocs)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(ratios[len(ratios)/2], "cpu-ratio")
+			b.ReportMetric(ratios[len(ratios)*3/4]-ratios[len(ratios)/4], "quartiles")
+			b.ReportMetric(allocs[len(allocs)/2]/float64(c.turn), "more-allocs/request")
+		})
 	}
 }

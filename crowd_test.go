@@ -86,7 +86,7 @@ func readHead(t *testing.T, conn net.Conn) *http.Response {
 
 func TestIdleConnectionsCostLittle(t *testing.T) {
 	const n = 5000
-	descriptors(t, 2*n+500)
+	apitest.Descriptors(t, 2*n+500)
 	s := startTest(t)
 	before := heldMemory()
 	conns := s.crowd(n, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -217,7 +217,7 @@ func TestListsThatNobodyReadHoldNothing(t *testing.T) {
 
 func TestWatchStorm(t *testing.T) {
 	const n = 1000
-	descriptors(t, 2*n+500)
+	apitest.Descriptors(t, 2*n+500)
 	s := startTest(t)
 	before := heldMemory()
 	rev := fmt.Sprint(s.st.Revision())

@@ -16,7 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"apilet/internal/apitest"
+	"apilet/internal/auth/certs"
 	"apilet/internal/store"
 )
 
@@ -310,4 +313,12 @@ func lockTheDisk(t *testing.T, dir string) {
 	remount(t, dir, 0, "")
 	s.start()
 	s.want(http.StatusOK, "GET", "/api/v1/namespaces/locked/configmaps/m", "")
+}
+
+// openTestCerts opens a certificate folder for hosts, and returns what it has logged.
+func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.Folder, string, error) {
+	t.Helper()
+	log := &apitest.Log{}
+	f, err := certs.OpenCertFolder(certs.Config{Dir: dir, Hosts: func() []string { return append(hosts, "localhost") }, Now: time.Now, Log: zerolog.New(log)})
+	return f, log.String(), err
 }

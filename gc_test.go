@@ -28,29 +28,16 @@ import (
 	"apilet/internal/troubles"
 )
 
-// A cluster is a running server and its client.
+// A cluster is a server under test, asked for objects by short names.
 type cluster struct {
 	testing.TB
-	*server
-	client *http.Client
+	*testServer
 }
 
+// startCluster starts one on a file, or without a name on a temporary one.
 func startCluster(t testing.TB, data string) *cluster {
 	t.Helper()
-	cfg, _ := newConfig(io.Discard)
-	cfg.Listen, cfg.Data, cfg.Ephemeral, cfg.log, cfg.namespaceGrace = "127.0.0.1:0", data, data == "", zerolog.Nop(), 0
-	s, err := startServer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
-	t.Cleanup(func() {
-		client.CloseIdleConnections()
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return &cluster{t, s, client}
+	return &cluster{t, startTest(t, func(c *config) { c.Data, c.Ephemeral = data, data == "" })}
 }
 
 // do sends a request and returns the answer; a code that is not wanted ends the test.
@@ -578,7 +565,7 @@ func TestNamespaceIsLeftAloneAtFirst(t *testing.T) {
 		deleted[name] = s.want(200, "DELETE", "/api/v1/namespaces/"+name, "").get("metadata.resourceVersion").String()
 	}
 	s.want(200, "PUT", "/api/v1/namespaces/held/finalize", fmt.Sprintf(finalized, "held", deleted["held"], held))
-	eventually(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
+	apitest.WaitFor(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
 	for _, name := range []string{"mine", "slow"} {
 		a := s.want(200, "GET", "/api/v1/namespaces/"+name, "")
 		apitest.Expect(t, a.get("metadata.resourceVersion"), deleted[name])
@@ -597,7 +584,7 @@ func TestNamespaceGoesAfterItsGrace(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/n/configmaps", configMap("a"))
 	before := time.Now()
 	s.want(200, "DELETE", "/api/v1/namespaces/n", "")
-	eventually(t, "the namespace goes", func() bool { return s.send("GET", "/api/v1/namespaces/n", "").code == 404 })
+	apitest.WaitFor(t, "the namespace goes", func() bool { return s.send("GET", "/api/v1/namespaces/n", "").code == 404 })
 	if took := time.Since(before); took < grace {
 		t.Errorf("gone after %v, want %v at least", took, grace)
 	}

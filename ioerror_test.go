@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 func TestFailingDiskEndsTheServer(t *testing.T) {
@@ -34,7 +35,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 	} {
 		t.Run(c.title, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.db")
-			openTestStore(t, path).Close() // that it is made is another test's matter
+			storetest.Open(t, path).Close() // that it is made is another test's matter
 			cmd := exec.Command(os.Args[0], "-test.run=^TestWritingChild$", "-test.v")
 			cmd.Env = append(os.Environ(), "APILET_WRITE_PATH="+path)
 			cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
@@ -66,7 +67,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 			if len(acked) == 0 {
 				t.Errorf("nothing was acknowledged before: %s", out.String())
 			}
-			verifyAcked(t, path, acked)
+			storetest.VerifyAcked(t, path, acked)
 		})
 	}
 }
@@ -103,7 +104,7 @@ func writeUntilTheDiskFails(path string) {
 				if op == store.OpUpdate && i%5 == 0 {
 					op = store.OpDelete
 				}
-				rec, err := storeWrite(st, op, key, revs[key], strings.Repeat("x", i%3000))
+				rec, err := storetest.Write(st, op, key, revs[key], strings.Repeat("x", i%3000))
 				if err != nil {
 					fmt.Println("fail", err)
 					os.Exit(3)

@@ -927,12 +927,21 @@ func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
 	return base64.RawURLEncoding.EncodeToString(append(out, plain...))
 }
 
-// open reads a token back. Whatever is wrong with it, the answer is the same 400 and says nothing about why.
+// open reads a token back. What is no base64 was cut or escaped on its way, which the 400 says; of all else it says the same, and nothing about why.
 func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, error) {
-	bad := apierrors.NewBadRequest("invalid continue token: continue key is not valid")
+	const invalid = "invalid continue token: continue key is not valid"
+	bad := apierrors.NewBadRequest(invalid)
+	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // lines the decoder would skip
+		return nil, bad
+	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	lines := strings.ContainsAny(text, "\r\n") // which the decoder skips
-	if err != nil || lines || len(text) > maxToken || len(raw) < tokenHeader || raw[0] != tokenVersion {
+	if err != nil {
+		return nil, apierrors.NewBadRequest(invalid + ": " + err.Error())
+	}
+	if isForeignToken(raw) {
+		return nil, apierrors.NewResourceExpired("The provided continue parameter is a kube-apiserver's and leads nowhere here: start a new list without the continue parameter.")
+	}
+	if len(raw) < tokenHeader || raw[0] != tokenVersion {
 		return nil, bad
 	}
 	for i := range c.keys {
@@ -950,6 +959,17 @@ func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, err
 		}
 	}
 	return nil, bad
+}
+
+// isForeignToken tells kube-apiserver's tokens. One may serve the same etcd behind the same balancer, and its client, who has done nothing wrong, begins anew
+// upon a 410, as with any token that has expired; a 400 it would take for the end.
+func isForeignToken(raw []byte) bool {
+	var t struct {
+		Version string `json:"v"`
+		Rev     int64  `json:"rv"`
+		Start   string `json:"start"`
+	}
+	return json.Unmarshal(raw, &t) == nil && t.Version == "meta.k8s.io/v1" && t.Rev != 0 && t.Start != ""
 }
 
 func parseToken(plain []byte) (*continueToken, bool) {

@@ -1,13 +1,7 @@
 package main
 
-// This file tests the reads of list.go from outside. The numbers in sub-tests' names are those of a list of 141 cases that were observed
-// on kube-apiserver 1.36; where apilet answers differently, and means to, the case says so.
-//
-// Most tests stand on a listScene: ConfigMaps a to e in namespace p1 and z in p2, written in this order. An answer is compared as a line:
-//
-//	a b @now, more, 3 left        a list of a and b at the newest revision, with a continue token and remainingItemCount 3
-//	a b c @c                      a list at the revision that wrote c
-//	400 BadRequest no such luck   an error: code, reason, message
+// This file tests continue tokens by themselves: what is in them comes back, and nothing that somebody has made or changed is taken. What a list
+// with a token answers is tested from outside, in internal/e2e.
 
 import (
 	"bytes"
@@ -17,19 +11,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http/httptest"
-	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,418 +24,6 @@ import (
 	"apilet/internal/registry"
 	"apilet/internal/selector"
 )
-
-const (
-	asTable   = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"
-	asPartial = "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-)
-
-// A listScene is a server with a few objects whose revisions have names.
-type listScene struct {
-	*testServer
-	p1  string // path of the ConfigMaps of namespace p1
-	rev map[string]int64
-}
-
-func startScene(t *testing.T, edit ...func(*config)) *listScene {
-	t.Helper()
-	s := &listScene{testServer: startTest(t, edit...), rev: map[string]int64{}}
-	s.rest()
-	s.p1 = s.namespace("p1")
-	p2 := s.namespace("p2")
-	for i, name := range []string{"a", "b", "c", "d", "e"} {
-		s.rev[name] = s.want(201, "POST", s.p1, labelled(name, []string{"y", "n"}[i%2])).rev()
-	}
-	s.rev["z"] = s.want(201, "POST", p2, configMap("z")).rev()
-	return s
-}
-
-// labelled is the JSON of a ConfigMap with the label odd.
-func labelled(name, odd string) string {
-	return `{"metadata":{"name":"` + name + `","labels":{"odd":"` + odd + `"}},"data":{"of":"` + name + `"}}`
-}
-
-// list makes a GET of p1's ConfigMaps and returns the answer as a line.
-func (s *listScene) list(query string, headers ...string) string {
-	s.t.Helper()
-	return s.brief(s.send("GET", s.p1+"?"+query, "", headers...))
-}
-
-// brief is an answer as a line.
-func (s *listScene) brief(a answer) string {
-	s.t.Helper()
-	if a.code != 200 {
-		s.checkStatus(a)
-		return a.failure()
-	}
-	line := strings.TrimSpace(a.names() + " @" + s.revName(a.rev()))
-	if a.token() != "" {
-		line += ", more"
-	}
-	if left := a.get("metadata.remainingItemCount"); left.Exists() {
-		line += fmt.Sprintf(", %d left", left.Int())
-	}
-	return line
-}
-
-func (s *listScene) revName(rev int64) string {
-	if rev == s.st.Revision() {
-		return "now"
-	}
-	for name, r := range s.rev {
-		if r == rev {
-			return name
-		}
-	}
-	return strconv.FormatInt(rev, 10)
-}
-
-// fillIn replaces r(x) by the revision that wrote x, F by one of the future, and TOKEN by the token after a and b.
-func (s *listScene) fillIn(text string) string {
-	for name, rev := range s.rev {
-		text = strings.ReplaceAll(text, "r("+name+")", strconv.FormatInt(rev, 10))
-	}
-	if strings.Contains(text, "TOKEN") {
-		text = strings.ReplaceAll(text, "TOKEN", s.send("GET", s.p1+"?limit=2", "").token())
-	}
-	return strings.ReplaceAll(text, "=F", "="+futureRev)
-}
-
-const futureRev = "99999999"
-
-// A briefCase is a query and the line that answers it.
-type briefCase struct{ title, query, want string }
-
-func (s *listScene) check(t *testing.T, cases []briefCase) {
-	for _, c := range cases {
-		t.Run(c.title, func(t *testing.T) {
-			if got := s.list(s.fillIn(c.query)); got != c.want {
-				t.Errorf("?%s\n got %s\nwant %s", c.query, got, c.want)
-			}
-		})
-	}
-}
-
-// ---- The decision table ----
-
-// refusals are the texts of the table's errors. M1 to M4 are 422s, which refusedWith puts together.
-var refusals = map[string]string{
-	"M1":  `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided`,
-	"M2":  `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided`,
-	"M3":  `resourceVersionMatch: Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"`,
-	"M4":  `resourceVersionMatch: Unsupported value: "bogus": supported values: "Exact", "NotOlderThan", ""`,
-	"M5":  `400 BadRequest invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`,
-	"M8":  `410 Expired The resourceVersion for the provided list is too old.`,
-	"M10": `400 BadRequest specifying resource version is not allowed when using continue`,
-}
-
-// refusedWith is the line of a refusal: "M8", "M1", or "M1+M4" for a 422 with two causes. Other text stays as it is.
-func refusedWith(name string) string {
-	if name == "M5" || name == "M8" || name == "M10" {
-		return refusals[name]
-	}
-	var causes []string
-	for part := range strings.SplitSeq(name, "+") {
-		if refusals[part] == "" {
-			return name
-		}
-		causes = append(causes, refusals[part])
-	}
-	text := strings.Join(causes, ", ")
-	if len(causes) > 1 {
-		text = "[" + text + "]"
-	}
-	return `422 Invalid ListOptions.meta.k8s.io "" is invalid: ` + text
-}
-
-// TestListDecisionTable asks for every combination of resourceVersion, resourceVersionMatch, limit and continue. The history is
-// compacted to r(c), so b is too old. Unlike kube-apiserver with its watch cache, a limit counts at resourceVersion 0, too.
-func TestListDecisionTable(t *testing.T) {
-	t.Parallel()
-	s := startScene(t)
-	token := s.send("GET", s.p1+"?limit=2", "").token()
-	s.compactNow(s.rev["c"])
-	m9 := fmt.Sprintf("504 Timeout Timeout: Too large resource version: %s, current: %d", futureRev, s.st.Revision())
-	const all, two = "a b c d e @now", "a b @now, more, 3 left"
-	for _, row := range []struct{ rv, match, whole, limited, continued string }{
-		{"", "", all, two, "c d e @now"},
-		{"", "NotOlderThan", "M1", "M1", "M1+M2"},
-		{"", "Exact", "M1", "M1", "M1+M2"},
-		{"", "bogus", "M1+M4", "M1+M4", "M1+M2+M4"},
-		{"0", "", all, two, "c d e @now"},
-		{"0", "NotOlderThan", all, two, "M2"},
-		{"0", "Exact", "M3", "M3", "M2+M3"},
-		{"0", "bogus", "M4", "M4", "M2+M4"},
-		{"r(c)", "", all, "a b @c, more, 1 left", "M10"},
-		{"r(c)", "NotOlderThan", all, two, "M2"},
-		{"r(c)", "Exact", "a b c @c", "a b @c, more, 1 left", "M2"},
-		{"r(c)", "bogus", "M4", "M4", "M2+M4"},
-		{"r(b)", "", all, "M8", "M10"},
-		{"r(b)", "NotOlderThan", all, two, "M2"},
-		{"r(b)", "Exact", "M8", "M8", "M2"},
-		{"r(b)", "bogus", "M4", "M4", "M2+M4"},
-		{futureRev, "", m9, m9, "M10"},
-		{futureRev, "NotOlderThan", m9, m9, "M2"},
-		{futureRev, "Exact", m9, m9, "M2"},
-		{futureRev, "bogus", "M4", "M4", "M2+M4"},
-		{"abc", "", "M5", "M5", "M10"},
-		{"abc", "NotOlderThan", "M5", "M5", "M2"},
-		{"abc", "Exact", "M5", "M5", "M2"},
-		{"abc", "bogus", "M4", "M4", "M2+M4"},
-	} {
-		query := url.Values{}
-		if row.rv != "" {
-			query.Set("resourceVersion", s.fillIn(row.rv))
-		}
-		if row.match != "" {
-			query.Set("resourceVersionMatch", row.match)
-		}
-		for extra, want := range map[string]string{"": row.whole, "&limit=2": row.limited, "&limit=3&continue=" + token: row.continued} {
-			want = refusedWith(want)
-			if got := s.list(query.Encode() + extra); got != want {
-				t.Errorf("resourceVersion %q, match %q%.20s\n got %s\nwant %s", row.rv, row.match, extra, got, want)
-			}
-		}
-	}
-}
-
-// ---- LIST ----
-
-func TestListPlain(t *testing.T) { // 1 to 10
-	t.Parallel()
-	s := startScene(t)
-	s.check(t, []briefCase{
-		{"1 in name order", "", "a b c d e @now"},
-		{"6 limit 0", "limit=0", "a b c d e @now"},
-		{"6 limit -1", "limit=-1", "a b c d e @now"},
-		{"7 limit abc", "limit=abc", `400 BadRequest strconv.ParseInt: parsing "abc": invalid syntax`},
-		{"7 the first limit wins", "limit=1&limit=2", "a @now, more, 4 left"},
-		{"7 unknown parameter", "bogus=1", "a b c d e @now"},
-	})
-	t.Run("1 kind", func(t *testing.T) {
-		a := s.want(200, "GET", s.p1, "")
-		apitest.Expect(t, a.get("kind"), "ConfigMapList")
-		apitest.Expect(t, a.get("items.0.kind").Exists(), false)
-		for _, header := range []string{"Audit-Id", "Cache-Control", "Content-Type"} {
-			if a.header.Get(header) == "" {
-				t.Errorf("no header %s", header)
-			}
-		}
-	})
-	for _, path := range []string{"/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/none/configmaps"} {
-		t.Run("2, 3 empty list of "+path, func(t *testing.T) {
-			a := s.want(200, "GET", path, "")
-			apitest.Expect(t, a.get("items").Raw, "[]")
-			apitest.Expect(t, a.rev() > 0, true)
-		})
-	}
-	t.Run("4 order by whole key", func(t *testing.T) {
-		for _, name := range []string{"q", "q-a"} {
-			s.want(201, "POST", s.namespace(name), configMap("x"))
-		}
-		a := s.want(200, "GET", "/api/v1/configmaps", "")
-		apitest.Expect(t, a.get("items.#.metadata.namespace"), `["p1","p1","p1","p1","p1","p2","q-a","q"]`)
-	})
-	t.Run("5 unknown resource", func(t *testing.T) {
-		apitest.Expect(t, s.want(404, "GET", "/api/v1/bogus", "").failure(), "404 NotFound the server could not find the requested resource")
-		a := s.send("GET", "/apis/bogus.example/v1/things", "")
-		apitest.Expect(t, fmt.Sprintf("%d %s", a.code, a.body), "404 404 page not found\n")
-	})
-}
-
-func TestListForms(t *testing.T) { // 8 to 10
-	t.Parallel()
-	s := startScene(t)
-	t.Run("8 table", func(t *testing.T) {
-		a := s.want(200, "GET", s.p1, "", asTable)
-		apitest.Expect(t, a.get("kind"), "Table")
-		apitest.Expect(t, s.brief(a), "a b c d e @now")
-		apitest.Expect(t, a.get("rows.0.object.kind"), "PartialObjectMetadata")
-		apitest.Expect(t, a.get("columnDefinitions.#.name"), `["Name","Data","Age"]`)
-		apitest.Expect(t, s.want(200, "GET", "/api/v1/secrets", "", asTable).get("rows").Raw, "[]")
-	})
-	t.Run("9 metadata alone", func(t *testing.T) {
-		a := s.want(200, "GET", s.p1, "", asPartial)
-		apitest.Expect(t, s.brief(a), "a b c d e @now")
-		apitest.Expect(t, a.get("kind"), "PartialObjectMetadataList")
-		apitest.Expect(t, a.get("items.0.kind"), "PartialObjectMetadata")
-		apitest.Expect(t, a.get("items.0.apiVersion"), "meta.k8s.io/v1")
-		apitest.Expect(t, a.get("items.0.data").Exists(), false)
-		apitest.Expect(t, s.want(200, "GET", "/api/v1/secrets", "", asPartial).get("items").Raw, "null")
-	})
-	t.Run("10 not acceptable", func(t *testing.T) {
-		a := s.want(406, "GET", s.p1+"/a", "", "Accept: text/html")
-		apitest.Expect(t, a.get("reason"), "NotAcceptable")
-		s.want(406, "GET", s.p1, "", "Accept: application/cbor")
-	})
-	t.Run("26 pages in other forms", func(t *testing.T) {
-		for _, form := range []string{asTable, asPartial, "Accept: application/json"} {
-			apitest.Expect(t, s.list("limit=2", form), "a b @now, more, 3 left")
-		}
-	})
-}
-
-func TestListChunks(t *testing.T) { // 11 to 27
-	t.Parallel()
-	s := startScene(t)
-	s.check(t, []briefCase{
-		{"11 first page", "limit=2", "a b @now, more, 3 left"},
-		{"12 second page", "limit=2&continue=TOKEN", "c d @now, more, 1 left"},
-		{"15 the rest without a limit", "continue=TOKEN", "c d e @now"},
-		{"16 limit is the number of objects", "limit=5", "a b c d e @now"},
-		{"17 limit is one more", "limit=6", "a b c d e @now"},
-		{"20 token with an equal revision", "continue=TOKEN&resourceVersion=r(z)", refusedWith("M10")},
-		{"21 token with revision 0", "limit=2&continue=TOKEN&resourceVersion=0", "c d @now, more, 1 left"},
-		{"22 token with a match", "continue=TOKEN&resourceVersion=1&resourceVersionMatch=Exact", refusedWith("M2")},
-		{"24 empty token", "continue=&limit=2", "a b @now, more, 3 left"},
-		{"27 limit at revision 0 (kube-apiserver's watch cache ignores it)", "resourceVersion=0&limit=2", "a b @now, more, 3 left"},
-	})
-	t.Run("12, 18 to the last page", func(t *testing.T) {
-		for limit := range 7 {
-			s.walk(t, s.p1+"?limit="+strconv.Itoa(limit), "a b c d e")
-		}
-	})
-	t.Run("14 the limit may change", func(t *testing.T) {
-		token := s.send("GET", s.p1+"?limit=1", "").token()
-		apitest.Expect(t, s.list("limit=3&continue="+token), "b c d @now, more, 1 left")
-	})
-	t.Run("25 across namespaces", func(t *testing.T) { s.walk(t, "/api/v1/configmaps?limit=2", "a b c d e z") })
-	t.Run("13, 19 changes between pages", func(t *testing.T) { checkSnapshot(t, s) })
-}
-
-// walk follows tokens to the end and checks the arithmetic of every page.
-func (s *listScene) walk(t *testing.T, path, want string) {
-	t.Helper()
-	total := len(strings.Fields(want))
-	var got []string
-	for next := path; next != ""; {
-		a := s.want(200, "GET", next, "")
-		got = append(got, strings.Fields(a.names())...)
-		next = ""
-		if token := a.token(); token != "" {
-			next = path + "&continue=" + token
-			apitest.Expect(t, len(got)+int(a.get("metadata.remainingItemCount").Int()), total)
-		}
-	}
-	apitest.Expect(t, strings.Join(got, " "), want)
-}
-
-// checkSnapshot changes the collection between two pages: the pages do not show it, a watch from their revision does.
-func checkSnapshot(t *testing.T, s *listScene) {
-	first := s.want(200, "GET", s.p1+"?limit=2", "")
-	s.want(201, "POST", s.p1, configMap("bb"))
-	s.want(200, "DELETE", s.p1+"/d", "")
-	s.want(200, "PUT", s.p1+"/e", configMap("e", "changed", "yes"))
-	rest := s.want(200, "GET", s.p1+"?continue="+first.token(), "")
-	apitest.Expect(t, s.brief(rest), "c d e @z")
-	apitest.Expect(t, rest.get("items.2.data.of"), "e")
-	w := s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", s.p1, first.rev()))
-	w.want("ADDED bb", "DELETED d", "MODIFIED e")
-}
-
-func TestPageAfterRestart(t *testing.T) { // 23
-	t.Parallel()
-	s := startScene(t, onFile(filepath.Join(t.TempDir(), "a.db")))
-	token := s.send("GET", s.p1+"?limit=2", "").token()
-	s.want(201, "POST", s.p1, configMap("cc"))
-	s.restart()
-	apitest.Expect(t, s.list("limit=2&continue="+token), "c d @z, more, 1 left")
-}
-
-func TestChunkingCanBeTurnedOff(t *testing.T) {
-	t.Parallel()
-	s := startScene(t, func(c *config) { c.FeatureGates = "APIListChunking=false" })
-	s.check(t, []briefCase{
-		{"limit is ignored", "limit=2", "a b c d e @now"},
-		{"a token is ignored", "limit=2&continue=bogus", "a b c d e @now"},
-	})
-}
-
-// TestLargeListIsStreamed lists what no buffer of the server holds at once. (28)
-func TestLargeListIsStreamed(t *testing.T) {
-	t.Parallel()
-	s := startTest(t)
-	const objects, size = 5000, 1000
-	s.fill(objects, size)
-	path := "/api/v1/namespaces/default/configmaps"
-	for _, form := range []string{"Accept: application/json", asTable, asPartial, "Accept: application/yaml"} {
-		a := s.want(200, "GET", path, "", form)
-		if got := bytes.Count(a.body, []byte("resourceVersion")); got != objects+1 {
-			t.Errorf("%s: %d of %d objects", form, got-1, objects)
-		}
-		if form != "Accept: application/yaml" && !json.Valid(a.body) {
-			t.Errorf("%s: no valid JSON", form)
-		}
-	}
-	page := s.want(200, "GET", path+"?limit=4500", "")
-	apitest.Expect(t, page.get("items.#"), 4500)
-	apitest.Expect(t, page.get("metadata.remainingItemCount"), 500)
-	apitest.Expect(t, s.want(200, "GET", path+"?continue="+page.token(), "").get("items.#"), 500)
-}
-
-// fill creates n ConfigMaps of about size bytes in the namespace default, past HTTP.
-func (s *testServer) fill(n, size int) {
-	s.t.Helper()
-	res := s.reg.Lookup("", "v1", "configmaps")
-	payload := strings.Repeat("x", max(size-250, 1))
-	next := make(chan int)
-	var group sync.WaitGroup
-	for range 128 {
-		group.Go(func() {
-			for i := range next {
-				obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%06d", i), Namespace: "default",
-					Labels: map[string]string{"half": strconv.Itoa(i % 2)}}, Data: map[string]string{"k": payload}}
-				if _, err := s.wr.Insert(context.Background(), res, obj, registry.Options{}); err != nil {
-					s.t.Error(err)
-				}
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	group.Wait()
-}
-
-// ---- Continue tokens ----
-
-func TestBadTokensAre400(t *testing.T) { // 29 to 34
-	t.Parallel()
-	s := startScene(t)
-	const bad = "400 BadRequest invalid continue token: continue key is not valid"
-	genuine := s.send("GET", s.p1+"?limit=2", "").token()
-	encode := base64.RawURLEncoding.EncodeToString
-	for title, token := range map[string]string{
-		"29 no base64":              "!!!",
-		"29 no token":               encode([]byte("hello")),
-		"29 padded":                 genuine + "=",
-		"29 cut":                    genuine[:len(genuine)-1],
-		"29 kube-apiserver's":       encode([]byte(`{"v":"meta.k8s.io/v1","rv":3,"start":"b\u0000"}`)),
-		"29 another version":        encode([]byte(`{"v":"meta.k8s.io/v2","rv":3,"start":"b\u0000"}`)),
-		"29 empty start":            encode([]byte(`{"v":"meta.k8s.io/v1","rv":3,"start":""}`)),
-		"32 forged path":            encode([]byte(`{"v":"meta.k8s.io/v1","rv":3,"start":"../../secrets/p1/x"}`)),
-		"33 forged revision":        encode([]byte(`{"v":"meta.k8s.io/v1","rv":99999999,"start":"b\u0000"}`)),
-		"33 forged unlimited":       encode([]byte(`{"v":"meta.k8s.io/v1","rv":-1,"start":"b\u0000"}`)),
-		"29 larger than any":        strings.Repeat("A", 60000),
-		"29 other alphabet":         strings.NewReplacer("-", "+", "_", "/").Replace(genuine) + "+",
-		"29 twice":                  genuine + genuine,
-		"29 white space":            genuine[:10] + " " + genuine[10:],
-		"29 line feed at the end":   genuine + "\n",
-		"29 nothing but the header": encode(make([]byte, tokenHeader)),
-	} {
-		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.list("continue="+url.QueryEscape(token)), bad) })
-	}
-	for title, path := range map[string]string{
-		"31 another resource (kube-apiserver goes on there)": "/api/v1/namespaces/p1/secrets?",
-		"31 another namespace":                               "/api/v1/namespaces/p2/configmaps?",
-		"31 all namespaces":                                  "/api/v1/configmaps?",
-		"34 another label selector":                          s.p1 + "?labelSelector=odd&",
-		"34 another field selector":                          s.p1 + "?fieldSelector=metadata.name%3Da&",
-	} {
-		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.brief(s.send("GET", path+"continue="+genuine, "")), bad) })
-	}
-}
 
 func testMatcher(prefix string) *selector.Matcher {
 	return &selector.Matcher{Prefix: prefix, Span: prefix}
@@ -475,7 +50,7 @@ func TestTokenRoundTrip(t *testing.T) {
 	}
 }
 
-func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
+func TestTokenWithAFlippedBitIsRefused(t *testing.T) {
 	t.Parallel()
 	codec, list := newTokenCodec([][]byte{testKey(1), testKey(2)}), testMatcher("//configmaps/p1/")
 	text := codec.seal(continueToken{rev: 77, start: "b\x00", remaining: 3, lineage: 5}, list)
@@ -496,7 +71,7 @@ func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
 	}
 }
 
-func TestTokenIsBoundToItsList(t *testing.T) { // 31, 34
+func TestTokenIsBoundToItsList(t *testing.T) {
 	t.Parallel()
 	codec := newTokenCodec([][]byte{testKey(1)})
 	lists := []*selector.Matcher{testMatcher("//configmaps/p1/"), testMatcher("//configmaps/"), testMatcher("//secrets/p1/"), testMatcher("//configmaps/p"),
@@ -534,7 +109,7 @@ func TestTokenKeysRotate(t *testing.T) {
 	}
 }
 
-func TestTokenTellsNoName(t *testing.T) { // 35
+func TestTokenTellsNoName(t *testing.T) {
 	t.Parallel()
 	const secret = "launch-codes"
 	text := newTokenCodec([][]byte{testKey(1)}).seal(continueToken{rev: 3, start: secret + "\x00"}, testMatcher("//secrets/p1/"))
@@ -562,429 +137,18 @@ func FuzzContinueToken(f *testing.F) {
 	})
 }
 
-// keyFile is an edit: continue tokens are sealed with the first of these keys.
-func keyFile(t *testing.T, keys ...[]byte) func(*config) {
-	text := ""
-	for _, key := range keys {
-		text += base64.StdEncoding.EncodeToString(key) + "\n"
+// TestWaitingForATurnEnds: lists that read do not hold up others for longer than these have time.
+func TestWaitingForATurnEnds(t *testing.T) {
+	s := startTest(t)
+	for range cap(s.rd.readSlots) {
+		s.rd.readSlots <- struct{}{} // lists that read, and do not end
 	}
-	path := apitest.TempFile(t, "keys", text)
-	return func(c *config) { c.ContinueKeyFile = path }
-}
-
-// TestServersShareTokens: servers on copies of a file accept each other's tokens when they share a key, through the file or by flag.
-// A server on another file does not continue what it has never listed. (36)
-func TestServersShareTokens(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	shared := keyFile(t, testKey(9))
-	one := startScene(t, onFile(filepath.Join(dir, "one.db")), shared)
-	one.halt()
-	data, err := os.ReadFile(one.conf.Data)
-	if err != nil {
-		t.Fatal(err)
+	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
+	apitest.Expect(t, a.get("reason"), "Timeout")
+	for range cap(s.rd.readSlots) {
+		<-s.rd.readSlots
 	}
-	two := &listScene{testServer: startTest(t, onFile(apitest.TempFile(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
-	one.start()
-	one.rest()
-	two.rest()
-	next := func(token string) string { // and the revision as it is: which one is the newest is each server's own affair
-		a := two.want(200, "GET", two.p1+"?limit=2&continue="+token, "")
-		return fmt.Sprintf("%s @%d, more: %t, %s left", a.names(), a.rev(), a.token() != "", a.get("metadata.remainingItemCount"))
-	}
-	token := one.want(200, "GET", one.p1+one.fillIn("?limit=2&resourceVersion=r(z)&resourceVersionMatch=Exact"), "").token() // which both have
-	apitest.Expect(t, next(token), fmt.Sprintf("c d @%d, more: true, 1 left", one.rev["z"]))
-	foreign := startScene(t, shared)
-	apitest.Expect(t, strings.HasPrefix(foreign.list("limit=2&continue="+token), "410 Expired"), true)
-	stranger := startScene(t)
-	apitest.Expect(t, stranger.list("limit=2&continue="+token), "400 BadRequest invalid continue token: continue key is not valid")
-
-	old, rev := two.send("GET", two.p1+"?limit=2", "").token(), two.st.Revision()
-	keyFile(t, testKey(8), testKey(9))(&two.conf)
-	two.restart()
-	apitest.Expect(t, next(old), fmt.Sprintf("c d @%d, more: true, 1 left", rev))
-	keyFile(t, testKey(8))(&two.conf)
-	two.restart()
-	apitest.Expect(t, two.list("limit=2&continue="+old), "400 BadRequest invalid continue token: continue key is not valid")
-}
-
-func TestContinueKeyFileMistakesAreStartErrors(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"", "\n\n", "short", base64.StdEncoding.EncodeToString(testKey(1)[:31])} {
-		c, _ := newConfig(os.Stderr)
-		c.Listen, c.Ephemeral, c.ContinueKeyFile = "127.0.0.1:0", true, apitest.TempFile(t, "keys", text)
-		if s, err := startServer(c); err == nil {
-			t.Errorf("a key file of %q was accepted", text)
-			s.stop()
-		}
-	}
-}
-
-// ---- Expiry ----
-
-func TestExpiredToken(t *testing.T) { // 37, 38
-	t.Parallel()
-	s := startScene(t)
-	for _, selector := range []string{"", "&labelSelector=odd"} {
-		token := s.send("GET", s.p1+"?limit=2"+selector, "").token()
-		s.want(201, "POST", s.p1, labelled("cc"+strconv.Itoa(len(selector)), "y"))
-		s.want(201, "POST", s.p1, labelled("aa"+strconv.Itoa(len(selector)), "y"))
-		s.compactNow(s.st.Revision())
-		gone := s.want(410, "GET", s.p1+"?limit=2"+selector+"&continue="+token, "")
-		apitest.Expect(t, gone.get("reason"), "Expired")
-		if !strings.HasPrefix(gone.get("message").String(), "The provided continue parameter is too old to display a consistent list result.") {
-			t.Error(gone.failure())
-		}
-		next := s.want(200, "GET", s.p1+"?limit=2"+selector+"&continue="+gone.token(), "")
-		apitest.Expect(t, next.rev(), s.st.Revision())
-		s.want(201, "POST", s.p1, labelled("ee"+strconv.Itoa(len(selector)), "y"))
-		last := s.want(200, "GET", s.p1+"?limit=9"+selector+"&continue="+next.token(), "")
-		apitest.Expect(t, last.rev(), next.rev())
-		if selector == "" {
-			apitest.Expect(t, next.get("metadata.remainingItemCount"), 2)
-			apitest.Expect(t, next.names()+" "+last.names(), "c cc0 d e")
-		}
-	}
-}
-
-func TestOldRevisions(t *testing.T) { // 39 to 42
-	t.Parallel()
-	s := startScene(t)
-	s.compactNow(s.rev["z"])
-	s.check(t, []briefCase{
-		{"39 exact", "resourceVersion=r(c)&resourceVersionMatch=Exact", refusedWith("M8")},
-		{"40 with a limit", "resourceVersion=r(c)&limit=2", refusedWith("M8")},
-		{"41 as a lower bound", "resourceVersion=r(c)", "a b c d e @now"},
-		{"42 not older than", "resourceVersion=r(c)&resourceVersionMatch=NotOlderThan&limit=2", "a b @now, more, 3 left"},
-	})
-	gone := s.send("GET", s.p1+"?resourceVersion=1&resourceVersionMatch=Exact", "")
-	apitest.Expect(t, gone.token(), "")
-	apitest.Expect(t, gone.get("details").Exists(), false)
-}
-
-// ---- resourceVersion and match ----
-
-func TestListAtARevision(t *testing.T) { // 44 to 60
-	t.Parallel()
-	s := startScene(t)
-	m9 := fmt.Sprintf("504 Timeout Timeout: Too large resource version: %s, current: %d", futureRev, s.st.Revision())
-	s.check(t, []briefCase{
-		{"44 exact", "resourceVersion=r(c)&resourceVersionMatch=Exact", "a b c @c"},
-		{"45 exact with a limit", "resourceVersion=r(c)&resourceVersionMatch=Exact&limit=2", "a b @c, more, 1 left"},
-		{"46 limit alone is exact", "resourceVersion=r(c)&limit=2", "a b @c, more, 1 left"},
-		{"47 lower bound", "resourceVersion=r(c)", "a b c d e @now"},
-		{"48 not older than", "resourceVersion=r(c)&resourceVersionMatch=NotOlderThan&limit=2", "a b @now, more, 3 left"},
-		{"49 match without revision", "resourceVersionMatch=Exact", refusedWith("M1")},
-		{"50 bogus match", "resourceVersion=1&resourceVersionMatch=bogus", refusedWith("M4")},
-		{"51 exactly 0", "resourceVersion=0&resourceVersionMatch=Exact", refusedWith("M3")},
-		{"52 no number", "resourceVersion=abc", refusedWith("M5")},
-		{"52 negative", "resourceVersion=-1", strings.ReplaceAll(refusedWith("M5"), "abc", "-1")},
-		{"52 too many digits", "resourceVersion=12345678901234567890123",
-			strings.ReplaceAll(strings.ReplaceAll(refusedWith("M5"), "abc", "12345678901234567890123"), "invalid syntax", "value out of range")},
-		{"52 leading zeros", "resourceVersion=007", "a b c d e @now"},
-		{"52 zeros", "resourceVersion=00", "a b c d e @now"},
-		{"53 future", "resourceVersion=F", m9},
-		{"53 future, exact", "resourceVersion=F&resourceVersionMatch=Exact", m9},
-		{"53 future, not older than", "resourceVersion=F&resourceVersionMatch=NotOlderThan", m9},
-		{"57 revision of another resource", "resourceVersion=2&resourceVersionMatch=Exact", "@2"},
-		{"58 one object in time", "fieldSelector=metadata.name%3Db&resourceVersion=r(b)&resourceVersionMatch=Exact", "b @b"},
-		{"59 sendInitialEvents", "sendInitialEvents=true",
-			`422 Invalid ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list`},
-	})
-	t.Run("45 second page", func(t *testing.T) {
-		token := s.send("GET", s.p1+s.fillIn("?resourceVersion=r(c)&resourceVersionMatch=Exact&limit=2"), "").token()
-		apitest.Expect(t, s.list("limit=2&continue="+token), "c @c")
-	})
-	t.Run("53, 54 the future is refused at once (kube-apiserver waits three seconds for it)", func(t *testing.T) {
-		quickest := tooLong
-		for range 100 { // the machine may be busy, but hardly a hundred times
-			begin := time.Now()
-			a := s.want(504, "GET", fmt.Sprintf("%s?resourceVersion=%d", s.p1, s.st.Revision()+1000), "")
-			apitest.Expect(t, a.get("details.causes.0.reason"), "ResourceVersionTooLarge")
-			apitest.Expect(t, a.header.Get("Retry-After"), "")
-			if quickest = min(quickest, time.Since(begin)); quickest < 2*time.Second {
-				break
-			}
-		}
-		if quickest >= 2*time.Second {
-			t.Errorf("it took %v", quickest)
-		}
-	})
-	t.Run("55, 56 the past keeps what is gone", func(t *testing.T) { checkPast(t, s) })
-}
-
-func checkPast(t *testing.T, s *listScene) {
-	before := s.st.Revision()
-	s.want(200, "PUT", s.p1+"/a", configMap("a", "of", "later"))
-	s.want(200, "DELETE", s.p1+"/b", "")
-	now := s.st.Revision()
-	exact := func(rev int64) answer {
-		return s.want(200, "GET", fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact", s.p1, rev), "")
-	}
-	old := exact(before)
-	apitest.Expect(t, old.names(), "a b c d e")
-	apitest.Expect(t, old.get("items.0.data.of"), "a")
-	apitest.Expect(t, old.get("items.0.metadata.resourceVersion").Int(), s.rev["a"])
-	apitest.Expect(t, exact(now-1).names(), "a b c d e")
-	apitest.Expect(t, exact(now-1).get("items.0.data.of"), "later")
-	apitest.Expect(t, exact(now).names(), "a c d e")
-	apitest.Expect(t, exact(now).rev(), now) // 60
-}
-
-// ---- Selectors ----
-
-func TestSelectors(t *testing.T) { // 61 to 68
-	t.Parallel()
-	s := startScene(t)
-	bad := "400 BadRequest unable to parse requirement: "
-	s.check(t, []briefCase{
-		{"61 equal", "labelSelector=odd%3Dy", "a c e @now"},
-		{"61 double equal", "labelSelector=odd%3D%3Dn", "b d @now"},
-		{"61 not equal", "labelSelector=odd!%3Dy", "b d @now"},
-		{"61 in", "labelSelector=odd+in+(y,n)", "a b c d e @now"},
-		{"61 notin", "labelSelector=odd+notin+(y)", "b d @now"},
-		{"61 exists", "labelSelector=odd", "a b c d e @now"},
-		{"61 exists not", "labelSelector=!odd", "@now"},
-		{"61 and", "labelSelector=odd,odd!%3Dn", "a c e @now"},
-		{"62 open parenthesis", "labelSelector=a+in+(b", bad + "found '', expected: ',' or ')'"},
-		{"62 two marks", "labelSelector=!!x", bad + "found '!', expected: identifier"},
-		{"63 name", "fieldSelector=metadata.name%3Db", "b @now"},
-		{"63 no such name", "fieldSelector=metadata.name%3Dnope", "@now"},
-		{"63 other names", "fieldSelector=metadata.name!%3Db", "a c d e @now"},
-		{"63 contradiction", "fieldSelector=metadata.name%3Da,metadata.name%3Db", "@now"},
-		{"65 unknown field", "fieldSelector=data.a%3Dx",
-			`400 BadRequest "data.a" is not a known field selector: only "metadata.name", "metadata.namespace"`},
-		{"65 no operator", "fieldSelector=foo", "400 BadRequest invalid selector: 'foo'; can't understand 'foo'"},
-		{"66 page", "labelSelector=odd%3Dn&limit=1", "b @now, more"},
-		{"67 nothing matches", "labelSelector=odd%3Dz&limit=1", "@now"},
-	})
-	t.Run("64 namespace of a list of all", func(t *testing.T) {
-		apitest.Expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp2", "").names(), "z")
-		apitest.Expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp2,metadata.name%3Dz", "").names(), "z")
-		apitest.Expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp1,metadata.name%3Dz", "").names(), "")
-	})
-	t.Run("65 unknown field of a pod", func(t *testing.T) {
-		apitest.Expect(t, s.send("GET", "/api/v1/pods?fieldSelector=spec.foo%3Dx", "").failure(), "400 BadRequest field label not supported: spec.foo")
-	})
-	t.Run("66 to the end", func(t *testing.T) {
-		token := s.send("GET", s.p1+"?labelSelector=odd%3Dn&limit=1", "").token()
-		apitest.Expect(t, s.list("labelSelector=odd%3Dn&limit=1&continue="+token), "d @now")
-	})
-	t.Run("68 events", func(t *testing.T) { checkEventSelectors(t, s) })
-}
-
-// checkEventSelectors asks as kubectl describe does.
-func checkEventSelectors(t *testing.T, s *listScene) {
-	events := "/api/v1/namespaces/p1/events"
-	for _, name := range []string{"one", "two"} {
-		s.want(201, "POST", events, `{"metadata":{"name":"`+name+`"},"involvedObject":{"kind":"Pod","namespace":"p1","name":"`+name+
-			`","uid":"u-`+name+`"},"reason":"R`+name+`","type":"Normal"}`)
-	}
-	for selector, want := range map[string]string{
-		"involvedObject.name=one,involvedObject.namespace=p1,involvedObject.kind=Pod,involvedObject.uid=u-one": "one",
-		"reason=Rtwo": "two", "type=Normal": "one two", "type!=Normal": "", "involvedObject.name=three": "",
-	} {
-		apitest.Expect(t, s.want(200, "GET", events+"?fieldSelector="+url.QueryEscape(selector), "").names(), want)
-	}
-	apitest.Expect(t, s.want(200, "GET", "/apis/events.k8s.io/v1/namespaces/p1/events?fieldSelector=regarding.name%3Done", "").names(), "one")
-}
-
-// ---- GET ----
-
-func TestGetObject(t *testing.T) { // 69 to 71
-	t.Parallel()
-	s := startScene(t)
-	s.compactNow(s.rev["e"])
-	for _, c := range []briefCase{
-		{"69 object", "/a", "200"},
-		{"69 missing", "/nope", `404 NotFound configmaps "nope" not found`},
-		{"70 revision 0", "/a?resourceVersion=0", "200"},
-		{"70 own revision", "/a?resourceVersion=r(a)", "200"},
-		{"70 future", "/a?resourceVersion=F", "504 Timeout Timeout: Too large resource version: " + futureRev + ", current: " + strconv.FormatInt(s.st.Revision(), 10)},
-		{"70 no number (kube-apiserver: 500 without a reason)", "/a?resourceVersion=abc",
-			`400 BadRequest resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`},
-		{"71 match is ignored", "/a?resourceVersion=r(a)&resourceVersionMatch=Exact", "200"},
-		{"71 watch is ignored", "/a?watch=true", "200"},
-	} {
-		t.Run(c.title, func(t *testing.T) {
-			a := s.send("GET", s.p1+s.fillIn(c.query), "")
-			got := "200"
-			if a.code != 200 {
-				got = a.failure()
-			}
-			apitest.Expect(t, got, c.want)
-		})
-	}
-	missing := s.send("GET", s.p1+"/nope", "")
-	apitest.Expect(t, missing.get("details").Raw, `{"name":"nope","kind":"configmaps"}`)
-	apitest.Expect(t, s.want(200, "GET", s.p1+"/a", "").get("kind"), "ConfigMap")
-}
-
-// ---- Consistency under load ----
-
-// TestListsAreConsistentUnderLoad lets writers create, update and delete while others list in chunks. Afterwards the log of all events
-// says what each list had to show at its revision, and what a watch from there must deliver.
-func TestListsAreConsistentUnderLoad(t *testing.T) {
-	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	l := &listLoad{testServer: startTest(t), path: "/api/v1/namespaces/default/configmaps"}
-	first := l.st.Revision()
-	ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
-	defer cancel()
-	var group sync.WaitGroup
-	for w := range 4 {
-		group.Go(func() { l.write(ctx, w, rand.New(rand.NewPCG(seed, uint64(w)))) })
-	}
-	for _, limit := range []int{0, 1, 3, 17, 500} {
-		group.Go(func() { l.listAll(ctx, limit) })
-	}
-	group.Wait()
-	events := l.replay(first)
-	if len(events) != len(l.acked)+l.deletes || len(l.lists) < 5 {
-		t.Errorf("%d events after %d creates and updates and %d deletes, %d lists", len(events), len(l.acked), l.deletes, len(l.lists))
-	}
-	for _, ev := range events {
-		if data, ok := l.acked[ev.rev]; ev.kind != "DELETED" && (!ok || data != ev.data) {
-			t.Errorf("revision %d was acknowledged with %q and watched with %q", ev.rev, data, ev.data)
-		}
-	}
-	slices.SortFunc(l.lists, func(a, b snapshotList) int { return int(a.rev - b.rev) })
-	live, done := map[string]string{}, 0
-	for _, list := range l.lists {
-		for ; done < len(events) && events[done].rev <= list.rev; done++ {
-			events[done].apply(live)
-		}
-		if want := liveText(live); list.text != want {
-			t.Fatalf("limit %d at revision %d:\n got %s\nwant %s", list.limit, list.rev, list.text, want)
-		}
-	}
-	for _, list := range l.lists[:min(5, len(l.lists))] {
-		after := slices.IndexFunc(events, func(ev loadEvent) bool { return ev.rev > list.rev })
-		if after >= 0 && !slices.Equal(l.replay(list.rev), events[after:]) {
-			t.Errorf("a watch from %d shows other events than one from the start", list.rev)
-		}
-	}
-	t.Logf("%d writes, %d lists", len(events), len(l.lists))
-}
-
-// listLoad is what the writers and listers of a test have seen.
-type listLoad struct {
-	*testServer
-	path    string
-	mu      sync.Mutex // guards what follows
-	acked   map[int64]string
-	deletes int
-	lists   []snapshotList
-}
-
-type snapshotList struct {
-	rev   int64
-	limit int
-	text  string
-}
-
-type loadEvent struct {
-	kind, name, data string
-	rev              int64
-}
-
-func (ev *loadEvent) apply(live map[string]string) {
-	if ev.kind == "DELETED" {
-		delete(live, ev.name)
-		return
-	}
-	live[ev.name] = ev.data
-}
-
-func liveText(live map[string]string) string {
-	var items []string
-	for name, data := range live {
-		items = append(items, name+"="+data)
-	}
-	slices.Sort(items)
-	return strings.Join(items, " ")
-}
-
-// write changes nine names of its own as fast as it can.
-func (l *listLoad) write(ctx context.Context, w int, random *rand.Rand) {
-	exists := map[string]bool{}
-	for i := 0; i == 0 || ctx.Err() == nil; i++ { // once, however slow the machine
-		name, data := fmt.Sprintf("w%d-%d", w, random.IntN(9)), fmt.Sprintf("%d.%d", w, i)
-		body := configMap(name, "k", data)
-		var a answer
-		switch {
-		case !exists[name]:
-			a = l.send("POST", l.path, body)
-			exists[name] = true
-		case random.IntN(3) == 0:
-			a, data = l.send("DELETE", l.path+"/"+name, ""), ""
-			exists[name] = false
-		default:
-			a = l.send("PUT", l.path+"/"+name, body)
-		}
-		if a.code >= 300 {
-			l.t.Errorf("%s: %s", name, a.body)
-		}
-		l.note(a.rev(), data)
-	}
-}
-
-func (l *listLoad) note(rev int64, data string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if data == "" {
-		l.deletes++
-		return
-	}
-	if l.acked == nil {
-		l.acked = map[int64]string{}
-	}
-	l.acked[rev] = data
-}
-
-// listAll lists again and again, in chunks.
-func (l *listLoad) listAll(ctx context.Context, limit int) {
-	for first := true; first || ctx.Err() == nil; first = false { // once, however slow the machine
-		var items []string
-		var rev int64
-		for token := ""; ; {
-			a := l.send("GET", fmt.Sprintf("%s?limit=%d&continue=%s", l.path, limit, token), "")
-			if a.code != 200 || rev != 0 && a.rev() != rev {
-				l.t.Errorf("page of limit %d at %d: %d %.300s", limit, rev, a.code, a.body)
-				return
-			}
-			a.get("items").ForEach(func(_, item gjson.Result) bool {
-				if name := item.Get("metadata.name").String(); name != "kube-root-ca.crt" {
-					items = append(items, name+"="+item.Get("data.k").String())
-				}
-				return true
-			})
-			if rev, token = a.rev(), a.token(); token == "" {
-				break
-			}
-		}
-		l.mu.Lock()
-		l.lists = append(l.lists, snapshotList{rev, limit, strings.Join(items, " ")})
-		l.mu.Unlock()
-	}
-}
-
-// replay watches from a revision up to now.
-func (l *listLoad) replay(from int64) (events []loadEvent) {
-	end := l.want(201, "POST", l.path, fmt.Sprintf(`{"metadata":{"generateName":"end-%d-"}}`, from)).get("metadata.name").String()
-	w := l.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", l.path, from))
-	defer w.close()
-	for {
-		f := w.next()
-		name := f.object.Get("metadata.name").String()
-		if name == end {
-			return events
-		}
-		if strings.HasPrefix(name, "w") {
-			events = append(events, loadEvent{f.kind, name, f.object.Get("data.k").String(), f.object.Get("metadata.resourceVersion").Int()})
-		}
-	}
+	s.want(200, "GET", "/api/v1/namespaces", "")
 }
 
 // TestLargeListIsCompressedForOtherHosts: gzip is for clients that want it and are not on this host, and only where it pays.
@@ -1023,4 +187,29 @@ func TestLargeListIsCompressedForOtherHosts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fill creates n ConfigMaps of about size bytes in the namespace default, past HTTP.
+func (s *testServer) fill(n, size int) {
+	s.t.Helper()
+	res := s.reg.Lookup("", "v1", "configmaps")
+	payload := strings.Repeat("x", max(size-250, 1))
+	next := make(chan int)
+	var group sync.WaitGroup
+	for range 128 {
+		group.Go(func() {
+			for i := range next {
+				obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%06d", i), Namespace: "default",
+					Labels: map[string]string{"half": strconv.Itoa(i % 2)}}, Data: map[string]string{"k": payload}}
+				if _, err := s.wr.Insert(context.Background(), res, obj, registry.Options{}); err != nil {
+					s.t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
 }

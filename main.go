@@ -293,7 +293,7 @@ func (s *server) open(listener net.Listener) error {
 	}
 	s.clock.Passed(s.st.TimeOf(s.st.Revision()))
 	datafile.RemoveLeftovers(s.st.Path)
-	if err := s.rehearse(); err != nil {
+	if err := s.preflight(); err != nil {
 		return err
 	}
 	s.guardSecrets()
@@ -301,9 +301,9 @@ func (s *server) open(listener net.Listener) error {
 	return s.start(listener)
 }
 
-// rehearse reads what the start cannot do without, beside the keys, which opening has read. The start writes, too (what every server has, keys),
+// preflight reads what the start cannot do without, beside the keys, which opening has read. The start writes, too (what every server has, keys),
 // and a file that will be refused has to stay as it is: so this comes before all of it. Objects it can do without, whichever they are.
-func (s *server) rehearse() error {
+func (s *server) preflight() error {
 	_, err := store.NewMaintenance(s.st)
 	return err
 }
@@ -334,9 +334,9 @@ func (s *server) start(listener net.Listener) error {
 		return err
 	}
 	s.url = url
-	founder, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
-	s.endpoints = &bootstrap.Endpoints{Initializer: founder, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
-	if s.founded = errors.Join(founder.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); s.founded != nil {
+	initializer, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
+	s.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
+	if s.founded = errors.Join(initializer.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); s.founded != nil {
 		s.log.Error().Err(s.founded).Msg("a part of the cluster is missing")
 	}
 	if err := s.publishAuthorities(ctx); err != nil {
@@ -392,7 +392,7 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.upkeep.Yields = s.cfg.History == nil // what was asked for is kept
-	s.scrub = &datafile.Scrub{Store: s.st, Upkeep: s.upkeep, Log: s.log}
+	s.scrub = &datafile.Scrub{Store: s.st, Maintenance: s.upkeep, Log: s.log}
 	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
 	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
 		return err
@@ -406,7 +406,7 @@ func (s *server) assemble() error {
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
 	s.rd = &reads{st: s.st, past: history.Reach{Store: s.st, May: s.may}, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
-		storage: s.storage, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
+		storage: s.backing().check, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
 	if err != nil {
@@ -727,26 +727,7 @@ func (s *server) handler() http.Handler {
 
 // liveness lists what is looked at in /livez and /healthz. Storage that is away is told, but a restart would not bring it back.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storageSeen, Warns: true}}, s.started()...)
-}
-
-// storageSeen is storage for those who may not wait for it: how an etcd was when /readyz last looked at it.
-func (s *server) storageSeen() error {
-	if s.cluster == nil {
-		return s.storage()
-	}
-	if !s.cluster.State().Reachable {
-		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
-	}
-	return nil
-}
-
-// storage is the check that asks for what holds the objects, under the name that kube-apiserver's has.
-func (s *server) storage() error {
-	if s.cluster != nil {
-		return s.cluster.Check()
-	}
-	return s.st.Writable()
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.backing().seen, Warns: true}}, s.started()...)
 }
 
 // started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, such
@@ -777,12 +758,9 @@ func (s *server) readiness() []health.Check {
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.auditWorks, Warns: true})
 	}
-	quota := s.st.WithinQuota
-	if s.cluster != nil {
-		quota = s.cluster.WithinQuota
-	}
-	checks = append(checks, health.Check{Name: "quota", Err: quota, Warns: true}, health.Check{Name: "etcd", Err: s.storage},
-		health.Check{Name: "etcd-readiness", Err: s.storageSeen})
+	holds := s.backing() // under the names that kube-apiserver's checks of its storage have
+	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
+		health.Check{Name: "etcd-readiness", Err: holds.seen})
 	return slices.Concat(checks, health.Done("informer-sync"), s.started())
 }
 
@@ -807,8 +785,8 @@ func (s *server) auditWorks() error {
 func (s *server) observed(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.checked(endpoint, check, err == nil)
-		told := []string{"damage", "scrub", "unreadable", "certificates", "clock"}
-		if endpoint == "readyz" && (slices.Contains(told, check) || s.cluster != nil && (check == "quota" || check == "etcd")) {
+		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.backing().told...)
+		if endpoint == "readyz" && slices.Contains(told, check) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
 	}
@@ -850,7 +828,7 @@ func (s *server) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
-	backups := datafile.Backups{Store: s.st, Upkeep: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
+	backups := datafile.Backups{Store: s.st, Maintenance: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
 	r.Handle(rbac.PathBackup, s.withAuthorization(backups.ServeHTTP))
 	page := s.page()
 	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
@@ -892,7 +870,7 @@ func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 
 // throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
 func (s *server) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: history.Moments{Store: s.st, Upkeep: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
+	past := history.Past{Moments: history.Moments{Store: s.st, Maintenance: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
 	then := s.withAuthorization(past.ServeHTTP) // by the rules of now
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -935,7 +913,7 @@ func (s *server) serveThen(w http.ResponseWriter, r *http.Request, types *scheme
 
 // history answers what has changed, to those who may list what it was.
 func (s *server) history() *history.Log {
-	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
+	return history.New(history.Config{Store: s.st, Maintenance: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
 		Reach:    s.rd.past,
 		Patience: s.cfg.RequestTimeout, Lifetime: s.cfg.MinTimeout, ShuttingDown: s.stopping})
 }
@@ -1212,9 +1190,9 @@ func outliveHangups() (stop func()) {
 	return func() { signal.Stop(heard) }
 }
 
-// printVersion prints apilet's own version and the version of Kubernetes that it answers /version with.
+// printVersion prints which apilet this is, the format of the data files that it writes, and the version of Kubernetes that it answers /version with.
 func printVersion(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "apilet %s\nKubernetes %s\n", commandline.BuildVersion(), gitVersion)
+	_, err := fmt.Fprintf(out, "%sdata file format %d\nKubernetes %s\n", commandline.ThisBuild().Lines("apilet"), store.Format, gitVersion)
 	return err
 }
 

@@ -1,7 +1,8 @@
 package main
 
-// This file starts whole servers, in this process and on a loopback port, and talks HTTP to them. The other end-to-end tests stand on
-// the few helpers at its top: startTest, send, and want. Every test that uses them also fails if its server logged a panic.
+// This file starts whole servers, in this process and on a loopback port, and talks HTTP to them, for tests that look inside. They stand on the few
+// helpers at its top: startTest, send, and want. Every test that uses them also fails if its server logged a panic. What needs no look inside
+// is tested from outside, in internal/e2e, whose helpers have the same names.
 
 import (
 	"bufio"
@@ -19,19 +20,16 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
-	"golang.org/x/tools/txtar"
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
@@ -39,7 +37,17 @@ import (
 
 func TestMain(m *testing.M) { apitest.Main(m) }
 
-var update = flag.Bool("update", false, "rewrite the answers in testdata/conversations")
+var update = flag.Bool("update", false, "rewrite the answers in testdata")
+
+const (
+	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	asMergePatch    = "Content-Type: application/merge-patch+json"
+	asJSONPatch     = "Content-Type: application/json-patch+json"
+	asStrategic     = "Content-Type: application/strategic-merge-patch+json"
+	asApply         = "Content-Type: application/apply-patch+yaml"
+	asTable         = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"
+	masterToken     = "Authorization: Bearer root-token" // of startTLS
+)
 
 // ---- A server under test ----
 
@@ -189,10 +197,7 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	defer response.Body.Close()
 	a := answer{code: response.StatusCode, header: response.Header}
-	if a.body, err = io.ReadAll(response.Body); err != nil {
-		return a, err
-	}
-	a.body, err = readable(a.header, a.body)
+	a.body, err = io.ReadAll(response.Body)
 	return a, err
 }
 
@@ -264,192 +269,6 @@ func configMap(name string, keyValues ...string) string {
 	return string(text)
 }
 
-// ---- Conversations ----
-
-// TestConversations replays testdata/conversations/*.txtar. A file is a row of "request" and "response" sections. A request is its
-// line, headers, an empty line and the body; a response the status, the headers that do not go without saying, and the body, indented.
-// What differs from run to run has names that are given in the order of appearance and may be used in later requests: rev1 is
-// the first resourceVersion seen, uid1 and token1 the first uid and continue token.
-//
-// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
-// differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
-// ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode), and a section "configuration" may hold the
-// file of --admission-control-config-file.
-func TestConversations(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob("testdata/conversations/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no conversations", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { replayFile(t, file) })
-	}
-}
-
-func replayFile(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	talk := &conversation{s: interlocutor(t, file, archive), names: map[string]string{}, values: map[string]string{}, counts: map[string]int{}}
-	var out []txtar.File
-	for _, section := range archive.Files {
-		if section.Name == "configuration" {
-			out = append(out, section)
-		}
-		if section.Name != "request" {
-			continue
-		}
-		got := talk.exchange(string(section.Data))
-		out = append(out, section, txtar.File{Name: "response", Data: []byte(got)})
-	}
-	got := txtar.Format(&txtar.Archive{Comment: archive.Comment, Files: out})
-	want, _ := os.ReadFile(file)
-	switch {
-	case bytes.Equal(got, want):
-	case *update:
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s differs (-update rewrites it); got:\n%s", file, apitest.FirstDifference(string(got), string(want)))
-	}
-}
-
-// interlocutor is who answers: a new server, or the kube-apiserver to record from.
-func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer {
-	if *kubetest.OracleURL == "" {
-		s := startTest(t, func(c *config) {
-			for _, flag := range conversationFlag.FindAllStringSubmatch(string(archive.Comment), -1) {
-				switch flag[1] {
-				case "plugins":
-					c.EnabledPlugins = strings.Split(flag[2], ",")
-				case "authorization":
-					c.Authorization = flag[2]
-				}
-			}
-			for _, section := range archive.Files {
-				if section.Name == "configuration" {
-					c.AdmissionConfig = apitest.TempFile(t, "admission.yaml", string(section.Data))
-				}
-			}
-			if strings.Contains(file, "plugin-") && c.EnabledPlugins == nil {
-				c.EnabledPlugins = []string{"StorageObjectInUseProtection"}
-			}
-			if strings.Contains(file, "plugin-serviceaccount") { // recorded where nobody else makes accounts
-				c.DisabledPlugins, c.NamespaceDefaults = nil, false
-			}
-		})
-		if strings.Contains(file, "validation") && !s.validates() {
-			t.Skip("the validation of built-in types is missing")
-		}
-		return s
-	}
-	if strings.Contains(file, "differences") {
-		t.Skip("has answers of apilet's own")
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	return &testServer{t: t, server: &server{url: *kubetest.OracleURL}, client: client, headers: []string{"Authorization: Bearer " + *kubetest.OracleToken}}
-}
-
-// validates says whether built-in types are held against their rules.
-func (s *testServer) validates() bool {
-	return s.send("POST", "/api/v1/namespaces/default/pods?dryRun=All", `{"metadata":{"name":"l"}}`).code != 201
-}
-
-// A conversation remembers the names of volatile values.
-type conversation struct {
-	s      *testServer
-	names  map[string]string // by value
-	values map[string]string // by name
-	counts map[string]int    // of names, by kind
-}
-
-var (
-	conversationFlag = regexp.MustCompile(`(?m)^(\w+): (\S+)$`)
-
-	placeholder = regexp.MustCompile(`\$\{(\w+)\}`)
-	volatile    = regexp.MustCompile(`"(uid|resourceVersion|continue)": "([^"R][^"]*)"`)
-	timestamp   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	currentRev  = regexp.MustCompile(`(current: |in record \(|resourceVersion\\+":\\+")\d+`)
-	listRev     = regexp.MustCompile(`(?s)^(\{\n  "kind": "(?:\w+List|Table)",.*?\n    "resourceVersion": )"\d+"`)
-	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
-	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
-	ageCell     = regexp.MustCompile(`"\d+m?s"`)
-)
-
-// exchange sends a request section and returns the response section.
-func (talk *conversation) exchange(section string) string {
-	section = placeholder.ReplaceAllStringFunc(section, func(name string) string { return talk.values[name[2:len(name)-1]] })
-	head, body, _ := strings.Cut(section, "\n\n")
-	lines := strings.Split(strings.TrimSpace(head), "\n")
-	method, path, _ := strings.Cut(lines[0], " ")
-	a := talk.s.send(method, path, strings.TrimSpace(body), lines[1:]...)
-	out := fmt.Sprintln(a.code)
-	for _, key := range []string{"Content-Type", "Warning", "Retry-After"} {
-		for _, value := range a.header[key] {
-			if value != "application/json" {
-				out += key + ": " + value + "\n"
-			}
-		}
-	}
-	return out + "\n" + talk.normal(a.body) + "\n"
-}
-
-// normal is a body with its volatile values replaced by their names.
-func (talk *conversation) normal(body []byte) string {
-	var indented bytes.Buffer
-	text := strings.TrimSpace(string(body))
-	if json.Indent(&indented, body, "", "  ") == nil {
-		text = withoutManagedFields(strings.TrimSpace(indented.String()))
-	}
-	text = generated.ReplaceAllString(text, "gen-XXXXX")
-	text = tokenVolume.ReplaceAllString(text, "kube-api-access-XXXXX")
-	text = listRev.ReplaceAllString(text, `$1"LISTREV"`)
-	text = volatile.ReplaceAllStringFunc(text, func(pair string) string {
-		m := volatile.FindStringSubmatch(pair)
-		kind := map[string]string{"uid": "uid", "resourceVersion": "rev", "continue": "token"}[m[1]]
-		return `"` + m[1] + `": "` + talk.nameOf(kind, m[2]) + `"`
-	})
-	for value, name := range talk.names {
-		if len(value) > 20 {
-			text = strings.ReplaceAll(text, value, name)
-		}
-	}
-	text = currentRev.ReplaceAllString(timestamp.ReplaceAllString(text, "TIME"), "${1}REV")
-	return ageCell.ReplaceAllString(text, `"AGE"`)
-}
-
-// withoutManagedFields drops what field ownership adds to indented objects: it has tests of its own, and would drown everything else.
-func withoutManagedFields(text string) string {
-	var out []string
-	end := ""
-	for line := range strings.SplitSeq(text, "\n") {
-		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
-		switch closing := strings.TrimSuffix(line, ","); {
-		case end != "" && closing == end:
-			if n := len(out) - 1; closing == line {
-				out[n] = strings.TrimSuffix(out[n], ",")
-			}
-			end = ""
-		case end == "" && strings.HasPrefix(line, indent+`"managedFields": [`):
-			end = indent + "]"
-		case end == "":
-			out = append(out, line)
-		}
-	}
-	return strings.ReplaceAll(strings.Join(out, "\n"), "{\n  }", "{}")
-}
-
-func (talk *conversation) nameOf(kind, value string) string {
-	if talk.names[value] == "" {
-		talk.counts[kind]++
-		name := kind + strconv.Itoa(talk.counts[kind])
-		talk.names[value], talk.values[name] = name, value
-	}
-	return talk.names[value]
-}
-
 // ---- Ports, credentials, shutdown ----
 
 // serverCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
@@ -490,253 +309,6 @@ func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients apite
 	}}, edit...)...)
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 	return s, clients
-}
-
-// TestTLSSpeaksHTTP2: client-go multiplexes its watches over one connection.
-func TestTLSSpeaksHTTP2(t *testing.T) {
-	t.Parallel()
-	s, _ := startTLS(t)
-	s.client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
-	request, _ := http.NewRequest("GET", s.url+"/api/v1/namespaces?watch=1", nil)
-	request.Header.Set("Authorization", "Bearer root-token")
-	answer, err := s.client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	frames := bufio.NewReader(answer.Body)
-	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system"} {
-		if line, err := frames.ReadString('\n'); answer.ProtoMajor != 2 || !strings.Contains(line, "ADDED") || !strings.Contains(line, name) {
-			t.Errorf("%s %s: %s, %v", answer.Proto, answer.Status, line, err)
-		}
-	}
-}
-
-func TestCredentialsOverTLS(t *testing.T) {
-	t.Parallel()
-	s, clients := startTLS(t)
-	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
-	pods := "/api/v1/namespaces/default/pods"
-	for _, c := range []struct {
-		title, method, path string
-		headers             []string
-		want                string
-	}{
-		{"a master may", "GET", pods, []string{root}, "200"},
-		{"a known user without a role may not", "GET", pods, []string{bob},
-			`403 Forbidden pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default"`},
-		{"nobody in particular may not", "GET", pods, nil,
-			`403 Forbidden pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" in the namespace "default"`},
-		{"140 a bad token is 401", "GET", pods, []string{"Authorization: Bearer nope"}, "401 Unauthorized Unauthorized"},
-		{"the version is for everybody", "GET", "/version", nil, "200"},
-		{"health is for everybody", "GET", "/readyz", nil, "200"},
-		{"metrics are not", "GET", "/metrics", nil, `403 Forbidden forbidden: User "system:anonymous" cannot get path "/metrics"`},
-		{"a master may be another", "GET", pods, []string{root, "Impersonate-User: bob"},
-			`403 Forbidden pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default"`},
-		{"others may not", "GET", pods, []string{bob, "Impersonate-User: root"},
-			`403 Forbidden pods is forbidden: User "bob" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "default"`},
-		{"a refused write changes nothing", "POST", pods, []string{bob},
-			`403 Forbidden pods is forbidden: User "bob" cannot create resource "pods" in API group "" in the namespace "default"`},
-	} {
-		t.Run(c.title, func(t *testing.T) {
-			a := s.send(c.method, c.path, "", c.headers...)
-			got := a.failure()
-			if a.code == 200 {
-				got = "200"
-			}
-			if got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
-			}
-		})
-	}
-	t.Run("a client certificate is its user", func(t *testing.T) { checkClientCertificate(t, s, clients) })
-	t.Run("two spaces before the token are warned of", func(t *testing.T) {
-		a := s.send("GET", "/version", "", "Authorization: Bearer  root-token")
-		want := `299 - "the provided Authorization header contains extra space before the bearer token, and is ignored"`
-		if got := a.header.Get("Warning"); a.code != 200 || got != want {
-			t.Errorf("got %d with warning %s", a.code, got)
-		}
-	})
-}
-
-// checkClientCertificate asks with a certificate that the server's authority has signed, and with one of another authority.
-func checkClientCertificate(t *testing.T, s *testServer, clients apitest.CA) {
-	strangers, _ := apitest.NewCA(t)
-	for want, ca := range map[int]apitest.CA{200: clients, 401: strangers} {
-		subject := pkix.Name{CommonName: "carol", Organization: []string{"system:masters"}}
-		cert := ca.Issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth)
-		config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
-		config.Certificates = []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: ca.Key}}
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-		response, err := client.Get(s.url + "/api/v1/pods")
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode != want {
-			t.Errorf("got %d, want %d", response.StatusCode, want)
-		}
-	}
-}
-
-func TestAnonymousCanBeRefused(t *testing.T) {
-	t.Parallel()
-	s, _ := startTLS(t, func(c *config) { c.Auth.Anonymous = false })
-	if got := s.want(401, "GET", "/version", "").failure(); got != "401 Unauthorized Unauthorized" {
-		t.Error(got)
-	}
-}
-
-func TestPlainPortRefusesOtherSites(t *testing.T) {
-	t.Parallel()
-	s := startTest(t, func(c *config) { c.CORSOrigins = `^https://good\.example$` })
-	for _, c := range []struct {
-		header string
-		code   int
-	}{
-		{"Host: evil.example", 403}, {"Host: localhost:1234", 200}, {"Host: [::1]:80", 200},
-		{"Origin: https://evil.example", 403}, {"Origin: https://good.example", 200}, {"Origin: null", 403},
-	} {
-		s.want(c.code, "GET", "/api/v1/pods", "", c.header)
-	}
-	a := s.send("OPTIONS", "/api/v1/pods", "", "Origin: https://good.example", "Access-Control-Request-Method: GET")
-	if a.code != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://good.example" {
-		t.Errorf("a preflight got %d %v", a.code, a.header)
-	}
-}
-
-// A browser shows its user's certificate to whatever page asks, and reaches the plain port from any. What such a page can make it send does nothing:
-// a simple request without Content-Type is taken for JSON.
-func TestOtherSitesPagesDoNothing(t *testing.T) {
-	t.Parallel()
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	secured := startTest(t, func(c *config) {
-		c.CertDir, c.Kubeconfig, c.CORSOrigins = filepath.Join(t.TempDir(), "certs"), kubeconfig, `^https://good\.example$`
-	})
-	secured.client, _ = kubeconfigClient(t, kubeconfig)
-	t.Cleanup(secured.client.CloseIdleConnections)
-	plain := startTest(t)
-	binding := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"generateName":"csrf-"},
-		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"system:anonymous"}]}`
-	bindings := "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-	evil, cross, same := "Origin: https://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"
-	for _, s := range []*testServer{secured, plain} {
-		for _, headers := range [][]string{{evil, cross}, {evil}, {"Origin: null"}, {same}, {cross}} {
-			a := s.want(403, "POST", bindings, binding, headers...)
-			if a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cross-Origin-Resource-Policy") != "same-origin" {
-				t.Errorf("the answer's headers are %v", a.header)
-			}
-		}
-		for _, path := range []string{"/api/v1/secrets", "/debug/backup", "/debug/history?follow=true", "/api/v1/pods?watch=true", "/debug/ui/data", "/metrics", "/readyz"} {
-			s.want(403, "GET", path, "", cross)
-			s.want(403, "GET", path, "", same, "Sec-Fetch-Mode: navigate")
-			if a := s.send("HEAD", path, "", cross); a.code != 403 {
-				t.Errorf("HEAD %s: %d", path, a.code)
-			}
-		}
-		s.want(200, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: navigate") // a link
-		s.want(403, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: no-cors")
-		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: same-origin")
-		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate")
-		s.want(201, "POST", bindings, binding)
-	}
-	secured.want(201, "POST", bindings, binding, "Origin: https://good.example", cross)
-	secured.want(201, "POST", bindings, binding, "Origin: http://127.0.0.1:8001", "Sec-Fetch-Site: same-origin") // a page behind kubectl proxy
-
-	tokens, _ := startTLS(t)
-	tokens.want(201, "POST", bindings, binding, evil, cross, "Authorization: Bearer root-token") // which no browser adds by itself
-	tokens.want(403, "GET", "/version", "", cross)
-}
-
-func TestKubeconfigIsWritten(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "config")
-	s := startTest(t, func(c *config) { c.Kubeconfig = path })
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := gjson.GetBytes(text, "clusters.0.cluster.server").String(); got != s.url {
-		t.Errorf("the kubeconfig leads to %q instead of %q", got, s.url)
-	}
-	if !gjson.GetBytes(text, "clusters.0.cluster.insecure-skip-tls-verify").Bool() {
-		t.Error("the JavaScript client refuses a plain port without insecure-skip-tls-verify")
-	}
-	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
-		t.Errorf("the kubeconfig has mode %v", info.Mode())
-	}
-}
-
-func TestHealthVersionMetrics(t *testing.T) {
-	t.Parallel()
-	s := startTest(t)
-	for _, path := range []string{"/healthz", "/livez", "/readyz", "/readyz/ping", "/livez/etcd", "/healthz/etcd", "/readyz/etcd-readiness", "/readyz/informer-sync",
-		"/readyz/poststarthook/crd-informer-synced", "/livez/poststarthook/scheduling/bootstrap-system-priority-classes", "/healthz/autoregister-completion"} {
-		if a := s.send("GET", path, ""); a.code != 200 || string(a.body) != "ok" {
-			t.Errorf("%s: %d %s", path, a.code, a.body)
-		}
-		if a := s.send("GET", path+"?verbose", ""); a.code != 200 || !strings.Contains(string(a.body), "ok") {
-			t.Errorf("%s?verbose: %d %s", path, a.code, a.body)
-		}
-	}
-	if a := s.send("GET", "/readyz?verbose", ""); !strings.Contains(string(a.body), "[+]store ok") {
-		t.Errorf("readyz?verbose does not name the store: %s", a.body)
-	}
-	const roles = "/readyz/poststarthook/rbac/bootstrap-roles" // there are roles where they count
-	if a := s.send("GET", roles, ""); a.code != 404 {
-		t.Errorf("roles where none count: %d %s", a.code, a.body)
-	}
-	ruled, _ := startTLS(t, func(c *config) { c.Authorization = "RBAC" })
-	if a := ruled.send("GET", roles, "", "Authorization: Bearer root-token"); a.code != 200 {
-		t.Errorf("roles where they count: %d %s", a.code, a.body)
-	}
-	if a := s.want(200, "GET", "/version", ""); a.get("gitVersion").String() != gitVersion || a.get("minor").String() != minorVersion {
-		t.Errorf("version: %s", a.body)
-	}
-	s.want(404, "GET", "/api/v1/namespaces/default/pods/none", "")
-	metrics := string(s.send("GET", "/metrics", "").body)
-	for _, want := range []string{"apiserver_request_total{", `resource="pods"`, `code="404"`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("no %s in /metrics", want)
-		}
-	}
-}
-
-func TestDeadlineIsKept(t *testing.T) {
-	t.Parallel()
-	s := startTest(t)
-	if got := s.want(400, "GET", "/api/v1/pods?timeout=abc", "").failure(); !strings.Contains(got,
-		`invalid timeout specified in the request URL - time: invalid duration "abc"`) {
-		t.Error(got)
-	}
-	a := s.send("GET", "/api/v1/pods?timeout=1ns", "")
-	if a.code != 504 || a.get("reason").String() != "Timeout" {
-		t.Errorf("a list that ran out of time got %d %s", a.code, a.body)
-	}
-}
-
-// TestStopLetsRequestsEnd stops a server while a body is half sent: that request ends well, /readyz fails, and nobody else gets in.
-func TestStopLetsRequestsEnd(t *testing.T) {
-	t.Parallel()
-	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
-	body := configMap("late")
-	conn := s.dial()
-	defer conn.Close()
-	fmt.Fprintf(conn, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:9])
-	apitest.WaitFor(t, "the request to arrive", func() bool {
-		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 1
-	})
-	done := make(chan struct{})
-	go func() { defer close(done); s.halt() }()
-	apitest.WaitFor(t, "the listener to close", func() bool { _, err := s.try("GET", "/readyz", ""); return err != nil })
-	fmt.Fprint(conn, body[9:])
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil || response.StatusCode != 201 {
-		t.Errorf("the running request got %v, %v", response, err)
-	}
-	<-done
-	s.start()
-	s.want(200, "GET", "/api/v1/namespaces/default/configmaps/late", "")
 }
 
 // metricValue reads one series of /metrics, -1 when it is not there.
@@ -806,46 +378,73 @@ func (child *serverChild) kill() {
 	child.cmd.Wait()
 }
 
-// TestKilledServerKeepsWhatItAcknowledged kills a server (-9) in the middle of writes, a few times over one file, and looks for every
-// object whose create was answered with 201.
-func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "a.db")
-	acked := map[string]int64{}
-	for round := range 3 {
-		child := startChild(t, path)
-		writeUntilKilled(child, round, acked)
-		child.kill()
+// FuzzRequest sends a request to the whole chain of handlers. Whatever it is, it may not break the server: no 5xx but the time-outs
+// that the request asks for, no panic.
+func FuzzRequest(f *testing.F) {
+	s := startTest(f, func(c *config) { c.RequestTimeout = time.Second })
+	handler := s.http.Handler
+	const b = "/api/v1/namespaces/default/configmaps"
+	for _, seed := range [][4]string{
+		{"GET", b + "?limit=2&continue=x", "", ""}, {"GET", b + "/a?watch=1", "", ""}, {"GET", b + "?watch=1&timeoutSeconds=-1", "", ""},
+		{"GET", b + "?resourceVersion=1&resourceVersionMatch=Exact", "", ""}, {"GET", b + "?labelSelector=a+in+(b,c),!d&fieldSelector=metadata.name!%3Dx", "", ""},
+		{"POST", b, `{"metadata":{"name":"a"},"data":{"k":"v"}}`, "application/json"}, {"POST", b, "metadata: {generateName: x}", "application/yaml"},
+		{"PUT", b + "/a", `{"metadata":{"name":"a","resourceVersion":"5","finalizers":["a.b/c"]}}`, ""}, {"DELETE", b + "?limit=1", `{"dryRun":["All"]}`, ""},
+		{"PATCH", b + "/a", `{"data":{"k":null}}`, "application/merge-patch+json"}, {"DELETE", b + "/a?uid=x", "", ""},
+		{"PATCH", b + "/a?fieldManager=m", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"w"}}`, "application/apply-patch+yaml"},
+		{"PATCH", b + "/a", `[{"op":"add","path":"/data/-","value":1}]`, "application/json-patch+json"},
+		{"PATCH", b + "/a", `{"data":{"$patch":"replace"},"$setElementOrder/x":[1]}`, "application/strategic-merge-patch+json"},
+		{"POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`, ""},
+		{"POST", "/api/v1/namespaces/default/pods/p/binding", `{"metadata":{"name":"p"},"target":{"name":"n"}}`, ""},
+		{"POST", "/api/v1/namespaces/default/pods/p/eviction", `{"metadata":{"name":"p"}}`, ""}, {"GET", "/api/v1/namespaces/default/pods/p/log", "", ""},
+		{"PUT", "/apis/apps/v1/namespaces/default/deployments/d/scale", `{"metadata":{"name":"d"},"spec":{"replicas":-1}}`, ""},
+		{"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"get"}}}`, ""},
+		{"PUT", "/api/v1/namespaces/default/events/e", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"default"}}`, ""},
+		{"POST", "/api/v1/namespaces", `{"metadata":{"name":"new"}}`, ""}, {"DELETE", "/api/v1/namespaces/new", "", ""},
+		{"PUT", "/api/v1/namespaces/new/finalize", `{"metadata":{"name":"new"}}`, ""}, {"OPTIONS", "/api/v1/x%2f/..%00", "", ""},
+		{"GET", "/readyz/x?verbose&exclude=store", "", ""}, {"GET", "/metrics", "", ""}, {"GET", "/version/x", "", ""}, {"TRACE", "//", "", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2], seed[3])
 	}
-	s := startTest(t, onFile(path))
-	for name, rev := range acked {
-		if a := s.send("GET", "/api/v1/namespaces/default/configmaps/"+name, ""); a.code != 200 || a.rev() != rev {
-			t.Errorf("%s was acknowledged at %d; now: %d %s", name, rev, a.code, a.body)
+	f.Fuzz(func(t *testing.T, method, path, body, contentType string) {
+		r, err := http.NewRequest(method, path, strings.NewReader(body))
+		if err != nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(r.URL.Path, "/debug") {
+			t.Skip()
 		}
-	}
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		r.Host, r.RemoteAddr, r.RequestURI = "127.0.0.1", "127.0.0.1:1", path
+		r.Header.Set("Content-Type", contentType)
+		w := httptest.NewRecorder()
+		serveAborting(t, handler, w, r.WithContext(ctx))
+		reasonless := !strings.Contains(w.Body.String(), `"reason"`) // a strategic merge patch that the type cannot take, as in kube-apiserver
+		if w.Code >= 500 && w.Code != http.StatusGatewayTimeout && !reasonless {
+			t.Errorf("%s %q gets %d %s", method, path, w.Code, w.Body)
+		}
+	})
 }
 
-// writeUntilKilled has four clients write, and kills the server once twenty writes are acknowledged and others are under way.
-func writeUntilKilled(child *serverChild, round int, acked map[string]int64) {
-	s := &testServer{server: &server{url: child.url}, client: &http.Client{Timeout: apitest.Patience}}
-	enough := len(acked) + 20
-	var mu sync.Mutex // guards acked
-	var writers sync.WaitGroup
-	for w := range 4 {
-		writers.Go(func() {
-			for i := 0; ; i++ {
-				name := fmt.Sprintf("r%d-w%d-%d", round, w, i)
-				a, err := s.try("POST", "/api/v1/namespaces/default/configmaps", configMap(name))
-				if err != nil {
-					return
-				}
-				mu.Lock()
-				if acked[name] = a.rev(); len(acked) == enough {
-					child.cmd.Process.Kill()
-				}
-				mu.Unlock()
-			}
-		})
+// serveAborting lets a handler end its connection in the middle, as net/http does.
+func serveAborting(t *testing.T, handler http.Handler, w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
+			t.Errorf("panic: %v", cause)
+		}
+	}()
+	handler.ServeHTTP(w, r)
+}
+
+// loud lets a server log all that it does.
+func loud(log io.Writer) func(*config) {
+	return func(c *config) { c.log = zerolog.New(log) }
+}
+
+// runCommand runs apilet as the command line does; its error is what it says on standard error.
+func runCommand(args ...string) error { return runCommandTo(io.Discard, args...) }
+
+func runCommandTo(out io.Writer, args ...string) error {
+	var told bytes.Buffer
+	if code := program().Run(args, out, &told); code != 0 {
+		return fmt.Errorf("exit code %d: %s", code, &told)
 	}
-	writers.Wait()
+	return nil
 }

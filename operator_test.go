@@ -21,7 +21,9 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // An operated server has a log that says everything.
@@ -140,7 +142,7 @@ func TestOperatorSeesDamage(t *testing.T) {
 	}
 	o.says("damage", "ok", "")
 	o.rest()
-	zeroPages(t, path, `"name":"m10"`)
+	storetest.ZeroPages(t, path, `"name":"m10"`)
 	o.want(500, "GET", maps+"/m10", "")
 	o.says("damage", "failed", "restore a backup")
 	o.told("/readyz/damage", 1, 0)
@@ -197,7 +199,7 @@ func TestOperatorSeesTheServersOwnCertificates(t *testing.T) {
 		c.CertDir, c.Kubeconfig = filepath.Join(dir, "certs"), filepath.Join(dir, "kubeconfig")
 		c.clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	})
-	admin, _ := kubeconfigClient(t, o.conf.Kubeconfig)
+	admin, _ := kubetest.KubeconfigClient(t, o.conf.Kubeconfig)
 	o.client = admin
 	o.says("certificates", "ok", "")
 	year := float64(time.Now().Add(364 * 24 * time.Hour).Unix())
@@ -242,14 +244,14 @@ func TestOperatorSeesAnAuditLogThatIsNotWritten(t *testing.T) {
 func TestOperatorSeesTheFormatAndWhoLeads(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
-	ours := currentFormat(t)
-	openTestStore(t, path).Close()
+	ours := storetest.CurrentFormat(t)
+	storetest.Open(t, path).Close()
 	o := operate(t, onFile(path))
 	o.figure("apilet_store_format", float64(ours))
 	o.figure("apilet_store_format_raised", 0)
 	apitest.WaitFor(t, "the server to lead", func() bool { return metricValue(o.testServer, "apilet_leader") == 1 })
 	o.halt()
-	setFormat(t, path, ours-1)
+	storetest.SetFormat(t, path, ours-1)
 	o.start()
 	o.figure("apilet_store_format", float64(ours))
 	o.figure("apilet_store_format_raised", 1)

@@ -22,10 +22,12 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/gc"
 	"apilet/internal/history"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // A victim is an object that becomes a bad one.
@@ -66,7 +68,7 @@ func (s *poisoned) victims(poison string) []victim {
 		{hooksPath + "validatingadmissionpolicies", meta + `,"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["nodes"]}]},"validations":[{"expression":"true"}]}}`,
 			"/admissionregistration.k8s.io/validatingadmissionpolicies//bad"},
 		{"/api/v1/nodes", meta + "}", "//nodes//bad"},
-		{definitionsPath, simpleDefinition(s.t, "Bad", "example.org", "{type: object}", ""), "/apiextensions.k8s.io/customresourcedefinitions//bads.example.org"},
+		{definitionsPath, kubetest.SimpleDefinition(s.t, "Bad", "example.org", "{type: object}", ""), "/apiextensions.k8s.io/customresourcedefinitions//bads.example.org"},
 		{widgets, widget("bad", ""), "/example.org/widgets/default/bad"},
 	}
 	if s.what == "damaged" { // others would have been deleted as old
@@ -307,7 +309,7 @@ func (s *poisoned) workOnOthers() {
 	apitest.WaitFor(s.t, "the Secret has its token", func() bool { return s.want(200, "GET", shopPath+"secrets/sound", "").get("data.token").Exists() })
 
 	const fines = "/apis/fine.example.org/v1/namespaces/default/fines"
-	s.want(201, "POST", definitionsPath, simpleDefinition(s.t, "Fine", "fine.example.org", "{type: object}", ""))
+	s.want(201, "POST", definitionsPath, kubetest.SimpleDefinition(s.t, "Fine", "fine.example.org", "{type: object}", ""))
 	s.want(201, "POST", fines, `{"apiVersion":"fine.example.org/v1","kind":"Fine","metadata":{"name":"f"}}`)
 	apitest.WaitFor(s.t, "its APIService is there", func() bool {
 		return s.send("GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1.fine.example.org", "").code == 200
@@ -434,7 +436,7 @@ func (s *poisoned) removeBad() {
 	if a := s.want(200, "GET", history.Path+"?resource=configmaps", ""); s.what == "damaged" && !strings.Contains(string(a.body), "bad-missing") {
 		s.t.Errorf("the history tells no deletion of what was damaged: %.900s", a.body)
 	}
-	copied := writeDataFile(s.t, s.want(200, "GET", "/debug/backup", "").body)
+	copied := storetest.WriteFile(s.t, s.want(200, "GET", "/debug/backup", "").body)
 	if err := runCommandTo(io.Discard, "check", "--data", copied); err != nil {
 		s.t.Errorf("the backup: %v", err)
 	}

@@ -37,6 +37,7 @@ import (
 	"apilet/internal/apitest"
 	"apilet/internal/atomicfile"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 const (
@@ -58,7 +59,7 @@ func TestPowerChild(t *testing.T) {
 	}
 	p := &powerChild{t: t, dir: dir, said: said}
 	p.must(atomicfile.PlaceFile(filepath.Join(dir, "a.db"), func(temp string) error { // the first start has a file of format 1 to upgrade
-		return fillSynced(temp, unpackGolden(t, "testdata/golden/format-1.db.gz"))
+		return fillSynced(temp, storetest.Unpack(t, "testdata/golden/format-1.db.gz"))
 	}))
 	p.say("upgrading")
 	p.serve(func(s *server) {
@@ -441,7 +442,7 @@ func (c *powerClaims) verify(path string) (wrong []string) {
 		fault("%s", what)
 	}
 	next := st.Revision() + 1
-	if rec, err := storeWrite(st, store.OpCreate, "//pods/default/next", 0, ""); err != nil || rec.Rev != next {
+	if rec, err := storetest.Write(st, store.OpCreate, "//pods/default/next", 0, ""); err != nil || rec.Rev != next {
 		fault("the next write: revision %d, want %d (%v)", rec.Rev, next, err)
 	}
 	return wrong
@@ -689,7 +690,7 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	p.play(p.chooseUpgrade(p.choose(images)), nil)
 	t.Logf("%d power cuts: %d data files and %d backups opened, checked clean, lost nothing (%d were not there yet); %d failed",
 		p.cuts, p.opened, p.backups, p.absent, p.failed)
-	if p.formats[1] == 0 || p.formats[currentFormat(t)] == 0 {
+	if p.formats[1] == 0 || p.formats[storetest.CurrentFormat(t)] == 0 {
 		t.Errorf("the upgrade was not cut on both sides: %v", p.formats)
 	}
 	t.Logf("%v data files by format, of those cut while one was upgraded", p.formats)

@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
@@ -14,9 +17,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"apilet/internal/apitest"
 )
@@ -245,26 +250,28 @@ const goShim = `#!/bin/sh
 # go run . is apilet, go run ./testdata/X a binary of its own (a signal to go run would not reach it), and go test is tested elsewhere.
 case "$1 $2" in
 "run .") shift 2; exec apilet "$@" ;;
-"run ./testdata/"*) name=$2; shift 2; (cd %[1]q && HOME=%[3]q %[2]q build -o "$HOME/${name##*/}" "$name") && exec "$HOME/${name##*/}" "$@" ;;
+"run ./testdata/"*) name=$2; shift 2; built=%[5]q/$SECTION
+	mkdir -p "$built" && (cd %[1]q && HOME=%[3]q %[2]q build -ldflags='-s -w' -o "$built/" "$name") && exec "$built/${name##*/}" "$@" ;;
 "test "*) exit 0 ;;
 esac
 HOME=%[3]q exec %[2]q "$@"
 `
 
 const gitShim = `#!/bin/sh
-# git apply PATCH builds an apilet of the tree with the patch laid over it; git apply -R PATCH forgets it.
+# git apply PATCH builds an apilet of the tree with the patch laid over it; git apply -R PATCH forgets it. The go command builds again only what has
+# changed since the last time, and for that wants the same files in the same place.
 [ "$1" = apply ] || exec %[4]q "$@"
 rm -rf "$HOME/patched"
 [ "$2" != -R ] || exit 0
-patch=$PWD/$2 files= replace=
-mkdir "$HOME/patched" && cd %[1]q || exit
+patch=$PWD/$2 files= replace= laid=%[5]q/$SECTION/$(basename "$2" .patch)
+rm -rf "$laid/tree" && mkdir -p "$laid/tree" && cd %[1]q || exit
 for file in $(%[4]q apply --numstat "$patch" | cut -f3); do
-	mkdir -p "$HOME/patched/$(dirname "$file")" && cp "$file" "$HOME/patched/$file" || exit
-	replace="$replace,\"$PWD/$file\":\"$HOME/patched/$file\""
+	mkdir -p "$laid/tree/$(dirname "$file")" && cp "$file" "$laid/tree/$file" || exit
+	replace="$replace,\"$PWD/$file\":\"$laid/tree/$file\""
 done
-(cd "$HOME/patched" && %[4]q apply "$patch") || exit
-echo "{\"Replace\":{${replace#,}}}" > "$HOME/patched/overlay"
-HOME=%[3]q exec %[2]q build -overlay "$HOME/patched/overlay" -o "$HOME/patched/apilet" .
+(cd "$laid/tree" && %[4]q apply "$patch") || exit
+echo "{\"Replace\":{${replace#,}}}" > "$laid/overlay"
+HOME=%[3]q %[2]q build -ldflags='-s -w' -overlay "$laid/overlay" -o "$laid/apilet" . && ln -s "$laid" "$HOME/patched"
 `
 
 func startSession(t *testing.T) *session {
@@ -280,8 +287,9 @@ func startSession(t *testing.T) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"apilet": fmt.Sprintf(apiletShim, own), "go": fmt.Sprintf(goShim, root, goTool, os.Getenv("HOME")),
-		"git": fmt.Sprintf(gitShim, root, goTool, os.Getenv("HOME"), gitTool)} {
+	built := builtBefore(t, root)
+	for name, text := range map[string]string{"apilet": fmt.Sprintf(apiletShim, own), "go": fmt.Sprintf(goShim, root, goTool, os.Getenv("HOME"), "", built),
+		"git": fmt.Sprintf(gitShim, root, goTool, os.Getenv("HOME"), gitTool, built)} {
 		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +301,7 @@ func startSession(t *testing.T) *session {
 	cmd.Dir = dir
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "KUBECONFIG=") || strings.HasPrefix(kv, "APILET_") || strings.HasPrefix(kv, "KUBEBUILDER_ASSETS=")
-	}), "HOME="+home, "PATH="+home+":"+os.Getenv("PATH"))
+	}), "HOME="+home, "PATH="+home+":"+os.Getenv("PATH"), "SECTION="+regexp.MustCompile(`\W+`).ReplaceAllString(t.Name(), "-"))
 	sh := &session{t: t, dir: dir, home: home, lines: make(chan string, 1000)}
 	sh.in, err = cmd.StdinPipe()
 	if err != nil {
@@ -326,6 +334,21 @@ func startSession(t *testing.T) *session {
 		cmd.Wait()
 	})
 	return sh
+}
+
+// builtBefore is a folder for programs that outlives the tests, as the go command's cache does: one for each tree, since the programs are of its files.
+func builtBefore(t *testing.T, root string) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return t.TempDir()
+	}
+	sum := sha256.Sum256([]byte(root))
+	dir := filepath.Join(cache, "apilet-documents", hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return t.TempDir()
+	}
+	return dir
 }
 
 var (
@@ -622,14 +645,14 @@ func TestRoomsAreAsDrawn(t *testing.T) {
 	_, table, _ := strings.Cut(string(text), "## The rooms")
 	table, _, _ = strings.Cut(table, "\n## ")
 	drawn := map[string]string{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z/]+) \|.*\|([a-z/, ]*)\|$`).FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \|.*\|([a-z0-9/, ]*)\|$`).FindAllStringSubmatch(table, -1) {
 		if row[1] != "package" {
 			drawn[row[1]] = strings.TrimSpace(row[2])
 		}
 	}
 	there := ourImports(t)
 	if len(there) == 0 {
-		t.Skip("no packages yet")
+		t.Fatal("there are no packages")
 	}
 	for room, imports := range there {
 		if want, ok := drawn[room]; !ok || want != imports {
@@ -641,6 +664,81 @@ func TestRoomsAreAsDrawn(t *testing.T) {
 			t.Errorf("docs/rooms.md has the package %s, which is not there", room)
 		}
 	}
+}
+
+// TestOptionsAreCounted compares the table "Core and options" of docs/rooms.md with the tree: each room and file has one line there, whose
+// number is that of its lines, give or take a twentieth and thirty lines.
+func TestOptionsAreCounted(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/rooms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Core and options")
+	table, _, _ = strings.Cut(table, "\n## ")
+	lines := linesByRoom(t)
+	rows := regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \| ([\d,]+) \|`).FindAllStringSubmatch(table, -1)
+	counts := make([]int, len(rows))
+	for i, row := range rows { // a file that has a line of its own is not its room's
+		for _, name := range regexp.MustCompile(`internal/[\w/]+\.go`).FindAllString(row[2], -1) {
+			room := filepath.ToSlash(filepath.Dir(name))
+			if lines[room][name] == 0 {
+				t.Errorf("docs/rooms.md counts %s for %s, which is not there", name, row[1])
+			}
+			counts[i] += lines[room][name]
+			delete(lines[room], name)
+		}
+	}
+	for i, row := range rows {
+		rooms := []string{}
+		if strings.Contains(row[2], "the top level") {
+			rooms = append(rooms, ".")
+		}
+		for _, found := range regexp.MustCompile("`([a-z0-9/]+)`").FindAllStringSubmatch(row[2], -1) {
+			rooms = append(rooms, "internal/"+found[1])
+		}
+		for _, room := range rooms {
+			if lines[room] == nil {
+				t.Errorf("docs/rooms.md counts %s for %s, which is not there or stands in another line, too", room, row[1])
+			}
+			for _, n := range lines[room] {
+				counts[i] += n
+			}
+			delete(lines, room)
+		}
+		told, _ := strconv.Atoi(strings.ReplaceAll(row[3], ",", ""))
+		if off := told - counts[i]; max(off, -off) > counts[i]/20+30 {
+			t.Errorf("docs/rooms.md has %d lines for %s; there are %d", told, row[1], counts[i])
+		}
+	}
+	for room := range lines {
+		t.Errorf("docs/rooms.md has no line for %s among core and options", room)
+	}
+}
+
+// linesByRoom counts the lines of each file that is no test, by its folder: the top level, and the rooms.
+func linesByRoom(t *testing.T) map[string]map[string]int {
+	t.Helper()
+	lines := map[string]map[string]int{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if path = filepath.ToSlash(path); err == nil && entry.IsDir() && path != "." && path != "internal" && !strings.HasPrefix(path, "internal/") {
+			return filepath.SkipDir
+		}
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		room := filepath.ToSlash(filepath.Dir(path))
+		if lines[room] == nil {
+			lines[room] = map[string]int{}
+		}
+		lines[room][path] = strings.Count(string(text), "\n")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
 }
 
 // TestEssays sees that each package has one essay (`go doc` prints it), above one package clause, and that a file which a comment names is
@@ -668,6 +766,9 @@ func TestEssays(t *testing.T) {
 			if !strings.HasPrefix(text, "Package "+file.Name.Name+" ") {
 				t.Errorf("%s: the essay does not begin with Package %s", path, file.Name.Name)
 			}
+			if second(file) && path != filepath.Join("internal", "store", "store.go") { // whose file tells the bytes
+				t.Errorf("%s has two essays, one above the package clause and one below: the package's belongs in doc.go", path)
+			}
 		}
 		for _, comment := range file.Comments {
 			for _, name := range named.FindAllString(comment.Text(), -1) {
@@ -684,6 +785,151 @@ func TestEssays(t *testing.T) {
 	for dir, files := range essays {
 		if files = slices.DeleteFunc(files, func(file string) bool { return file == "" }); len(files) != 1 {
 			t.Errorf("%s has %d essays above its package clauses: %v", dir, len(files), files)
+		}
+	}
+}
+
+// second says that a file has an essay of its own behind the package clause.
+func second(file *ast.File) bool {
+	return slices.ContainsFunc(file.Comments, func(g *ast.CommentGroup) bool {
+		return g.Pos() > file.Name.Pos() && strings.HasPrefix(g.Text(), "This file ")
+	})
+}
+
+// foreignNames are names in comments that are nobody's here: Kubernetes' functions, fields of its documents, others' programs.
+var foreignNames = strings.Fields(`AllowUnsafeMalformedObjectDeletion DevTools MultiWriter NamespacedPod NewListener RbacAuthorization
+	PodProxyOptions DeploymentStrategyType TestManager ReturnDeletedObject ServeMux SetDefaults_Type SpecialDefaultResourcePrefixes ValidateEndpoints ValidatePersistentVolumeSpec
+	ValidatePodEphemeralContainersUpdate ValidatePodResize ValidatePodSpec ValidatePodTemplateSpec ValidatePodUpdate ValidateService
+	ValidateX WarningsOnCreate WarningsOnUpdate WatchdogSec gRPC iSCSI listMapKey listType mapType matchCondition messageExpressions paramKinds
+	rbacAuthorization readTheLogFrom structType tokenRequest validateVolumeSource validateX`)
+
+// TestEssaysNameWhatIsThere: a name of several words in a comment (fillLocked, ErrDamaged) is one of Go's or of Kubernetes' that our code or
+// its tests know, [Name] and [Type.Method] are declared in the package, and so is what docs/rooms.md finds worth finding in a room.
+func TestEssaysNameWhatIsThere(t *testing.T) {
+	t.Parallel()
+	source := readNames(t)
+	camel := regexp.MustCompile(`\b[A-Za-z][a-z0-9]*(?:[A-Z][a-z0-9]+)+\w*\b|\b[a-z]+[A-Z]\w*\b`)
+	link := regexp.MustCompile(`(?m)^(?:[^\t\n].*?)?[\s(]\[([A-Z]\w*(?:\.[A-Z]\w*)?)\](?:[^(]|$)`)
+	for _, c := range source.comments {
+		for _, name := range camel.FindAllString(c.text, -1) {
+			one, many := strings.CutSuffix(name, "s")
+			if !source.known[name] && !(many && (source.known[one] || source.known[strings.TrimSuffix(one, "ie")+"y"])) && !slices.Contains(foreignNames, name) {
+				t.Errorf("%s: a comment names %s, which nothing is called", c.path, name)
+			}
+		}
+		for _, found := range link.FindAllStringSubmatch(c.text, -1) {
+			if !source.declared[filepath.ToSlash(filepath.Dir(c.path))][found[1]] {
+				t.Errorf("%s: a comment links to [%s], which the package does not have", c.path, found[1])
+			}
+		}
+	}
+	text, err := os.ReadFile("docs/rooms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z/]+) \|[^|]*\|([^|]*)\|[a-z/, ]*\|$`).FindAllStringSubmatch(string(text), -1) {
+		for _, found := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(row[2], -1) {
+			if there := source.declared["internal/"+row[1]]; !there[found[1]] && !there["."+found[1]] {
+				t.Errorf("docs/rooms.md finds %s worth finding in %s, which does not have it", found[1], row[1])
+			}
+		}
+	}
+}
+
+// goNames are the names in the Go code below this folder.
+type goNames struct {
+	known    map[string]bool            // identifiers, and words in strings
+	declared map[string]map[string]bool // by folder: what is declared at the top of a file that is no test; Type.Method and .Method for methods
+	comments []struct{ path, text string }
+}
+
+func readNames(t *testing.T) goNames {
+	t.Helper()
+	names := goNames{known: map[string]bool{}, declared: map[string]map[string]bool{}}
+	word := regexp.MustCompile(`[A-Za-z_]\w*`)
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".txtar", ".json", ".yaml", ".js"}, filepath.Ext(path)) {
+			return err
+		}
+		if filepath.Ext(path) != ".go" {
+			text, err := os.ReadFile(path)
+			for _, w := range word.FindAllString(string(text), -1) {
+				names.known[w] = true
+			}
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				names.known[n.Name] = true
+			case *ast.BasicLit:
+				for _, w := range word.FindAllString(n.Value, -1) {
+					names.known[w] = true
+				}
+			}
+			return true
+		})
+		if !strings.HasSuffix(path, "_test.go") {
+			names.declare(path, file)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// declare notes what a file declares, and its comments.
+func (n *goNames) declare(path string, file *ast.File) {
+	for _, group := range file.Comments {
+		n.comments = append(n.comments, struct{ path, text string }{path, group.Text()})
+	}
+	dir := filepath.ToSlash(filepath.Dir(path))
+	if n.declared[dir] == nil {
+		n.declared[dir] = map[string]bool{}
+	}
+	note := n.declared[dir]
+	for _, decl := range file.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			note[receiver(decl)+decl.Name.Name] = true
+			note["."+decl.Name.Name] = decl.Recv != nil || note["."+decl.Name.Name]
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					note[spec.Name.Name] = true
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						note[name.Name] = true
+					}
+				}
+			}
+		}
+	}
+}
+
+// receiver is "Type." for a method, "" for a function.
+func receiver(decl *ast.FuncDecl) string {
+	if decl.Recv == nil {
+		return ""
+	}
+	of := decl.Recv.List[0].Type
+	for {
+		switch inner := of.(type) {
+		case *ast.StarExpr:
+			of = inner.X
+		case *ast.IndexExpr:
+			of = inner.X
+		case *ast.Ident:
+			return inner.Name + "."
+		default:
+			return ""
 		}
 	}
 }
@@ -720,6 +966,54 @@ func ourImports(t *testing.T) map[string]string {
 		imports[room] = strings.Join(slices.Compact(list)[1:], ", ")
 	}
 	return imports
+}
+
+// TestProseIsNarrow: no line of a document's prose has more than 160 characters. Blocks and tables are as wide as they have to be.
+func TestProseIsNarrow(t *testing.T) {
+	t.Parallel()
+	for _, doc := range chapters(t) {
+		fenced := false
+		for i, line := range strings.Split(doc.text, "\n") {
+			if strings.HasPrefix(line, "```") {
+				fenced = !fenced
+			}
+			if n := utf8.RuneCountInString(line); n > 160 && !fenced && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s:%d has %d characters", doc.name, i+1, n)
+			}
+		}
+	}
+}
+
+// privateWords are what only the people who wrote this would know, and what the field says.
+var privateWords = []struct{ pattern, say string }{
+	{`accompan(y|ies)`, "what a write takes along"},
+	{`founders?`, "initializer"},
+	{`general machine`, "general algorithm"},
+	{`hearsay`, "what other servers have told"},
+	{`keepers?`, "leader"},
+	{`loans?`, "yield: the scheduler's levels lend and borrow"},
+	{`oddit(y|ies)`, "warning"},
+	{`rehears\w+`, "preflight"},
+	{`short(er)? ways?`, "fast path"},
+}
+
+// TestWordsAreTheFields holds comments of our code and documents against the list.
+func TestWordsAreTheFields(t *testing.T) {
+	t.Parallel()
+	texts := map[string]string{}
+	for _, doc := range chapters(t) {
+		texts[doc.name] = doc.text
+	}
+	for _, c := range readNames(t).comments {
+		texts[c.path] += c.text + "\n"
+	}
+	for name, text := range texts {
+		for _, word := range privateWords {
+			if found := regexp.MustCompile(`(?i)\b` + word.pattern + `\b`).FindString(text); found != "" {
+				t.Errorf("%s: %q is a word of our own; the field says %s", name, found, word.say)
+			}
+		}
+	}
 }
 
 func TestReadmeIsForFiveMinutes(t *testing.T) {

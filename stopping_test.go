@@ -3,9 +3,11 @@ package main
 // This file: stopping has a bound, whatever hangs in a server. That the process ends, too, is tested on real ones in testdata/etcd.
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/drain"
+	"apilet/internal/health"
 )
 
 // stopInTime stops a server. Nothing of it may wait without a bound.
@@ -206,5 +209,41 @@ func TestServerThatLeavesServesOn(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A server that serves proves its life, on each kind of address; one whose listener is closed does not.
+func TestProofOfLife(t *testing.T) {
+	t.Parallel()
+	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::1]:0"} {
+		if probe, err := net.Listen("tcp", listen); err != nil {
+			t.Log(err)
+			continue
+		} else {
+			probe.Close()
+		}
+		s := startTest(t, func(c *config) {
+			c.Listen, c.CertDir = listen, filepath.Join(t.TempDir(), "certs")
+			c.Auth.Anonymous = false // a 401 is an answer
+		})
+		for range 2 {
+			if err := s.alive(t.Context()); err != nil {
+				t.Error(listen, err)
+			}
+		}
+		s.halt()
+		if err := s.alive(t.Context()); err == nil {
+			t.Error(listen, "a server that has stopped proves its life")
+		}
+	}
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, and answers nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := health.NewProbe(mute.Addr().(*net.TCPAddr).AddrPort(), false).Ask(ctx, "/livez"); err == nil {
+		t.Error("a server that answers nothing proves its life")
 	}
 }

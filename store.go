@@ -58,21 +58,37 @@ func (s *server) openStore() (err error) {
 		Outcome: s.troubles.TellWriting,
 		Fatal:   s.diskLost,
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
-		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
-	}
-	if s.cluster == nil {
-		s.st, err = store.Open(c.Data, options)
-		return err
-	}
-	tell := options.Damaged
-	options.Replica, options.Damaged = s.cluster.Replica(), func(place string) {
-		tell(place)
-		s.cluster.Damaged(place)
+		Replica: s.cluster.Replica(),
+		Damaged: func(place string) {
+			s.log.Error().Str("place", place).Msg("the data file is damaged")
+			s.cluster.Damaged(place)
+		},
 	}
 	if s.st, err = store.Open(c.Data, options); err != nil {
 		return err
 	}
 	return s.cluster.Start(c.starting, s.st)
+}
+
+// A backing is what holds the objects, as health checks ask for it: the file, or the cluster that a replica follows.
+type backing struct {
+	check, seen func() error // seen is check for those who may not wait: how it was when /readyz last looked at it
+	quota       func() error // whether there is room for what is written
+	told        []string     // checks of /readyz that nobody else tells the log of
+}
+
+func (s *server) backing() backing {
+	if s.cluster == nil {
+		return backing{check: s.st.Writable, seen: s.st.Writable, quota: s.st.WithinQuota}
+	}
+	return backing{check: s.cluster.Check, seen: s.clusterSeen, quota: s.cluster.WithinQuota, told: []string{"quota", "etcd"}}
+}
+
+func (s *server) clusterSeen() error {
+	if !s.cluster.State().Reachable {
+		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
+	}
+	return nil
 }
 
 // diskLost ends the process after an error of the disk: after a failed sync nobody knows what is there, and the next start reads it.
@@ -83,7 +99,7 @@ func (s *server) diskLost(err error) {
 
 // giveUp closes what a start that has failed had opened. A replica that is damaged is not used again: etcd has everything that was in it.
 func (s *server) giveUp(err error) error {
-	if s.cluster != nil && s.st != nil && errors.Is(err, store.ErrDamaged) {
+	if s.st != nil && errors.Is(err, store.ErrDamaged) {
 		s.st.Distrust()
 	}
 	return errors.Join(err, s.closeStore())
@@ -95,9 +111,7 @@ func (c *config) replicaFailed(err error) bool {
 }
 
 func (s *server) closeStore() (err error) {
-	if s.cluster != nil {
-		err = s.cluster.Close()
-	}
+	err = s.cluster.Close()
 	if s.st != nil {
 		err = errors.Join(err, s.st.Close())
 	}
@@ -106,11 +120,6 @@ func (s *server) closeStore() (err error) {
 
 // lead runs work while this server is the one to do it: always, unless there are others on the same cluster.
 func (s *server) lead(ctx context.Context, work func(context.Context)) {
-	if s.cluster == nil {
-		s.leads.Store(true)
-		work(ctx)
-		return
-	}
 	s.cluster.Lead(ctx, func(ctx context.Context) {
 		s.leads.Store(true)
 		defer s.leads.Store(false)

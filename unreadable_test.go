@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -97,7 +98,7 @@ func appendVarint64(to []byte, n uint64) []byte {
 func definitionWith(t testing.TB, more []byte) string {
 	t.Helper()
 	var crd apiextensionsv1.CustomResourceDefinition
-	if err := json.Unmarshal([]byte(simpleDefinition(t, "Deep", "example.org", `{type: object}`, "")), &crd); err != nil {
+	if err := json.Unmarshal([]byte(kubetest.SimpleDefinition(t, "Deep", "example.org", `{type: object}`, "")), &crd); err != nil {
 		t.Fatal(err)
 	}
 	crd.Spec.Versions = nil
@@ -119,7 +120,7 @@ func widget(name, more string) string {
 }
 
 func (s *testServer) defineWidgets() {
-	s.want(201, "POST", definitionsPath, simpleDefinition(s.t, "Widget", "example.org",
+	s.want(201, "POST", definitionsPath, kubetest.SimpleDefinition(s.t, "Widget", "example.org",
 		`{type: object, x-kubernetes-preserve-unknown-fields: true}`, ", subresources: {status: {}}"))
 }
 
@@ -147,18 +148,18 @@ func TestNothingIsStoredThatCannotBeReadBack(t *testing.T) {
 		"before year 0":    {"POST", rolesPath, strings.ReplaceAll(lateRole, lateTime, early), "", `422 `},
 		"PUT":              {"PUT", rolesPath + "/r", `{` + lateMeta(rbac, "r", "") + `}`, "", `422 `},
 		"merge patch":      {"PATCH", rolesPath + "/r", `{"metadata":{` + fmt.Sprintf(lateEntry, rbac) + `}}`, asMergePatch, `422 `},
-		"strategic patch":  {"PATCH", rolesPath + "/r", `{"metadata":{` + fmt.Sprintf(lateEntry, rbac) + `}}`, strategic, `422 `},
+		"strategic patch":  {"PATCH", rolesPath + "/r", `{"metadata":{` + fmt.Sprintf(lateEntry, rbac) + `}}`, asStrategic, `422 `},
 		"JSON patch":       {"PATCH", rolesPath + "/r", entryOf, jsonPatch, `422 `},
 		"lease":            {"POST", leasesPath, `{"metadata":{"name":"late"},"spec":{"renewTime":"` + lateMicro + `"}}`, "", `422 Invalid Lease.coordination.k8s.io "late" is invalid: spec.renewTime: `},
-		"apply":            {"PATCH", leasesPath + "/l?fieldManager=m", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"renewTime":"` + lateMicro + `"}}`, serverApply, `422 `},
-		"apply, new":       {"PATCH", leasesPath + "/n?fieldManager=m", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"n"},"spec":{"renewTime":"` + lateMicro + `"}}`, serverApply, `422 `},
+		"apply":            {"PATCH", leasesPath + "/l?fieldManager=m", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"l"},"spec":{"renewTime":"` + lateMicro + `"}}`, asApply, `422 `},
+		"apply, new":       {"PATCH", leasesPath + "/n?fieldManager=m", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"n"},"spec":{"renewTime":"` + lateMicro + `"}}`, asApply, `422 `},
 		"event":            {"POST", "/api/v1/namespaces/default/events", `{"metadata":{"name":"late"},"involvedObject":{"namespace":"default"},"firstTimestamp":"` + lateTime + `"}`, "", `422 `},
 		"new event":        {"POST", "/apis/events.k8s.io/v1/namespaces/default/events", `{"metadata":{"name":"late"},"regarding":{"namespace":"default"},"action":"a","reason":"r","type":"Normal","reportingController":"x.io/a","reportingInstance":"i","eventTime":"` + lateMicro + `"}`, "", `422 `},
 		"status":           {"PATCH", "/api/v1/namespaces/default/status", `{"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"` + lateTime + `"}]}}`, asMergePatch, `422 `},
 		"deep":             {"POST", widgets, widget("deep", `,"spec":`+nested(9998)), "", `422 Invalid Widget.example.org "deep" is invalid: <nil>: Invalid value: has too many fields nested too deep`},
 		"deep, unowned":    {"POST", widgets, widget("deep", `,"spec":`+strings.Repeat("[", 9998)+strings.Repeat("]", 9998)), "", `422 Invalid Widget.example.org "deep" is invalid: spec[0][0][0][0][0][0][0]...: Invalid value: is nested 9999 levels deep`},
 		"deep status":      {"PATCH", widgets + "/w/status", `{"status":` + nested(9998) + `}`, asMergePatch, `422 `},
-		"deep apply":       {"PATCH", widgets + "/w?fieldManager=m", widget("w", `,"spec":`+nested(9990)), serverApply, `4`},
+		"deep apply":       {"PATCH", widgets + "/w?fieldManager=m", widget("w", `,"spec":`+nested(9990)), asApply, `4`},
 		"deep definition":  {"POST", definitionsPath, definitionWith(t, nestedField(28, 12_000)), asProto, `400 BadRequest CustomResourceDefinition in version "v1" cannot be handled as a CustomResourceDefinition: exceeded max depth`},
 		"less deep":        {"POST", definitionsPath, definitionWith(t, nestedField(28, 9_990)), asProto, `422 `},
 		"deeper":           {"POST", definitionsPath, definitionWith(t, nestedField(28, 400_000)), asProto, `400 `},
@@ -277,7 +278,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	}
 	s := startTest(t, onFile(path))
 	const shop = "/api/v1/namespaces/shop/"
-	eventually(t, "all are found", func() bool { return s.lost.Count() == len(poisoned) })
+	apitest.WaitFor(t, "all are found", func() bool { return s.lost.Count() == len(poisoned) })
 	checkToldOnce(t, s, poisoned)
 	checkSoundAreServed(t, s)
 
@@ -319,11 +320,11 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	for _, name := range []string{"other", "late", "shop"} { // two cannot be read, the last cannot be read, the other holds what cannot be
 		s.want(200, "DELETE", "/api/v1/namespaces/"+name, "")
 	}
-	eventually(t, "all are gone", func() bool { return s.lost.Count() == 0 && s.send("GET", "/readyz", "").code == 200 })
-	eventually(t, "the namespaces are gone", func() bool {
+	apitest.WaitFor(t, "all are gone", func() bool { return s.lost.Count() == 0 && s.send("GET", "/readyz", "").code == 200 })
+	apitest.WaitFor(t, "the namespaces are gone", func() bool {
 		return strings.HasPrefix(s.want(200, "GET", "/api/v1/namespaces", "").names(), "default kube-")
 	})
-	eventually(t, "the definitions are gone", func() bool { return s.want(200, "GET", definitionsPath, "").names() == "gadgets.example.com" })
+	apitest.WaitFor(t, "the definitions are gone", func() bool { return s.want(200, "GET", definitionsPath, "").names() == "gadgets.example.com" })
 	s.restart()
 	s.halt()
 	told.Reset()
@@ -479,5 +480,5 @@ func TestDeletedBindingStopsGrantingBesideARoleThatCannotBeRead(t *testing.T) {
 	const root, bob, maps = "Authorization: Bearer root-token", "Authorization: Bearer bob-token", "/api/v1/namespaces/shop/configmaps"
 	s.want(200, "GET", maps+"/sound", "", bob)
 	s.want(200, "DELETE", "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings/sound", "", root)
-	eventually(t, "bob may no longer", func() bool { return s.send("GET", maps+"/sound", "", bob).code == 403 })
+	apitest.WaitFor(t, "bob may no longer", func() bool { return s.send("GET", maps+"/sound", "", bob).code == 403 })
 }

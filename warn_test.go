@@ -16,6 +16,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -177,7 +178,7 @@ func TestWarningsAreSentOnceAndInOrder(t *testing.T) {
 	}
 }
 
-func TestWarningsAreCutAtSmallLimits(t *testing.T) { // 46
+func TestWarningsAreCutAtSmallLimits(t *testing.T) {
 	t.Parallel()
 	set := &warningSet{header: http.Header{}, limits: warningLimits{total: 25, each: 5}, seen: map[string]bool{}}
 	step := func(text string, want ...string) {
@@ -240,7 +241,7 @@ func TestWarningsAreCutAtKubernetesLimits(t *testing.T) {
 	}
 }
 
-func TestWarningsMayComeInParallel(t *testing.T) { // 53
+func TestWarningsMayComeInParallel(t *testing.T) {
 	t.Parallel()
 	header := http.Header{}
 	ctx := warningContext(t.Context(), header)
@@ -258,7 +259,7 @@ func TestWarningsMayComeInParallel(t *testing.T) { // 53
 	}
 }
 
-func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
+func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(warningContext(r.Context(), w.Header()), request.Key{}, "below")
@@ -377,7 +378,7 @@ func TestWarningsOverHTTP(t *testing.T) {
 	thing := func(name, finalizer string) string {
 		return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":"%s","finalizers":["%s"]}}`, name, finalizer)
 	}
-	s.want(201, "POST", definitionsPath, simpleDefinition(t, "Thing", "example.com", "{type: object, x-kubernetes-preserve-unknown-fields: true}", ""))
+	s.want(201, "POST", definitionsPath, kubetest.SimpleDefinition(t, "Thing", "example.com", "{type: object, x-kubernetes-preserve-unknown-fields: true}", ""))
 	for _, c := range []struct {
 		title, method, path, body string
 		code                      int
@@ -434,7 +435,7 @@ func TestDeprecationWarningsOfDefinitionsAreJudged(t *testing.T) {
 		"78 a line break":       {"true", `"a\nb"`, "must only contain printable UTF-8 characters; non-printable character found at index 1"},
 	} {
 		more := ", deprecated: " + c.deprecated + ", deprecationWarning: " + c.text
-		a := s.want(422, "POST", definitionsPath, simpleDefinition(t, "Thing", "example.com", "{type: object}", more))
+		a := s.want(422, "POST", definitionsPath, kubetest.SimpleDefinition(t, "Thing", "example.com", "{type: object}", more))
 		if cause := a.get("details.causes.0"); cause.Get("field").String() != "spec.versions[0].deprecationWarning" || !strings.HasSuffix(cause.Get("message").String(), c.want) {
 			t.Errorf("%s: got %s", title, a.body)
 		}

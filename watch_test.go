@@ -1,19 +1,16 @@
 package main
 
-// This file tests WATCH from outside. A watcher reads frames in the background; want compares the next ones with lines like "ADDED a".
-// That nothing comes is never waited for: a marker object is written, and has to be the next event.
+// This file tests of WATCH what only somebody inside can bring about: bookmarks and compactions at a given moment. A watcher reads frames in the
+// background; want compares the next ones with lines like "ADDED a". What else a watch shows is tested from outside, in internal/e2e.
 
 import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +18,9 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
+	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // A frame is one event of a stream.
@@ -75,12 +74,6 @@ func (s *testServer) watch(path string, headers ...string) *watcher {
 	go func() { // until the stream ends or is cancelled
 		defer close(w.frames)
 		defer response.Body.Close()
-		if strings.HasPrefix(w.header.Get("Content-Type"), string(scheme.ProtobufFormat)) {
-			if err := readFrames(response.Body, func(f frame) { w.frames <- f }); err != io.EOF && ctx.Err() == nil {
-				w.t.Error(err)
-			}
-			return
-		}
 		lines := bufio.NewReader(response.Body)
 		for {
 			line, err := lines.ReadString('\n')
@@ -127,222 +120,29 @@ func (w *watcher) end() {
 	}
 }
 
-// follow opens a watch of p1's ConfigMaps.
-func (s *listScene) follow(query string, headers ...string) *watcher {
-	s.t.Helper()
-	return s.watch(s.p1+"?watch=1&"+s.fillIn(query), headers...)
-}
-
 var initial = []string{"ADDED a", "ADDED b", "ADDED c", "ADDED d", "ADDED e"}
 
-// marker writes an object that must be the next event of every given watcher: whatever came before it has been seen.
-func (s *listScene) marker(t *testing.T, watchers ...*watcher) {
-	t.Helper()
+// marker writes an object and deletes it, which the watchers have to see next.
+func (s *testServer) marker(path string, watchers ...*watcher) {
+	s.t.Helper()
 	name := "m" + strconv.FormatInt(s.st.Revision(), 10)
-	s.want(201, "POST", s.p1, labelled(name, "y"))
+	s.want(201, "POST", path, configMap(name))
 	for _, w := range watchers {
 		w.want("ADDED " + name)
 	}
-	s.want(200, "DELETE", s.p1+"/"+name, "")
+	s.want(200, "DELETE", path+"/"+name, "")
 	for _, w := range watchers {
 		w.want("DELETED " + name)
 	}
 }
 
-// ---- Where a watch starts ----
-
-func TestWatchStarts(t *testing.T) { // 72 to 83
+func TestBookmarksFollowOtherResources(t *testing.T) {
 	t.Parallel()
-	const sendInitial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&"
-	all := append([]string{}, initial...)
-	bookmarked := append(append([]string{}, initial...), "BOOKMARK end")
-	for _, c := range []struct {
-		title, query string
-		want         []string
-		ends         bool
-	}{
-		{"72 behind a revision", "resourceVersion=r(c)", []string{"ADDED d", "ADDED e"}, false},
-		{"73 revision unset", "", all, false},
-		{"73 revision 0", "resourceVersion=0", all, false},
-		{"74 bookmarks", "allowWatchBookmarks=true", bookmarked, false},
-		{"75 initial events", sendInitial + "allowWatchBookmarks=true", bookmarked, false},
-		{"75 initial events, no bookmarks", sendInitial, all, false},
-		{"76 initial events behind a revision", sendInitial + "allowWatchBookmarks=1&resourceVersion=r(c)", bookmarked, false},
-		{"76 initial events behind a compacted revision", sendInitial + "allowWatchBookmarks=1&resourceVersion=1", bookmarked, false},
-		{"79 no initial events", "sendInitialEvents=false&resourceVersionMatch=NotOlderThan", nil, false},
-		{"79 no initial events behind a revision", "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=r(d)", []string{"ADDED e"}, false},
-		{"80 initial events of the future", sendInitial + "resourceVersion=F", []string{"ERROR 504 Timeout"}, true},
-		{"81 too old", "resourceVersion=r(a)", []string{"ERROR 410 Expired"}, true},
-		{"82 future (kube-apiserver is silent; we say so at once)", "resourceVersion=F", []string{"ERROR 504 Timeout"}, true},
-		{"96 watch=foo", "watch=foo", all, false},
-		{"1.2 a token is ignored", "continue=bogus&resourceVersion=r(d)", []string{"ADDED e"}, false},
-	} {
-		t.Run(c.title, func(t *testing.T) {
-			s := startScene(t)
-			s.compactNow(s.rev["b"])
-			w := s.follow(c.query)
-			apitest.Expect(t, w.code, 200)
-			w.want(c.want...)
-			if c.ends {
-				w.end()
-				return
-			}
-			s.marker(t, w)
-		})
-	}
-	s := startScene(t)
-	t.Run("75 the bookmark is as new as every write before it", func(t *testing.T) {
-		rev := s.want(201, "POST", "/api/v1/namespaces/p2/configmaps", configMap("y")).rev()
-		if mark := s.follow("allowWatchBookmarks=1").want(bookmarked...); mark.rev() < rev {
-			t.Errorf("the bookmark is at %d, the last write at %d", mark.rev(), rev)
-		}
-	})
-	t.Run("77 empty collection", func(t *testing.T) {
-		w := s.watch("/api/v1/secrets?watch=1&allowWatchBookmarks=1&" + sendInitial)
-		mark := w.want("BOOKMARK end")
-		apitest.Expect(t, mark.object.Get("kind"), "Secret")
-		apitest.Expect(t, mark.rev(), s.st.Revision())
-	})
-}
-
-func TestWatchRefusals(t *testing.T) { // 78, 83
-	t.Parallel()
-	s := startScene(t)
-	const invalid = `422 Invalid ListOptions.meta.k8s.io "" is invalid: `
-	for _, c := range []briefCase{
-		{"78 no match", "sendInitialEvents=true",
-			invalid + "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"},
-		{"78 match alone", "resourceVersionMatch=NotOlderThan",
-			invalid + "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"},
-		{"78 exact", "sendInitialEvents=true&resourceVersionMatch=Exact",
-			invalid + `[resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, ` +
-				`resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]`},
-		{"83 no number (kube-apiserver: 500 without a reason)", "resourceVersion=abc",
-			`400 BadRequest resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`},
-		{"bad selector", "labelSelector=!!x", "400 BadRequest unable to parse requirement: found '!', expected: identifier"},
-		{"bad timeout", "timeoutSeconds=abc", `400 BadRequest strconv.ParseInt: parsing "abc": invalid syntax`},
-	} {
-		t.Run(c.title, func(t *testing.T) { apitest.Expect(t, s.list("watch=1&"+c.query), c.want) })
-	}
-	apitest.Expect(t, s.send("GET", s.p1+"?watch=1", "", "Accept: application/yaml").code, 406)
-	s.want(404, "GET", "/api/v1/namespaces/p1/bogus?watch=1", "")
-}
-
-// ---- What a watch shows ----
-
-func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
-	t.Parallel()
-	s := startScene(t)
-	w := s.follow("resourceVersion=r(z)")
-	t.Run("84 create, update, delete", func(t *testing.T) {
-		s.want(201, "POST", s.p1, configMap("f", "k", "1"))
-		s.want(200, "PUT", s.p1+"/f", configMap("f", "k", "2"))
-		s.want(200, "DELETE", s.p1+"/f", "")
-		added, modified, deleted := w.want("ADDED f"), w.want("MODIFIED f"), w.want("DELETED f")
-		if !(added.rev() < modified.rev() && modified.rev() < deleted.rev()) {
-			t.Errorf("revisions %d, %d, %d do not rise", added.rev(), modified.rev(), deleted.rev())
-		}
-		apitest.Expect(t, deleted.object.Get("data.k"), "2")
-		apitest.Expect(t, deleted.rev(), s.st.Revision())
-		apitest.Expect(t, added.object.Get("kind"), "ConfigMap")
-	})
-	t.Run("86 nothing changes", func(t *testing.T) {
-		rev := s.st.Revision()
-		s.want(200, "PUT", s.p1+"/a", labelled("a", "y"))
-		s.want(200, "PATCH", s.p1+"/a", "{}", "Content-Type: application/merge-patch+json")
-		s.want(201, "POST", s.p1+"?dryRun=All", configMap("dry"))
-		s.want(200, "PUT", s.p1+"/a?dryRun=All", configMap("a", "k", "dry"))
-		s.want(200, "DELETE", s.p1+"/a?dryRun=All", "")
-		apitest.Expect(t, s.st.Revision(), rev)
-		s.marker(t, w)
-	})
-	t.Run("87 finalizer", func(t *testing.T) {
-		s.want(201, "POST", s.p1, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
-		s.want(200, "DELETE", s.p1+"/fin", "")
-		s.want(200, "PATCH", s.p1+"/fin", `{"metadata":{"finalizers":null}}`, "Content-Type: application/merge-patch+json")
-		w.want("ADDED fin")
-		apitest.Expect(t, w.want("MODIFIED fin").object.Get("metadata.deletionTimestamp").Exists(), true)
-		w.want("DELETED fin")
-		s.marker(t, w)
-	})
-}
-
-func TestWatchSelectors(t *testing.T) { // 85, 89
-	t.Parallel()
-	s := startScene(t)
-	t.Run("85 an object that stops matching is deleted, as it was", func(t *testing.T) {
-		w := s.follow("resourceVersion=r(z)&labelSelector=odd%3Dy")
-		s.want(201, "POST", s.p1, labelled("f", "n"))
-		s.want(200, "PUT", s.p1+"/f", labelled("f", "y"))
-		s.want(200, "PUT", s.p1+"/f", `{"metadata":{"name":"f","labels":{"odd":"y"}},"data":{"k":"2"}}`)
-		rev := s.want(200, "PUT", s.p1+"/f", labelled("f", "n")).rev()
-		gone := w.want("ADDED f", "MODIFIED f", "DELETED f")
-		apitest.Expect(t, gone.object.Get("metadata.labels.odd"), "y")
-		apitest.Expect(t, gone.object.Get("data.k"), "2")
-		apitest.Expect(t, gone.rev(), rev)
-		s.want(200, "DELETE", s.p1+"/f", "")
-		s.marker(t, w)
-	})
-	t.Run("85 the same after a restart of the watch", func(t *testing.T) {
-		w := s.follow("resourceVersion=r(z)&labelSelector=odd%3Dy")
-		w.want("ADDED f", "MODIFIED f", "DELETED f")
-	})
-	t.Run("89 one name", func(t *testing.T) {
-		w := s.follow("resourceVersion=r(z)&fieldSelector=metadata.name%3Db")
-		s.want(200, "PUT", s.p1+"/a", configMap("a", "k", "x"))
-		s.want(200, "PUT", s.p1+"/b", configMap("b", "k", "x"))
-		w.want("MODIFIED b")
-		s.want(200, "PUT", s.p1+"/c", configMap("c", "k", "x"))
-		s.want(200, "DELETE", s.p1+"/b", "")
-		w.want("DELETED b")
-	})
-	t.Run("another namespace", func(t *testing.T) {
-		w := s.watch(fmt.Sprintf("/api/v1/configmaps?watch=1&resourceVersion=%d&fieldSelector=metadata.namespace%%3Dp2", s.st.Revision()))
-		s.want(201, "POST", s.p1, configMap("here"))
-		s.want(201, "POST", "/api/v1/namespaces/p2/configmaps", configMap("there"))
-		w.want("ADDED there")
-	})
-}
-
-func TestWatchForms(t *testing.T) { // 92, 96
-	t.Parallel()
-	s := startScene(t)
-	t.Run("92 table", func(t *testing.T) {
-		w := s.follow("resourceVersion=r(c)", asTable)
-		first, second := w.want("ADDED d"), w.want("ADDED e")
-		apitest.Expect(t, first.object.Get("kind"), "Table")
-		apitest.Expect(t, first.object.Get("columnDefinitions.#"), 3)
-		apitest.Expect(t, second.object.Get("columnDefinitions").Raw, "null")
-		apitest.Expect(t, second.object.Get("rows.#"), 1)
-	})
-	t.Run("metadata alone", func(t *testing.T) {
-		for _, form := range []string{asPartial, strings.Replace(asPartial, "List", "", 1)} {
-			f := s.follow("resourceVersion=r(d)", form).want("ADDED e")
-			apitest.Expect(t, f.object.Get("kind"), "PartialObjectMetadata")
-			apitest.Expect(t, f.object.Get("data").Exists(), false)
-		}
-	})
-	t.Run("81 an error is a Status in every form", func(t *testing.T) {
-		apitest.Expect(t, s.follow("resourceVersion=F", asTable).want("ERROR 504 Timeout").object.Get("kind"), "Status")
-	})
-	t.Run("96 the old path", func(t *testing.T) {
-		s.watch("/api/v1/watch/namespaces/p1/configmaps").want(initial...)
-	})
-	t.Run("96 bare watch", func(t *testing.T) { s.watch(s.p1 + "?watch").want(initial...) })
-	t.Run("96 no watch", func(t *testing.T) {
-		for _, query := range []string{"watch=0", "watch=false", "watch=FALSE"} {
-			apitest.Expect(t, s.list(query), "a b c d e @now")
-		}
-	})
-}
-
-// ---- Bookmarks and the end ----
-
-func TestBookmarksFollowOtherResources(t *testing.T) { // 90, 91
-	t.Parallel()
-	s := startScene(t)
+	s := startTest(t)
 	s.rd.bookmarks = 30 * time.Millisecond
-	plain, marked := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)&allowWatchBookmarks=true")
+	path := s.namespace("p1")
+	from := fmt.Sprintf("%s?watch=1&resourceVersion=%d", path, s.st.Revision())
+	plain, marked := s.watch(from), s.watch(from+"&allowWatchBookmarks=true")
 	rev := s.want(201, "POST", "/api/v1/namespaces/p1/secrets", `{"metadata":{"name":"s"}}`).rev()
 	for {
 		mark := marked.want("BOOKMARK")
@@ -353,112 +153,46 @@ func TestBookmarksFollowOtherResources(t *testing.T) { // 90, 91
 			break
 		}
 	}
-	s.want(201, "POST", s.p1, configMap("x"))
+	s.want(201, "POST", path, configMap("x"))
 	plain.want("ADDED x")
 }
 
-func TestBookmarkBeforeTheDeadline(t *testing.T) { // 90
-	t.Parallel()
-	s := startScene(t)
-	w := s.follow("resourceVersion=r(z)&allowWatchBookmarks=true&timeoutSeconds=8") // of which a busy machine may take most to begin
-	w.want("BOOKMARK")
-	w.end()
-}
-
-func TestWatchEnds(t *testing.T) { // 72, 97
-	t.Parallel()
-	s := startScene(t)
-	begin := time.Now()
-	w := s.follow("resourceVersion=r(z)&timeoutSeconds=1")
-	w.end()
-	if took := time.Since(begin); took < 900*time.Millisecond || took > tooLong {
-		t.Errorf("timeoutSeconds=1 took %v", took)
-	}
-	s.follow("resourceVersion=r(z)&timeoutSeconds=-1").end()
-	plain, marked := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)&allowWatchBookmarks=true")
-	begin = time.Now()
-	s.halt()
-	plain.end()
-	marked.want("BOOKMARK") // kube-apiserver sends none; with it clients resume at the newest revision
-	marked.end()
-	if took := time.Since(begin); took > tooLong {
-		t.Errorf("stopping took %v", took)
-	}
-}
-
-// TestStoppingServerTakesNoWatch: one that ended as it began would have client-go list everything anew; after a 429 it resumes.
 func TestStoppingServerTakesNoWatch(t *testing.T) {
 	t.Parallel()
-	s := startScene(t)
+	s := startTest(t)
 	stopping := make(chan struct{})
 	close(stopping)
 	s.rd.shuttingDown = stopping
-	a := s.want(429, "GET", s.p1+"?watch=1&resourceVersion=r(z)", "")
+	a := s.want(429, "GET", "/api/v1/configmaps?watch=1", "")
 	if got := a.header.Get("Retry-After"); got != "1" {
 		t.Errorf("Retry-After is %q", got)
 	}
 }
 
-func TestWatchResumesAfterRestart(t *testing.T) { // 93
-	t.Parallel()
-	s := startScene(t, onFile(filepath.Join(t.TempDir(), "a.db")))
-	s.want(200, "PUT", s.p1+"/a", labelled("a", "n"))
-	s.restart()
-	s.follow("resourceVersion=r(c)").want("ADDED d", "ADDED e", "MODIFIED a")
-	f := s.follow("resourceVersion=r(c)&labelSelector=odd%3Dy").want("ADDED e", "DELETED a")
-	apitest.Expect(t, f.object.Get("metadata.labels.odd"), "y")
-}
-
-// TestCompactionOvertakesAWatch: a watch that has seen everything goes on, one that begins below the mark is told. (95)
 func TestCompactionOvertakesAWatch(t *testing.T) {
 	t.Parallel()
-	s := startScene(t)
-	awake := s.follow("resourceVersion=r(z)")
+	s := startTest(t)
+	path := s.namespace("p1")
+	s.rest()
+	from := fmt.Sprintf("%s?watch=1&resourceVersion=%d", path, s.st.Revision())
+	awake := s.watch(from)
 	for range 3 {
-		s.marker(t, awake)
+		s.marker(path, awake)
 		s.compactNow(s.st.Revision())
 	}
-	s.marker(t, awake)
-	w := s.follow("resourceVersion=r(z)")
+	s.marker(path, awake)
+	w := s.watch(from)
 	w.want("ERROR 410 Expired")
 	w.end()
 }
 
-// TestSlowReaderLosesNothing: a client that does not read is behind, no more: the events wait on the disk, and the server's memory
-// does not grow with them. (94)
-func TestSlowReaderLosesNothing(t *testing.T) {
-	t.Parallel()
-	s := startScene(t)
-	conn := s.dial()
-	defer conn.Close()
-	fmt.Fprintf(conn, "GET %s?watch=1&resourceVersion=%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", s.p1, s.rev["z"])
-	const writes = 200
-	payload := strings.Repeat("x", 100_000) // 20 MB in all: more than sockets and the ring of newest events hold
-	for i := range writes {
-		s.want(201, "POST", s.p1, configMap(fmt.Sprintf("big%03d", i), "k", payload))
-	}
-	conn.SetDeadline(time.Now().Add(apitest.Patience))
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(response.Body)
-	for i := range writes {
-		line, err := lines.ReadString('\n')
-		if name := gjson.Get(line, "object.metadata.name").String(); err != nil || name != fmt.Sprintf("big%03d", i) {
-			t.Fatalf("event %d is %q, %v", i, name, err)
-		}
-	}
-}
-
-// TestWatcherThatGoesAwayIsLetGo counts goroutines: those of watches whose clients are gone must end.
 func TestWatcherThatGoesAwayIsLetGo(t *testing.T) {
-	s := startScene(t)
-	running := func() float64 { return metricSum(s.testServer, "apiserver_longrunning_requests{") }
+	s := startTest(t)
+	running := func() float64 { return metricSum(s, "apiserver_longrunning_requests{") }
 	before := runtime.NumGoroutine()
 	var watchers []*watcher
 	for range 20 {
-		watchers = append(watchers, s.follow("resourceVersion=r(z)"))
+		watchers = append(watchers, s.watch("/api/v1/configmaps?watch=1"))
 	}
 	apitest.Expect(t, running(), 20)
 	for _, w := range watchers {
@@ -467,7 +201,7 @@ func TestWatcherThatGoesAwayIsLetGo(t *testing.T) {
 	apitest.WaitFor(t, "the watches to end", func() bool { return running() == 0 && runtime.NumGoroutine() < before+20 })
 }
 
-// metricSum adds the series of /metrics that begin with prefix.
+// metricSum adds up the series of /metrics that begin so.
 func metricSum(s *testServer, prefix string) (sum float64) {
 	a, _ := s.try("GET", "/metrics", "")
 	for line := range strings.Lines(string(a.body)) {
@@ -479,42 +213,33 @@ func metricSum(s *testServer, prefix string) (sum float64) {
 	return sum
 }
 
-// TestTwoWatchersSeeEverythingOnce (88)
-func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
+// Watchers share what was encoded for the first of them, and never what another view made of it.
+func TestSealedEventsAreShared(t *testing.T) {
 	t.Parallel()
-	s := startScene(t)
-	one, two := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)")
-	const writers, each = 5, 200
-	var group sync.WaitGroup
-	for w := range writers {
-		group.Go(func() {
-			for i := range each {
-				s.want(201, "POST", s.p1, configMap(fmt.Sprintf("w%d-%d", w, i)))
-			}
-		})
-	}
-	group.Wait()
-	var revs []int64
-	for i := range writers * each {
-		a, b := one.next(), two.next()
-		if a.rev() != b.rev() || a.kind != "ADDED" || i > 0 && a.rev() <= revs[i-1] {
-			t.Fatalf("event %d: %v at %d, %v at %d", i, a, a.rev(), b, b.rev())
+	var log sealedLog
+	configMaps, pods := scheme.NewRegistry().Lookup("", "v1", "configmaps"), scheme.NewRegistry().Lookup("", "v1", "pods")
+	v := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat}}
+	rec := &store.Record{Rev: 5, JSON: []byte(`{}`)}
+	log.remember(v, rec, []byte("sealed"))
+	apitest.Expect(t, string(log.find(v, rec)), "sealed")
+	partial := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat, As: "PartialObjectMetadata", Version: "v1"}}
+	for name, found := range map[string][]byte{"another form": log.find(partial, rec), "another type": log.find(&response.View{Res: pods, Media: v.Media}, rec),
+		"another object": log.find(v, &store.Record{Rev: 5, JSON: []byte(`{}`)}), "another revision": log.find(v, &store.Record{Rev: 6, JSON: rec.JSON})} {
+		if found != nil {
+			t.Errorf("%s: found %q", name, found)
 		}
-		revs = append(revs, a.rev())
 	}
-	s.marker(t, one, two)
-	for _, i := range []int{0, 1, 499, 998} { // resumed anywhere, a watch goes on with the next event
-		w := s.follow("resourceVersion=" + strconv.FormatInt(revs[i], 10))
-		apitest.Expect(t, w.next().rev(), revs[i+1])
-		w.close()
-	}
+	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: make([]byte, response.SealedMost+1)}, []byte("large"))
+	apitest.Expect(t, string(log.find(v, rec)), "sealed")
+	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: []byte(`{}`)}, []byte("next"))
+	apitest.Expect(t, log.find(v, rec) == nil, true)
 }
 
-// TestHeadersComeBeforeTheFirstEvent (72)
-func TestHeadersComeBeforeTheFirstEvent(t *testing.T) {
+func TestBookmarkBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
-	s := startScene(t)
-	w := s.follow("resourceVersion=r(z)") // returns with the headers, and nothing has happened yet
-	apitest.Expect(t, w.header.Get("Content-Type"), "application/json")
-	s.marker(t, w)
+	s := startTest(t)
+	const query = "?watch=1&resourceVersion=%d&allowWatchBookmarks=true&timeoutSeconds=8" // of which a busy machine may take most to begin
+	w := s.watch(fmt.Sprintf("/api/v1/secrets"+query, s.st.Revision()))
+	w.want("BOOKMARK")
+	w.end()
 }

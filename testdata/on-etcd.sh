@@ -5,11 +5,11 @@
 #
 # ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3). The command finds in $APILET a program that
 # starts an apilet on an etcd of one member: a prefix of its own in the one of all, or, when it is given a data file, an etcd of its own for
-# that file, since whoever compacts an etcd compacts it for all. $ETCD_SERVERS is the one of all, for tests that start servers in their own
-# process. With the command all etcds end.
+# that file, since whoever compacts an etcd compacts it for all. $ETCD_SERVERS is the one of all, for tests that start servers
+# themselves. With the command all etcds end.
 #
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -C testdata/clients ./...
-#   testdata/on-etcd.sh /tmp/etcd ./apilet go test -run Conversations .
+#   testdata/on-etcd.sh /tmp/etcd ./apilet go test -run Conversations ./internal/e2e
 set -euo pipefail
 etcd=$(realpath "$1") apilet=$(realpath "$2")
 shift 2

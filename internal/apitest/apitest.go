@@ -1,7 +1,7 @@
 // Package apitest is what the tests of several rooms stand on; nothing but tests imports it, and it imports none of our packages, so that a
 // room's own tests may use it. What needs Kubernetes' types is in kubetest.
 //
-// Main runs a package's tests where they wait more than they compute, and where they start this test's own binary as a child.
+// [Main] runs a package's tests where they wait more than they compute, and where they start this test's own binary as a child.
 package apitest
 
 import (
@@ -23,7 +23,7 @@ import (
 //
 // A program built with -race sleeps for a second at its end, so that a race of its last moment is still told. That second is right for
 // the test's own binary, which has it; the hundred children of a test are given a fiftieth of it.
-func Main(m *testing.M) {
+func Main(m *testing.M, prepare ...func() (done func())) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
@@ -41,13 +41,21 @@ func Main(m *testing.M) {
 		}
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
-	os.Exit(m.Run())
+	os.Exit(run(m, prepare))
+}
+
+// run runs the tests between what a package prepares for all of them and the end of that.
+func run(m *testing.M, prepare []func() (done func())) int {
+	for _, p := range prepare {
+		defer p()()
+	}
+	return m.Run()
 }
 
 // Rounds is how often a random search tries where what it looks for is wrong answers, not races: n times, and a fifth of that with -short or
 // -race, which makes each try ten times as dear and finds nothing more in the later ones.
 func Rounds(n int) int {
-	if race || testing.Short() {
+	if Race || testing.Short() {
 		return n / 5
 	}
 	return n

@@ -1,7 +1,11 @@
 package apitest
 
 import (
+	"fmt"
+	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -22,6 +26,18 @@ func ProcessorTime(b *testing.B) func() {
 			b.ReportMetric(float64(after-before)/float64(b.N), "cpu-ns/op")
 		}
 	}
+}
+
+// AnonymousMemory is what a process holds beside files, in bytes; 0 where there is no /proc.
+func AnonymousMemory(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return kib << 10
+		}
+	}
+	return 0
 }
 
 // Processor is how much of the processors this process has used; 0 where it cannot be asked.

@@ -2,4 +2,5 @@
 
 package apitest
 
-const race = false
+// Race says whether the tests run with the race detector.
+const Race = false

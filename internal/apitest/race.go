@@ -2,4 +2,5 @@
 
 package apitest
 
-const race = true
+// Race says whether the tests run with the race detector.
+const Race = true

@@ -3,7 +3,7 @@
 //
 //	err := atomicfile.SaveFile("ca.key", pem) // mode 0600; replaces what was there
 //
-// PlaceFile never replaces; its fill writes and syncs what may be gigabytes. Both leave nothing behind when they fail.
+// [PlaceFile] never replaces; its fill writes and syncs what may be gigabytes. Both leave nothing behind when they fail.
 package atomicfile
 
 import (

@@ -14,7 +14,7 @@
 //
 //   - the machine's clock has passed it, or
 //   - the kernel says that a time server keeps the machine's clock (Linux: adjtimex(2), STA_UNSYNC), or
-//   - somebody sets the machine's clock back while the server runs, to a moment after Earliest: the file's moment was wrong, then.
+//   - somebody sets the machine's clock back while the server runs, to a moment after [Earliest]: the file's moment was wrong, then.
 //
 // A clock that is ahead cannot be told from one that is right. Durations (deadlines, intervals, seats) are none of this package's business:
 // time.Now has a monotonic reading, which no setting of the clock changes. systemd-timesyncd and fake-hwclock keep such a moment, too, in a file.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +182,32 @@ func TestWrongValuesAreToldWhatIsWanted(t *testing.T) {
 	} {
 		if got := plainFlagError(f, f.Parse([]string{arg})); got != want {
 			t.Errorf("%s: %s, want %s", arg, got, want)
+		}
+	}
+}
+
+func TestVersionSaysWhatTheBuildKnows(t *testing.T) {
+	t.Parallel()
+	setting := func(pairs ...string) (all []debug.BuildSetting) {
+		for i := 0; i < len(pairs); i += 2 {
+			all = append(all, debug.BuildSetting{Key: pairs[i], Value: pairs[i+1]})
+		}
+		return append(all, debug.BuildSetting{Key: "GOOS", Value: "linux"}, debug.BuildSetting{Key: "GOARCH", Value: "arm"})
+	}
+	committed := setting("vcs.revision", "c0ffee", "vcs.time", "2026-11-26T14:07:36Z", "vcs.modified", "false", "-tags", "noetcd")
+	for version, c := range map[string]struct {
+		settings []debug.BuildSetting
+		want     string
+	}{
+		"v1.2.3":  {committed, "tool v1.2.3\ncommit c0ffee of 2026-11-26T14:07:36Z\nbuilt by go1.26 for linux/arm with -tags noetcd\n"},
+		"(devel)": {committed[:2], "tool c0ffee\ncommit c0ffee of 2026-11-26T14:07:36Z\nbuilt by go1.26 for /\n"},
+		"":        {setting("vcs.modified", "true"), "tool (devel)\nbuilt by go1.26 for linux/arm\n"},
+		"v0": {setting("vcs.revision", "c0ffee", "vcs.time", "today", "vcs.modified", "true"),
+			"tool v0\ncommit c0ffee of today, and changes that are not in it\nbuilt by go1.26 for linux/arm\n"},
+	} {
+		got := buildOf(&debug.BuildInfo{GoVersion: "go1.26", Main: debug.Module{Version: version}, Settings: c.settings}).Lines("tool")
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", version, got, c.want)
 		}
 	}
 }

@@ -3,26 +3,69 @@ package commandline
 // This file has what several commands' flags and answers are made of: flags that may be repeated, and the version that the build has left.
 
 import (
+	"cmp"
 	"errors"
 	"runtime/debug"
 	"strings"
 )
 
-// BuildVersion is what the Go command has written into the program: the module's version, or the commit that it was built from.
-func BuildVersion() string {
-	build, ok := debug.ReadBuildInfo()
+// A Build is what the Go command has written into a program: nothing has to be passed to it, and who builds the same commit gets the same.
+type Build struct {
+	Version  string // the tag; for a commit without one what Go makes of the tag before it; "(devel)" where no version control is to be seen
+	Commit   string // "" where none is to be seen
+	Date     string // the commit's, in RFC 3339
+	Changed  bool   // files were not as in the commit
+	Go       string // the version of Go
+	Platform string // linux/amd64
+	Tags     string // of the build, with commas
+}
+
+// ThisBuild is the program's own.
+func ThisBuild() Build {
+	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "(unknown)"
+		return Build{Version: "(unknown)"}
 	}
-	if build.Main.Version != "" && build.Main.Version != "(devel)" {
-		return build.Main.Version
+	return buildOf(info)
+}
+
+func buildOf(info *debug.BuildInfo) Build {
+	b := Build{Version: cmp.Or(info.Main.Version, "(devel)"), Go: info.GoVersion}
+	set := map[string]string{}
+	for _, setting := range info.Settings {
+		set[setting.Key] = setting.Value
 	}
-	for _, setting := range build.Settings {
-		if setting.Key == "vcs.revision" {
-			return setting.Value
+	b.Commit, b.Date, b.Changed, b.Tags = set["vcs.revision"], set["vcs.time"], set["vcs.modified"] == "true", set["-tags"]
+	b.Platform = set["GOOS"] + "/" + set["GOARCH"]
+	return b
+}
+
+// String is the version, or where there is none the commit: a word.
+func (b Build) String() string {
+	if b.Version == "(devel)" {
+		return cmp.Or(b.Commit, b.Version)
+	}
+	return b.Version
+}
+
+// Lines are what a command `version` prints of the build, one thing a line.
+func (b Build) Lines(program string) string {
+	text := program + " " + b.String() + "\n"
+	if b.Commit != "" {
+		text += "commit " + b.Commit + " of " + b.Date
+		if b.Changed {
+			text += ", and changes that are not in it"
 		}
+		text += "\n"
 	}
-	return "(devel)"
+	if b.Go != "" {
+		text += "built by " + b.Go + " for " + b.Platform
+		if b.Tags != "" {
+			text += " with -tags " + b.Tags
+		}
+		text += "\n"
+	}
+	return text
 }
 
 // Repeated is the value of a flag that may be repeated.

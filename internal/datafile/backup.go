@@ -23,10 +23,10 @@ const (
 
 // Backups serves what `apilet backup --server` asks for.
 type Backups struct {
-	Store     *store.Store                                    // what is copied
-	Upkeep    *store.Maintenance                              // makes the copy
-	Ephemeral bool                                            // the data file has no folder any more
-	Fail      func(http.ResponseWriter, *http.Request, error) // answers with an error
+	Store       *store.Store                                    // what is copied
+	Maintenance *store.Maintenance                              // makes the copy
+	Ephemeral   bool                                            // the data file has no folder any more
+	Fail        func(http.ResponseWriter, *http.Request, error) // answers with an error
 }
 
 // ServeHTTP streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may
@@ -49,7 +49,7 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := withoutDeadline(r.Context())
 	defer cancel()
 	path := filepath.Join(dir, "backup")
-	if err := b.Upkeep.Backup(ctx, path, nil); err != nil {
+	if err := b.Maintenance.Backup(ctx, path, nil); err != nil {
 		if store.IsDiskFull(err) {
 			err = apierrors.NewInternalError(store.ErrDiskFull)
 		}

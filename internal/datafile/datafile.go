@@ -2,7 +2,7 @@
 // (backup.go), and /metrics tells how it is (figures.go). What lies in it is package store; the commands that work on a file which no server
 // has open are package datafile/datacmd.
 //
-//	scrub := &datafile.Scrub{Store: st, Upkeep: upkeep, Log: log}
+//	scrub := &datafile.Scrub{Store: st, Maintenance: maintenance, Log: log}
 //	go scrub.Run(ctx)
 //	ready := []health.Check{{"scrub", scrub.Intact}, {"damage", scrub.Whole}}
 package datafile
@@ -28,10 +28,10 @@ const (
 
 // A Scrub reads the whole file now and then, to find damage before it is needed.
 type Scrub struct {
-	Store    *store.Store             // that is read
-	Upkeep   *store.Maintenance       // reads it
-	Log      zerolog.Logger           // is told what is found
-	problems atomic.Pointer[[]string] // what the last round found
+	Store       *store.Store             // that is read
+	Maintenance *store.Maintenance       // reads it
+	Log         zerolog.Logger           // is told what is found
+	problems    atomic.Pointer[[]string] // what the last round found
 }
 
 // Run looks for damage a while after the start and then daily, or soon again while there is some, until ctx ends.
@@ -50,7 +50,7 @@ func (s *Scrub) Run(ctx context.Context) {
 
 // round looks once. What it finds is logged, unless the last round found it, too, and kept for Intact.
 func (s *Scrub) round(ctx context.Context) (sound bool) {
-	report, err := s.Upkeep.Scrub(ctx)
+	report, err := s.Maintenance.Scrub(ctx)
 	if err != nil {
 		report.Problem("%v", err)
 	}

@@ -29,7 +29,9 @@
 // one that the replica follows (its id is another one, or its revision has gone back) makes Lost speak: nothing that was read from the
 // replica would mean anything there, so the server starts anew, with an empty one.
 //
-// Built with the tag noetcd it is left out, and Open says so.
+// A nil Cluster is none, for a server whose objects are in its own file: it has no replica, is never lost, and leads always.
+//
+// Built with the tag noetcd it is left out, and [Open] says so.
 package etcd
 
 import (
@@ -262,6 +264,9 @@ func (c *Cluster) Agree(ctx context.Context, name string, decide func(kept []byt
 
 // Replica is how a store reaches the log.
 func (c *Cluster) Replica() *store.Replica {
+	if c == nil {
+		return nil
+	}
 	return &store.Replica{
 		Identity: fmt.Sprintf("%s %016x %s", hex.EncodeToString(c.lineage[:]), c.id, c.lay.Prefix()),
 		Lineage:  c.lineage,
@@ -314,7 +319,7 @@ func (c *Cluster) lose(err error, distrust bool) {
 
 // Damaged is told what is damaged in the replica that Start was given.
 func (c *Cluster) Damaged(place string) {
-	if c.started.Load() { // what is found before, the opening of the store has dealt with
+	if c != nil && c.started.Load() { // what is found before, the opening of the store has dealt with
 		c.lose(fmt.Errorf("the replica is damaged: %s", place), true)
 	}
 }
@@ -339,6 +344,9 @@ func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 
 // Close ends what Start has begun, and the connections.
 func (c *Cluster) Close() error {
+	if c == nil {
+		return nil
+	}
 	c.stop()
 	c.running.Wait()
 	return c.client.Close()

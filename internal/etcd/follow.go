@@ -45,6 +45,9 @@ const (
 
 // Start begins to follow, until Close, and returns when the replica shows what was newest when it was called.
 func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
+	if c == nil {
+		return nil
+	}
 	c.st = st
 	c.started.Store(true)
 	following, stop := context.WithCancel(context.Background())

@@ -25,8 +25,12 @@ const (
 )
 
 // Lead runs work whenever this server is the one to do it, each time until the lease is lost or ctx ends. It returns when ctx has ended and
-// work has returned.
+// work has returned. A server without a cluster is always the one.
 func (c *Cluster) Lead(ctx context.Context, work func(context.Context)) {
+	if c == nil {
+		work(ctx)
+		return
+	}
 	for ctx.Err() == nil {
 		if err := c.leadOnce(ctx, work); err != nil && ctx.Err() == nil {
 			c.log.Warn().Err(err).Msg("cannot get the leader's lease")

@@ -55,15 +55,15 @@ func Open(context.Context, Config) (*Cluster, error) {
 	return nil, errLeftOut
 }
 
-func (*Cluster) Replica() *store.Replica                           { return nil }
-func (*Cluster) Start(context.Context, *store.Store) error         { return nil }
-func (*Cluster) Check() error                                      { return nil }
-func (*Cluster) WithinQuota() error                                { return nil }
-func (*Cluster) State() State                                      { return State{} }
-func (*Cluster) Damaged(string)                                    {}
-func (*Cluster) Lost() <-chan error                                { return nil }
-func (*Cluster) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
-func (*Cluster) Masters(context.Context) ([]netip.Addr, error)     { return nil, nil }
+func (*Cluster) Replica() *store.Replica                              { return nil }
+func (*Cluster) Start(context.Context, *store.Store) error            { return nil }
+func (*Cluster) Check() error                                         { return nil }
+func (*Cluster) WithinQuota() error                                   { return nil }
+func (*Cluster) State() State                                         { return State{} }
+func (*Cluster) Damaged(string)                                       {}
+func (*Cluster) Lost() <-chan error                                   { return nil }
+func (*Cluster) Lead(ctx context.Context, work func(context.Context)) { work(ctx) }
+func (*Cluster) Masters(context.Context) ([]netip.Addr, error)        { return nil, nil }
 func (*Cluster) Announce(context.Context, netip.Addr, func(context.Context, []netip.Addr, bool) error) {
 }
 func (*Cluster) Agree(context.Context, string, func([]byte) ([]byte, error)) error { return errLeftOut }

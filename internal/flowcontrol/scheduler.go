@@ -1,48 +1,16 @@
-// Package flowcontrol decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040; in
-// Kubernetes k8s.io/apiserver/pkg/util/flowcontrol, whose defaults are in pkg/apis/flowcontrol/bootstrap). It knows no HTTP, no storage,
-// and has no clock of its own but Go's, which a test may replace (testing/synctest).
-//
-//	d := flowcontrol.NewDispatcher(600, time.Minute) // seats of the server, longest wait
-//	objs := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
-//	d.Configure(objs.Schemas, objs.Levels)           // may be called again at any time
-//	go d.Run(ctx)                                    // lends seats between levels, every ten seconds
-//	err := d.Dispatch(ctx, &digest, flowcontrol.Estimate{InitialSeats: 1}, func(t *flowcontrol.Ticket) {
-//		serve() // t.Yield() and t.Reclaim() around a wait for the client; t.Finish() when the seats are no longer needed
-//	})          // nil when it ran; *Rejection when it was turned away: the client gets a 429
-//
-// A request on its way to a seat, and where each step is told:
-//
-//	Digest ──▶ flow schema ──▶ flow ──────▶ hand ────────▶ queue ─────────▶ seat ──▶ Finish
-//	flows.go   first match     by user or   some of the    the shortest     free, and    scheduler.go
-//	           names a level   namespace    level's        of the hand;     the flow that was
-//	                                        queues         full: 429        served least is next
-//
-// Read flows.go for what the configuration says, then scheduler.go for what moves; dump.go and metrics.go show it. apf.go at the top is the
-// HTTP side: it makes the Digest, estimates the seats and answers the 429.
-//
-// Invariants: a level whose seats in use have reached its limit starts nothing; while two flows wait, what they were served differs by no
-// more than one request's usual running time and what running requests have overdrawn; a request that is dispatched either runs, once, or
-// its caller gets an error before its deadline; what a decision costs grows with the logarithm of those who wait. auto.go lets the number
-// of seats follow what the machine carries; package autoseats, the only one of ours that is imported, decides upon it.
 package flowcontrol
 
-// This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
-// It knows no HTTP, no storage and no metrics library. flows.go has what the configuration says (which flow a request belongs to,
-// how many seats a level has); apf.go, at the top, puts both behind the middleware.
+// This file is what moves: levels, queues, flows and the tickets of requests, and the rule by which a seat that is free finds the next of
+// them. The picture of a request's way is in doc.go.
 //
 // A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
 // several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader
 // election; a level that does not need its seats lends some of them. Within a level the seats are divided among flows, so
-// that one runaway client cannot starve its neighbours. A request on its way to a seat:
+// that one runaway client cannot starve its neighbours.
 //
-//	request ──▶ flow schema ──▶ flow ─────────▶ hand ────────────▶ queue ───────▶ seat
-//	            first match     one user's or   6 of 128 queues,   the shortest   free, and it is
-//	            by precedence   namespace's     dealt by a hash    of the hand    this flow's turn
-//	            names a level   requests        of the flow        of that level
-//
-// Why a hand and queues? A level of 64 queues of 50 places bounds what waiting costs, whatever names clients invent. Why not one
-// queue of 3200 then? An elephant (a flow with a thousand requests) fills the queues of its hand; a mouse's hand almost surely has
-// a card that the elephant's lacks, and there is room for the mouse.
+// Why a hand and queues? A level of 128 queues of 50 places bounds what waiting costs, whatever names clients invent. Why not one
+// queue of 6400 then? An elephant (a flow with a thousand requests) fills the six queues of its hand; a mouse's hand almost surely
+// has a card that the elephant's lacks, and there is room for the mouse.
 //
 // Whose turn is it? Every flow with business here has an account: the seat-time that it was served (two seats for three seconds
 // are six seconds). A free seat goes to the flow that was served least. The difficulty is the account that a newcomer starts
@@ -210,8 +178,8 @@ func (d *Dispatcher) admit(ctx context.Context, dig *Digest, est Estimate) (*Tic
 		schema := classify(*d.schemas.Load(), dig)
 		t, err := schema.Level.enter(schema, dig, est)
 		if err == errRetired {
-			d.mu.Lock() // whoever retired the level holds this until the schemas lead elsewhere
-			d.mu.Unlock()
+			d.mu.Lock()   // whoever retired the level holds this until the schemas lead elsewhere
+			d.mu.Unlock() //lint:ignore SA2001 there is nothing to do but to wait
 			continue
 		}
 		if err != nil || t.ready == nil {
@@ -551,6 +519,7 @@ func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, ca
 
 // tickLocked lets time pass at the level. Everything that changes it calls this first.
 func (l *Level) tickLocked(now time.Time) {
+	l.verifyLocked()
 	dt := now.Sub(l.last)
 	if dt <= 0 {
 		return

@@ -1,13 +1,13 @@
 // Package history tells what has changed, when, by whom and how: each record of the log as one line.
 //
-//	l := history.New(history.Config{Store: st, Upkeep: upkeep, Types: types, Reach: reach, ...})
+//	l := history.New(history.Config{Store: st, Maintenance: maintenance, Types: types, Reach: reach, ...})
 //	mux.Handle(history.Path, l)
 //
 //	GET /debug/history?since=-5m&resource=deployments.apps&namespace=shop&by=my-controller
 //	{"revision":812,"time":"2026-11-23T05:02:11.204Z","verb":"patch","type":"MODIFIED",...,"changes":[{"path":".spec.replicas","old":1,"new":2}]}
 //
 //	m, err := history.ParseMoment("-90s", now)        // a revision or a time
-//	rev, then, err := history.Moments{st, upkeep}.At(m, now) // the revision that was current then; 410 when that is compacted
+//	rev, then, err := history.Moments{st, maintenance}.At(m, now) // the revision that was current then; 410 when that is compacted
 //
 // The log is the store's: whoever asks has a position in it, a revision, and reads on from there in batches, in short transactions, so that
 // a history of a million changes takes no more memory than one of a hundred. An answer ends at its limit, at the newest revision, or when
@@ -59,10 +59,10 @@ const (
 
 // Config is what a Log works with.
 type Config struct {
-	Store      *store.Store        // where the changes are
-	Upkeep     *store.Maintenance  // knows which revision was current when
-	Types      *scheme.Registry    // of now
-	Selectable map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
+	Store       *store.Store        // where the changes are
+	Maintenance *store.Maintenance  // knows which revision was current when
+	Types       *scheme.Registry    // of now
+	Selectable  map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
 
 	Reach        Reach                                           // the rules of now, and how far back they go
 	MayAnything  func(request.User) bool                         // whether there is anything that a user may list
@@ -428,7 +428,7 @@ func (s *stream) sayContinue(event string) {
 // sayStatus ends a stream with the Status of an error.
 func (s *stream) sayStatus(err error) {
 	if errors.Is(err, store.ErrCompacted) {
-		err = Moments{s.log.Store, s.log.Upkeep}.compacted(fmt.Sprintf("revision %d", s.pos))
+		err = Moments{s.log.Store, s.log.Maintenance}.compacted(fmt.Sprintf("revision %d", s.pos))
 	}
 	status, _ := response.ErrorStatus(err)
 	status.Kind, status.APIVersion = "Status", "v1"

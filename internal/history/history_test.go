@@ -32,13 +32,13 @@ func TestMain(m *testing.M) { apitest.Main(m) }
 // A bench is a Log behind HTTP, over a store that a test writes to at times of its choice.
 type bench struct {
 	testing.TB
-	st     *store.Store
-	upkeep *store.Maintenance
-	log    *Log
-	url    string
-	clock  atomic.Int64 // milliseconds
-	may    func(request.Info) bool
-	over   chan struct{}
+	st          *store.Store
+	maintenance *store.Maintenance
+	log         *Log
+	url         string
+	clock       atomic.Int64 // milliseconds
+	may         func(request.Info) bool
+	over        chan struct{}
 }
 
 var begin = time.Date(2026, 11, 23, 4, 0, 0, 0, time.UTC)
@@ -52,10 +52,10 @@ func newBench(t testing.TB) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.st.Close() })
-	if b.upkeep, err = store.NewMaintenance(b.st); err != nil {
+	if b.maintenance, err = store.NewMaintenance(b.st); err != nil {
 		t.Fatal(err)
 	}
-	b.log = New(Config{Store: b.st, Upkeep: b.upkeep, Types: scheme.NewRegistry(), MayAnything: func(request.User) bool { return b.may(request.Info{}) },
+	b.log = New(Config{Store: b.st, Maintenance: b.maintenance, Types: scheme.NewRegistry(), MayAnything: func(request.User) bool { return b.may(request.Info{}) },
 		Reach: Reach{Store: b.st, May: func(_ request.User, info request.Info) bool { return b.may(info) }},
 		Fail:  func(w http.ResponseWriter, r *http.Request, err error) { response.Refuse(w, r, err) }, Patience: time.Minute, Lifetime: time.Hour, ShuttingDown: b.over})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -254,7 +254,7 @@ func TestTails(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
-	if _, err := b.upkeep.Compact(t.Context(), 5000); err != nil {
+	if _, err := b.maintenance.Compact(t.Context(), 5000); err != nil {
 		t.Fatal(err)
 	}
 	if _, body := b.ask("tail=2&by=bob"); !strings.HasPrefix(body, `{"revision":5990,`) {
@@ -300,7 +300,7 @@ func TestBadQueries(t *testing.T) {
 	for i := range 5 {
 		b.write(fmt.Sprintf("//pods/shop/p%d", i), 0, `"x":1`, alice)
 	}
-	if _, err := b.upkeep.Compact(t.Context(), 3); err != nil {
+	if _, err := b.maintenance.Compact(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]string{
@@ -554,7 +554,7 @@ func TestPageThatRunsOutOfTime(t *testing.T) {
 func TestMoments(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	moments := Moments{b.st, b.upkeep}
+	moments := Moments{b.st, b.maintenance}
 	for i := range 100 {
 		b.write(fmt.Sprintf("//pods/shop/p%d", i), 0, `"x":1`, alice) // revision i+1, at i ms
 		b.clock.Add(int64(i % 3))
@@ -570,7 +570,7 @@ func TestMoments(t *testing.T) {
 		}
 		return err.Error()
 	}
-	if _, err := b.upkeep.Compact(t.Context(), 40); err != nil {
+	if _, err := b.maintenance.Compact(t.Context(), 40); err != nil {
 		t.Fatal(err)
 	}
 	times := map[int64]int64{} // of revisions, in ms since the beginning

@@ -70,8 +70,8 @@ func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
 
 // Moments finds what was current at a moment.
 type Moments struct {
-	Store  *store.Store       // whose history it is
-	Upkeep *store.Maintenance // knows when revisions were written
+	Store       *store.Store       // whose history it is
+	Maintenance *store.Maintenance // knows when revisions were written
 }
 
 // At is the revision that was current at a moment, and the moment as a time, where that is known: of a revision it is when it was written. A
@@ -89,7 +89,7 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 	if m.Time.After(now.Add(time.Second)) { // of clocks that differ a little
 		return 0, then, apierrors.NewBadRequest(m.text + " is in the future")
 	}
-	rev, err = ms.Upkeep.RevisionAt(m.Time)
+	rev, err = ms.Maintenance.RevisionAt(m.Time)
 	if errors.Is(err, store.ErrCompacted) {
 		return 0, then, ms.compacted(m.text)
 	}
@@ -98,7 +98,7 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 
 // compacted is the 410 of what is too long ago.
 func (ms Moments) compacted(what string) error {
-	oldest, since := ms.Upkeep.Oldest()
+	oldest, since := ms.Maintenance.Oldest()
 	at := ""
 	if !since.IsZero() {
 		at = " of " + formatTime(since)

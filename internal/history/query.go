@@ -83,7 +83,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 
 // parseSpan finds where to begin and where to end. A time before all that is kept begins with the oldest, a revision is compacted.
 func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
-	now, moments := l.Store.Now(), Moments{l.Store, l.Upkeep}
+	now, moments := l.Store.Now(), Moments{l.Store, l.Maintenance}
 	oldest := l.Store.Compacted()
 	q.after = oldest
 	if text := values.Get("since"); text != "" {
@@ -94,7 +94,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 		if m.Rev > 0 {
 			return apierrors.NewBadRequest("since is a time: for a revision there is after")
 		}
-		switch before, err := l.Upkeep.RevisionAt(m.Time.Add(-time.Millisecond)); {
+		switch before, err := l.Maintenance.RevisionAt(m.Time.Add(-time.Millisecond)); {
 		case err == nil:
 			q.after = before
 		case !errors.Is(err, store.ErrCompacted):

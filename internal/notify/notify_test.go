@@ -55,6 +55,9 @@ func write(st *store.Store, key string, rev int64, value string) (int64, error) 
 func writeMuch(t *testing.T, st *store.Store, key string) int64 {
 	t.Helper()
 	rev, err := write(st, key, 0, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 60 {
 		if rev, err = write(st, key, rev, strings.Repeat("much", 25_000)); err != nil {
 			t.Fatal(err)
@@ -203,7 +206,7 @@ func TestFollowersSeeWhatConcernsThem(t *testing.T) {
 func TestSleepersOutliveCompaction(t *testing.T) {
 	t.Parallel()
 	st, n, _ := open(t)
-	upkeep, err := store.NewMaintenance(st)
+	maintenance, err := store.NewMaintenance(st)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +216,7 @@ func TestSleepersOutliveCompaction(t *testing.T) {
 	sub.Rest(pos)
 	rev := writeMuch(t, st, pods+"b/p")
 	apitest.WaitFor(t, "the notifier to come to the end", func() bool { return sub.At() == rev })
-	if _, err := upkeep.Compact(context.Background(), rev); err != nil {
+	if _, err := maintenance.Compact(context.Background(), rev); err != nil {
 		t.Fatal(err)
 	}
 	if len(sub.C) != 0 {
@@ -244,7 +247,7 @@ func TestLostPlaceWakesEverybody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	upkeep, err := store.NewMaintenance(st)
+	maintenance, err := store.NewMaintenance(st)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +257,7 @@ func TestLostPlaceWakesEverybody(t *testing.T) {
 		subs = append(subs, n.Subscribe(want))
 	}
 	rev := writeMuch(t, st, "//nodes//n")
-	if _, err := upkeep.Compact(context.Background(), rev); err != nil {
+	if _, err := maintenance.Compact(context.Background(), rev); err != nil {
 		t.Fatal(err)
 	}
 	n.catchUp()

@@ -6,7 +6,7 @@
 //	err := set.Parse(args)                                 // what is no value of a flag is refused here
 //	err = o.Finish()                                       // what does not go with another flag here
 //
-// A flag is a field of Options, and a line in the function of its group. What follows from several of them (whether there is TLS, who may
+// A flag is a field of [Options], and a line in the function of its group. What follows from several of them (whether there is TLS, who may
 // do everything, how many seats there are) is decided by Finish, which opens no file and no port: nothing has happened yet when a mistake
 // is told.
 package options

@@ -192,7 +192,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 
 // changeOf is what the store is asked for.
 func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
-	c := store.Change{Op: store.OpUpdate, Key: p.rec.Key, Expect: p.rec.Rev, JSON: json, RevAt: revAt, With: wr.accompany(p.held)}
+	c := store.Change{Op: store.OpUpdate, Key: p.rec.Key, Expect: p.rec.Rev, JSON: json, RevAt: revAt, With: wr.quotaUpdates(p.held)}
 	if p.old != nil {
 		c.Deleting = p.obj.GetDeletionTimestamp() != nil
 		return c

@@ -173,6 +173,9 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 	if !p.wr.ManagedFields {
 		merged.SetManagedFields(nil)
 	}
+	if err := scheme.CheckFolded(merged); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
 	if err := p.completeMerged(merged); err != nil {
 		return nil, err
 	}

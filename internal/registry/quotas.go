@@ -33,8 +33,8 @@ func (wr *Writer) saveQuota(ctx context.Context, namespace, name string, change 
 	return err
 }
 
-// accompany is what a write that was charged has to take along; nil where this server alone writes.
-func (wr *Writer) accompany(held *quota.Promise) func(context.Context) ([]store.Change, error) {
+// quotaUpdates is what a write that was charged has to take along; nil where this server alone writes.
+func (wr *Writer) quotaUpdates(held *quota.Promise) func(context.Context) ([]store.Change, error) {
 	if !held.Shared() {
 		return nil
 	}

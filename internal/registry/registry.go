@@ -78,14 +78,14 @@
 // packages of their own: patch and fieldmanager compute, defaults fills in, strategy knows where types part ways, admission asks webhooks,
 // validation refuses, warnings remarks, allocator gives Services their addresses.
 //
+// This file is what all writes have in common: the [Writer], and what is read before a change. The verbs stand in files of their own:
+// options.go (what a write asks for), create.go, update.go, patch.go, fields.go (whose fields they are), commit.go (the second half of all of
+// them), delete.go with deleting.go, and subresource.go.
+//
 // Invariants: nothing is locked while a request thinks: a change that meets a newer version than it was computed from is computed again,
 // unless the client named the version that it meant, so nothing is lost; a write is answered when it is durable; nothing is stored that
 // cannot be read back; a write that fails has changed nothing.
 package registry
-
-// This file is what all writes have in common: the Writer, and what is read before a change. The verbs stand in files of their own: options.go
-// (what a write asks for), create.go, update.go, patch.go, fields.go (whose fields they are), commit.go (the second half of all of them),
-// delete.go with deleting.go, and subresource.go.
 
 import (
 	"context"
@@ -231,7 +231,7 @@ func Author(ctx context.Context) store.Author {
 	return a
 }
 
-// splice puts a revision where encodeStored left room for it.
+// splice puts a revision where EncodeStored left room for it.
 func splice(json []byte, revAt int, rev int64) []byte {
 	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
 }

@@ -4,8 +4,8 @@
 //	rec := request.From(ctx)                  // the record of the request that ctx belongs to
 //	rec.Annotate("key", "why")                // into the audit event
 //
-// Info is what authorization, flow control, routing and audit decide by; Parse reads it off method and path as kube-apiserver does
-// (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). User is the identity that authentication found, in the terms of
+// [Info] is what authorization, flow control, routing and audit decide by; [Parse] reads it off method and path as kube-apiserver does
+// (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). [User] is the identity that authentication found, in the terms of
 // k8s.io/apiserver/pkg/authentication/user. Request is the one record of a request: the outermost step of the chain makes it and puts it into
 // the context, the steps write into it what they find, and from it log, metrics and audit are written at the end.
 //

@@ -125,12 +125,6 @@ func writeSealed(w http.ResponseWriter, code int, sealed []byte) {
 
 // ---- Lists ----
 
-// A listFrame is what stands around the items of a list.
-type listFrame struct {
-	item       byte   // tag of the items
-	head, tail []byte // head ends, and tail begins, at the items
-}
-
 // Measured says that a list's length stands before its items.
 func (v *View) Measured() bool { return v.Media.Format == scheme.ProtobufFormat }
 

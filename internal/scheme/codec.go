@@ -12,6 +12,7 @@ package scheme
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -171,6 +173,7 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	}
 	obj := NewOf(b.Wire)
 	strictErrs, err := UnmarshalStrict(data, obj)
+	err = cmp.Or(err, CheckFolded(obj))
 	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
 	if err == nil && b.serves(typeMeta.APIVersion, typeMeta.Kind) {
 		*typeMeta = metav1.TypeMeta{}
@@ -358,10 +361,28 @@ func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 	obj := NewOf(b.Wire)
 	if err := unmarshalWire(obj.(wireMessage), envelope.Raw); TooHeavy(err) {
 		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
-	} else if err != nil {
+	} else if err = cmp.Or(err, CheckFolded(obj)); err != nil {
 		return nil, b.mismatch(gvk, err)
 	}
 	return obj, nil
+}
+
+// CheckFolded is what is wrong with an annotation that stands for a field of earlier versions: kube-apiserver reads it into its internal type, and
+// refuses what it cannot.
+func CheckFolded(obj Object) error {
+	switch o := obj.(type) {
+	case *appsv1.DaemonSet:
+		if value, ok := o.Annotations[appsv1.DeprecatedTemplateGeneration]; ok {
+			_, err := strconv.ParseInt(value, 10, 64)
+			return err
+		}
+	case *appsv1.Deployment:
+		value := o.Annotations[appsv1.DeprecatedRollbackTo]
+		if _, err := strconv.ParseInt(value, 10, 64); value != "" && err != nil {
+			return fmt.Errorf("failed to parse annotation[%s]=%s as int64: %w", appsv1.DeprecatedRollbackTo, value, err)
+		}
+	}
+	return nil
 }
 
 // A wireMessage decodes itself from protobuf, and calls itself for each message within.

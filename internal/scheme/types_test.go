@@ -207,6 +207,11 @@ var badBodies = []struct{ name, plural, contentType, body, want string }{
 		`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 99999999999 into Go struct field DeploymentSpec.spec.replicas of type int32`},
 	{"huge number", "deployments", asJSONType, `{"spec":{"replicas":1e400}}`,
 		`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 1e400 into Go struct field DeploymentSpec.spec.replicas of type int32`},
+	{"template generation", "daemonsets", asJSONType, `{"metadata":{"annotations":{"deprecated.daemonset.template.generation":""}}}`,
+		`DaemonSet in version "v1" cannot be handled as a DaemonSet: strconv.ParseInt: parsing "": invalid syntax`},
+	{"roll back to", "deployments", asYAMLType, `metadata: {annotations: {deprecated.deployment.rollback.to: last}}`,
+		`Deployment in version "v1" cannot be handled as a Deployment: failed to parse annotation[deprecated.deployment.rollback.to]=last as int64: ` +
+			`strconv.ParseInt: parsing "last": invalid syntax`},
 	{"scale", "deployments/scale", asJSONType, `{"kind":"Deployment","apiVersion":"apps/v1"}`,
 		`Deployment in version "v1" cannot be handled as a Scale: converting (v1.Deployment) to (autoscaling.Scale): unknown conversion`},
 

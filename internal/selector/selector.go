@@ -11,7 +11,7 @@
 //	fields, err := selector.NewFields(res, terms)                   // of k8s.io/apimachinery/pkg/fields: what that type can be selected by
 //	matches = fields[0].Matches(key, json)
 //
-// which costs a look at each label, whatever the number of terms. A Matcher is both selectors of a LIST or WATCH, for one collection: it
+// which costs a look at each label, whatever the number of terms. A [Matcher] is both selectors of a LIST or WATCH, for one collection: it
 // knows which fields Kubernetes lets one select by, and how each is read.
 //
 // What matches is what labels.Selector.Matches and fields.Selector.Matches of k8s.io/apimachinery say: an operator != or notin matches an

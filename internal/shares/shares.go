@@ -6,7 +6,7 @@
 //
 // Large answers are what this is for. A request that writes to a client which does not read lends its seat of flow control to others, as it
 // should; so seats say nothing of how many such answers there are, and each has its bytes in memory. Nor does the number of connections bound it:
-// a watch lasts for an hour. So there is a number of bytes for all answers that are Large, and bodies of requests as well:
+// a watch lasts for an hour. So there is a number of bytes for all answers that are [Large], and bodies of requests as well:
 //
 //	            64 MiB for tenants                    64 MiB for administrators
 //	alice  ████████▒▒▒▒        a quarter at most      ███

@@ -241,7 +241,7 @@ func (s *stage) newAuthor(a Author) (*authorEntry, error) {
 	return e, nil
 }
 
-// keepAuthors makes what a committed transaction has added known.
+// keep makes what a committed transaction has added known.
 func (t *authorTable) keep(fresh []*authorEntry) {
 	if len(fresh) == 0 {
 		return

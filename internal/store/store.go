@@ -134,8 +134,8 @@ var (
 )
 
 const (
-	loggedFormat  = 3 // of a file whose log counts, too: storeFormat until it is closed
-	storeFormat   = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
+	loggedFormat  = 3 // of a file whose log counts, too: Format until it is closed
+	Format        = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
@@ -310,7 +310,7 @@ func initBuckets(tx *bbolt.Tx) error {
 		}
 	}
 	l := &ledger{tx: tx}
-	return errors.Join(putMetaInt(l, "format", storeFormat), putLineage(l))
+	return errors.Join(putMetaInt(l, "format", Format), putLineage(l))
 }
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
@@ -325,7 +325,7 @@ func (o *Options) format() int64 {
 	if o.Replica != nil {
 		return replicaFormat
 	}
-	return storeFormat
+	return Format
 }
 
 func putLineage(l *ledger) error {
@@ -344,8 +344,8 @@ func checkFormat(p *pages, path string, want int64) error {
 	meta, _ := p.bucket(bucketMeta)
 	own, replica := isOwnFormat(metaInt(meta, "format")), isFormat(metaInt(meta, "format"), replicaFormat)
 	switch format := metaInt(meta, "format"); {
-	case own && want != replicaFormat, replica && want != storeFormat:
-		if _, ok := p.bucket(bucketAuthors); !ok && (format == storeFormat || format == replicaFormat) {
+	case own && want != replicaFormat, replica && want != Format:
+		if _, ok := p.bucket(bucketAuthors); !ok && (format == Format || format == replicaFormat) {
 			return damaged("the bucket authors is missing")
 		}
 	case replica:
@@ -353,7 +353,7 @@ func checkFormat(p *pages, path string, want int64) error {
 	case own:
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	default:
-		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, storeFormat)
+		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, Format)
 	}
 	return nil
 }
@@ -362,7 +362,7 @@ func checkFormat(p *pages, path string, want int64) error {
 func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
 
 // isOwnFormat tells a file that holds objects of its own.
-func isOwnFormat(format int64) bool { return isFormat(format, storeFormat) || format == loggedFormat }
+func isOwnFormat(format int64) bool { return isFormat(format, Format) || format == loggedFormat }
 
 func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 	warn := st.Opts.Warn

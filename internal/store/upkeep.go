@@ -453,7 +453,7 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	if err != nil {
 		return err
 	}
-	meta["format"] = revKey(storeFormat)
+	meta["format"] = revKey(Format)
 	delete(meta, "filling")
 	meta["backup"], meta["compact"], meta["swept"] = revKey(up.st.Now().Unix()), revKey(rev), revKey(rev)
 	return db.Update(func(tx *bbolt.Tx) error {

@@ -601,7 +601,7 @@ func (f *dataFile) endLog(last func(*ledger) error) error {
 		return err
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
-	if err := f.transact(func(l *ledger) error { return errors.Join(last(l), putMetaInt(l, "format", storeFormat)) }); err != nil {
+	if err := f.transact(func(l *ledger) error { return errors.Join(last(l), putMetaInt(l, "format", Format)) }); err != nil {
 		return err // the log is idle: the next opening needs it no more, and is not hindered
 	}
 	if !ours {

@@ -353,7 +353,7 @@ func TestCleanCloseLeavesOneFile(t *testing.T) {
 		if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 1 {
 			t.Error(names)
 		}
-		if rep, err := Check(path); err != nil || rep.Format != storeFormat || rep.Objects != int64(i+1) || len(rep.Problems) > 0 {
+		if rep, err := Check(path); err != nil || rep.Format != Format || rep.Objects != int64(i+1) || len(rep.Problems) > 0 {
 			t.Error(rep, err)
 		}
 	}

@@ -20,7 +20,7 @@
 // exactly those get through for whom there is room, and none is refused for the sake of one that failed. Example: 64 creates at once,
 // a quota of 50. 50 have a promise, 14 wait; the group commit ends, 50 are used, and the 14 are refused.
 //
-// Where several servers share the objects, a charged write takes the quotas' new status along (Promise.With): shared.go tells how that makes
+// Where several servers share the objects, a charged write takes the quotas' new status along ([Promise.With]): shared.go tells how that makes
 // them one.
 //
 // Who writes into a namespace without quota pays for looking that up. With the last quota of a namespace its ledger goes.
@@ -492,7 +492,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	}
 	since := q.store.Follow(store.Everything)
 	since.From(at)
-	recount := func() { since.From(q.log.Rev()); l.counted = false }
+	recount := func() { since.From(q.store.Revision()); l.counted = false } // not from where the log can no longer be read
 	if err := since.CatchUp(context.Background(), recount, func(ev *store.Event) {
 		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace && ev.Rev <= q.log.Rev() {
 			l.applyLocked(ev)

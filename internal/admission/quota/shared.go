@@ -29,7 +29,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -170,7 +169,7 @@ func (q *Quotas) statusLocked(l *ledger, part part) (store.Change, error) {
 	used := part.limit.told()
 	used.add(part.taken)
 	obj.(*corev1.ResourceQuota).Status.Used = used.list()
-	json, revAt, err := res.EncodeStored(obj.(scheme.Object))
+	json, revAt, err := res.EncodeStored(obj)
 	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, Deleting: rec.Deleting, JSON: json, RevAt: revAt}, err
 }
 
@@ -202,9 +201,9 @@ func (l *ledger) reserveLocked(now time.Time) {
 	}
 }
 
-// reserve learns from a new version of the quota what a kube-apiserver has reserved. accompanies: it came with the object that it speaks of.
-func (lim *limit) reserve(next *limit, accompanies bool, now time.Time) {
-	if accompanies {
+// reserve learns from a new version of the quota what a kube-apiserver has reserved. together: it came with the object that it speaks of.
+func (lim *limit) reserve(next *limit, together bool, now time.Time) {
+	if together {
 		if lim.landedAt == next.rev { // it was another one that was reserved
 			lim.reserved.add(lim.landed)
 			lim.landed = nil

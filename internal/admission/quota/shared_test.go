@@ -17,9 +17,9 @@ func TestWhatIsReserved(t *testing.T) {
 	}
 	lim := version(1, "2")
 	lim.used = pods("2")
-	status := func(rev int64, used string, accompanies bool) {
+	status := func(rev int64, used string, together bool) {
 		next := version(rev, used)
-		lim.reserve(next, accompanies, now)
+		lim.reserve(next, together, now)
 		lim.renew(next)
 	}
 	comes := func(rev int64) {

@@ -19,6 +19,7 @@ import (
 	quantities "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
 )
 
 // DeploymentJSON is a stored Deployment with so many containers.
@@ -103,6 +104,25 @@ func SchemaFor(level, group string) *flowcontrolv1.FlowSchema {
 		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: all, NonResourceURLs: all}},
 	}}
 	return obj
+}
+
+// FromFlow is JSON written as YAML's flow style: {a: b}.
+func FromFlow(t testing.TB, text string) string {
+	t.Helper()
+	asJSON, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	return string(asJSON)
+}
+
+// SimpleDefinition is a definition of KINDs in GROUP with one version and a schema in flow style; more goes into the version.
+func SimpleDefinition(t testing.TB, kind, group, schema, more string) string {
+	t.Helper()
+	plural := strings.ToLower(kind) + "s"
+	return FromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s}, spec: {group: %s,
+		scope: Namespaced, names: {plural: %s, kind: %s}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: %s}%s}]}}`,
+		plural, group, group, plural, kind, schema, more))
 }
 
 // SameJSON compares two documents, whatever the order of their members; null and what is empty are the same.

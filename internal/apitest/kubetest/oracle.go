@@ -3,14 +3,24 @@ package kubetest
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/apitest"
 )
 
 // With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with DryRun=All.
@@ -41,6 +51,18 @@ func AskOracle(t testing.TB, method, path string, body []byte, headers ...string
 		t.Fatal(err)
 	}
 	return resp.StatusCode, answer
+}
+
+// FixedUID stands for the uids that servers give.
+const FixedUID = "11111111-2222-3333-4444-555555555555"
+
+// AnyUID is what they look like.
+var AnyUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// RecordedWords are what is kept of a message: neither the end of a long one nor the diff for people that follows a line's end.
+func RecordedWords(message string) string {
+	message, _, _ = strings.Cut(message, "\n")
+	return strings.TrimSpace(strings.ToValidUTF8(message[:min(len(message), 240)], ""))
 }
 
 // SetHeaders gives a request headers, written as "Key: value".
@@ -79,4 +101,68 @@ func CollectionPath(gvk schema.GroupVersionKind) string {
 		return root + "/" + gvk.Version + "/" + resource
 	}
 	return root + "/" + gvk.Version + "/namespaces/default/" + resource
+}
+
+// KubeconfigClient returns a client with the authority and the certificate of a kubeconfig.
+func KubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificate) {
+	t.Helper()
+	text := apitest.ReadFile(t, path)
+	decoded := func(at string) []byte {
+		var content []byte
+		if err := json.Unmarshal([]byte(gjson.GetBytes(text, at).Raw), &content); err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		return content
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(decoded("clusters.0.cluster.certificate-authority-data"))
+	pair, err := tls.X509KeyPair(decoded("users.0.user.client-certificate-data"), decoded("users.0.user.client-key-data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}}}, pair.Leaf
+}
+
+// AuditedAs shows the audit events with an id in short: stage, verb, who [as whom], object, status, annotations.
+func AuditedAs(t *testing.T, path, id string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for line := range strings.Lines(string(data)) {
+		ev := gjson.Parse(line)
+		if ev.Get("auditID").String() != id {
+			continue
+		}
+		who := ev.Get("user.username").String()
+		if as := ev.Get("impersonatedUser.username"); as.Exists() {
+			who += " as " + as.String() + " by " + ev.Get("authenticationMetadata.impersonationConstraint").String()
+		}
+		var object []string
+		ev.Get("objectRef").ForEach(func(key, value gjson.Result) bool {
+			object = append(object, key.String()+"="+value.String())
+			return true
+		})
+		status := map[string]any{}
+		_ = json.Unmarshal([]byte(ev.Get("responseStatus").Raw), &status)
+		var told []string
+		for _, key := range []string{"status", "reason", "code", "message"} {
+			if status[key] != nil {
+				told = append(told, fmt.Sprint(status[key]))
+			}
+		}
+		var notes []string
+		annotations := ev.Get("annotations").Map()
+		for _, key := range slices.Sorted(maps.Keys(annotations)) {
+			if key != "authorization.k8s.io/reason" {
+				notes = append(notes, key[strings.LastIndex(key, "/")+1:]+"="+annotations[key].String())
+			}
+		}
+		events = append(events, strings.Join([]string{ev.Get("stage").String(), ev.Get("verb").String(), who, strings.Join(object, " "),
+			strings.Join(told, " "), strings.Join(notes, " ")}, "; "))
+	}
+	return strings.Join(events, "\n")
 }

@@ -21,7 +21,7 @@ const (
 	heldTrust  = 1.0 / 16
 )
 
-// noteWidthLocked takes in what a LIST of so many estimated seats took; noteHeld how long the seats were held.
+// noteWidthLocked takes in how long a request held its seats and, of a LIST, what so many estimated seats took.
 func (c *Controller) noteWidthLocked(k *class, o *Outcome) {
 	held := (o.Service + o.Commit + o.Elsewhere).Seconds()
 	if k.held == 0 {

@@ -12,7 +12,7 @@
 // Read document.go first (JSON as a tree whose nodes know their hash and their size), then this file (the walk through two trees), then
 // text.go (YAML and its diff).
 //
-// Invariants: time and memory are linear in the two documents, apart from what Rules bound; what is not JSON is an error and never shown; all
+// Invariants: time and memory are linear in the two documents, apart from what [Rules] bound; what is not JSON is an error and never shown; all
 // functions are pure.
 package changes
 

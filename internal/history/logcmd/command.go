@@ -232,7 +232,7 @@ func (c *command) open() (source, error) {
 	case asked == 0:
 		c.useDefault()
 	}
-	c.remote.Agent = "apilet-log/" + commandline.BuildVersion()
+	c.remote.Agent = "apilet-log/" + commandline.ThisBuild().String()
 	client, err := c.remote.Client()
 	if err != nil {
 		return nil, err

@@ -31,12 +31,12 @@ import (
 
 // A file is a source.
 type file struct {
-	st      *store.Store
-	upkeep  *store.Maintenance
-	changes *history.Log
-	answers sync.WaitGroup // of changes, on their way
-	all     []kind
-	base    map[string]*kind // by the beginning of their keys: /group/plural/
+	st          *store.Store
+	maintenance *store.Maintenance
+	changes     *history.Log
+	answers     sync.WaitGroup // of changes, on their way
+	all         []kind
+	base        map[string]*kind // by the beginning of their keys: /group/plural/
 
 	selectable map[string][]string // fields of custom resources, by the same
 }
@@ -50,13 +50,13 @@ func openFile(path string) (*file, error) {
 		return nil, err
 	}
 	f := &file{st: st, selectable: map[string][]string{}}
-	if f.upkeep, err = store.NewMaintenance(st); err == nil {
+	if f.maintenance, err = store.NewMaintenance(st); err == nil {
 		err = f.readKinds()
 	}
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	f.changes = history.New(history.Config{Store: st, Upkeep: f.upkeep, Types: scheme.NewRegistry(), Selectable: f.selectable, Patience: time.Hour,
+	f.changes = history.New(history.Config{Store: st, Maintenance: f.maintenance, Types: scheme.NewRegistry(), Selectable: f.selectable, Patience: time.Hour,
 		Reach: history.Reach{Store: st, May: func(request.User, request.Info) bool { return true }}, MayAnything: func(request.User) bool { return true },
 		Fail: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
 	return f, nil
@@ -161,7 +161,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	rev, _, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
+	rev, _, err := history.Moments{Store: f.st, Maintenance: f.maintenance}.At(m, time.Now())
 	return max(rev, 1), err
 }
 

@@ -3,7 +3,7 @@
 //	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}}}
 //	defaults.Set(pod) // restartPolicy Always, dnsPolicy ClusterFirst, imagePullPolicy Always (no tag means latest), ...
 //
-// Set takes whatever is read, from a client or from the store, so that a typed client never meets a nil where kube-apiserver has a value.
+// [Set] takes whatever is read, from a client or from the store, so that a typed client never meets a nil where kube-apiserver has a value.
 // The rules are those of k8s.io/kubernetes, pkg/apis/GROUP/VERSION/defaults.go, and of the conversions that fill in what an older version had no
 // field for; each function here is the SetDefaults_Type of that name.
 //
@@ -161,7 +161,7 @@ func defaultCluster(obj runtime.Object) {
 		fillNulls(o.BinaryData)
 	case *corev1.Namespace:
 		Or(&o.Status.Phase, corev1.NamespaceActive)
-		if o.Name != "" { // a generated name is labelled by prepareCreate
+		if o.Name != "" { // a generated name is labelled by strategy.NameNew
 			LabelNamespace(o)
 		}
 	case *corev1.Node:

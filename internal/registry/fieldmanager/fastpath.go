@@ -1,7 +1,7 @@
 package fieldmanager
 
 // This file answers the two commonest applies: one that makes an object, and one that says again what its manager has said before, perhaps
-// with other values, or more fields. Neither needs the general machine, which builds a tree of each manager's fields and walks all objects a dozen times.
+// with other values, or more fields. Neither needs the general algorithm, which builds a tree of each manager's fields and walks all objects a dozen times.
 //
 //
 //	apply   {"spec":{"replicas":3,"template":…}}     by "deploy", whose entry names just these fields
@@ -10,13 +10,13 @@ package fieldmanager
 //	1. write down the fields that the body names, in the form of managedFields: the same bytes as deploy's entry has, or what that
 //	   names and some more, so nothing was withdrawn
 //	2. walk body and live object side by side and set what differs: spec.replicas
-//	3. look whether anybody else may own what is set; if so, it may be a conflict, and that is for the general machine
+//	3. look whether anybody else may own what is set; if so, it may be a conflict, and that is for the general algorithm
 //
 // Why the answer is the same: fields are removed only when the manager's new fields lack one of the old, and the other managers' entries
 // change only where a field changes that they name. With both excluded, an apply is a merge, and a merge goes path by path: a member or
 // an element that both sides have is merged with its like, a value or an atomic list or map is replaced. Where that takes a decision (the
 // order of a merged list, a null, an element that comes twice, a name or a value of a strange type, all errors) the functions here answer
-// ok = false, and the general machine decides. So they may be ignorant, but not wrong.
+// ok = false, and the general algorithm decides. So they may be ignorant, but not wrong.
 
 import (
 	"bytes"
@@ -129,7 +129,7 @@ func appendFields(out []byte, at fieldsAt, v any) ([]byte, bool) {
 	return append(out, "{}"...), true
 }
 
-// fits tells a value of the right type. A whole number in a float's clothes is left to the general machine, as null is.
+// fits tells a value of the right type. A whole number in a float's clothes is left to the general algorithm, as null is.
 func fits(scalar *smd.Scalar, v any) bool {
 	if scalar == nil {
 		return false
@@ -428,7 +428,7 @@ func (m *merger) scalar(live reflect.Value, wanted any, path []string) bool {
 	return m.leaf(live, wanted, path)
 }
 
-// leaf replaces a value that is owned whole if it reads otherwise. 1 and 1000m are not the same, as in the general machine.
+// leaf replaces a value that is owned whole if it reads otherwise. 1 and 1000m are not the same, as in the general algorithm.
 func (m *merger) leaf(live reflect.Value, wanted any, path []string) bool {
 	var present any
 	text, err := json.Marshal(live.Interface())

@@ -1,7 +1,7 @@
 package fieldmanager
 
-// The short ways of diff.go and fastpath.go are compared with the general machine: random objects, written by random managers in random
-// ways, each write made both ways. Whatever the short way answers has to be the same to the byte.
+// The fast paths of diff.go and fastpath.go are compared with the general algorithm: random objects, written by random managers in random
+// ways, each write made both ways. Whatever the fast path answers has to be the same to the byte.
 
 import (
 	"encoding/json"
@@ -182,11 +182,11 @@ func TestShortWaysAnswerAsTheGeneralMachine(t *testing.T) {
 	}
 	tally.bodies = nil
 	if tally.updated < tally.updates/2 || tally.applied < tally.applies/20 {
-		t.Errorf("the short ways were hardly taken: %+v", tally)
+		t.Errorf("the fast paths were hardly taken: %+v", tally)
 	}
 }
 
-// TestApplyOfMoreFieldsIsShort: what a manager adds to what it has applied needs no general machine, what it leaves out or puts into a list does.
+// TestApplyOfMoreFieldsIsShort: what a manager adds to what it has applied needs no general algorithm, what it leaves out or puts into a list does.
 func TestApplyOfMoreFieldsIsShort(t *testing.T) {
 	t.Parallel()
 	o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
@@ -219,7 +219,7 @@ func TestApplyOfMoreFieldsIsShort(t *testing.T) {
 		}
 		short, ok := o.applyFast(live, wanted, Applier{Manager: "m"})
 		if ok != c.short {
-			t.Errorf("%s: the short way is taken: %v, want %v", c.body, ok, c.short)
+			t.Errorf("%s: the fast path is taken: %v, want %v", c.body, ok, c.short)
 		}
 		result, err := general.Apply(o.orNew(before), wanted, "m", false)
 		if err != nil {
@@ -261,7 +261,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *Manager, live sch
 	}
 	short, ok := o.applyFast(live, wanted, by)
 	if !reflect.DeepEqual(any(wanted.Object), cloneJSON(body)) || live != nil && asWritten(t, live) != before {
-		t.Fatalf("the short way changed what it was given")
+		t.Fatalf("the fast path changed what it was given")
 	}
 	var copied scheme.Object
 	if live != nil {
@@ -405,7 +405,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live sc
 }
 
 // BenchmarkApplyDeployment20: CPU time of one apply of 20 containers, without what every write costs (reading and storing the object),
-// and of the same by the general machine.
+// and of the same by the general algorithm.
 func BenchmarkApplyDeployment20(b *testing.B) {
 	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(kubetest.DeploymentJSON(20))

@@ -8,7 +8,7 @@ package fieldmanager
 // element, like a merge of sorted lists.
 //
 // Only canonical text is read: in the library's order, without spaces, with names and values that every JSON encoder writes the same way.
-// Then equal elements have equal texts, and a set that nothing is taken from is already written. Anything else is the general machine's.
+// Then equal elements have equal texts, and a set that nothing is taken from is already written. Anything else is the general algorithm's.
 
 import (
 	"cmp"
@@ -28,7 +28,7 @@ type fieldNode struct {
 	text   string // as it stands in the JSON, behind the kind and its colon
 }
 
-// Bounds of what is read here: sets beyond them are the general machine's.
+// Bounds of what is read here: sets beyond them are the general algorithm's.
 const (
 	maxFieldNodes = 20000
 	maxFieldDepth = 200

@@ -1,6 +1,6 @@
 package fieldmanager
 
-// This file is who owns what after an ordinary write, a create, update or patch, without the general machine: what the write sets now belongs
+// This file is who owns what after an ordinary write, a create, update or patch, without the general algorithm: what the write sets now belongs
 // to its writer and to nobody else, what it removes to nobody.
 //
 //	entries   kubectl {f:replicas, f:image}   controller {f:status}
@@ -32,7 +32,7 @@ import (
 
 // Ways counts which way the writes went whose fields were tracked.
 type Ways struct {
-	Short, General atomic.Int64 // writes since the start: by the short way, and through structured-merge-diff
+	Short, General atomic.Int64 // writes since the start: by the fast path, and through structured-merge-diff
 }
 
 func (w *Ways) count(short bool) {

@@ -1,6 +1,6 @@
 package fieldmanager
 
-// The way of track.go is compared with the general machine, write by write and byte by byte: for every built-in kind, for custom resources
+// The way of track.go is compared with the general algorithm, write by write and byte by byte: for every built-in kind, for custom resources
 // with and without schemas, by many managers, through several versions.
 
 import (
@@ -87,11 +87,11 @@ func TestWritesOfEveryKindAreTrackedAsByTheGeneralMachine(t *testing.T) {
 		}
 	}
 	if tally.updated < tally.updates*2/3 {
-		t.Errorf("the short way was hardly taken: %+v", tally)
+		t.Errorf("the fast path was hardly taken: %+v", tally)
 	}
 }
 
-// writtenBy is one write that has to be tracked as the general machine does, and the short way.
+// writtenBy is one write that has to be tracked as the general algorithm does, and the fast path.
 func writtenBy(t testing.TB, o *Manager, old, next scheme.Object, manager, sub string) scheme.Object {
 	t.Helper()
 	general, err := o.manager(sub)
@@ -114,7 +114,7 @@ func writtenBy(t testing.TB, o *Manager, old, next scheme.Object, manager, sub s
 		t.Fatal(whereDifferent(got, want))
 	}
 	if o.Ways.Short.Load() != 1 {
-		t.Fatalf("%s %q: the general machine was asked", manager, sub)
+		t.Fatalf("%s %q: the general algorithm was asked", manager, sub)
 	}
 	return asStored(t, o, next)
 }
@@ -238,7 +238,7 @@ func TestOnlyCanonicalSetsAreRead(t *testing.T) {
 	}
 }
 
-// FuzzUpdate: what a client sends instead of an object and of its entries is tracked as by the general machine, whichever way it goes.
+// FuzzUpdate: what a client sends instead of an object and of its entries is tracked as by the general algorithm, whichever way it goes.
 func FuzzUpdate(f *testing.F) {
 	for _, o := range []string{
 		`{"metadata":{"name":"d","labels":{"a":"b"}},"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},"template":{"spec":{"containers":[{"name":"a","ports":[{"containerPort":80}]}]}}}}`,

@@ -12,7 +12,7 @@
 // How it is read: texts are collected as package validation collects errors, by one function for each kind, in Kubernetes' order. Where
 // Kubernetes makes the difference, an update is told of what it made odd, and not of what was odd before.
 //
-// Invariants: objects come validated and defaulted; nothing is changed but by DropDuplicateOwners, which says so; a text is cut where it
+// Invariants: objects come validated and defaulted; nothing is changed but by [DropDuplicateOwners], which says so; a text is cut where it
 // quotes what the client has sent.
 package warnings
 

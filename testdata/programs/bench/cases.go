@@ -79,6 +79,10 @@ var cases = []measurement{
 	{"mixed, 16 clients", "1/s", "more", load{16, mixed}.rate},
 	{"CPU of a create, 16 clients", "µs", "less", load{16, create}.processorTime}, // the server's own, as its processes were charged for it
 	{"CPU of an update, 16 clients", "µs", "less", load{16, update}.processorTime},
+	{"CPU of a get, 16 clients", "µs", "less", load{16, get}.processorTime},
+	{"CPU of a LIST, full", "µs", "less", load{1, func(c *client, _ int64) error { return full(c) }}.processorTime},
+	{"CPU of a LIST, by 500", "µs", "less", load{1, func(c *client, _ int64) error { return chunked(c) }}.processorTime}, // all its chunks
+	{"CPU of a LIST of 100, 16 clients", "µs", "less", load{16, few}.processorTime},
 	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var roomRow = regexp.MustCompile(`(?m)^\| ([a-z/]+) \|.*\| ([a-z/, ]*) \|$`)
+var roomRow = regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \|.*\| ([a-z0-9/, ]*) \|$`)
 
 // readRooms returns what each package imports of ours.
 func readRooms(t *testing.T) map[string][]string {
@@ -21,6 +21,7 @@ func readRooms(t *testing.T) map[string][]string {
 	}
 	rooms := map[string][]string{}
 	_, table, _ := strings.Cut(string(text), "| package |")
+	table, _, _ = strings.Cut(table, "\n## ")
 	for _, row := range roomRow.FindAllStringSubmatch(table, -1) {
 		rooms[row[1]] = slices.DeleteFunc(strings.Split(row[2], ", "), func(s string) bool { return strings.TrimSpace(s) == "" })
 	}

@@ -1,0 +1,42 @@
+package commandline_test
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"apilet/internal/commandline"
+)
+
+// One table of commands says what is understood, what is refused, and what help prints.
+func Example() {
+	p := commandline.Program{
+		Name: "greet", About: "greet says hello.",
+		Version: func(w io.Writer) error { _, err := fmt.Fprintln(w, "1.0"); return err },
+		Commands: func() []commandline.Command {
+			name := "world"
+			define := func(f *flag.FlagSet) { f.StringVar(&name, "name", name, "`WHO` is greeted") }
+			return []commandline.Command{{
+				Counts: []int{0}, What: "says hello", Groups: []commandline.FlagGroup{{Title: "Whom", Define: define}},
+				Run: func(call commandline.Call) error { _, err := fmt.Fprintln(call.Out, "hello", name); return err },
+			}}
+		},
+	}
+	fmt.Println(p.Run([]string{"--name", "reader"}, os.Stdout, os.Stdout))
+	fmt.Println(p.Run([]string{"--nmae", "reader"}, os.Stdout, os.Stdout))
+	// Output:
+	// hello reader
+	// 0
+	// greet: unknown flag: --nmae: `greet --help` lists what it understands
+	// 2
+}
+
+// A flag of a list may be given several times, and each time name several.
+func ExampleListed() {
+	var plugins []string
+	set := commandline.Listed(&plugins)
+	fmt.Println(set("NodeRestriction,PodSecurity"), set("ResourceQuota"), plugins)
+	// Output:
+	// <nil> <nil> [NodeRestriction PodSecurity ResourceQuota]
+}

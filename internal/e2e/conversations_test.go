@@ -1,0 +1,203 @@
+package e2e
+
+// This file replays conversations with kube-apiserver.
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
+)
+
+// TestConversations replays testdata/conversations/*.txtar. A file is a row of "request" and "response" sections. A request is its
+// line, headers, an empty line and the body; a response the status, the headers that do not go without saying, and the body, indented.
+// What differs from run to run has names that are given in the order of appearance and may be used in later requests: rev1 is
+// the first resourceVersion seen, uid1 and token1 the first uid and continue token.
+//
+// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
+// differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
+// ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode), and a section "configuration" may hold the
+// file of --admission-control-config-file.
+func TestConversations(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/conversations/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no conversations", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			if *kubetest.OracleURL == "" { // there is but one to record from
+				t.Parallel()
+			}
+			replayFile(t, file)
+		})
+	}
+}
+
+func replayFile(t *testing.T, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	talk := &conversation{s: interlocutor(t, file, archive), names: map[string]string{}, values: map[string]string{}, counts: map[string]int{}}
+	var out []txtar.File
+	for _, section := range archive.Files {
+		if section.Name == "configuration" {
+			out = append(out, section)
+		}
+		if section.Name != "request" {
+			continue
+		}
+		got := talk.exchange(string(section.Data))
+		out = append(out, section, txtar.File{Name: "response", Data: []byte(got)})
+	}
+	got := txtar.Format(&txtar.Archive{Comment: archive.Comment, Files: out})
+	want, _ := os.ReadFile(file)
+	switch {
+	case bytes.Equal(got, want):
+	case *update:
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s differs (-update rewrites it); got:\n%s", file, apitest.FirstDifference(string(got), string(want)))
+	}
+}
+
+// interlocutor is who answers: a new server, or the kube-apiserver to record from.
+func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer {
+	if *kubetest.OracleURL == "" {
+		var flags []string
+		plugins := ""
+		if strings.Contains(file, "plugin-") {
+			plugins = "StorageObjectInUseProtection"
+		}
+		for _, flag := range conversationFlag.FindAllStringSubmatch(string(archive.Comment), -1) {
+			switch flag[1] {
+			case "plugins":
+				plugins = flag[2]
+			case "authorization":
+				flags = append(flags, "--authorization-mode="+flag[2])
+			}
+		}
+		for _, section := range archive.Files {
+			if section.Name == "configuration" {
+				flags = append(flags, "--admission-control-config-file="+apitest.TempFile(t, "admission.yaml", string(section.Data)))
+			}
+		}
+		if strings.Contains(file, "plugin-serviceaccount") { // recorded where nobody else makes accounts
+			flags = append(flags, "--disable-admission-plugins=", "--namespace-defaults=false")
+		}
+		return startTest(t, append(flags, "--enable-admission-plugins="+plugins)...)
+	}
+	if strings.Contains(file, "differences") {
+		t.Skip("has answers of apilet's own")
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	return &testServer{t: t, url: *kubetest.OracleURL, client: client, headers: []string{"Authorization: Bearer " + *kubetest.OracleToken}}
+}
+
+// A conversation remembers the names of volatile values.
+type conversation struct {
+	s      *testServer
+	names  map[string]string // by value
+	values map[string]string // by name
+	counts map[string]int    // of names, by kind
+}
+
+var (
+	conversationFlag = regexp.MustCompile(`(?m)^(\w+): (\S+)$`)
+
+	placeholder = regexp.MustCompile(`\$\{(\w+)\}`)
+	volatile    = regexp.MustCompile(`"(uid|resourceVersion|continue)": "([^"R][^"]*)"`)
+	timestamp   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	currentRev  = regexp.MustCompile(`(current: |in record \(|resourceVersion\\+":\\+")\d+`)
+	listRev     = regexp.MustCompile(`(?s)^(\{\n  "kind": "(?:\w+List|Table)",.*?\n    "resourceVersion": )"\d+"`)
+	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
+	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
+	ageCell     = regexp.MustCompile(`"\d+m?s"`)
+)
+
+// exchange sends a request section and returns the response section.
+func (talk *conversation) exchange(section string) string {
+	section = placeholder.ReplaceAllStringFunc(section, func(name string) string { return talk.values[name[2:len(name)-1]] })
+	head, body, _ := strings.Cut(section, "\n\n")
+	lines := strings.Split(strings.TrimSpace(head), "\n")
+	method, path, _ := strings.Cut(lines[0], " ")
+	a := talk.s.send(method, path, strings.TrimSpace(body), lines[1:]...)
+	out := fmt.Sprintln(a.code)
+	for _, key := range []string{"Content-Type", "Warning", "Retry-After"} {
+		for _, value := range a.header[key] {
+			if value != "application/json" {
+				out += key + ": " + value + "\n"
+			}
+		}
+	}
+	return out + "\n" + talk.normal(a.body) + "\n"
+}
+
+// normal is a body with its volatile values replaced by their names.
+func (talk *conversation) normal(body []byte) string {
+	var indented bytes.Buffer
+	text := strings.TrimSpace(string(body))
+	if json.Indent(&indented, body, "", "  ") == nil {
+		text = withoutManagedFields(strings.TrimSpace(indented.String()))
+	}
+	text = generated.ReplaceAllString(text, "gen-XXXXX")
+	text = tokenVolume.ReplaceAllString(text, "kube-api-access-XXXXX")
+	text = listRev.ReplaceAllString(text, `$1"LISTREV"`)
+	text = volatile.ReplaceAllStringFunc(text, func(pair string) string {
+		m := volatile.FindStringSubmatch(pair)
+		kind := map[string]string{"uid": "uid", "resourceVersion": "rev", "continue": "token"}[m[1]]
+		return `"` + m[1] + `": "` + talk.nameOf(kind, m[2]) + `"`
+	})
+	for value, name := range talk.names {
+		if len(value) > 20 {
+			text = strings.ReplaceAll(text, value, name)
+		}
+	}
+	text = currentRev.ReplaceAllString(timestamp.ReplaceAllString(text, "TIME"), "${1}REV")
+	return ageCell.ReplaceAllString(text, `"AGE"`)
+}
+
+// withoutManagedFields drops what field ownership adds to indented objects: it has tests of its own, and would drown everything else.
+func withoutManagedFields(text string) string {
+	var out []string
+	end := ""
+	for line := range strings.SplitSeq(text, "\n") {
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		switch closing := strings.TrimSuffix(line, ","); {
+		case end != "" && closing == end:
+			if n := len(out) - 1; closing == line {
+				out[n] = strings.TrimSuffix(out[n], ",")
+			}
+			end = ""
+		case end == "" && strings.HasPrefix(line, indent+`"managedFields": [`):
+			end = indent + "]"
+		case end == "":
+			out = append(out, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(out, "\n"), "{\n  }", "{}")
+}
+
+func (talk *conversation) nameOf(kind, value string) string {
+	if talk.names[value] == "" {
+		talk.counts[kind]++
+		name := kind + strconv.Itoa(talk.counts[kind])
+		talk.names[value], talk.values[name] = name, value
+	}
+	return talk.names[value]
+}

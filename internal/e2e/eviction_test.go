@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// An evictionTest is a server with a budget that allows nothing, and the pods of it.
+type evictionTest struct {
+	*testServer
+}
+
+const (
+	testPods   = "/api/v1/namespaces/default/pods"
+	testBudget = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+	evicting   = `True EvictionByEvictionAPI Eviction API: evicting`
+)
+
+func startEvictions(t *testing.T) *evictionTest {
+	s := &evictionTest{startTest(t)}
+	s.want(201, "POST", testBudget, `{"metadata":{"name":"b"},"spec":{"minAvailable":1,"selector":{"matchLabels":{"a":"b"}}}}`)
+	s.allow(0)
+	return s
+}
+
+func (s *evictionTest) allow(n int) {
+	s.t.Helper()
+	s.want(200, "PATCH", testBudget+"/b/status", fmt.Sprintf(`{"status":{"disruptionsAllowed":%d,"observedGeneration":1,"desiredHealthy":3}}`, n), mergePatch)
+}
+
+// pod makes one that its finalizer keeps, so that one sees what becomes of it.
+func (s *evictionTest) pod(name, status string) answer {
+	s.t.Helper()
+	s.want(201, "POST", testPods, `{"metadata":{"name":"`+name+`","labels":{"a":"b"},"finalizers":["example.com/x"]},"spec":{"nodeName":"n","containers":[{"name":"c","image":"i"}]}}`)
+	return s.want(200, "PATCH", testPods+"/"+name+"/status", `{"status":`+status+`}`, mergePatch)
+}
+
+func (s *evictionTest) evict(name, options string) answer {
+	s.t.Helper()
+	return s.send("POST", testPods+"/"+name+"/eviction", `{"metadata":{"name":"`+name+`"},"deleteOptions":{`+options+`}}`)
+}
+
+// reason is what the pod's status says of its end.
+func (s *evictionTest) reason(name string) string {
+	s.t.Helper()
+	c := s.want(200, "GET", testPods+"/"+name, "").get(`status.conditions.#(type="DisruptionTarget")`)
+	return strings.TrimSpace(c.Get("status").String() + " " + c.Get("reason").String() + " " + c.Get("message").String())
+}
+
+// TestEvictionTellsWhyAPodGoes, and tells it nobody when the pod stays. The condition comes before the deletion, and is nobody's field.
+func TestEvictionTellsWhyAPodGoes(t *testing.T) {
+	t.Parallel()
+	s := startEvictions(t)
+	before := s.pod("p", `{"phase":"Pending"}`)
+	for options, code := range map[string]int{`"dryRun":["All"]`: 201, `"preconditions":{"uid":"x"}`: 409, `"preconditions":{"resourceVersion":"1"}`: 409} {
+		if a := s.evict("p", options); a.code != code || s.reason("p") != "" {
+			t.Errorf("%s: %s, and the pod says %q", options, a.failure(), s.reason("p"))
+		}
+	}
+	if a := s.evict("p", fmt.Sprintf(`"preconditions":{"resourceVersion":"%d"}`, before.rev())); a.code != 201 {
+		t.Error(a.failure())
+	}
+	after := s.want(200, "GET", testPods+"/p", "")
+	if s.reason("p") != evicting || !after.get("metadata.deletionTimestamp").Exists() || after.rev() != before.rev()+2 {
+		t.Errorf("after an eviction: %s", after.body)
+	}
+	if owners := after.get("metadata.managedFields").Raw; strings.Contains(owners, "DisruptionTarget") {
+		t.Errorf("the condition is owned: %s", owners)
+	}
+	s.pod("again", `{"phase":"Pending","conditions":[{"type":"DisruptionTarget","status":"True","reason":"Other","message":"m","lastTransitionTime":"2020-01-01T00:00:00Z"}]}`)
+	s.evict("again", "")
+	since := s.want(200, "GET", testPods+"/again", "").get(`status.conditions.#(type="DisruptionTarget").lastTransitionTime`).String()
+	if s.reason("again") != evicting || since != "2020-01-01T00:00:00Z" {
+		t.Errorf("%s since %s", s.reason("again"), since)
+	}
+}
+
+// TestWhichPodsAskTheirBudget: those that serve, or may serve again.
+func TestWhichPodsAskTheirBudget(t *testing.T) {
+	t.Parallel()
+	s := startEvictions(t)
+	const ready = `"conditions":[{"type":"Ready","status":"True"}]`
+	for phase, code := range map[string]int{"Pending": 201, "Succeeded": 201, "Failed": 201, "Running": 429, "Unknown": 429} {
+		name := strings.ToLower(phase)
+		s.pod(name, `{"phase":"`+phase+`",`+ready+`}`)
+		if a := s.evict(name, ""); a.code != code || (s.reason(name) == evicting) != (code == 201) {
+			t.Errorf("%s: %s, and the pod says %q", phase, a.failure(), s.reason(name))
+		}
+	}
+	s.want(200, "DELETE", testPods+"/unknown", "")
+	if a := s.evict("unknown", ""); a.code != 201 {
+		t.Errorf("a pod that is being deleted: %s", a.failure())
+	}
+	s.allow(1)
+	if a := s.evict("running", ""); a.code != 201 || s.want(200, "GET", testBudget+"/b", "").get("status.disruptionsAllowed").Int() != 0 {
+		t.Errorf("with a disruption allowed: %s", a.failure())
+	}
+	s.pod("sick", `{"phase":"Running"}`)
+	if a := s.evict("sick", ""); a.code != 429 {
+		t.Errorf("a pod that is not ready, of a budget that is not met: %s", a.failure())
+	}
+	s.want(200, "PATCH", testBudget+"/b", `{"spec":{"unhealthyPodEvictionPolicy":"AlwaysAllow"}}`, mergePatch)
+	if a := s.evict("sick", ""); a.code != 201 || s.reason("sick") != evicting {
+		t.Errorf("with AlwaysAllow: %s", a.failure())
+	}
+}

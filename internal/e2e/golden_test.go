@@ -1,0 +1,202 @@
+package e2e
+
+// These tests open data files of every format that was ever released, as they were written then. testdata/golden has for each format
+// the file, packed with gzip, and one line of JSON for each thing in it: the live objects, and the history that was not compacted.
+//
+// A new format gets new files (go test -run TestGoldenFiles -update writes those of the present format when they are missing). The old ones are
+// never written again: they are what people have on their disks.
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"apilet/internal/store"
+	"apilet/internal/store/storetest"
+)
+
+// A goldenLine is one live object ("object") or one event ("event", "gone" for a tombstone).
+type goldenLine struct {
+	What      string
+	Key       string
+	Rev       int64
+	CreateRev int64
+	PrevRev   int64         `json:",omitempty"`
+	Deleting  bool          `json:",omitempty"`
+	Time      int64         `json:",omitempty"`
+	Author    *store.Author `json:",omitempty"`
+	JSON      json.RawMessage
+}
+
+func TestGoldenFiles(t *testing.T) {
+	t.Parallel()
+	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
+		t.Skip("bbolt's files have the byte order of the machine that wrote them, and these are little endian")
+	}
+	for format := 1; format <= int(storetest.CurrentFormat(t)); format++ {
+		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) { openGolden(t, format) })
+	}
+}
+
+func openGolden(t *testing.T, format int) {
+	name := fmt.Sprintf("../../testdata/golden/format-%d", format)
+	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && int64(format) == storetest.CurrentFormat(t) {
+		makeGolden(t, name)
+	}
+	file := storetest.Unpack(t, name+".db.gz")
+	want, err := os.ReadFile(name + ".jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := storetest.WriteFile(t, file)
+	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check: %v, %v", err, rep.Problems)
+	}
+	st := storetest.Open(t, path)
+	if got := goldenLines(t, st); got != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	next := st.Revision() + 1
+	if rec := storetest.MustWrite(t, st, store.OpCreate, "//configmaps/later/a", 0, ""); rec.Rev != next {
+		t.Errorf("the next write has revision %d, want %d", rec.Rev, next)
+	}
+	if _, err := storetest.Maintain(t, st).Compact(t.Context(), next); err != nil {
+		t.Error(err)
+	}
+	st.Close()
+	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check after use: %v, %v", err, rep.Problems)
+	}
+	serveGolden(t, file, string(want))
+}
+
+// Opening raises a file's format: who cannot go back is told, once.
+func TestUpgradeOfDataFileIsTold(t *testing.T) {
+	t.Parallel()
+	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
+		t.Skip("the golden files are little endian")
+	}
+	path := storetest.WriteFile(t, storetest.Unpack(t, "../../testdata/golden/format-1.db.gz"))
+	told := func() (raised []string) {
+		st, err := store.Open(path, store.Options{Warn: func(what string) {
+			if strings.Contains(what, "format") {
+				raised = append(raised, what)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.Close()
+		return raised
+	}
+	want := fmt.Sprintf("%s: format 1 is now %d; older versions of apilet refuse it: the way back is a backup that was made before", path, storetest.CurrentFormat(t))
+	if got := told(); len(got) != 1 || got[0] != want {
+		t.Errorf("the first start says %q, want %q", got, want)
+	}
+	if got := told(); len(got) != 0 {
+		t.Errorf("the second start says %q", got)
+	}
+}
+
+// serveGolden starts a server on the file and lists over HTTP.
+func serveGolden(t *testing.T, file []byte, lines string) {
+	s := startTest(t, onFile(storetest.WriteFile(t, file)))
+	served := map[string]bool{}
+	for _, item := range s.want(200, "GET", "/api/v1/configmaps", "").get("items").Array() {
+		served[item.Get("metadata.namespace").String()+"/"+item.Get("metadata.name").String()+"@"+item.Get("metadata.resourceVersion").String()] = true
+	}
+	for _, text := range strings.Split(strings.TrimSpace(lines), "\n") {
+		var line goldenLine
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		name, ours := strings.CutPrefix(line.Key, "//configmaps/")
+		if ours && line.What == "object" && !served[fmt.Sprintf("%s@%d", name, line.Rev)] {
+			t.Errorf("%s is not served: %v", line.Key, served)
+		}
+	}
+}
+
+func goldenLines(t *testing.T, st *store.Store) string {
+	var b bytes.Buffer
+	put := func(what string, r *store.Record) {
+		line := goldenLine{what, r.Key, r.Rev, r.CreateRev, r.PrevRev, r.Deleting, r.Time, nil, r.JSON}
+		if author := st.Author(r.Author); author != (store.Author{}) {
+			line.Author = &author
+		}
+		text, err := json.Marshal(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(append(text, '\n'))
+	}
+	for sp, c := (store.Span{Prefix: "/"}), new(store.Chunk); ; sp.Start = c.Next {
+		if err := st.Chunk(sp, c); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range c.Records {
+			put("object", &r)
+		}
+		if c.Next == "" {
+			break
+		}
+	}
+	for at := st.Compacted(); at < st.Revision(); {
+		evs, upTo, err := st.Events(store.Everything, at, 100, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range evs {
+			what := "event"
+			if ev.Deleted {
+				what = "gone"
+			}
+			put(what, &ev.Record)
+		}
+		at = upTo
+	}
+	return b.String()
+}
+
+// makeGolden lets a server write what a format can hold: objects that were changed, deleted, made again, and that are being deleted, with
+// a part of the history compacted.
+func makeGolden(t *testing.T, name string) {
+	path := filepath.Join(t.TempDir(), "golden.db")
+	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")
+	maps := s.namespace("golden")
+	for i := range 6 {
+		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%d", i), "k", strings.Repeat("v", i*i*60)))
+	}
+	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "second"))
+	s.want(200, "DELETE", maps+"/m2", "")
+	s.compactNow(s.revision())
+	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "third"))
+	s.want(200, "DELETE", maps+"/m3", "")
+	s.want(201, "POST", maps, configMap("m3", "k", "again"))
+	s.want(201, "POST", maps, `{"metadata":{"name":"held","finalizers":["example.com/hold"]}}`)
+	s.want(200, "DELETE", maps+"/held", "")
+	s.want(200, "DELETE", maps+"/m4", "")
+	s.halt()
+	lines := goldenLines(t, storetest.Open(t, path))
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	z.Write(b[:storetest.UsedBytes(t, b)])
+	z.Close()
+	os.MkdirAll(filepath.Dir(name), 0o755)
+	if err := os.WriteFile(name+".db.gz", packed.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name+".jsonl", []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,553 @@
+package e2e
+
+// This file builds the program, starts it as a server, and talks HTTP to it. All other tests stand on the few helpers at its top: startTest,
+// send, and want.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
+	"apilet/internal/store"
+)
+
+// tooLong is for what takes well below a second: machines that run tests are busy, and what these tests are about would take minutes.
+const tooLong = 30 * time.Second
+
+var update = flag.Bool("update", false, "rewrite the answers in testdata")
+
+// ---- The program ----
+
+// folder is where the program is built; it goes with the tests.
+var folder string
+
+func TestMain(m *testing.M) {
+	apitest.Main(m, func() (done func()) {
+		dir, err := os.MkdirTemp("", "apilet-e2e-")
+		if err != nil {
+			panic(err)
+		}
+		folder = dir
+		return func() { os.RemoveAll(dir) }
+	})
+}
+
+// build makes the program under test of the sources of today, unless APILET_PROGRAM names one.
+var build = sync.OnceValues(func() (path string, err error) {
+	if given := os.Getenv("APILET_PROGRAM"); given != "" {
+		return given, nil
+	}
+	path = filepath.Join(folder, "apilet")
+	args := []string{"build", "-ldflags=-s -w", "-o", path}
+	if apitest.Race {
+		args = append(args, "-race")
+	}
+	if os.Getenv("GOCOVERDIR") != "" {
+		args = append(args, "-cover", "-coverpkg=apilet/...")
+	}
+	if out, err := exec.Command("go", append(args, "apilet")...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go %q: %w\n%s", args, err, out)
+	}
+	return path, nil
+})
+
+func builtProgram(t testing.TB) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A run is what came of a command.
+type run struct {
+	out, errs string
+	code      int
+}
+
+// runAs runs the program to its end, called by a name.
+func runAs(t testing.TB, name string, args ...string) run {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := &exec.Cmd{Path: builtProgram(t), Args: append([]string{name}, args...), Stdout: &out, Stderr: &errs}
+	err := cmd.Run()
+	if _, ended := err.(*exec.ExitError); err != nil && !ended {
+		t.Fatal(err)
+	}
+	return run{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// command runs a command as from a shell, and returns what it prints.
+func command(t testing.TB, args ...string) string {
+	t.Helper()
+	r := runAs(t, "apilet", args...)
+	if r.code != 0 {
+		t.Errorf("apilet %q: %d %s", args, r.code, r.errs)
+	}
+	return r.out
+}
+
+// ---- A server under test ----
+
+// A testServer is a server in a process of its own, and a client of it.
+type testServer struct {
+	t       testing.TB
+	flags   []string
+	env     []string // beside that of the tests
+	url     string
+	client  *http.Client
+	log     *serverLog
+	headers []string // of every request
+	process *exec.Cmd
+	ended   chan error // what Wait came to
+	stopped bool
+}
+
+// everyTest are the flags that a server under test has unless it is given them otherwise: a free loopback port, a temporary file without fsync.
+var everyTest = []string{"--listen=127.0.0.1:0", "--ephemeral", "--log-format=json", "--compaction-interval=0",
+	"--disable-admission-plugins=ServiceAccount", // whose tokens and accounts most tests would have to look past
+	"--request-timeout=10m",                      // on a busy machine, with the race detector on it, a request may take more than the usual minute
+}
+
+// startTest starts a server with these flags, written --name=value, beside those of every test.
+func startTest(t testing.TB, flags ...string) *testServer {
+	t.Helper()
+	s := &testServer{t: t, flags: serverFlags(flags)}
+	s.start()
+	return s
+}
+
+// serverFlags are those of every test, but for those that a test gives, and the test's.
+func serverFlags(given []string) []string {
+	flags := slices.DeleteFunc(slices.Clone(everyTest), func(flag string) bool {
+		name, _, _ := strings.Cut(flag, "=")
+		return slices.ContainsFunc(given, func(g string) bool {
+			return strings.HasPrefix(g, name+"=") || name == "--ephemeral" && strings.HasPrefix(g, "--data=")
+		})
+	})
+	return onEtcd(append(flags, given...))
+}
+
+// onEtcd gives a server a prefix of its own in the etcd cluster that ETCD_SERVERS names, if it does: testdata/on-etcd.sh runs tests so.
+func onEtcd(flags []string) []string {
+	if urls := os.Getenv("ETCD_SERVERS"); urls != "" && !slices.ContainsFunc(flags, func(f string) bool { return strings.HasPrefix(f, "--etcd-servers=") }) {
+		flags = append(flags, "--etcd-servers="+urls, "--etcd-prefix=/"+rand.Text())
+	}
+	return flags
+}
+
+// onFile is a flag: the data lies in a file that a restart finds again.
+func onFile(path string) string { return "--data=" + path }
+
+// onSomeFile is the same for a file of the test's.
+func onSomeFile(t testing.TB) string { return onFile(filepath.Join(t.TempDir(), "data.db")) }
+
+// start starts a process, and returns when it serves.
+func (s *testServer) start() {
+	s.t.Helper()
+	if why, ok := s.tryStart(); !ok {
+		s.t.Fatalf("the server did not start: %s", why)
+	}
+}
+
+// tryStart is start for a server that may refuse to.
+func (s *testServer) tryStart() (why string, ok bool) {
+	s.t.Helper()
+	begun := make(chan string, 1)
+	s.log = &serverLog{serving: begun}
+	cmd := exec.Command(builtProgram(s.t), s.flags...)
+	cmd.Stderr, cmd.Env = s.log, append(os.Environ(), s.env...)
+	if os.Getenv("GOGC") == "" { // what a server makes in a test is garbage at once; apitest.Main has it so for those in process
+		cmd.Env = append(cmd.Env, "GOGC=400", "GOMEMLIMIT=1GiB")
+	}
+	endWithTests(cmd)
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.process, s.ended, s.stopped = cmd, make(chan error, 1), false
+	go func(ended chan error) { ended <- cmd.Wait() }(s.ended) // the process's end is its end
+	s.t.Cleanup(s.halt)
+	select {
+	case s.url = <-begun:
+	case err := <-s.ended:
+		s.stopped = true
+		return fmt.Sprintf("%v\n%s", err, s.log), false
+	case <-time.After(apitest.Patience):
+		s.t.Fatalf("the server did not serve in %v\n%s", apitest.Patience, s.log)
+	}
+	transport := &http.Transport{MaxIdleConnsPerHost: 100}
+	if s.client != nil { // of the process before
+		transport.TLSClientConfig = s.client.Transport.(*http.Transport).TLSClientConfig
+	}
+	s.client = &http.Client{Transport: transport}
+	return "", true
+}
+
+// halt stops the server as a service manager does, and looks at how it went.
+func (s *testServer) halt() {
+	s.t.Helper()
+	s.end(syscall.SIGTERM)
+}
+
+// kill ends the process at once: what it would still do at its end is not done.
+func (s *testServer) kill() {
+	s.t.Helper()
+	s.end(syscall.SIGKILL)
+}
+
+func (s *testServer) end(how syscall.Signal) {
+	s.t.Helper()
+	if s.stopped {
+		return
+	}
+	s.stopped = true
+	s.client.CloseIdleConnections()
+	if err := s.process.Process.Signal(how); err != nil { // Windows has no SIGTERM
+		_ = s.process.Process.Kill()
+		how = syscall.SIGKILL
+	}
+	select {
+	case err := <-s.ended:
+		if err != nil && how != syscall.SIGKILL {
+			s.t.Errorf("the server ended with %v\n%s", err, s.log)
+		}
+	case <-time.After(apitest.Patience):
+		_ = s.process.Process.Kill()
+		s.t.Errorf("the server did not end\n%s", s.log)
+	}
+	if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "DATA RACE") {
+		s.t.Errorf("the server panicked, or has a race:\n%s", log)
+	}
+}
+
+// restart stops the server and starts another on the same file, on another port.
+func (s *testServer) restart() {
+	s.t.Helper()
+	s.halt()
+	s.start()
+}
+
+// servedAuthority is the last certificate of the chain that the server shows, as PEM.
+func (s *testServer) servedAuthority() []byte {
+	s.t.Helper()
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	chain := conn.ConnectionState().PeerCertificates
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1].Raw})
+}
+
+// expectServed asks for a list beside what the test does to the server.
+func (s *testServer) expectServed(what string) {
+	s.t.Helper()
+	begin := time.Now()
+	s.want(200, "GET", "/api/v1/namespaces/default/configmaps?limit=1", "")
+	if took := time.Since(begin); took > tooLong {
+		s.t.Errorf("beside %s, a request took %v", what, took)
+	}
+}
+
+// compactNow forgets the history before rev, of a server on a file: it is stopped, and another started on what is left.
+func (s *testServer) compactNow(rev int64) {
+	s.t.Helper()
+	s.halt()
+	openTestStore(s.t, s.flag("data"), func(st *store.Store) error {
+		upkeep, err := store.NewMaintenance(st)
+		if err == nil {
+			_, err = upkeep.Compact(context.Background(), rev)
+		}
+		if err != nil {
+			s.t.Error(err)
+		}
+		return err
+	})
+	s.start()
+}
+
+// openTestStore returns what is seen in the data file of a server that has ended.
+func openTestStore[T any](t testing.TB, path string, see func(*store.Store) T) T {
+	t.Helper()
+	st, err := store.Open(path, store.Options{Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	return see(st)
+}
+
+// startFails starts a server that does not come up, and returns why.
+func startFails(t testing.TB, flags ...string) string {
+	t.Helper()
+	r := runAs(t, "apilet", serverFlags(flags)...)
+	if r.code == 0 {
+		t.Fatal("the server started, and ended well")
+	}
+	return r.errs
+}
+
+// A serverLog keeps a server's log, and hears from it when the server serves.
+type serverLog struct {
+	apitest.Log
+	serving chan<- string // gets the URL, once; nil then
+	rest    []byte        // the beginning of a line
+}
+
+// Write is called by the one goroutine that reads the process's standard error.
+func (l *serverLog) Write(p []byte) (int, error) {
+	n, err := l.Log.Write(p)
+	for l.rest = append(l.rest, p...); ; {
+		line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+		if !whole {
+			return n, err
+		}
+		if l.rest = rest; l.serving != nil && gjson.GetBytes(line, "message").String() == "serving" {
+			l.serving <- gjson.GetBytes(line, "url").String()
+			l.serving = nil
+		}
+	}
+}
+
+// errors are the lines of the log that say what went wrong.
+func (l *serverLog) errors() string {
+	var out strings.Builder
+	for line := range strings.Lines(l.String()) {
+		if level := gjson.Get(line, "level").String(); level != "info" && level != "warn" && level != "debug" {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// flag is the value of a flag that the server was given.
+func (s *testServer) flag(name string) (value string) {
+	for _, flag := range s.flags {
+		if v, ok := strings.CutPrefix(flag, "--"+name+"="); ok {
+			value = v // the last one counts
+		}
+	}
+	return value
+}
+
+// revision is the newest.
+func (s *testServer) revision(headers ...string) int64 {
+	s.t.Helper()
+	return s.want(200, "GET", "/api/v1/namespaces?limit=1", "", headers...).rev()
+}
+
+// An answer is an HTTP response, read to its end.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (a answer) get(path string) gjson.Result { return gjson.GetBytes(a.body, path) }
+
+func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
+
+func (a answer) token() string { return a.get("metadata.continue").String() }
+
+// names are those of a list's items, whatever form it has.
+func (a answer) names() string {
+	var names []string
+	for _, path := range []string{"items.#.metadata.name", "rows.#.object.metadata.name"} {
+		for _, name := range a.get(path).Array() {
+			names = append(names, name.String())
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// failure is an error's code, reason and message in one line.
+func (a answer) failure() string {
+	return fmt.Sprintf("%d %s %s", a.code, a.get("reason"), a.get("message"))
+}
+
+// send makes a request. headers are lines like "Accept: text/html".
+func (s *testServer) send(method, path, body string, headers ...string) answer {
+	s.t.Helper()
+	a, err := s.try(method, path, body, headers...)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return a
+}
+
+// try is send for goroutines and for servers that may be gone.
+func (s *testServer) try(method, path, body string, headers ...string) (answer, error) {
+	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	kubetest.SetHeaders(r, s.headers)
+	kubetest.SetHeaders(r, headers)
+	response, err := s.client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	a := answer{code: response.StatusCode, header: response.Header}
+	if a.body, err = io.ReadAll(response.Body); err != nil {
+		return a, err
+	}
+	a.body, err = readable(a.header, a.body)
+	return a, err
+}
+
+// want is send for a request whose status is known.
+func (s *testServer) want(code int, method, path, body string, headers ...string) answer {
+	s.t.Helper()
+	a := s.send(method, path, body, headers...)
+	if a.code != code {
+		s.t.Fatalf("%s %s: got %d, want %d: %s", method, path, a.code, code, a.body)
+	}
+	if a.code >= 400 {
+		s.checkStatus(a)
+	}
+	return a
+}
+
+// checkStatus holds an error's body against what every Status has in common.
+func (s *testServer) checkStatus(a answer) {
+	s.t.Helper()
+	kind := fmt.Sprintf("%s %s %s %s", a.get("kind"), a.get("apiVersion"), a.get("status"), a.get("code"))
+	if want := fmt.Sprintf("Status v1 Failure %d", a.code); kind != want {
+		s.t.Errorf("an error's body is no Status: %s", a.body)
+	}
+	retry := a.get("details.retryAfterSeconds").Int()
+	if header := a.header.Get("Retry-After"); (header != "") != (retry > 0) {
+		s.t.Errorf("Retry-After is %q beside retryAfterSeconds %d", header, retry)
+	}
+}
+
+// raw sends bytes as they are and returns the status line's code and the rest of the answer; 0 when the connection was closed.
+func (s *testServer) raw(request string) (int, string) {
+	s.t.Helper()
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprint(conn, request)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(body)
+}
+
+func (s *testServer) dial() net.Conn {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(apitest.Patience))
+	return conn
+}
+
+// namespace makes one, and returns the path of its ConfigMaps.
+func (s *testServer) namespace(name string) string {
+	s.t.Helper()
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"}}`)
+	return "/api/v1/namespaces/" + name + "/configmaps"
+}
+
+// configMap is the JSON of one.
+func configMap(name string, keyValues ...string) string {
+	data := map[string]string{}
+	for i := 0; i+1 < len(keyValues); i += 2 {
+		data[keyValues[i]] = keyValues[i+1]
+	}
+	text, _ := json.Marshal(map[string]any{"metadata": map[string]any{"name": name}, "data": data})
+	return string(text)
+}
+
+// serverCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
+func serverCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
+	t.Helper()
+	ca, _ := apitest.NewCA(t)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "apilet"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	certFile, keyFile = issuePair(t, ca, tmpl)
+	pool = x509.NewCertPool()
+	pool.AddCert(ca.Cert)
+	return certFile, keyFile, pool
+}
+
+// issuePair signs a certificate over the authority's own key and writes both as PEM.
+func issuePair(t *testing.T, ca apitest.CA, tmpl *x509.Certificate) (certFile, keyFile string) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, ca.Key.Public(), ca.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(ca.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return apitest.TempFile(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
+		apitest.TempFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+}
+
+// startTLS starts a server that knows three tokens and one authority of client certificates.
+func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA) {
+	t.Helper()
+	certFile, keyFile, pool := serverCertificate(t)
+	clients, caFile := apitest.NewCA(t)
+	tokens := apitest.TempFile(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
+	own := []string{"--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--token-auth-file=" + tokens, "--client-ca-file=" + caFile}
+	s = startTest(t, append(own, flags...)...)
+	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
+	return s, clients
+}
+
+// scrape reads the lines of /metrics.
+func (s *testServer) scrape() map[string]bool {
+	s.t.Helper()
+	lines := map[string]bool{}
+	for line := range strings.Lines(string(s.want(200, "GET", "/metrics", "").body)) {
+		lines[strings.TrimSuffix(line, "\n")] = true
+	}
+	return lines
+}
+
+// metricValue reads one series of /metrics, -1 when it is not there.
+func metricValue(s *testServer, series string) float64 {
+	a, _ := s.try("GET", "/metrics", "")
+	for line := range strings.Lines(string(a.body)) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			value, _ := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			return value
+		}
+	}
+	return -1
+}

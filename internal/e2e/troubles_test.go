@@ -1,0 +1,154 @@
+package e2e
+
+// These tests break what a running server needs, mend it, and read what its log and its health pages say.
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/apitest"
+)
+
+func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	s := startTest(t, onFile(path))
+	maps := s.namespace("shop")
+	told := func(what, message string) int {
+		return len(regexp.MustCompile(`"what":"`+regexp.QuoteMeta(what)+`"[^\n]*"`+message+`"`).FindAllString(s.log.String(), -1))
+	}
+	const fails, works = "this fails; the log says when it no longer does", "this works again"
+	expect := func(what string, begun, over int) {
+		t.Helper()
+		apitest.WaitFor(t, "the log to tell", func() bool { return told(what, fails) >= begun && told(what, works) >= over })
+		if told(what, fails) != begun || told(what, works) != over {
+			t.Errorf("%s: begun %d, over %d times, want %d, %d:\n%s", what, told(what, fails), told(what, works), begun, over, s.log.String())
+		}
+	}
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.want(500, "POST", maps, configMap("a"))
+	}
+	expect("writing (lost data file)", 1, 0)
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	s.want(201, "POST", maps, configMap("a"))
+	expect("writing (lost data file)", 1, 1)
+	s.halt()
+
+	s.flags = append(s.flags, "--quota-backend-bytes=4194304", "--compaction-interval=100ms", "--history=100ms")
+	s.start()
+	large := strings.Repeat("x", 900_000)
+	for i := 0; s.send("POST", maps, configMap(fmt.Sprint("large", i), "k", large)).code == 201; i++ {
+		if i == 20 {
+			t.Fatal("there is no quota")
+		}
+	}
+	for range 3 {
+		a := s.want(500, "POST", maps, configMap("b"))
+		for _, word := range []string{"--quota-backend-bytes", "delete objects", "--compaction-interval"} {
+			if !strings.Contains(a.get("message").String(), word) {
+				t.Errorf("%s is not in %s", word, a.get("message"))
+			}
+		}
+	}
+	expect("writing (quota)", 1, 0)
+	for _, name := range strings.Fields(s.want(200, "GET", maps, "", asPartial).names()) {
+		s.want(200, "DELETE", maps+"/"+name, "")
+	}
+	apitest.WaitFor(t, "room below the quota", func() bool { return s.send("POST", maps, configMap("b")).code == 201 })
+	expect("writing (quota)", 1, 1)
+}
+
+// A reason is for those who may get the check's own page, where kube-apiserver shows it.
+func TestReadyzTellsTheReasonToWhoeverMayReadIt(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	s, _ := startTLS(t, onFile(path))
+	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ page, who, want string }{
+		{"/readyz?verbose", root, "[-]store failed: the data file was removed"},
+		{"/readyz?verbose", bob, "[-]store failed: reason withheld"},
+		{"/readyz?verbose", "", "[-]store failed: reason withheld"},
+		{"/readyz", root, "[-]store failed: reason withheld"},
+	} {
+		if a := s.send("GET", c.page, "", c.who); a.code != 500 || !strings.Contains(string(a.body), c.want) {
+			t.Errorf("%s as %q: %d %s", c.page, c.who, a.code, a.body)
+		}
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRootListsThePathsThatAreServed(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
+	a := s.want(200, "GET", "/", "", root)
+	listed := map[string]bool{}
+	for _, path := range a.get("paths").Array() {
+		listed[path.String()] = true
+		if got := s.send("GET", path.String(), "", root); got.code >= 400 {
+			t.Errorf("%s is listed and answers %d", path, got.code)
+		}
+	}
+	for _, path := range []string{"/api", "/api/v1", "/apis", "/apis/", "/apis/apps", "/apis/apps/v1", "/healthz", "/livez/ping", "/readyz/shutdown",
+		"/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/openid/v1/jwks", "/.well-known/openid-configuration", "/version"} {
+		if !listed[path] {
+			t.Errorf("%s is missing", path)
+		}
+	}
+	for _, who := range []string{bob, ""} {
+		if got := s.want(403, "GET", "/", "", who).failure(); !strings.HasSuffix(got, `cannot get path "/"`) {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
+// Also what Go's own HTTP server has to say.
+func TestEveryJSONLogLineHasALevel(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t, "--v=3")
+	s.want(200, "GET", "/version", "")
+	if answer, err := http.Get("http" + strings.TrimPrefix(s.url, "https")); err == nil { // no TLS at all
+		answer.Body.Close()
+	}
+	if answer, err := http.Get(s.url); err == nil { // an authority that the client does not know
+		answer.Body.Close()
+	}
+	apitest.WaitFor(t, "the failed handshake", func() bool { return strings.Contains(s.log.String(), "TLS handshake error") })
+	for line := range strings.Lines(s.log.String()) {
+		if gjson.Get(line, "level").String() == "" {
+			t.Errorf("no level: %s", line)
+		}
+	}
+}
+
+func TestFailingWebhookIsToldOnce(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	maps := s.namespace("shop")
+	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", `{"metadata":{"name":"down"},"webhooks":[{"name":"down.example.com",
+		"clientConfig":{"url":"https://127.0.0.1:1/x"},"failurePolicy":"Ignore","sideEffects":"None","admissionReviewVersions":["v1"],
+		"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]}]}`)
+	for _, name := range []string{"a", "b", "c"} {
+		s.want(201, "POST", maps, configMap(name))
+	}
+	if n := strings.Count(s.log.String(), `"what":"webhook down.example.com of validating configuration down"`); n != 1 {
+		t.Errorf("told %d times:\n%s", n, s.log.String())
+	}
+}

@@ -1,0 +1,79 @@
+package flowcontrol_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"apilet/internal/flowcontrol"
+)
+
+// Dispatch runs a request in the caller's goroutine as soon as it has its seats. Which level that was, the ticket says.
+func Example() {
+	d := flowcontrol.NewDispatcher(600, time.Minute)
+	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
+	d.Configure(objects.Schemas, objects.Levels)
+	for _, digest := range []flowcontrol.Digest{
+		{User: "admin", Groups: []string{"system:masters"}, ResourceRequest: true, Verb: "list", Resource: "pods", Version: "v1"},
+		{User: "system:node:n1", Groups: []string{"system:nodes"}, ResourceRequest: true, Verb: "update", Group: "coordination.k8s.io", Version: "v1",
+			Resource: "leases", Namespace: "kube-node-lease"},
+		{User: "alice", Groups: []string{"system:authenticated"}, ResourceRequest: true, Verb: "list", Resource: "pods", Version: "v1"},
+	} {
+		digest.Received = time.Now()
+		err := d.Dispatch(context.Background(), &digest, flowcontrol.Estimate{InitialSeats: 1}, func(t *flowcontrol.Ticket) {
+			fmt.Println(digest.User, "runs at", t.Schema.Level.Name)
+		})
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// admin runs at exempt
+	// system:node:n1 runs at node-high
+	// alice runs at global-default
+}
+
+// The state shows how seats are divided: each level has its nominal seats by its shares.
+func ExampleDispatcher_State() {
+	d := flowcontrol.NewDispatcher(600, time.Minute)
+	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
+	d.Configure(objects.Schemas, objects.Levels)
+	for _, level := range d.State().Levels {
+		fmt.Println(level.Name, level.Nominal)
+	}
+	// Unordered output:
+	// catch-all 13
+	// exempt 0
+	// global-default 49
+	// leader-election 25
+	// node-high 98
+	// system 74
+	// workload-high 98
+	// workload-low 245
+}
+
+// Two servers that disagree about a condition write it six times in a minute each, and no more.
+func ExamplePacer() {
+	var p flowcontrol.Pacer
+	now, written := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC), 0
+	for i := range 60 {
+		if p.Allow("workload-low", now.Add(time.Duration(i)*time.Second)) {
+			written++
+		}
+	}
+	fmt.Println(written, p.Allow("workload-low", now.Add(2*time.Minute)))
+	// Output:
+	// 6 true
+}
+
+// A schema that names a level which is not there gets a condition that says so.
+func ExampleDangling() {
+	objects := flowcontrol.MandatoryObjects()
+	objects.Schemas[0].Spec.PriorityLevelConfiguration.Name = "nowhere"
+	for name, condition := range flowcontrol.Dangling(objects, time.Now()) {
+		fmt.Println(name, condition.Type, condition.Status)
+	}
+	// Unordered output:
+	// exempt Dangling True
+	// catch-all Dangling False
+}

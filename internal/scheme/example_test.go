@@ -1,0 +1,76 @@
+package scheme_test
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/scheme"
+)
+
+// One table says what is served. A row tells of its objects' keys, verbs and kind.
+func ExampleRegistry_Lookup() {
+	reg := scheme.NewRegistry()
+	deployments := reg.Lookup("apps", "v1", "deployments")
+	fmt.Println(deployments.Kind, deployments.APIVersion(), deployments.Key("shop", "web"), deployments.Allows("patch"))
+	fmt.Println(reg.Lookup("apps", "v1beta1", "deployments"))
+	// Output:
+	// Deployment apps/v1 /apps/deployments/shop/web true
+	// <nil>
+}
+
+// A body is decoded into an object of the storage version; fields that nobody knows are told beside it.
+func ExampleResource_Decode() {
+	pods := scheme.NewRegistry().Lookup("", "v1", "pods")
+	obj, strictErrs, err := pods.Decode([]byte("metadata: {name: web}\nspec: {colour: red}\n"), "application/yaml", "")
+	fmt.Println(obj.GetName(), strictErrs, err)
+	_, _, err = pods.Decode([]byte(`{"kind":"Secret","apiVersion":"v1"}`), "application/json", "")
+	fmt.Println(err)
+	// Output:
+	// web [unknown field "spec.colour"] <nil>
+	// Secret in version "v1" cannot be handled as a Pod: converting (v1.Secret) to (core.Pod): unknown conversion
+}
+
+// What is stored has no kind, and room for the revision at a known place.
+func ExampleResource_EncodeStored() {
+	maps := scheme.NewRegistry().Lookup("", "v1", "configmaps")
+	stored, at, err := maps.EncodeStored(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "shop"}, Data: map[string]string{"k": "v"}})
+	fmt.Printf("%s %q %v", stored, stored[:at][at-19:], err)
+	// Output:
+	// {"metadata":{"name":"a","namespace":"shop","resourceVersion":""},"data":{"k":"v"}} "\"resourceVersion\":\"" <nil>
+}
+
+// A key is taken apart as it was made.
+func ExampleSplitKey() {
+	fmt.Println(scheme.SplitKey("/apps/deployments/shop/web"))
+	fmt.Println(scheme.SplitKey("//nodes//n1"))
+	// Output:
+	// /apps/deployments/ shop web true
+	// //nodes/  n1 true
+}
+
+// A quantity of a few characters can be a number of two milliards of digits. Such a text is refused before anything parses it.
+func ExampleCheckQuantity() {
+	for _, text := range []string{"100m", "1.5Gi", "1e3", "1e-2147483648"} {
+		fmt.Println(text, scheme.CheckQuantity(text))
+	}
+	// Output:
+	// 100m <nil>
+	// 1.5Gi <nil>
+	// 1e3 <nil>
+	// 1e-2147483648 quantities must have at most 64 characters and an exponent of at most two digits
+}
+
+// An answer names all mistakes at once.
+func ExampleInvalid() {
+	spec := field.NewPath("spec")
+	err := scheme.Invalid(schema.GroupKind{Kind: "Service"}, "web", field.ErrorList{
+		field.Required(spec.Child("ports"), ""), field.NotSupported(spec.Child("type"), "Odd", []string{"ClusterIP"}),
+	})
+	fmt.Println(err.Status().Code, err)
+	// Output:
+	// 422 Service "web" is invalid: [spec.ports: Required value, spec.type: Unsupported value: "Odd": supported values: "ClusterIP"]
+}

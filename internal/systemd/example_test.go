@@ -1,0 +1,31 @@
+package systemd_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"apilet/internal/systemd"
+)
+
+// Where a service manager asks for it, it hears when the server is ready; elsewhere nobody is told, and nothing fails.
+func Example() {
+	nobody := systemd.FromEnvironment(func(string) string { return "" })
+	fmt.Println(nobody.Ready("serving"))
+
+	dir, _ := os.MkdirTemp("", "sd")
+	defer os.RemoveAll(dir)
+	name := filepath.Join(dir, "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer socket.Close()
+	manager := systemd.FromEnvironment(func(key string) string { return map[string]string{"NOTIFY_SOCKET": name}[key] })
+	fmt.Println(manager.Ready("serving on :6443"))
+	told := make([]byte, 100)
+	n, _ := socket.Read(told)
+	fmt.Printf("%q", told[:n])
+}

@@ -1,0 +1,23 @@
+package troubles_test
+
+import (
+	"errors"
+	"os"
+
+	"github.com/rs/zerolog"
+
+	"apilet/internal/troubles"
+)
+
+// A thousand failures are two lines: when it began, and when it was over.
+func ExampleLog_Tell() {
+	t := troubles.New(zerolog.New(os.Stdout))
+	for range 1000 {
+		t.Tell("audit log", errors.New("no space left on device"))
+	}
+	t.Tell("audit log", nil)
+	t.Tell("audit log", nil)
+	// Output:
+	// {"level":"error","error":"no space left on device","what":"audit log","message":"this fails; the log says when it no longer does"}
+	// {"level":"info","what":"audit log","message":"this works again"}
+}

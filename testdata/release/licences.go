@@ -1,0 +1,169 @@
+package main
+
+// This file collects the notices that have to go along with a program: for each package in it, whatever module it is of, the files of that name in its
+// folder and in those above it, up to the module's own. A module without a licence, or with one that nobody has looked at yet, ends the release.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	classifier "github.com/google/licenseclassifier/v2"
+	"github.com/google/licenseclassifier/v2/assets"
+)
+
+// known are the licences, by SPDX's names, that ask for nothing but that they go along.
+var known = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
+
+var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.(txt|md|[a-z]*libyaml))?$`)
+
+// notices are all modules of a release's programs, Go's own library among them.
+type notices struct {
+	modules map[string]*module // by path@version
+	reader  *classifier.Classifier
+	told    map[string][]string // the licences of a text: most modules have the same
+}
+
+// A module is one with its notices.
+type module struct {
+	name     string            // path@version
+	texts    map[string]string // by file name, in the module
+	licences []string          // SPDX's names
+}
+
+// findNotices collects those of all programs.
+func (r *release) findNotices(ctx context.Context) error {
+	reader, err := assets.DefaultClassifier()
+	if err != nil {
+		return err
+	}
+	r.notices = &notices{modules: map[string]*module{}, reader: reader, told: map[string][]string{}}
+	const columns = "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}"
+	for _, b := range r.builds {
+		listed, err := r.goCommand(ctx, b.target, "list", "-deps", "-tags="+b.tags, "-f", columns, ".")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(listed) {
+			column := strings.Split(strings.TrimSpace(line), "\t")
+			if len(column) != 3 {
+				continue
+			}
+			if err := r.notices.add(column[0], column[1], column[2]); err != nil {
+				return err
+			}
+		}
+	}
+	root, err := r.goCommand(ctx, r.targets[0], "env", "GOROOT")
+	if err != nil {
+		return err
+	}
+	if err := r.notices.add(standard(r.builds[0]), root, root); err != nil {
+		return err
+	}
+	return r.notices.check()
+}
+
+// standard is the name of Go's library as a module.
+func standard(b build) string { return "std@" + strings.TrimPrefix(b.info.GoVersion, "go") }
+
+// add adds the notices that hold for a folder of a module.
+func (n *notices) add(name, root, folder string) error {
+	m := n.modules[name]
+	if m == nil {
+		m = &module{name: name, texts: map[string]string{}}
+		n.modules[name] = m
+	}
+	for ; len(folder) >= len(root); folder = filepath.Dir(folder) {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			rel, err := filepath.Rel(root, filepath.Join(folder, e.Name()))
+			if err != nil {
+				return err
+			}
+			rel = filepath.ToSlash(rel)
+			if e.IsDir() || m.texts[rel] != "" || !noticeFile.MatchString(e.Name()) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(folder, e.Name()))
+			if err != nil {
+				return err
+			}
+			m.texts[rel] = strings.ReplaceAll(strings.TrimSpace(string(text)), "\r\n", "\n")
+			m.licences = append(m.licences, n.licencesIn(m.texts[rel])...)
+		}
+	}
+	return nil
+}
+
+// licencesIn are the licences that a text has. A mere reference to one, as in a NOTICE, is none.
+func (n *notices) licencesIn(text string) []string {
+	names, ok := n.told[text]
+	if ok {
+		return names
+	}
+	for _, match := range n.reader.Match([]byte(text)).Matches {
+		if match.MatchType == "License" {
+			names = append(names, match.Name)
+		}
+	}
+	n.told[text] = names
+	return names
+}
+
+// check sees that each module has a licence that is known.
+func (n *notices) check() error {
+	for _, m := range n.sorted() {
+		slices.Sort(m.licences)
+		m.licences = slices.Compact(m.licences)
+		if len(m.licences) == 0 {
+			return fmt.Errorf("%s has no licence that can be told", m.name)
+		}
+		for _, name := range m.licences {
+			if !slices.Contains(known, name) {
+				return fmt.Errorf("%s has the licence %s: see what it asks for", m.name, name)
+			}
+		}
+	}
+	return nil
+}
+
+func (n *notices) sorted() []*module {
+	return slices.SortedFunc(maps.Values(n.modules), func(a, b *module) int { return cmp.Compare(a.name, b.name) })
+}
+
+// text is the file that goes along: a table of modules, then each text once, with whose it is.
+func (n *notices) text(own string) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apilet: %s\n\nIt contains the following modules, each under the licences beside it. Their texts and notices follow.\n\n", own)
+	users := map[string][]string{}
+	for _, m := range n.sorted() {
+		fmt.Fprintf(&b, "  %-90s %s\n", m.name, strings.Join(m.licences, " AND "))
+		for _, name := range slices.Sorted(maps.Keys(m.texts)) {
+			users[m.texts[name]] = append(users[m.texts[name]], m.name+" "+name)
+		}
+	}
+	texts := slices.SortedFunc(maps.Keys(users), func(a, b string) int { return cmp.Compare(users[a][0], users[b][0]) })
+	for _, text := range texts {
+		fmt.Fprintf(&b, "\n%s\n%s\n\n%s\n", strings.Repeat("=", 80), strings.Join(users[text], "\n"), text)
+	}
+	return []byte(b.String())
+}
+
+// ownLicence says how apilet itself is licensed: by the file LICENSE, once there is one.
+func (r *release) ownLicence() string {
+	text, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
+	if err != nil {
+		return "no licence has been chosen yet, so that for the time being nobody but its owner may distribute it."
+	}
+	return "its own licence is this.\n\n" + strings.TrimSpace(string(text))
+}

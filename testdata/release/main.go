@@ -1,0 +1,138 @@
+// Release makes what apilet hands out, from a commit: the same commit and the same Go make the same bytes, whoever builds them, and where.
+//
+//	go run . -repo ../.. -ref v0.1.0 -out /tmp/v0.1.0
+//
+//	clone of the commit ─▶ go build, for each target and flavour ─┬─▶ archives ────────────┐
+//	                       go list ─▶ licences ───────────────────┤   SBOMs                │
+//	                       apilet help ─▶ man pages, completions ─┼─▶ Debian's packages ───┼─▶ SHA256SUMS
+//	                                                              └─▶ image for containers ┘
+//
+// The clone has what is committed and nothing else, so that the Go command writes the tag and the commit's date into each program; this date is the
+// time of everything that has one. Nothing comes from the machine but Go itself, whose version the program and the SBOMs tell, and no service is asked but
+// the module proxy.
+//
+// This file has the order of steps. source.go makes the clone, build.go the programs; licences.go, sbom.go and manual.go find out what goes along;
+// archive.go, image.go and debian.go pack.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// options are what a release is made of.
+type options struct {
+	repo, ref  string   // the git repository, and the commit in it
+	out        string   // a folder that is not there yet
+	targets    []target // platforms
+	flavours   []flavour
+	maintainer string // of the packages
+	log        io.Writer
+}
+
+// A release is one that is being made.
+type release struct {
+	options
+	source  string // the clone
+	work    string // for what is on its way
+	made    string // becomes out
+	version string
+	commit  string
+	date    time.Time // the commit's
+	builds  []build
+	notices *notices
+	manual  *manual
+}
+
+func main() {
+	o := options{log: os.Stderr}
+	flag.StringVar(&o.repo, "repo", "../..", "the git `folder`")
+	flag.StringVar(&o.ref, "ref", "HEAD", "the tag or `commit`; what is not committed is left out")
+	flag.StringVar(&o.out, "out", "", "the `folder` to make")
+	targets := flag.String("targets", allTargets, "comma-separated `platforms`")
+	flavours := flag.String("flavours", "full,noetcd", "comma-separated `list`")
+	flag.StringVar(&o.maintainer, "maintainer", "the owner of apilet <apilet@localhost>", "`name` and address in the Debian packages")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err := o.choose(*targets, *flavours)
+	if err == nil {
+		err = makeRelease(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// choose sets targets and flavours from their lists.
+func (o *options) choose(targets, flavours string) error {
+	for _, name := range strings.Split(targets, ",") {
+		t := target{}
+		t.os, t.arch, _ = strings.Cut(name, "/")
+		if !strings.Contains(","+allTargets+",", ","+name+",") {
+			return fmt.Errorf("-targets: %q is none of %s", name, allTargets)
+		}
+		o.targets = append(o.targets, t)
+	}
+	for _, name := range strings.Split(flavours, ",") {
+		f, ok := allFlavours[name]
+		if !ok {
+			return fmt.Errorf("-flavours: %q is neither full nor noetcd", name)
+		}
+		o.flavours = append(o.flavours, f)
+	}
+	return nil
+}
+
+// makeRelease makes the folder, or nothing.
+func makeRelease(ctx context.Context, o options) error {
+	if o.out == "" {
+		return fmt.Errorf("-out names no folder")
+	}
+	if _, err := os.Lstat(o.out); err == nil {
+		return fmt.Errorf("%s is there already", o.out)
+	}
+	work, err := os.MkdirTemp("", "apilet-release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	made, err := os.MkdirTemp(filepath.Dir(o.out), ".release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(made) // is not there any more if all went well
+	r := &release{options: o, work: work, made: made, source: filepath.Join(work, "source")}
+	for _, step := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"clone", r.clone},
+		{"programs", r.buildAll},
+		{"licences", r.findNotices},
+		{"man pages, completions", r.writeManual},
+		{"SBOMs", r.writeSBOMs},
+		{"archives", r.writeArchives},
+		{"Debian packages", r.writePackages},
+		{"image", r.writeImage},
+		{"checksums", r.writeSums},
+	} {
+		begun := time.Now()
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+		fmt.Fprintf(o.log, "%-24s %6.1f s\n", step.what, time.Since(begun).Seconds())
+	}
+	if err := os.Chmod(made, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(made, o.out)
+}
