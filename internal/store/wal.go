@@ -13,9 +13,13 @@ package store
 //	start            the checkpoint's meta page is put back            the records are replayed, all in one transaction
 //
 // Pinned checkpoints. What the kernel has written of the commits since the checkpoint nobody knows, in which order neither. That does no harm because no
-// page of the checkpoint is touched: a read transaction of bbolt's stays open on it, and bbolt gives no page away that an open transaction can see. (Pages
-// that were both taken and freed since then it does give away again, so that the file grows by no more than what the checkpoint has of changed pages.) A
+// page of the checkpoint is touched: a read transaction of bbolt's stays open on it, and bbolt gives no page away that an open transaction can see. A
 // start puts the checkpoint's meta page into its place and has the file of that moment, to the byte.
+//
+// Pages ahead. A page that was both taken and freed since the checkpoint bbolt gives away again, so that a handful of pages, which the kernel writes once in
+// half a minute, serve many commits. That holds for pages that came from its list of free ones, and not for those from the end of the file. So the file
+// is made longer ahead of need, in steps (growAhead), and the lowest free page is taken first (bbolt's array freelist): 8 KB reach the disk for a create of
+// 1 KiB, of which 4 are the log's block.
 //
 // Two halves. The log is used in turns: when a half is full the writer goes on in the other one, and a goroutine makes the checkpoint of where it was.
 //

@@ -525,6 +525,27 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	}
 }
 
+// TestFewPagesServeManyCommits: what a commit gives back the next ones take, while a checkpoint is pinned; else the kernel would write other pages each time.
+func TestFewPagesServeManyCommits(t *testing.T) {
+	t.Parallel()
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	turns, most := 0, 0
+	for i := range 600 {
+		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, "a")
+		maintainTest(t, st, func(*ledger) error {
+			turns = st.wal.turns
+			return errRefused
+		})
+		if i > 100 {
+			most = max(most, st.Db.Stats().PendingPageN)
+		}
+	}
+	if most > 100 || turns < 2 { // without pages ahead five more wait after each commit
+		t.Errorf("%d pages waited for a checkpoint; %d checkpoints", most, turns)
+	}
+}
+
 // TestFailedSyncOfTheLogIsFatal: it is tried once, and the write is not acknowledged.
 func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	t.Parallel()
