@@ -236,7 +236,14 @@ func (f *fullDisk) attempts() {
 }
 
 func (f *fullDisk) attemptsWhenStopped() {
-	data := filepath.Join(f.dir, "a.db")
+	data, rest := filepath.Join(f.dir, "a.db"), filepath.Join(f.dir, "rest")
+	if file, err := os.Create(rest); err == nil { // what the log had
+		for err == nil {
+			_, err = file.Write(make([]byte, 4096))
+		}
+		file.Close()
+	}
+	defer os.Remove(rest)
 	before, _ := os.ReadFile(data)
 	if err := store.Defrag(data, nil); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("defrag: %v", err)
@@ -247,7 +254,7 @@ func (f *fullDisk) attemptsWhenStopped() {
 	if _, err := store.Open(filepath.Join(f.dir, "new.db"), store.Options{}); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("a new store: %v", err)
 	}
-	if left, _ := os.ReadDir(f.dir); len(left) != 2 { // with the filler
+	if left, _ := os.ReadDir(f.dir); len(left) != 3 { // with the fillers
 		f.t.Errorf("left: %v", left)
 	}
 }

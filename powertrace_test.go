@@ -31,7 +31,7 @@ const (
 	diskCreate   diskOp = iota // name is file now
 	diskWrite                  // data at off
 	diskTruncate               // to off bytes
-	diskSync                   // of file, or of the folder when file is 0
+	diskSync                   // of file, or of the folder when file is 0; of the bytes from off until until when that is not 0
 	diskLink                   // name is also to
 	diskRename                 // name becomes to
 	diskRemove                 // of name
@@ -43,6 +43,7 @@ type diskEvent struct {
 	op       diskOp
 	file     int
 	off      int64
+	until    int64
 	data     []byte
 	name, to string
 }
@@ -196,6 +197,8 @@ func (tr *diskTracer) noteCall(number int, args [6]uint64) error {
 		if id, path := tr.file(args[0]); id != 0 || path == tr.dir {
 			tr.add(diskEvent{op: diskSync, file: id})
 		}
+	case syscall.SYS_MSYNC:
+		return tr.noteMapSync(args[0], args[1])
 	case syscall.SYS_LINKAT:
 		return tr.noteName(diskLink, args[0], args[1], args[3])
 	case syscall.SYS_RENAMEAT:
@@ -204,6 +207,23 @@ func (tr *diskTracer) noteCall(number int, args [6]uint64) error {
 		return tr.noteName(diskRemove, args[0], args[1], 0)
 	}
 	return nil
+}
+
+// noteMapSync adds the sync of a part of a mapped file.
+func (tr *diskTracer) noteMapSync(at, size uint64) error {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", tr.pid))
+	for line := range strings.Lines(string(maps)) {
+		var start, end, off uint64
+		var mode, device, inode, path string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s %x %s %s %s", &start, &end, &mode, &off, &device, &inode, &path); n < 7 || at < start || at+size > end {
+			continue
+		}
+		if id := tr.names[path]; id != 0 {
+			tr.add(diskEvent{op: diskSync, file: id, off: int64(off + at - start), until: int64(off + at - start + size)})
+		}
+		return nil
+	}
+	return errors.Join(err, errors.New("what is synced is not in the child's map"))
 }
 
 func (tr *diskTracer) add(ev diskEvent) { tr.events = append(tr.events, ev) }

@@ -174,7 +174,7 @@ func TestBackupLeavesNothingBesideTheData(t *testing.T) {
 	os.MkdirAll(filepath.Join(dir, ".b.db.backup-123", "backup"), 0o700) // of another's, who may be at it
 	s.start()
 	left, _ := os.ReadDir(dir)
-	if len(left) != 2 || left[0].Name() != ".b.db.backup-123" || left[1].Name() != "a.db" {
+	if len(left) != 3 || left[2].Name() != "a.db-wal" || left[0].Name() != ".b.db.backup-123" || left[1].Name() != "a.db" {
 		t.Errorf("beside the data file: %v", left)
 	}
 }

@@ -63,13 +63,13 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 	}
 }
 
-// TestPlainPortStaysPlain: nothing asks for TLS, so there is none, and no folder is made.
+// TestPlainPortStaysPlain: nothing asks for TLS, so there is none, and no folder is made beside the data file and its log.
 func TestPlainPortStaysPlain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := startTest(t, onFile(filepath.Join(dir, "a.db")))
 	s.want(200, "GET", "/api/v1/pods", "")
-	if files, _ := os.ReadDir(dir); len(files) != 1 || !strings.HasPrefix(s.url, "http://") {
+	if files, _ := os.ReadDir(dir); len(files) != 2 || !strings.HasPrefix(s.url, "http://") {
 		t.Errorf("%s with %v", s.url, files)
 	}
 }

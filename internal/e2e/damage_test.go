@@ -84,7 +84,12 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	}
 	// Killed: since the damage is known commits write the freelist, so that the next start need not walk through the pages.
 	killed, _ := os.ReadFile(path)
-	st := storetest.Open(t, storetest.WriteFile(t, killed))
+	log, _ := os.ReadFile(path + "-wal")
+	left := storetest.WriteFile(t, killed)
+	if err := os.WriteFile(left+"-wal", log, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	st := storetest.Open(t, left)
 	if _, err := st.Get("//configmaps/whole/after"); err != nil {
 		t.Errorf("after a kill: %v", err)
 	}

@@ -34,8 +34,6 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
-
-	"go.etcd.io/bbolt"
 )
 
 const (
@@ -230,13 +228,13 @@ func (s *stage) hasRoom(a Author) bool {
 }
 
 func (s *stage) newAuthor(a Author) (*authorEntry, error) {
-	bucket, err := s.guard.bucket(s.tx, bucketAuthors)
+	bucket, err := s.guard.bucket(s.ledger, inAuthors)
 	if err != nil {
 		return nil, err
 	}
 	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
 	key := authorKey(e.id)
-	if err := errors.Join(bucket.put(key, encodeAuthor(key, a)), bucket.SetSequence(uint64(e.id))); err != nil {
+	if err := errors.Join(bucket.put(key, encodeAuthor(key, a)), s.setSequence(inAuthors, uint64(e.id))); err != nil {
 		return nil, err
 	}
 	s.fresh = append(s.fresh, e)
@@ -292,17 +290,17 @@ func (st *Store) Now() time.Time {
 }
 
 // upgrade makes a file of format 1 one of format 2, and a replica's likewise: all in one transaction.
-func upgrade(to int64) func(*bbolt.Tx) error {
-	return func(tx *bbolt.Tx) error {
-		s, err := newStage(tx)
+func upgrade(to int64) func(*ledger) error {
+	return func(l *ledger) error {
+		s, err := newStage(l)
 		if err == nil {
 			err = s.vetMeta()
 		}
 		if err != nil {
 			return err
 		}
-		_, err = tx.CreateBucketIfNotExists(bucketAuthors)
-		return errors.Join(err, putMetaInt(tx, "format", to))
+		_, err = l.tx.CreateBucketIfNotExists(bucketAuthors)
+		return errors.Join(err, putMetaInt(l, "format", to))
 	}
 }
 
@@ -323,7 +321,7 @@ func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	err = up.st.maintain(ctx, func(tx *bbolt.Tx) error { return up.st.dropAuthors(tx, named, begun) })
+	err = up.st.maintain(ctx, func(l *ledger) error { return up.st.dropAuthors(l, named, begun) })
 	if err != nil {
 		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s); return nil }))
 	}
@@ -357,12 +355,12 @@ func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]boo
 }
 
 // dropAuthors is the writer's: what has been written since the walk began counts as named.
-func (st *Store) dropAuthors(tx *bbolt.Tx, named map[AuthorID]bool, begun int64) error {
-	s, err := newStage(tx)
+func (st *Store) dropAuthors(l *ledger, named map[AuthorID]bool, begun int64) error {
+	s, err := newStage(l)
 	if err != nil {
 		return err
 	}
-	bucket, err := s.guard.bucket(tx, bucketAuthors)
+	bucket, err := s.guard.bucket(l, inAuthors)
 	if err != nil {
 		return err
 	}

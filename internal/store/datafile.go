@@ -30,20 +30,26 @@ var errMetaMoved = errors.New("the meta page was replaced")
 
 // A dataFile is an open bbolt file.
 type dataFile struct {
-	Path     string                   // of the file
-	Db       *bbolt.DB                // for the writer; reads go past it, page by page
-	handle   *os.File                 // bbolt's own
-	file     os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
-	fatal    func(error)              // ends the process
-	Found    damageBook               // what reads and scrubs have met
-	meta     atomic.Pointer[metaPage] // of the newest commit
-	metas    metaMap                  // for reads, which look whether there is a meta page
-	seals    *sealer                  // of commits; nil where bbolt has no place for it. The writer's
-	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
-	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
-	lazyFree bool                     // commits leave the freelist out; the writer's
-	changed  bool                     // something was committed; the writer's
+	Path      string                   // of the file
+	Db        *bbolt.DB                // for the writer; reads go past it, page by page
+	handle    *os.File                 // bbolt's own
+	file      os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
+	fatal     func(error)              // ends the process
+	Found     damageBook               // what reads and scrubs have met
+	meta      atomic.Pointer[metaPage] // of the newest commit
+	metas     metaMap                  // for reads, which look whether there is a meta page
+	logHalf   int64                    // bytes of half a log; 0: there is to be none
+	wal       *wal                     // from the first write on; the writer's
+	logGrowth atomic.Int64             // bytes that the log may take of the disk beside those that it has
+	Refusal   atomic.Pointer[error]    // why nothing can be written now; nil while it can
+	failed    atomic.Bool              // a transaction was left open: bbolt can no longer be closed
+	lazyFree  bool                     // commits leave the freelist out; the writer's
+	changed   bool                     // something was committed; the writer's
+	notes     []byte                   // of ledgers, used again; the writer's
 }
+
+// notesKept is how long a list of changes may be to be used again.
+const notesKept = 1 << 20
 
 // open maps a vetted file.
 func (f *dataFile) open(noSync bool) (err error) {
@@ -57,7 +63,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 	if f.Db, err = bbolt.Open(f.Path, 0o600, options); err != nil {
 		return err
 	}
-	f.lazyFree, f.seals = true, newSealer(f.Db, f.handle)
+	f.lazyFree = true
 	if !noSync { // a process that was killed may have left its last commit in the kernel's memory alone
 		if err := f.Db.Sync(); err != nil {
 			return err
@@ -72,23 +78,26 @@ func (f *dataFile) open(noSync bool) (err error) {
 }
 
 // close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
-func (f *dataFile) close(last func(*bbolt.Tx) error) (err error) {
+func (f *dataFile) close(last func(*ledger) error) (err error) {
 	f.metas.close() // reads that are still to come look into the file
 	if f.failed.Load() {
 		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
 	}
-	if f.changed && f.Refusal.Load() == nil && last != nil {
-		f.lazyFree = false
-		err = f.update(last)
+	f.lazyFree = false
+	switch {
+	case f.Refusal.Load() != nil && f.wal != nil:
+		err = f.wal.close()
+	case f.Refusal.Load() != nil || last == nil:
+	case f.wal != nil:
+		err = f.endLog(last)
+	case f.changed:
+		err = f.transact(last)
 	}
 	if errors.Is(err, ErrDiskFull) || errors.Is(err, ErrDamaged) {
 		err = nil // all is there; only the next opening scans
 	}
 	if f.failed.Load() {
 		return err
-	}
-	if f.changed && !f.Db.NoSync {
-		err = errors.Join(err, f.Db.Sync()) // the last note: from now on no damage is taken for a power cut
 	}
 	return errors.Join(err, f.Db.Close())
 }
@@ -163,13 +172,51 @@ func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 // update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
 // show the new state already. There is one writer.
-func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
+func (f *dataFile) update(fn func(*ledger) error) error {
 	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
 		return err
 	}
+	if f.wal == nil && f.logHalf > 0 {
+		switch err := f.startLog(); {
+		case errors.Is(err, errLogLost):
+			f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+			return err
+		case err != nil && IsDiskFull(err): // the file may have pages: bbolt's own two syncs will do
+		case err != nil:
+			return err
+		}
+	}
+	if f.wal != nil {
+		if err := f.makePages(); err != nil {
+			return err
+		}
+	}
+	return f.transact(fn)
+}
+
+// makePages sees to it that the next transaction finds free pages: those that wait for a checkpoint when the disk has no others.
+func (f *dataFile) makePages() error {
+	if f.wal.short {
+		if err := f.wal.release(); err != nil {
+			err = lostLog(err)
+			f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+			return err
+		}
+	}
+	if n := f.wal.ahead(f.meta.Load().high); n > 0 {
+		if err := f.growAhead(n); err != nil && f.Refusal.Load() != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// transact is update of a file that may be lost, and without a log while there is none.
+func (f *dataFile) transact(fn func(*ledger) error) error {
 	known := *f.meta.Load()
 	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
 	txid, open, committing := 0, false, false
+	l := &ledger{notes: f.notes[:0]}
 	err := withoutFaults(func() error {
 		if _, err := f.metaAt(known.txid%2, known.pageSize); err != nil {
 			return err
@@ -178,23 +225,29 @@ func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		txid, open = tx.ID(), true
+		txid, open, l.tx = tx.ID(), true, tx
 		if err := withoutFaults(func() error {
 			if uint64(txid) <= known.txid { // bbolt would build on the commit before and lose the last one
 				return damaged("page %d, the newest meta page, is lost", known.txid%2)
 			}
-			return fn(tx)
+			return fn(l)
 		}); err != nil {
 			err = errors.Join(err, tx.Rollback())
 			open = false
 			return err
 		}
 		committing = true
-		return f.commit(tx)
+		return f.commit(l)
 	})
+	if f.notes = l.notes; cap(f.notes) > notesKept {
+		f.notes = nil
+	}
 	switch {
 	case err == nil:
 		return f.committed(txid)
+	case errors.Is(err, errLogLost):
+		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+		return err
 	case errors.Is(err, ErrDamaged) && open && !f.cutShort():
 		f.stopWriting(err)
 		return f.explain(err)
@@ -209,15 +262,11 @@ func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
 }
 
 // commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
-func (f *dataFile) commit(tx *bbolt.Tx) error {
-	if f.Db.NoSync || f.seals == nil {
-		return tx.Commit()
+func (f *dataFile) commit(l *ledger) error {
+	if f.wal == nil || l.unlogged {
+		return l.tx.Commit()
 	}
-	if err := f.seals.commit(tx); err != nil {
-		return err
-	}
-	f.seals.settle()
-	return nil
+	return f.wal.commit(l)
 }
 
 // committed notes the meta page of a commit. The writer alone moves the map.

@@ -61,7 +61,7 @@ const (
 // dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit
 // costs more than all else); a clean close writes it once.
 func dbOptions() *bbolt.Options {
-	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
+	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
 	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
 		o.InitialMmapSize = 1 << 30 // address space alone; growing the mapping waits for every reader. Windows would size the file
 	}
@@ -172,6 +172,7 @@ func withoutFaults(fn func() error) (err error) {
 type fileVerdict struct {
 	clean    bool     // closed cleanly
 	oneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
+	log      *leftLog // that lies beside; nil: none
 	torn     bool     // the newest meta page does not count: its commit was cut short
 	problems []string // damaged pages
 }
@@ -206,7 +207,16 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 		return v, err
 	}
 	defer db.Close()
+	if v.log, err = readLog(path); err != nil {
+		return v, err
+	}
 	tree, err := readMetas(file)
+	if v.log.used() {
+		if tree == nil {
+			tree = &pageTree{file: file}
+		}
+		err = tree.adopt(v.log, tree.found)
+	}
 	if err != nil {
 		return v, explainOpen(path, err)
 	}
@@ -221,7 +231,13 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 	if v.problems = tree.vet(thorough || !v.clean); len(v.problems) > 0 {
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.problems[0]})
 	}
-	return v, withoutFaults(func() error { return look(newPages(db, tree.meta.metaPage)) })
+	return v, withoutFaults(func() error {
+		p := newPages(db, tree.meta.metaPage)
+		if err := v.log.vouches(p, path); err != nil {
+			return err
+		}
+		return look(p)
+	})
 }
 
 // A pageTree reads one file's pages, checking what bbolt takes for granted.
@@ -232,8 +248,9 @@ type pageTree struct {
 	freelist     uint64
 	high         uint64
 	invalidMetas int
-	meta         *placedMeta // that counts
-	torn         *placedMeta // a newer one that does not; nil mostly
+	found        []*placedMeta // that are valid
+	meta         *placedMeta   // that counts
+	torn         *placedMeta   // a newer one that does not; nil mostly
 	progress     *Progress
 
 	seen     []uint64 // a bit for each page that something refers to
@@ -260,7 +277,7 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 		return nil, berrors.ErrInvalid
 	}
 	m := found[0]
-	t := &pageTree{file: file, invalidMetas: 2 - len(found)}
+	t := &pageTree{file: file, found: found, invalidMetas: 2 - len(found)}
 	if len(found) == 2 {
 		other := found[1]
 		if other.txid > m.txid {

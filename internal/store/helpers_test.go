@@ -3,12 +3,15 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
 )
@@ -112,8 +115,9 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	for i := range objects / 2 {
 		mustWrite(t, st, OpUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
 	}
-	if clean {
-		st.Close()
+	st.Close()
+	if !clean {
+		unclean(t, path)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -125,6 +129,44 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	}
 	return b[:tree.high*uint64(tree.pageSize)]
 }
+
+// unclean makes the file of a closed store one without a freelist, as one that was not closed.
+func unclean(t *testing.T, path string) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, dbOptions())
+	if err == nil {
+		err = errors.Join(db.Update(func(*bbolt.Tx) error { return nil }), db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them.
+func copyOpen(t *testing.T, st *Store) (path string) {
+	t.Helper()
+	b, err := os.ReadFile(st.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = writeDataFile(t, b)
+	if b, err = os.ReadFile(st.Path + logSuffix); err == nil {
+		err = os.WriteFile(path+logSuffix, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func maintainTest(t *testing.T, st *Store, fn func(l *ledger) error) {
+	t.Helper()
+	if err := st.maintain(t.Context(), fn); err != nil && !errors.Is(err, errRefused) {
+		t.Fatal(err)
+	}
+}
+
+var errRefused = errors.New("nothing is to be committed")
 
 func writeDataFile(t *testing.T, b []byte) string {
 	t.Helper()

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"go.etcd.io/bbolt"
 )
 
 // Known returns the value kept under name in meta; nil when there is none.
@@ -47,13 +45,12 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 			return nil, err
 		}
 	}
-	err = st.maintain(context.Background(), func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketMeta)
-		if v := b.Get(key); v != nil { // somebody was faster
+	err = st.maintain(context.Background(), func(l *ledger) error {
+		if v := l.tx.Bucket(bucketMeta).Get(key); v != nil { // somebody was faster
 			value = bytes.Clone(v)
 			return nil
 		}
-		return b.Put(key, value)
+		return l.put(inMeta, key, value)
 	})
 	return value, err
 }

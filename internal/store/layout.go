@@ -13,8 +13,6 @@ import (
 	"math"
 	"strconv"
 	"sync"
-
-	"go.etcd.io/bbolt"
 )
 
 const (
@@ -196,8 +194,8 @@ func metaInt(meta tree, name string) int64 {
 }
 
 // putMetaInt writes a number of the bucket meta.
-func putMetaInt(tx *bbolt.Tx, name string, n int64) error {
-	return tx.Bucket(bucketMeta).Put([]byte(name), revKey(n))
+func putMetaInt(l *ledger, name string, n int64) error {
+	return l.put(inMeta, []byte(name), revKey(n))
 }
 
 var (

@@ -14,3 +14,11 @@ func mapStart(file *os.File, n int) []byte {
 }
 
 func unmap(mapped []byte) { _ = syscall.Munmap(mapped) } // of what was mapped
+
+// diskUse is how many bytes of the disk a file has.
+func diskUse(info os.FileInfo) int64 {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return s.Blocks * 512
+	}
+	return info.Size()
+}

@@ -611,18 +611,21 @@ func (g *guard) vetFreelist() error {
 
 // A guardedBucket lets bbolt near vetted pages only.
 type guardedBucket struct {
-	*bbolt.Bucket
-	guard *guard
-	tree  tree
-	leaf  vettedPage // of the key that was looked for last
+	*bbolt.Bucket // for reading; the ledger writes
+	ledger        *ledger
+	which         byte
+	guard         *guard
+	tree          tree
+	leaf          vettedPage // of the key that was looked for last
 }
 
-func (g *guard) bucket(tx *bbolt.Tx, name []byte) (b guardedBucket, err error) {
+func (g *guard) bucket(l *ledger, which byte) (b guardedBucket, err error) {
+	name := ledgerBuckets[which]
 	t, _ := g.p.bucket(name)
 	if _, err = g.root(t); err != nil {
 		return b, err
 	}
-	return guardedBucket{Bucket: tx.Bucket(name), guard: g, tree: t}, nil
+	return guardedBucket{Bucket: l.tx.Bucket(name), ledger: l, which: which, guard: g, tree: t}, nil
 }
 
 // goTo vets the way to a key, unless that is the way to the key before.
@@ -660,7 +663,7 @@ func (b *guardedBucket) put(key, value []byte) error {
 		return err
 	}
 	b.guard.marks[b.leaf.id()] |= markWritten
-	return b.Put(key, value)
+	return b.ledger.put(b.which, key, value)
 }
 
 func (b *guardedBucket) remove(key []byte) error {
@@ -668,5 +671,5 @@ func (b *guardedBucket) remove(key []byte) error {
 		return err
 	}
 	b.guard.alone = false
-	return b.Delete(key)
+	return b.ledger.remove(b.which, key)
 }

@@ -318,7 +318,7 @@ func (s *stage) applyFeed(f *feed) error {
 	if err := s.vetMeta(); err != nil {
 		return err
 	}
-	return errors.Join(putMetaInt(s.tx, "compact", f.compact), s.tx.Bucket(bucketMeta).Delete([]byte("filling")))
+	return errors.Join(putMetaInt(s.ledger, "compact", f.compact), s.ledger.remove(inMeta, []byte("filling")))
 }
 
 func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
@@ -364,7 +364,7 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 		return err
 	}
 	m.elsewhere = len(place) > 8
-	return s.put(m)
+	return s.write(m)
 }
 
 // longKey is the key of a record whose revision has one of another key already.
@@ -383,7 +383,7 @@ func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	if err := s.vetMeta(); err != nil {
 		return nil, err
 	}
-	return longKey(rev, key), putMetaInt(s.tx, "shared", 1)
+	return longKey(rev, key), putMetaInt(s.ledger, "shared", 1)
 }
 
 // record looks a key's record of a revision up, as snapshot.record.
@@ -427,7 +427,7 @@ func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 
 // StartFill begins to fill the replica from a snapshot of the log. Readers go on where they are.
 func (st *Store) StartFill(ctx context.Context) error {
-	return st.maintain(ctx, func(tx *bbolt.Tx) error { return putMetaInt(tx, "filling", 1) })
+	return st.maintain(ctx, func(l *ledger) error { return putMetaInt(l, "filling", 1) })
 }
 
 // Filled tells whether the replica shows a state of its log: not before the first fill, and not after one that was broken off.
@@ -576,7 +576,7 @@ func discard(path, why string, warn func(string)) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return explainOpen(path, err)
-	case isFormat(format, Format):
+	case isOwnFormat(format):
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	}
 	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {

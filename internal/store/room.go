@@ -4,7 +4,8 @@ package store
 // nobody could make room. Hence the last part of the disk is kept for what makes room: below it creates and updates are refused as on a full disk,
 // while deletes, updates of what is being deleted, and compaction go on.
 //
-//	room     = what the file system has free for this process + the data file's own free pages
+//	room     = what the file system has free for this process, without what the write-ahead log may still grow by; or half of the data file's own free
+//	           pages, where that is more
 //	reserve  = a sixteenth of the file system, at most 64 MiB
 //
 //	room above the reserve   everything is written; a change takes what it needs from what is above
@@ -12,7 +13,8 @@ package store
 //	                         have superseded is compacted at once, and not at the next round (Maintenance.Yields), so that it is room for the next
 //	                         delete, which waits for that if it must, and in the end for a create
 //
-// Free pages count because the file does not shrink: what compaction gives back is there, and nowhere else. There is no reserve where the free space is not
+// Free pages count because the file does not shrink: what compaction gives back is there, and nowhere else. Half of them, and not beside what the file system has, because they may lie
+// scattered, and a document of several pages, and its neighbours, want them in a row. There is no reserve where the free space is not
 // known (Windows, some BSDs), none for an ephemeral file, which keeps nothing, and none for a replica, whose deletes are written elsewhere: a write fails
 // when the disk is full.
 //
@@ -35,10 +37,11 @@ const (
 	defaultQuota = 2 << 30 // etcd's
 	quotaShare   = 2       // of the file system: one part in so many
 
-	pagesOfChange = 4 // that a change copies beside the ones of its document, about
-	resumeShare   = 4 // of the reserve: creates are taken again above it by one part in so many
-	sliceWhenLow  = 8 // dead revisions deleted in one transaction while the disk has no room
-	roomTries     = 5 // of a delete for which there is no room: each but the first after a compaction
+	scatteredShare = 2 // of the free pages, one in so many counts
+	pagesOfChange  = 4 // that a change copies beside the ones of its document, about
+	resumeShare    = 4 // of the reserve: creates are taken again above it by one part in so many
+	sliceWhenLow   = 8 // dead revisions deleted in one transaction while the disk has no room
+	roomTries      = 5 // of a delete for which there is no room: each but the first after a compaction
 )
 
 // A Room is how much the data file may grow.
@@ -121,7 +124,8 @@ func (st *Store) spare() int64 {
 	if !known {
 		return math.MaxInt64
 	}
-	return free + int64(st.Db.Stats().FreePageN)*int64(st.meta.Load().pageSize) - st.reserve
+	pages := int64(st.Db.Stats().FreePageN) * int64(st.meta.Load().pageSize)
+	return max(free-st.logGrowth.Load(), pages/scatteredShare) - st.reserve
 }
 
 // scarce tells whether creates and updates are refused with so much to spare.
@@ -141,6 +145,9 @@ func (st *Store) measure(s *stage, tx *bbolt.Tx) {
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)
+	if st.wal != nil {
+		st.wal.short, st.wal.spare = scarce, s.spare
+	}
 	if st.low.Store(scarce); scarce {
 		s.spare = min(s.spare, -1)
 	}
@@ -190,7 +197,7 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 }
 
 // asked tells a write that somebody has asked for from maintenance.
-func asked(e *pendingWrite) bool { return e.job == nil }
+func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
 
 // oneByOne commits the members of a batch for which, together, the disk had no room: one of them alone may fit.
 func (st *Store) oneByOne(batch []*pendingWrite) {

@@ -18,7 +18,7 @@
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
 // waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
 // authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged;
-// seal.go lets a commit wait for the disk once; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+// wal.go is the log that makes a commit durable; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.
@@ -134,6 +134,7 @@ var (
 )
 
 const (
+	loggedFormat  = 3 // of a file whose log counts, too: Format until it is closed
 	Format        = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
@@ -159,6 +160,7 @@ type Options struct {
 	Warn      func(string) // told at opening what deserves a line in the log; may be nil
 	Outcome   func(error)  // told after each batch what kept all or some of it from being written, nil when that was nothing; may be nil
 	Damaged   func(string) // told of each place where the file is found damaged, once; may be nil
+	LogBytes  int64        // of the write-ahead log; 0: 16 MiB, or less where the disk is small
 	Replica   *Replica     // the log is elsewhere; nil: it is the file's own
 
 	Author func(ctx context.Context) Author // who asks for a Commit that does not say; may be nil
@@ -256,6 +258,9 @@ func Open(path string, opts Options) (*Store, error) {
 func open(path string, opts Options) (*Store, error) {
 	_, err := os.Lstat(path)
 	fresh := errors.Is(err, fs.ErrNotExist)
+	if _, log := os.Lstat(path + logSuffix); fresh && log == nil {
+		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start anew", path, path+logSuffix)
+	}
 	if fresh {
 		err = createFile(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
 	}
@@ -274,9 +279,12 @@ func open(path string, opts Options) (*Store, error) {
 	}
 	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
 	st.warnAbout(fresh, verdict)
-	if err := withoutFaults(st.load); err != nil {
-		if st.Db != nil {
+	if err := withoutFaults(func() error { return st.load(verdict.log) }); err != nil {
+		if st.Db != nil && !st.failed.Load() {
 			st.metas.close()
+			if st.wal != nil {
+				st.wal.close()
+			}
 			st.Db.Close()
 		}
 		return nil, explainOpen(path, err)
@@ -301,7 +309,8 @@ func initBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return errors.Join(putMetaInt(tx, "format", Format), putLineage(tx))
+	l := &ledger{tx: tx}
+	return errors.Join(putMetaInt(l, "format", Format), putLineage(l))
 }
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
@@ -309,7 +318,7 @@ func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	if err := initBuckets(tx); err != nil || o.Replica == nil {
 		return err
 	}
-	return errors.Join(putMetaInt(tx, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
+	return errors.Join(putMetaInt(&ledger{tx: tx}, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
 }
 
 func (o *Options) format() int64 {
@@ -319,10 +328,10 @@ func (o *Options) format() int64 {
 	return Format
 }
 
-func putLineage(tx *bbolt.Tx) error {
+func putLineage(l *ledger) error {
 	id := make([]byte, 16)
 	rand.Read(id)
-	return tx.Bucket(bucketMeta).Put([]byte("lineage"), id)
+	return l.put(inMeta, []byte("lineage"), id)
 }
 
 // checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
@@ -333,7 +342,7 @@ func checkFormat(p *pages, path string, want int64) error {
 		}
 	}
 	meta, _ := p.bucket(bucketMeta)
-	own, replica := isFormat(metaInt(meta, "format"), Format), isFormat(metaInt(meta, "format"), replicaFormat)
+	own, replica := isOwnFormat(metaInt(meta, "format")), isFormat(metaInt(meta, "format"), replicaFormat)
 	switch format := metaInt(meta, "format"); {
 	case own && want != replicaFormat, replica && want != Format:
 		if _, ok := p.bucket(bucketAuthors); !ok && (format == Format || format == replicaFormat) {
@@ -352,6 +361,9 @@ func checkFormat(p *pages, path string, want int64) error {
 // isFormat tells whether a file's format is one that is wanted, or the one before it.
 func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
 
+// isOwnFormat tells a file that holds objects of its own.
+func isOwnFormat(format int64) bool { return isFormat(format, Format) || format == loggedFormat }
+
 func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 	warn := st.Opts.Warn
 	if warn == nil {
@@ -359,6 +371,9 @@ func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 	}
 	if fresh && !st.Opts.Ephemeral {
 		warn("made a new, empty data file " + st.Path)
+	}
+	if n := verdict.log.count(); n > 0 {
+		warn(fmt.Sprintf("%s: %d commits are taken over from its log", st.Path, n))
 	}
 	if verdict.torn {
 		warn(st.Path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
@@ -372,9 +387,20 @@ func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 }
 
 // load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
-func (st *Store) load() (err error) {
-	if err = st.open(st.Opts.Ephemeral || st.Opts.Replica != nil); err != nil {
+func (st *Store) load(left *leftLog) (err error) {
+	unlogged := st.Opts.Ephemeral || st.Opts.Replica != nil
+	if err = st.open(unlogged); err != nil {
 		return err
+	}
+	if !unlogged {
+		_, disk, _ := st.askDisk()
+		st.logHalf = logHalf(st.Opts.LogBytes, disk)
+		st.logGrowth.Store(2 * st.logHalf)
+	}
+	if left.used() {
+		if err = st.resume(left); err != nil {
+			return err
+		}
 	}
 	if !st.Opts.Ephemeral {
 		if st.file, err = os.Stat(st.Path); err != nil {
@@ -386,9 +412,9 @@ func (st *Store) load() (err error) {
 		backup, made, format = s.meta().get([]byte("backup")) != nil, metaInt(s.meta(), "backup"), metaInt(s.meta(), "format")
 		return st.countKeys(s)
 	})
-	if err == nil && format != st.Opts.format() {
+	if err == nil && format != st.Opts.format() && format != loggedFormat {
 		st.raised = true
-		if err = st.update(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
+		if err = st.transact(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
 			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.Path, format, st.Opts.format()))
 		}
 	}
@@ -397,7 +423,7 @@ func (st *Store) load() (err error) {
 		if made > backupRevBump { // in backups of earlier versions it is the revision
 			bump += max(0, st.Now().Unix()-made) * backupRevRate
 		}
-		err = st.update(adoptBackup(bump))
+		err = st.transact(adoptBackup(bump))
 	}
 	if err != nil {
 		return err
@@ -418,9 +444,9 @@ func (st *Store) load() (err error) {
 }
 
 // adoptBackup makes a backup's file a history of its own at its first opening.
-func adoptBackup(bump int64) func(*bbolt.Tx) error {
-	return func(tx *bbolt.Tx) error {
-		s, err := newStage(tx)
+func adoptBackup(bump int64) func(*ledger) error {
+	return func(l *ledger) error {
+		s, err := newStage(l)
 		if err == nil {
 			err = s.vetMeta()
 		}
@@ -428,8 +454,8 @@ func adoptBackup(bump int64) func(*bbolt.Tx) error {
 			return err
 		}
 		rev := s.rev + bump
-		return errors.Join(tx.Bucket(bucketMeta).Delete([]byte("backup")), putLineage(tx), putMetaInt(tx, "compact", rev),
-			putMetaInt(tx, "swept", rev), s.revs.SetSequence(uint64(rev)))
+		return errors.Join(l.remove(inMeta, []byte("backup")), putLineage(l), putMetaInt(l, "compact", rev),
+			putMetaInt(l, "swept", rev), l.setSequence(inRev, uint64(rev)))
 	}
 }
 
@@ -478,9 +504,9 @@ func (st *Store) Close() (err error) {
 	st.closeOnce.Do(func() {
 		close(st.closing)
 		<-st.stopped
-		var last func(*bbolt.Tx) error
+		var last func(*ledger) error
 		if !st.Opts.Ephemeral {
-			last = func(tx *bbolt.Tx) error { _, err := newStage(tx); return err }
+			last = func(l *ledger) error { _, err := newStage(l); return err }
 		}
 		err = errors.Join(st.syncReplica(), st.dataFile.close(last))
 		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.failed.Load()) {

@@ -467,8 +467,8 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	add(foo("c"), ErrParentDeleting)
 	add(Change{Op: OpDelete, Key: "//namespaces//x", Expect: base + 10}, nil) // 11
 	add(foo("c"), ErrParentMissing)
-	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(tx *bbolt.Tx) error {
-		return up.deleteRecords(tx, []deadRecord{{rev: base + 3}, {rev: gone.Rev}})
+	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(l *ledger) error {
+		return up.deleteRecords(l, []deadRecord{{rev: base + 3}, {rev: gone.Rev}})
 	}}), append(wants, nil)
 	add(Change{Op: OpCreate, Key: "//pods/x/gone"}, nil)   // 12
 	add(Change{Op: OpCreate, Key: "//namespaces//x"}, nil) // 13
@@ -496,7 +496,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 func TestStoreContextEndsTheWaitInTheQueue(t *testing.T) {
 	st := tempStore(t)
 	hold, held := make(chan struct{}), make(chan struct{})
-	go st.maintain(context.Background(), func(*bbolt.Tx) error {
+	go st.maintain(context.Background(), func(*ledger) error {
 		close(held)
 		<-hold
 		return nil

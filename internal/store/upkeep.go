@@ -205,10 +205,10 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 	for {
 		slice := dead[:min(size, len(dead))]
 		last := len(slice) == len(dead)
-		err := up.st.maintain(ctx, func(tx *bbolt.Tx) error {
-			err := up.deleteRecords(tx, slice)
+		err := up.st.maintain(ctx, func(l *ledger) error {
+			err := up.deleteRecords(l, slice)
 			if last {
-				err = errors.Join(err, putMetaInt(tx, "swept", upTo))
+				err = errors.Join(err, putMetaInt(l, "swept", upTo))
 			}
 			return err
 		})
@@ -225,8 +225,8 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 
 // deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
 // or beside one, stays.
-func (up *Maintenance) deleteRecords(tx *bbolt.Tx, dead []deadRecord) error {
-	s, err := newStage(tx)
+func (up *Maintenance) deleteRecords(l *ledger, dead []deadRecord) error {
+	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
 		if err = s.deleteRecord(dead[i]); errors.Is(err, ErrDamaged) {
 			up.st.explain(err)
@@ -290,7 +290,7 @@ func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
 	if len(marks) > marksMax {
 		marks = thinMarks(marks)
 	}
-	err := up.st.maintain(ctx, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("marks"), encodeMarks(marks)) })
+	err := up.st.maintain(ctx, func(l *ledger) error { return l.put(inMeta, []byte("marks"), encodeMarks(marks)) })
 	if err != nil {
 		return err
 	}
@@ -397,7 +397,7 @@ func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64,
 
 // putRecords puts records as they are. What they replaced is no part of a backup.
 func putRecords(tx *bbolt.Tx, records []Record) error {
-	s, err := newStage(tx)
+	s, err := newStage(&ledger{tx: tx})
 	if err != nil {
 		return err
 	}
@@ -470,6 +470,7 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 type Report struct {
 	Objects, Records    int64                               // live objects, and all versions with their tombstones
 	Revision, Compacted int64                               // the newest one, and the one up to which history is gone
+	Logged              int                                 // commits in the log that a start will take over: the rest is as before them, but for Revision
 	Format              int64                               // of the file; 0 where a scrub looked
 	Problems            []string                            // the first 100
 	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
@@ -512,6 +513,8 @@ func CheckObjects(path string, decodes func(key string, json []byte) error, seen
 		return nil
 	})
 	rep.Problems = append(verdict.problems, rep.Problems...)
+	rep.Logged = verdict.log.count()
+	rep.Revision = max(rep.Revision, verdict.log.revision())
 	if verdict.oneMeta {
 		rep.Problem("one of the two meta pages is damaged: if it was the newer one, the last commit is gone")
 	}
@@ -683,8 +686,18 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	if _, err := vetToWrite(path, 0); err != nil {
+	verdict, err := vetToWrite(path, 0)
+	if err != nil {
 		return err
+	}
+	if verdict.log != nil { // a close takes over what it has
+		st, err := Open(path, Options{})
+		if err == nil {
+			err = st.Close()
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return packFile(path, seen)
 }

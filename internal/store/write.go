@@ -20,10 +20,11 @@ import (
 // A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
 type pendingWrite struct {
 	Change
-	job    func(*bbolt.Tx) error // maintenance instead of a change
-	feed   *feed                 // what a replica takes over, instead of a change
-	state  atomic.Int32          // writeQueued, then one of the others
-	answer chan struct{}         // the writer's one answer; capacity 1, so that it never waits
+	job    func(*ledger) error // maintenance instead of a change
+	proof  bool                // nothing but an answer is asked for
+	feed   *feed               // what a replica takes over, instead of a change
+	state  atomic.Int32        // writeQueued, then one of the others
+	answer chan struct{}       // the writer's one answer; capacity 1, so that it never waits
 
 	resource, namespace string // the key's prefixes
 	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
@@ -38,6 +39,8 @@ const (
 	writeTaken     // the writer has it: its answer is awaited
 	writeAbandoned // who asked for it has gone: the writer drops it
 )
+
+const revFill = 0.95 // of a page of the bucket rev, which grows at its end only
 
 // Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
 // once the writer has taken the change its answer is awaited.
@@ -73,14 +76,14 @@ func (st *Store) commitOnce(ctx context.Context, c Change) (Record, error) {
 }
 
 // maintain runs job in the writer's next transaction.
-func (st *Store) maintain(ctx context.Context, job func(*bbolt.Tx) error) error {
+func (st *Store) maintain(ctx context.Context, job func(*ledger) error) error {
 	return st.submit(ctx, &pendingWrite{job: job, answer: make(chan struct{}, 1)})
 }
 
 // WriterAnswers returns nil when the writer has taken a piece of work that changes nothing, and is done with it: for a proof of life. What hinders the
 // file from being written hinders no answer. While the writer is stuck in a commit it does not return, whatever ctx says.
 func (st *Store) WriterAnswers(ctx context.Context) error {
-	err := st.maintain(ctx, func(*bbolt.Tx) error { return errUnchanged })
+	err := st.submit(ctx, &pendingWrite{proof: true, answer: make(chan struct{}, 1)})
 	if errors.Is(err, errClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("the writer of the data file does not answer: %w", err)
 	}
@@ -89,7 +92,7 @@ func (st *Store) WriterAnswers(ctx context.Context) error {
 
 // raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
 func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
-	err := st.maintain(ctx, func(tx *bbolt.Tx) error { return putMetaInt(tx, "compact", rev) })
+	err := st.maintain(ctx, func(l *ledger) error { return putMetaInt(l, "compact", rev) })
 	if err == nil {
 		st.compactRev.Store(rev)
 	}
@@ -229,20 +232,26 @@ func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite 
 
 // commitBatch commits, publishes and answers. A member that fails its precondition fails alone.
 func (st *Store) commitBatch(batch []*pendingWrite) {
+	if !slices.ContainsFunc(batch, func(e *pendingWrite) bool { return !e.proof }) {
+		for _, e := range batch {
+			e.answer <- struct{}{}
+		}
+		return
+	}
 	start, full, refused := time.Now(), false, error(nil)
 	var s *stage
 	var fresh []*authorEntry
-	err := st.update(func(tx *bbolt.Tx) error {
+	err := st.update(func(l *ledger) error {
 		clear(st.marks)
 		var err error
-		if s, err = newStageWith(tx, st.marks); err != nil {
+		if s, err = newStageWith(l, st.marks); err != nil {
 			return err
 		}
 		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.commitTime(), true
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
-		st.measure(s, tx)
+		st.measure(s, l.tx)
 		dirty := false
 		full = s.full || s.spare < 0
 		defer func() { fresh = s.fresh }()
@@ -258,7 +267,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if !dirty {
 			return errUnchanged
 		}
-		return s.revs.SetSequence(uint64(s.rev))
+		return l.setSequence(inRev, uint64(s.rev))
 	})
 	if err == ErrDiskFull && len(batch) > 1 {
 		st.oneByOne(batch)
@@ -311,7 +320,7 @@ func (st *Store) freeBytes() int64 {
 
 // A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
 type stage struct {
-	tx         *bbolt.Tx
+	*ledger
 	guard      *guard
 	revs, keys guardedBucket
 	rev        int64          // the newest revision given out
@@ -328,25 +337,25 @@ type stage struct {
 	onShared func()                          // told that a revision has several records; may be nil
 }
 
-func newStage(tx *bbolt.Tx) (*stage, error) { return newStageWith(tx, map[uint64]pageMark{}) }
+func newStage(l *ledger) (*stage, error) { return newStageWith(l, map[uint64]pageMark{}) }
 
 // newStageWith is newStage with a map that its guard may use; nothing is in it.
-func newStageWith(tx *bbolt.Tx, marks map[uint64]pageMark) (*stage, error) {
-	p, err := committedPages(tx)
+func newStageWith(l *ledger, marks map[uint64]pageMark) (*stage, error) {
+	p, err := committedPages(l.tx)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{tx: tx, guard: &guard{p: p, marks: marks}}
+	s := &stage{ledger: l, guard: &guard{p: p, marks: marks}}
 	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(tree{p: p, root: p.root})); err != nil {
 		return nil, err
 	}
 	var missing error
-	s.revs, err = s.guard.bucket(tx, bucketRev)
-	s.keys, missing = s.guard.bucket(tx, bucketKeys)
+	s.revs, err = s.guard.bucket(l, inRev)
+	s.keys, missing = s.guard.bucket(l, inKeys)
 	if err = errors.Join(err, missing); err != nil {
 		return nil, err
 	}
-	s.revs.FillPercent = 0.95 // it grows at its end only
+	s.revs.FillPercent = revFill
 	s.rev = int64(s.revs.Sequence())
 	return s, nil
 }
@@ -358,12 +367,15 @@ func (s *stage) vetMeta() error {
 }
 
 func (s *stage) apply(e *pendingWrite) (err error) {
+	if e.proof {
+		return errUnchanged
+	}
 	if e.job != nil {
 		if err := s.vetMeta(); err != nil {
 			return err
 		}
 		s.guard.alone, s.depended = false, [2]dependency{}
-		return e.job(s.tx)
+		return e.job(s.ledger)
 	}
 	if e.feed != nil {
 		return s.applyFeed(e.feed)
@@ -402,7 +414,7 @@ func (s *stage) authored(e *pendingWrite, err error) error {
 	if err != nil {
 		return err
 	}
-	return s.put(e)
+	return s.write(e)
 }
 
 // state returns what keys says of a key; the zero state when nothing.
@@ -502,8 +514,8 @@ func (s *stage) newest(e *pendingWrite) (old Record, err error) {
 	return old, err
 }
 
-// put writes the record and the key's state. One allocation holds both: bbolt needs them until the commit, the event log longer.
-func (s *stage) put(e *pendingWrite) error {
+// write puts the record and the key's state. One allocation holds both: bbolt needs them until the commit, the event log longer.
+func (s *stage) write(e *pendingWrite) error {
 	value := encodeRecord(&e.rec, e.JSON, e.RevAt, keyStateSize)
 	key := recordKey(value)
 	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: flagsOf(&e.rec)}
@@ -537,7 +549,7 @@ func (st *Store) publish(batch []*pendingWrite, took time.Duration) (wake []chan
 	defer st.mu.Unlock()
 	rev := st.currentRev.Load()
 	for _, e := range batch {
-		if e.job != nil || e.err != nil {
+		if e.job != nil || e.proof || e.err != nil {
 			continue
 		}
 		if e.feed != nil {

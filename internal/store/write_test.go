@@ -11,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.etcd.io/bbolt"
 )
 
 // TestWaitsInVainGetShort: the next commit waits as long as the last one took, but hardly ever while nobody comes for it.
@@ -72,7 +70,7 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 			name := func(s string) string { return fmt.Sprint(s, turn) }
 			var wg sync.WaitGroup
 			wg.Go(func() { // one that takes long, so that the next is worth a wait, and two that come meanwhile
-				if err := st.maintain(t.Context(), func(*bbolt.Tx) error { time.Sleep(held); return nil }); err != nil {
+				if err := st.maintain(t.Context(), func(*ledger) error { time.Sleep(held); return nil }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -129,7 +127,7 @@ func TestWriterAnswers(t *testing.T) {
 	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "")
 
 	stuck, free := make(chan struct{}), make(chan struct{})
-	go st.maintain(context.Background(), func(*bbolt.Tx) error {
+	go st.maintain(context.Background(), func(*ledger) error {
 		close(stuck)
 		<-free
 		return nil

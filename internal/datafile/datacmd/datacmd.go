@@ -82,6 +82,9 @@ func (c *command) runCheck(call commandline.Call) error {
 		return err
 	}
 	fmt.Fprintf(call.Out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.Revision, report.Compacted, report.Objects, report.Records)
+	if report.Logged > 0 {
+		fmt.Fprintf(call.Out, "%d commits lie in its log, which the next start takes over: objects and records are those of before\n", report.Logged)
+	}
 	for _, problem := range report.Problems {
 		fmt.Fprintln(call.Out, problem)
 	}

@@ -83,6 +83,9 @@ var cases = []measurement{
 	{"CPU of a LIST, full", "µs", "less", load{1, func(c *client, _ int64) error { return full(c) }}.processorTime},
 	{"CPU of a LIST, by 500", "µs", "less", load{1, func(c *client, _ int64) error { return chunked(c) }}.processorTime}, // all its chunks
 	{"CPU of a LIST of 100, 16 clients", "µs", "less", load{16, few}.processorTime},
+	{"disk for a create, 1 client", "KB", "less", load{1, create}.diskBytes}, // what the kernel is given to write
+	{"disk for a create, 16 clients", "KB", "less", load{16, create}.diskBytes},
+	{"disk for an update, 1 client", "KB", "less", load{1, update}.diskBytes},
 	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
 }
 
@@ -103,9 +106,23 @@ func (l load) rate(ctx context.Context, s *server, length time.Duration) (perSec
 }
 
 // processorTime is what the server's processes spend on a request of the load, in microseconds.
-func (l load) processorTime(ctx context.Context, s *server, length time.Duration) (each float64, err error) {
+func (l load) processorTime(ctx context.Context, s *server, length time.Duration) (float64, error) {
+	return l.spent(ctx, s, length, func() (int64, error) {
+		spent, err := cpu(s.pids...)
+		return spent.Microseconds(), err
+	})
+}
+
+// diskBytes is what the server's processes have the kernel write to the disk for a request of the load, in KB.
+func (l load) diskBytes(ctx context.Context, s *server, length time.Duration) (float64, error) {
+	each, err := l.spent(ctx, s, length, func() (int64, error) { return written(s.pids...) })
+	return each / 1000, err
+}
+
+// spent is by how much a count rises for each request of the load.
+func (l load) spent(ctx context.Context, s *server, length time.Duration, count func() (int64, error)) (each float64, err error) {
 	err = l.connected(ctx, s, func(do func(worker int, i int64) error) error {
-		before, err := cpu(s.pids...)
+		before, err := count()
 		if err != nil {
 			return err
 		}
@@ -113,8 +130,8 @@ func (l load) processorTime(ctx context.Context, s *server, length time.Duration
 		if err != nil {
 			return err
 		}
-		after, err := cpu(s.pids...)
-		each = float64((after - before).Microseconds()) / float64(c.done)
+		after, err := count()
+		each = float64(after-before) / float64(c.done)
 		return errors.Join(err, s.note(c))
 	})
 	return each, err

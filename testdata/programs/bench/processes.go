@@ -279,3 +279,20 @@ func cpu(pids ...int) (total time.Duration, err error) {
 	}
 	return total, nil
 }
+
+// written is how many bytes processes have had the kernel write to the disk so far (Linux).
+func written(pids ...int) (total int64, err error) {
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+		if err != nil {
+			return 0, err
+		}
+		_, rest, _ := strings.Cut(string(text), "\nwrite_bytes: ")
+		var n int64
+		if _, err := fmt.Sscan(rest, &n); err != nil {
+			return 0, fmt.Errorf("/proc/%d/io: %q", pid, text)
+		}
+		total += n
+	}
+	return total, nil
+}

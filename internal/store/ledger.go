@@ -1,0 +1,150 @@
+package store
+
+// This file is the one door through which the store's writer changes its buckets. A ledger is a write transaction of bbolt that notes each change as it is
+// made; what it has noted is the body of the transaction's record in the write-ahead log (wal.go), and making the same changes again, in their order, on the
+// same state makes the same buckets, whatever work they came from: a client's write, a slice of compaction, an author who was dropped.
+//
+//	OFFSET  SIZE  MEANING, of one noted change
+//	     0     1  which bucket (meta, rev, keys, authors: 0 to 3), and 16 for a deletion, 32 for a sequence
+//	     1        the key's length and the key; of a sequence the number instead (uvarint), and that is all
+//	              the value's length and the value, unless it is a deletion
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	notedDelete   = 16
+	notedSequence = 32
+)
+
+// The buckets by the numbers that stand for them in the log.
+var ledgerBuckets = [...][]byte{bucketMeta, bucketRev, bucketKeys, bucketAuthors}
+
+const (
+	inMeta = iota
+	inRev
+	inKeys
+	inAuthors
+)
+
+// A ledger is a write transaction and the list of what it has changed.
+type ledger struct {
+	tx      *bbolt.Tx
+	notes   []byte
+	changes int
+
+	unlogged bool // it changes nothing that a start would miss
+}
+
+// put is bbolt's Put, noted.
+func (l *ledger) put(bucket byte, key, value []byte) error {
+	if err := l.tx.Bucket(ledgerBuckets[bucket]).Put(key, value); err != nil {
+		return err
+	}
+	l.note(bucket, key)
+	l.notes = append(binary.AppendUvarint(l.notes, uint64(len(value))), value...)
+	return nil
+}
+
+// remove is bbolt's Delete, noted.
+func (l *ledger) remove(bucket byte, key []byte) error {
+	if err := l.tx.Bucket(ledgerBuckets[bucket]).Delete(key); err != nil {
+		return err
+	}
+	l.note(bucket|notedDelete, key)
+	return nil
+}
+
+// setSequence is bbolt's SetSequence, noted.
+func (l *ledger) setSequence(bucket byte, n uint64) error {
+	if err := l.tx.Bucket(ledgerBuckets[bucket]).SetSequence(n); err != nil {
+		return err
+	}
+	l.notes = binary.AppendUvarint(append(l.notes, bucket|notedSequence), n)
+	l.changes++
+	return nil
+}
+
+func (l *ledger) note(what byte, key []byte) {
+	l.notes = append(l.notes, what)
+	l.notes = append(binary.AppendUvarint(l.notes, uint64(len(key))), key...)
+	l.changes++
+}
+
+// eachNoted shows the changes that a record's body lists, in their order.
+func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) error) error {
+	bad := fmt.Errorf("a list of changes cannot be read")
+	number := func() uint64 {
+		n, size := binary.Uvarint(notes)
+		if size <= 0 {
+			notes = nil
+			return 1 << 63
+		}
+		notes = notes[size:]
+		return n
+	}
+	text := func() []byte {
+		n := number()
+		if n > uint64(len(notes)) {
+			return nil
+		}
+		b := notes[:n:n]
+		notes = notes[n:]
+		return b
+	}
+	for len(notes) > 0 {
+		what := notes[0]
+		notes = notes[1:]
+		if int(what&15) >= len(ledgerBuckets) {
+			return bad
+		}
+		var key, value []byte
+		var n uint64
+		switch what &^ 15 {
+		case notedSequence:
+			if n = number(); n == 1<<63 {
+				return bad
+			}
+		case notedDelete:
+			if key = text(); len(key) == 0 {
+				return bad
+			}
+		case 0:
+			key, value = text(), text()
+			if len(key) == 0 || value == nil {
+				return bad
+			}
+		default:
+			return bad
+		}
+		if err := show(what, key, value, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replay makes the changes again that a record's body lists.
+func (l *ledger) replay(notes []byte) error {
+	var buckets [len(ledgerBuckets)]*bbolt.Bucket
+	for i, name := range ledgerBuckets {
+		if buckets[i] = l.tx.Bucket(name); buckets[i] == nil {
+			return damaged("the bucket %s is missing", name)
+		}
+	}
+	buckets[inRev].FillPercent = revFill
+	return eachNoted(notes, func(what byte, key, value []byte, n uint64) error {
+		b := buckets[what&15]
+		switch what &^ 15 {
+		case notedSequence:
+			return b.SetSequence(n)
+		case notedDelete:
+			return b.Delete(key)
+		}
+		return b.Put(key, value)
+	})
+}

@@ -1,0 +1,367 @@
+package store
+
+// This file knows the bytes of the write-ahead log, apilet.db-wal beside apilet.db, and reads a log that somebody has left. wal.go tells what it is for.
+//
+//	OFFSET        SIZE  MEANING (integers are big endian, CRCs are CRC-32C)
+//	     0        4096  the head
+//	  4096        4096  the head once more: they are written one after the other, so that one that is torn leaves the other
+//	  8192           n  a half
+//	8192+n           n  the other half
+//
+// A head says from where on a start goes:
+//
+//	     0     8  "apiletWL"
+//	     8     4  version, 1
+//	    12     4  phase. 1 idle: the data file counts as it is, and there are no records. 2 used: what counts is the checkpoint and the records behind it
+//	    16     8  generation: of two heads the one with the higher number counts
+//	    24    16  the data file's lineage
+//	    40     8  n, the bytes of a half
+//	    48     8  the epoch of the first record to be replayed
+//	    56     8  the half in which it lies, 0 or 1
+//	    64     8  its number
+//	    72     8  the checkpoint's revision
+//	    80    80  the checkpoint: bbolt's meta page, as it lay in the data file
+//	   160     4  CRC of the 160 bytes before
+//
+// A record lies at a multiple of 8. One that has room in a block of 4096 bytes does not cross a border of blocks, so that its sync writes one block:
+//
+//	     0     4  the body's length
+//	     4     4  CRC of all that follows
+//	     8     8  epoch: how many times a half has been taken into use, from a random number on
+//	    16     8  number: each record has the one after that before it
+//	    24     8  its own offset in the log
+//	    32        the body: what one transaction has changed (ledger.go)
+//
+// Epoch and offset are in the checksum: what a former use of the half has left, or somebody's object that looks like a record, is none here.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+)
+
+const (
+	logSuffix     = "-wal"
+	logMagic      = "apiletWL"
+	logVersion    = 1
+	logBlock      = 4096
+	logHeadsSize  = 2 * logBlock
+	logHeadSize   = 164
+	logRecordHead = 32
+	logIdle       = 1
+	logUsed       = 2
+	logHalfMax    = 1 << 30
+)
+
+// A logHead is what a log's head says.
+type logHead struct {
+	phase      uint32
+	generation uint64
+	lineage    [16]byte
+	half       int64 // bytes of one
+	epoch      uint64
+	at         int // which half
+	number     uint64
+	rev        int64
+	meta       [metaSize]byte
+}
+
+func (h *logHead) encode() []byte {
+	b := append(make([]byte, 0, logBlock), logMagic...)
+	b = binary.BigEndian.AppendUint32(b, logVersion)
+	b = binary.BigEndian.AppendUint32(b, h.phase)
+	b = binary.BigEndian.AppendUint64(b, h.generation)
+	b = append(b, h.lineage[:]...)
+	for _, n := range [...]uint64{uint64(h.half), h.epoch, uint64(h.at), h.number, uint64(h.rev)} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	b = append(b, h.meta[:]...)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return b[:logBlock]
+}
+
+var errLogVersion = errors.New("of a newer version")
+
+// decodeHead reads a head; ok is false when it is none.
+func decodeHead(b []byte) (h logHead, ok bool, err error) {
+	u64 := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
+	if len(b) < logHeadSize || string(b[:8]) != logMagic {
+		return h, false, nil
+	}
+	if v := binary.BigEndian.Uint32(b[8:]); v > logVersion && v < 1<<16 {
+		return h, false, errLogVersion
+	}
+	if crc32.Checksum(b[:logHeadSize-4], castagnoli) != binary.BigEndian.Uint32(b[logHeadSize-4:]) {
+		return h, false, nil
+	}
+	h = logHead{phase: binary.BigEndian.Uint32(b[12:]), generation: u64(16), half: int64(u64(40)), epoch: u64(48), at: int(u64(56)), number: u64(64), rev: int64(u64(72))}
+	copy(h.lineage[:], b[24:])
+	copy(h.meta[:], b[80:])
+	ok = (h.phase == logIdle || h.phase == logUsed) && h.half >= logBlock && h.half <= logHalfMax && h.half%logBlock == 0 && (h.at == 0 || h.at == 1)
+	return h, ok, nil
+}
+
+// start is where a half begins.
+func (h *logHead) start(half int) int64 { return logHeadsSize + int64(half)*h.half }
+
+// A logRecord is one as it is read.
+type logRecord struct {
+	epoch, number uint64
+	body          []byte
+}
+
+// appendLogRecord appends a record that is to lie at an offset.
+func appendLogRecord(b []byte, epoch, number uint64, at int64, body []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
+	b = append(b, 0, 0, 0, 0)
+	for _, n := range [...]uint64{epoch, number, uint64(at)} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	b = append(b, body...)
+	binary.BigEndian.PutUint32(b[4:], logRecordSum(b))
+	return b
+}
+
+func logRecordSum(b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(b[:4], castagnoli), castagnoli, b[8:])
+}
+
+// recordAt reads the record at an offset of a half, of which a half's bytes are given; ok is false when there is none of the epoch.
+func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRecord, size int64, ok bool) {
+	if at < 0 || at > int64(len(b))-logRecordHead {
+		return r, 0, false
+	}
+	head := b[at:]
+	size = logRecordHead + int64(binary.BigEndian.Uint32(head))
+	r.epoch, r.number = binary.BigEndian.Uint64(head[8:]), binary.BigEndian.Uint64(head[16:])
+	if r.epoch != epoch || int64(binary.BigEndian.Uint64(head[24:])) != h.start(half)+at || size > int64(len(head)) {
+		return r, 0, false
+	}
+	r.body = head[logRecordHead:size]
+	return r, size, logRecordSum(head[:size]) == binary.BigEndian.Uint32(head[4:])
+}
+
+// A leftLog is a log that a server has left.
+type leftLog struct {
+	path    string
+	head    logHead
+	records []logRecord // those to be replayed, in their order
+}
+
+// used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
+func (l *leftLog) used() bool { return l != nil && l.head.phase == logUsed }
+
+// count is how many records are to be replayed.
+func (l *leftLog) count() int {
+	if l == nil {
+		return 0
+	}
+	return len(l.records)
+}
+
+// revision is the newest that the records have made, 0 where none has.
+func (l *leftLog) revision() (rev int64) {
+	for n := l.count() - 1; n >= 0 && rev == 0; n-- {
+		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
+			if what == inRev|notedSequence {
+				rev = int64(n)
+			}
+			return nil
+		})
+	}
+	return rev
+}
+
+// readLog reads the log of a data file; nil when it has none. It tells a torn tail, which was answered to nobody, from damage.
+func readLog(path string) (*leftLog, error) {
+	file, err := os.Open(path + logSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	l := &leftLog{path: path + logSuffix}
+	if l.head, err = readHead(file, l.path); err != nil || l.head.phase == logIdle {
+		return l, err
+	}
+	return l, l.readRecords(file)
+}
+
+// readHead finds the head that counts.
+func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
+	found := false
+	for n := range int64(2) {
+		b := make([]byte, logHeadSize)
+		size, _ := file.ReadAt(b, n*logBlock)
+		h, ok, err := decodeHead(b[:size])
+		if err != nil {
+			return newest, fmt.Errorf("%s is a log of a newer version of apilet: use the version that wrote it", path)
+		}
+		if ok && (!found || h.generation > newest.generation) {
+			newest, found = h, true
+		}
+	}
+	if !found {
+		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)", path, damaged("the log's heads"))
+	}
+	return newest, nil
+}
+
+// readRecords reads from the first record on, through one half and then the other. Each was synced before the next one was begun, so that one that is there
+// behind one that is not means damage.
+func (l *leftLog) readRecords(file io.ReaderAt) error {
+	var halves [2][]byte
+	for i := range halves {
+		b := make([]byte, l.head.half)
+		n, err := file.ReadAt(b, l.head.start(i))
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("%s cannot be read: %w", l.path, err)
+		}
+		halves[i] = b[:n]
+	}
+	next := l.head.number
+	for turn := range 2 {
+		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
+		for at := int64(0); ; {
+			r, size, ok := l.head.recordAt(halves[half], half, at, epoch)
+			if !ok && at%logBlock != 0 {
+				at += logBlock - at%logBlock
+				r, size, ok = l.head.recordAt(halves[half], half, at, epoch)
+			}
+			if !ok || r.number != next {
+				break
+			}
+			l.records = append(l.records, r)
+			next, at = next+1, (at+size+7)&^7
+		}
+	}
+	for turn := range 2 {
+		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
+		for at := int64(0); at < int64(len(halves[half])); at += 8 {
+			if r, _, ok := l.head.recordAt(halves[half], half, at, epoch); ok && r.number >= next {
+				return fmt.Errorf("%s: %w", l.path, damaged("record %d of the log, while record %d is there", next, r.number))
+			}
+		}
+	}
+	return nil
+}
+
+// notOurs is the refusal of a log that belongs to another data file, or to this one at another time.
+func (l *leftLog) notOurs(why string) error {
+	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; else put back the file that it belongs to", l.path, why)
+}
+
+// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
+func (t *pageTree) adopt(l *leftLog, found []*placedMeta) error {
+	m, ok := decodeMeta(l.head.meta[:])
+	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
+		return fmt.Errorf("%s: %w", l.path, damaged("the checkpoint in the log's head"))
+	}
+	for _, other := range found {
+		switch {
+		case other.pageSize != m.pageSize:
+			return l.notOurs("its pages have another size")
+		case other.txid+1 < m.txid:
+			return l.notOurs("the file is older")
+		case other.txid == m.txid && other.raw != l.head.meta:
+			return l.notOurs("transactions of one number differ")
+		}
+	}
+	at := int64(m.txid%2) * int64(m.pageSize)
+	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
+	t.invalidMetas = 0
+	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
+	return nil
+}
+
+// vouches checks that the tree at a log's checkpoint is that of which the log speaks.
+func (l *leftLog) vouches(p *pages, path string) error {
+	meta, ok := p.bucket(bucketMeta)
+	revs, there := p.bucket(bucketRev)
+	switch {
+	case !l.used() && ok && l == nil && metaInt(meta, "format") == loggedFormat:
+		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: put that beside it, or restore a backup", path, path+logSuffix)
+	case !l.used():
+		return nil
+	case !ok || !there:
+		return l.notOurs("it has other buckets")
+	case metaInt(meta, "format") != loggedFormat:
+		return l.notOurs("the file was closed without it")
+	case string(meta.get([]byte("lineage"))) != string(l.head.lineage[:]):
+		return l.notOurs("another lineage")
+	case int64(revs.sequence) != l.head.rev:
+		return l.notOurs("another revision")
+	}
+	return nil
+}
+
+// vetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
+// file is as of its checkpoint then. want is checkFormat's.
+func vetToWrite(path string, want int64) (fileVerdict, error) {
+	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, want) })
+	switch {
+	case err != nil:
+	case verdict.log != nil:
+		err = verdict.log.putBack(path)
+	case verdict.torn:
+		err = takeBack(path)
+	}
+	return verdict, err
+}
+
+// settle makes both copies of a head the same. Of two that differ the older one tells of what is about to be written over.
+func (h *logHead) settle(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	b, there := h.encode(), make([]byte, logBlock)
+	for n := range int64(2) {
+		if size, _ := file.ReadAt(there, n*logBlock); size == logBlock && bytes.Equal(there, b) {
+			continue
+		}
+		if _, err := file.WriteAt(b, n*logBlock); err != nil {
+			return err
+		}
+		if err := file.Sync(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putBack makes the checkpoint the newest commit of the data file, for bbolt too, and syncs that. Who does so holds the file's lock together with others
+// who may be at the same, and has found the log as it was: a server that had the file meanwhile has left another one.
+func (l *leftLog) putBack(path string) error {
+	db, file, err := openShared(path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	now, err := readLog(path)
+	if err != nil {
+		return err
+	}
+	if now == nil || now.head != l.head || len(now.records) != len(l.records) {
+		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
+	}
+	if err := l.head.settle(l.path); err != nil || !l.used() {
+		return err
+	}
+	t := &pageTree{file: file}
+	if err := t.adopt(l, nil); err != nil {
+		return err
+	}
+	other := 1 - t.meta.at/int64(t.pageSize)
+	page := make([]byte, t.pageSize) // the checkpoint's own, whole
+	copy(page, l.head.meta[:])
+	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, t.meta.before(other), other*int64(t.pageSize)))
+}

@@ -1,0 +1,622 @@
+package store
+
+// This file is the write-ahead log of a data file: what makes a write durable. logfile.go draws its bytes.
+//
+// A disk may write in any order what it has not been told to sync, so that a file of pages needs two syncs a commit, each of scattered pages: one for the
+// pages, one for the meta page that counts on them. A log needs one, of a block. So a commit is appended to the log as one record, that is synced (beside
+// bbolt's own commit, which waits for no disk), and then it is shown and answered. The pages get to the disk whenever the kernel likes. Once in a while a
+// checkpoint syncs them all, and the log begins anew.
+//
+//	                 data file (pages)                                 log
+//	commit           bbolt writes free pages and a meta page, unsynced record appended, synced           then it is answered
+//	checkpoint       all that was written is synced                    then the head: go from this meta page on, with the records behind it
+//	start            the checkpoint's meta page is put back            the records are replayed, all in one transaction
+//
+// Pinned checkpoints. What the kernel has written of the commits since the checkpoint nobody knows, in which order neither. That does no harm because no
+// page of the checkpoint is touched: a read transaction of bbolt's stays open on it, and bbolt gives no page away that an open transaction can see. A
+// start puts the checkpoint's meta page into its place and has the file of that moment, to the byte.
+//
+// Pages ahead. A page that was both taken and freed since the checkpoint bbolt gives away again, so that a handful of pages, which the kernel writes once in
+// half a minute, serve many commits. That holds for pages that came from its list of free ones, and not for those from the end of the file. So the file
+// is made longer ahead of need, in steps (growAhead), and the lowest free page is taken first (bbolt's array freelist): 8 KB reach the disk for a create of
+// 1 KiB, of which 4 are the log's block.
+//
+// Two halves. The log is used in turns: when a half is full the writer goes on in the other one, and a goroutine makes the checkpoint of where it was.
+//
+//	writer           ... record 812 | half 1, epoch 8: record 813 ...                        the transaction R2 is opened between the two
+//	goroutine        data file synced → head, its copy: from R2 on, epoch 8 → R1 closed       half 0 is free again
+//
+// Until the head is there the old one counts, and a start replays both halves; R1, its checkpoint, is let go only when both copies of the new head are synced.
+//
+// A commit that bbolt refuses (a full disk) has its record taken back: its head is made zeros, synced, before anything else is written or answered. A
+// failed sync is never tried again: nobody knows what the disk has then, and the process ends. The goroutine has a handle of its own for the heads, since the
+// kernel tells each failed write-back once a handle.
+//
+// What has no room in a half, and what might make bbolt map its file anew (which waits for all read transactions, the pinned one too: bbolt doubles its
+// mapping up to 1 GiB, then adds one each time), is committed by a checkpoint at once: the pin is let go before bbolt's commit, which does no harm as long as no
+// other transaction begins, and the data file is synced before the answer. So a mapping that is small, on 32 bits or on Windows, where it would size the file, costs
+// no more than that.
+//
+// While there is a log the data file's format is 3, so that an older apilet refuses it, and so does this one when the log is missing. The log comes before the
+// format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs do the work.
+//
+// What is trusted of the disk: that what it says is synced stays; that a block which is written anew keeps the bytes that do not change (the last block of the
+// log is written for each record in it). Damage of the last record looks like a torn one, which was not answered.
+//
+// Rejected: bbolt's commits only at checkpoints, and what is newer in memory in order (etcd's way), which saves the kernel's writing back of pages, but has
+// every reader merge two sources; a log that is made anew instead of used again, whose size changes with each record, which the file system has to sync, too.
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"apilet/internal/atomicfile"
+)
+
+const (
+	logBytesMax     = 16 << 20
+	logDiskShare    = 64 // of the disk, the log takes at most one part in so many
+	logBytesMin     = 256 << 10
+	logStepMax      = 1 << 20 // bytes by which it is made longer
+	checkpointAge   = 5 * time.Minute
+	checkpointBytes = 2 << 20 // of records: what has no room in so much is why a half is longer
+	pendingMin      = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
+	pendingShare    = 8       // one part in so many of the file, call for one
+)
+
+// errLogLost ends the process: log and pages may differ, or nobody knows what is on the disk.
+var errLogLost = errors.New("the write-ahead log cannot go on")
+
+// A wal is a log in use. All of it is the writer's, but for what the goroutine of a checkpoint was given.
+type wal struct {
+	db          *bbolt.DB
+	path        string
+	file        *os.File
+	write       func(b []byte, at int64) (int, error) // to the log
+	sync        func() error                          // of the log
+	heads       *os.File                              // the same file, for its heads
+	writeAtHead func(b []byte, at int64) (int, error) // writes a head through it
+	syncHead    func() error
+	syncData    func(high uint64, but pageRun) error // of the data file's pages, but for some
+
+	head   logHead       // the newest that was asked for
+	epoch  uint64        // that is written
+	half   int           // in which
+	pos    int64         // where the next record goes, from the half's start
+	made   [2]int64      // how far each half is known to be long enough
+	number uint64        // of the next record
+	buf    []byte        // of records; reused
+	pin    *bbolt.Tx     // on the checkpoint, or on the one that is being made
+	began  time.Time     // when the epoch did
+	making chan error    // answers when the checkpoint under way is there; nil: none is
+	mapped int64         // bbolt's mapping has at least so many bytes
+	had    int64         // bytes that the log had of the disk when it was opened
+	growth *atomic.Int64 // bytes of the disk that it may take beside those that it has
+	short  bool          // the disk has no room: pages that wait for a checkpoint are room
+	spare  int64         // how much room there is for what can wait
+	turns  int           // checkpoints that were begun
+
+	grown    pageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
+	grownFor int     // the checkpoint after which that was done last
+	settled  int     // commits since the last checkpoint was there
+}
+
+// logHalf is how long a half is to be, given the bytes of the log and of the disk; 0: not known.
+func logHalf(wanted, disk int64) int64 {
+	if wanted == 0 {
+		wanted = logBytesMax
+		if disk > 0 {
+			wanted = max(logBytesMin, min(wanted, disk/logDiskShare))
+		}
+	}
+	return max(2*logBlock, wanted/2/logBlock*logBlock)
+}
+
+// createLog makes an idle log.
+func createLog(path string, h logHead) error {
+	return atomicfile.PlaceFile(path, func(temp string) error {
+		file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		b := h.encode()
+		_, err = file.WriteAt(append(b, b...), 0)
+		return errors.Join(err, file.Sync(), file.Close())
+	})
+}
+
+// openLog opens the log at path for writing.
+func (f *dataFile) openLog(path string, h logHead) (w *wal, err error) {
+	w = &wal{db: f.Db, path: path, growth: &f.logGrowth, head: h, epoch: h.epoch, half: h.at, number: h.number}
+	if w.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	if w.heads, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+		return nil, errors.Join(err, w.file.Close())
+	}
+	w.write, w.sync = w.file.WriteAt, func() error { return syncFile(w.file) }
+	w.syncData = w.syncPages
+	if info, err := w.file.Stat(); err == nil {
+		w.had = diskUse(info) - logHeadsSize
+	}
+	w.tellGrowth()
+	w.writeAtHead, w.syncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
+	return w, nil
+}
+
+// freshHead is the head of a new log.
+func freshHead(lineage [16]byte, half int64) logHead {
+	var random [8]byte
+	rand.Read(random[:])
+	return logHead{phase: logIdle, generation: 1, lineage: lineage, half: half, epoch: binary.BigEndian.Uint64(random[:]) >> 2}
+}
+
+// mapBytes is how much bbolt maps for a file of a size.
+func mapBytes(size int64) int64 {
+	for n := int64(32 << 10); n <= 1<<30; n *= 2 {
+		if size <= n {
+			return n
+		}
+	}
+	return (size + 1<<30 - 1) &^ (1<<30 - 1)
+}
+
+// ---- A commit
+
+// commit commits a transaction. It is durable when there is no error. With errLogLost nobody knows whether it is.
+func (w *wal) commit(l *ledger) error {
+	if err := w.reap(false); err != nil {
+		return lostLog(err)
+	}
+	size := int64(logRecordHead + len(l.notes))
+	if w.remaps(l) || size > w.head.half || w.needsFreelist() {
+		return w.commitWhole(l)
+	}
+	at := w.place(size)
+	if at+size > w.head.half || w.due(l.tx.Size()) {
+		if err := w.turn(); err != nil {
+			_ = l.tx.Rollback()
+			return lostLog(err)
+		}
+		at = w.place(size)
+	}
+	switch begun, err := w.append(at, l.notes); {
+	case err != nil && !begun && IsDiskFull(err): // the file may have pages
+		return w.commitWhole(l)
+	case err != nil:
+		_ = l.tx.Rollback()
+		if !begun {
+			return err
+		}
+		if failed := w.takeBack(at); failed != nil {
+			return fmt.Errorf("%w; %w", err, failed)
+		}
+		return err
+	}
+	synced := make(chan error, 1)
+	go func() { synced <- w.sync() }() // it ends with the sync
+	err := l.tx.Commit()
+	if failed := <-synced; failed != nil {
+		return lostLog(failed)
+	}
+	if err != nil {
+		if failed := w.takeBack(at); failed != nil {
+			return lostLog(fmt.Errorf("%w; %w", failed, err))
+		}
+		if failed := w.release(); failed != nil {
+			return lostLog(failed)
+		}
+		return err
+	}
+	w.pos, w.number, w.settled = (at+size+7)&^7, w.number+1, w.settled+1
+	return nil
+}
+
+func lostLog(err error) error { return fmt.Errorf("%w: %w", errLogLost, err) }
+
+// place is where a record of a size goes in the half.
+func (w *wal) place(size int64) int64 {
+	if left := logBlock - w.pos%logBlock; size > left && size <= logBlock {
+		return w.pos + left
+	}
+	return w.pos
+}
+
+// append writes a record, and tells whether it has begun to. What a sync has to make longer costs more than the record: it is made longer ahead, in steps.
+func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
+	w.buf = appendLogRecord(w.buf[:0], w.epoch, w.number, w.head.start(w.half)+at, notes)
+	end := at + int64(len(w.buf))
+	if w.made[w.half] < end {
+		from := max(w.made[w.half], at)
+		to := min(w.head.half, end+min(logStepMax, w.head.half/8))
+		if err := w.lengthen(from, to); err != nil {
+			return false, err
+		}
+		w.made[w.half] = to
+		w.tellGrowth()
+	}
+	_, err = w.write(w.buf, w.head.start(w.half)+at)
+	if cap(w.buf) > logStepMax {
+		w.buf = nil
+	}
+	return true, err
+}
+
+// lengthen writes zeros into the half, a block at a time: of what was written at once Linux makes one folio of its cache, and counts all of it as written anew
+// when a block of it is.
+func (w *wal) lengthen(from, to int64) error {
+	zeros := make([]byte, logBlock)
+	for at := from; at < to; at += logBlock - at%logBlock {
+		if _, err := w.write(zeros[:min(logBlock-at%logBlock, to-at)], w.head.start(w.half)+at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellGrowth notes how much of the disk the log may take beside what it has.
+func (w *wal) tellGrowth() { w.growth.Store(max(0, 2*w.head.half-max(w.had, w.made[0]+w.made[1]))) }
+
+// takeBack makes sure that a record which was not committed is never replayed.
+func (w *wal) takeBack(at int64) error {
+	if _, err := w.write(make([]byte, logRecordHead), w.head.start(w.half)+at); err != nil {
+		return lostLog(err)
+	}
+	if err := w.sync(); err != nil {
+		return lostLog(err)
+	}
+	return nil
+}
+
+// remaps tells whether a transaction might make bbolt map its file anew. Each change takes pages on the way to its key, and those that it splits or
+// merges; the freelist may be written, too.
+func (w *wal) remaps(l *ledger) bool {
+	size := int64(w.db.Info().PageSize)
+	high := l.tx.Size()
+	return high+int64(2*len(l.notes))+size*(16*int64(l.changes)+64)+high/size*16 >= w.mapped
+}
+
+// needsFreelist tells whether damage has become known, so that commits write the freelist: a start wants it in the checkpoint.
+func (w *wal) needsFreelist() bool {
+	m, _ := decodeMeta(w.head.meta[:])
+	return !w.db.NoFreelistSync && m.freelist == noFreelist
+}
+
+// commitWhole commits what is not for the log, and waits for the data file instead.
+func (w *wal) commitWhole(l *ledger) error {
+	if err := w.reap(true); err != nil {
+		_ = l.tx.Rollback()
+		return lostLog(err)
+	}
+	w.unpin()
+	err := l.tx.Commit()
+	if failed := w.checkpointNow(); failed != nil {
+		return lostLog(failed)
+	}
+	return err
+}
+
+func (w *wal) unpin() {
+	if w.pin != nil {
+		_ = w.pin.Rollback() // of a reader: it has nothing to fail with
+		w.pin = nil
+	}
+}
+
+// ---- Checkpoints
+
+// checkpointNow makes a checkpoint, and waits for it.
+func (w *wal) checkpointNow() error {
+	if err := w.turn(); err != nil {
+		return err
+	}
+	return w.reap(true)
+}
+
+// release makes a checkpoint when pages wait for one to be free, for a file that cannot grow.
+func (w *wal) release() error {
+	if w.db.Stats().PendingPageN == 0 {
+		return nil
+	}
+	return w.checkpointNow()
+}
+
+// due tells whether it is time for a checkpoint, and none is under way.
+func (w *wal) due(fileSize int64) bool {
+	if w.making != nil || w.pos == 0 && w.grown.count == 0 {
+		return false
+	}
+	pending := w.db.Stats().PendingPageN
+	if w.grown.count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge {
+		return true
+	}
+	return int64(pending)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
+}
+
+// turn goes on in the other half, once that is free, and has a checkpoint made of what is committed.
+func (w *wal) turn() error {
+	if err := w.reap(true); err != nil {
+		return err
+	}
+	tx, err := w.db.Begin(false)
+	if err != nil {
+		return err
+	}
+	h, err := w.nextHead(tx)
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	before, grown := w.pin, w.grown
+	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
+	w.turns++
+	w.grown = pageRun{}
+	making := make(chan error, 1)
+	w.making = making
+	go func() { making <- w.checkpoint(h, before, grown) }() // it ends with the disk
+	return nil
+}
+
+// nextHead is the head of a log that goes from what a transaction sees.
+func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
+	m, err := mappedMeta(w.db, uint64(tx.ID()))
+	if err != nil {
+		return h, err
+	}
+	h = w.head
+	h.phase, h.generation, h.epoch, h.at, h.number = logUsed, h.generation+1, w.epoch+1, 1-w.half, w.number
+	copy(h.meta[:], mapping(w.db, 2*m.pageSize)[int(tx.ID()%2)*m.pageSize:])
+	w.mapped = max(w.mapped, mapBytes(int64(m.high)*int64(m.pageSize)))
+	err = withoutFaults(func() error {
+		revs, _ := newPages(w.db, m).bucket(bucketRev)
+		h.rev = int64(revs.sequence)
+		return nil
+	})
+	return h, err
+}
+
+// checkpoint syncs the pages, then says so in the head, then lets go the checkpoint before. grown are free pages, of which no byte counts.
+func (w *wal) checkpoint(h logHead, before *bbolt.Tx, grown pageRun) error {
+	m, _ := decodeMeta(h.meta[:])
+	if err := w.syncData(m.high, grown); err != nil {
+		return err
+	}
+	if err := w.writeHead(h); err != nil {
+		return err
+	}
+	if before != nil {
+		return before.Rollback()
+	}
+	return nil
+}
+
+// writeHead writes both copies, each synced before the other is touched.
+func (w *wal) writeHead(h logHead) error {
+	b := h.encode()
+	for n := range int64(2) {
+		if _, err := w.writeAtHead(b, n*logBlock); err != nil {
+			return err
+		}
+		if err := w.syncHead(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reap takes the answer of the checkpoint under way, if there is one already, or waits for it.
+func (w *wal) reap(wait bool) (err error) {
+	if w.making == nil {
+		return nil
+	}
+	if wait {
+		err = <-w.making
+	} else {
+		select {
+		case err = <-w.making:
+		default:
+			return nil
+		}
+	}
+	w.making, w.settled = nil, 0
+	return err
+}
+
+// ---- Pages ahead
+
+const (
+	aheadMin    = 256 // pages by which the file is made longer
+	aheadMax    = 512
+	aheadShare  = 8 // of the file's pages
+	aheadLeft   = 4 // one part in so many of them is left when it is time for more
+	aheadSettle = 2 // commits after a checkpoint, until what it has set free is counted
+)
+
+// ahead tells by how many pages the file is to be made longer now; 0: there are enough, or it is not the time.
+func (w *wal) ahead(high uint64) int {
+	n := min(max(int(high/aheadShare), aheadMin), aheadMax, int(w.head.half/logBlock))
+	end := (int64(high) + 2*int64(n)) * int64(w.db.Info().PageSize)
+	switch {
+	case w.making != nil, w.settled < aheadSettle, w.grownFor == w.turns, w.spare < 2*int64(n*w.db.Info().PageSize), end >= w.mapped:
+		return 0
+	case w.db.Stats().FreePageN >= n/aheadLeft:
+		return 0
+	}
+	return n
+}
+
+// growAhead makes the file longer by some pages that are free. While a checkpoint is pinned bbolt gives a page away again as soon as it is free if the
+// page was taken after the checkpoint, which it knows of pages that were free before, and not of those at the end of the file: they would lie idle until the next
+// checkpoint, and each commit would make the kernel write other pages. So a bucket of as many pages is filled and deleted. Another transaction comes
+// after these, since a checkpoint keeps what the transaction before it has set free. None of them is in the log: they change nothing that a start would miss.
+// The checkpoint does not wait for the pages of the first one, all of which are free then: they are written again before long.
+func (f *dataFile) growAhead(pages int) error {
+	f.wal.grownFor = f.wal.turns
+	grown := pageRun{first: f.meta.Load().high}
+	name, page := []byte("ahead"), f.Db.Info().PageSize
+	value := make([]byte, page/2-64) // two of them have room in a page, and bbolt wants two
+	for _, change := range []func(*bbolt.Tx) error{
+		func(tx *bbolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists(name)
+			for n := 0; n < 2*pages && err == nil; n++ {
+				b.FillPercent = 1
+				err = b.Put(revKey(int64(n)), value)
+			}
+			return err
+		},
+		func(tx *bbolt.Tx) error { return tx.DeleteBucket(name) },
+		func(*bbolt.Tx) error { return nil },
+	} {
+		if err := f.transact(func(l *ledger) error {
+			l.unlogged = true
+			_, err := newStage(l)
+			return errors.Join(err, change(l.tx))
+		}); err != nil {
+			return err
+		}
+		if grown.count == 0 {
+			grown.count = f.meta.Load().high - grown.first
+		}
+	}
+	f.wal.grown = grown
+	return nil
+}
+
+// ---- From the first write to the close
+
+// startLog makes the log and takes it into use. Nothing of the file waits for a sync.
+func (f *dataFile) startLog() (err error) {
+	path := f.Path + logSuffix
+	m := *f.meta.Load()
+	var lineage [16]byte
+	if err := f.view(func(p *pages) error {
+		meta, _ := p.bucket(bucketMeta)
+		copy(lineage[:], meta.get([]byte("lineage")))
+		return nil
+	}); err != nil {
+		return err
+	}
+	h := freshHead(lineage, f.logHalf)
+	left, err := readLog(f.Path)
+	switch {
+	case err != nil:
+		return err
+	case left.used():
+		return left.notOurs("it came while this one was open")
+	case left != nil && left.head.lineage == lineage: // of a start or a close that was cut short: it is long enough
+		h = left.head
+	case left != nil:
+		err = os.Remove(path)
+		fallthrough
+	default:
+		err = errors.Join(err, createLog(path, h))
+	}
+	if err != nil {
+		return err
+	}
+	w, err := f.openLog(path, h)
+	if err != nil {
+		return err
+	}
+	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
+	if err = f.transact(func(l *ledger) error {
+		s, err := newStage(l)
+		if err == nil {
+			err = s.vetMeta()
+		}
+		return errors.Join(err, putMetaInt(l, "format", loggedFormat))
+	}); err != nil {
+		return errors.Join(err, w.close())
+	}
+	return f.useLog(w)
+}
+
+// useLog makes a checkpoint of the file, and has the log do what bbolt's syncs did.
+func (f *dataFile) useLog(w *wal) error {
+	if err := w.checkpointNow(); err != nil {
+		return errors.Join(lostLog(err), w.close())
+	}
+	f.wal, f.Db.NoSync, f.Db.NoGrowSync = w, true, true
+	return nil
+}
+
+func (w *wal) close() error {
+	_ = w.reap(true)
+	w.unpin()
+	return errors.Join(w.file.Close(), w.heads.Close())
+}
+
+// resume replays what a log that was left has behind its checkpoint, which was put back.
+func (f *dataFile) resume(left *leftLog) error {
+	now, err := readLog(f.Path)
+	if err == nil && (now == nil || now.head != left.head || len(now.records) != len(left.records)) || f.meta.Load().txid != left.txid() {
+		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", f.Path)
+	}
+	if err != nil {
+		return err
+	}
+	f.Db.NoSync, f.Db.NoGrowSync = true, true
+	if len(left.records) > 0 {
+		if err := f.transact(func(l *ledger) (err error) {
+			for _, r := range left.records {
+				if err = l.replay(r.body); err != nil {
+					return fmt.Errorf("%s: record %d: %w", left.path, r.number, err)
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	h := left.head
+	h.epoch, h.number = h.epoch+1, h.number+uint64(len(left.records)) // the next one is above all that a half may have
+	w, err := f.openLog(left.path, h)
+	if err != nil {
+		return err
+	}
+	return f.useLog(w)
+}
+
+func (l *leftLog) txid() uint64 {
+	m, _ := decodeMeta(l.head.meta[:])
+	return m.txid
+}
+
+// endLog closes the file without a log, as of the last commit. last is what a last transaction is to do.
+func (f *dataFile) endLog(last func(*ledger) error) error {
+	w := f.wal
+	f.wal = nil
+	err := w.checkpointNow()
+	if err == nil {
+		h := w.head
+		h.phase, h.generation = logIdle, h.generation+1
+		err = w.writeHead(h)
+	}
+	ours := sameFile(w.file, w.path)
+	err = errors.Join(err, w.close())
+	if err != nil {
+		return err
+	}
+	f.Db.NoSync, f.Db.NoGrowSync = false, false
+	if err := f.transact(func(l *ledger) error { return errors.Join(last(l), putMetaInt(l, "format", Format)) }); err != nil {
+		return err // the log is idle: the next opening needs it no more, and is not hindered
+	}
+	if !ours {
+		return nil
+	}
+	return errors.Join(os.Remove(w.path), atomicfile.SyncDir(filepath.Dir(w.path)))
+}
+
+// sameFile tells whether an open file is still what has its name.
+func sameFile(file *os.File, path string) bool {
+	mine, err := file.Stat()
+	there, lost := os.Stat(path)
+	return err == nil && lost == nil && os.SameFile(mine, there)
+}

@@ -1,0 +1,571 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+const powerSector = 512
+
+// A cutFile is what a power cut may leave of a file: of each sector what was there at the last sync, or at any moment since.
+type cutFile struct{ versions [][]byte }
+
+func (c *cutFile) saw(b []byte) { c.versions = append(c.versions, b) }
+
+// synced forgets what a sync that began at a moment has made sure to be replaced.
+func (c *cutFile) synced(at int) { c.versions = c.versions[at:] }
+
+// image puts a file together, in one of several ways.
+func (c *cutFile) image(rnd *rand.Rand) []byte {
+	last := len(c.versions) - 1
+	newest := c.versions[last]
+	way, one := rnd.IntN(6), rnd.IntN(last+1)
+	b := make([]byte, len(newest))
+	for at := 0; at < len(b); at += powerSector {
+		v := 0
+		switch way {
+		case 0:
+		case 1:
+			v = last
+		case 2:
+			v = one
+		case 3:
+			v = rnd.IntN(last + 1)
+		case 4:
+			v = last * rnd.IntN(2)
+		case 5:
+			v = min(last, one+rnd.IntN(2))
+		}
+		end := min(at+powerSector, len(b))
+		if from := c.versions[v]; at < len(from) {
+			copy(b[at:end], from[at:])
+		}
+	}
+	if way == 0 {
+		return b[:len(c.versions[0])]
+	}
+	return b
+}
+
+// A cutDisk is the disk below a store that has a log.
+type cutDisk struct {
+	t         *testing.T
+	rnd       *rand.Rand // of cuts; under mu
+	steps     *rand.Rand // of what is written
+	st        *Store
+	mu        sync.Mutex // guards what follows: a commit syncs beside bbolt, a checkpoint beside both
+	data, log cutFile
+	rate      int // one moment in so many is looked at
+	images    int
+	replayed  int
+	skipped   int               // syncs that left pages out
+	acked     map[string]string // what clients know to be there
+	asked     map[string]string // what may be there instead
+	revision  int64             // that was acknowledged
+}
+
+// look notes what the files hold, and at times looks what a cut would leave.
+func (d *cutDisk) look() {
+	data, err := os.ReadFile(d.st.Path)
+	log, failed := os.ReadFile(d.st.Path + logSuffix)
+	if err = errors.Join(err, failed); err != nil {
+		d.t.Error(err)
+		return
+	}
+	d.data.saw(data)
+	d.log.saw(log)
+	if d.rate > 0 && d.rnd.IntN(d.rate) == 0 {
+		d.cut()
+	}
+}
+
+func (d *cutDisk) write(under func([]byte, int64) (int, error)) func([]byte, int64) (int, error) {
+	return func(b []byte, at int64) (int, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		n, err := under(b, at)
+		d.look()
+		return n, err
+	}
+}
+
+func (d *cutDisk) sync(f *cutFile, under func() error) func() error {
+	return func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.look()
+		if err := under(); err != nil {
+			return err
+		}
+		f.synced(len(f.versions) - 1)
+		return nil
+	}
+}
+
+// syncPages syncs but for some pages, of which the disk may keep anything.
+func (d *cutDisk) syncPages(under func(uint64, pageRun) error) func(uint64, pageRun) error {
+	return func(high uint64, but pageRun) error {
+		return d.sync(&d.data, func() error {
+			if err := under(high, but); err != nil || but.count < 2 {
+				return err
+			}
+			page := uint64(os.Getpagesize())
+			last := len(d.data.versions) - 1
+			b := bytes.Clone(d.data.versions[last])
+			for at := but.first * page; at < min((but.first+but.count-1)*page, uint64(len(b))); at++ {
+				b[at] = 0xff
+			}
+			d.data.versions[last] = b
+			d.skipped++
+			return nil
+		})()
+	}
+}
+
+// cut opens what a power cut now could have left.
+func (d *cutDisk) cut() {
+	d.images++
+	path := filepath.Join(d.t.TempDir(), "a.db")
+	err := errors.Join(os.WriteFile(path, d.data.image(d.rnd), 0o600), os.WriteFile(path+logSuffix, d.log.image(d.rnd), 0o600))
+	if err != nil {
+		d.t.Error(err)
+		return
+	}
+	defer os.RemoveAll(filepath.Dir(path))
+	var told []string
+	st, err := Open(path, Options{LogBytes: 64 << 10, Warn: func(text string) { told = append(told, text) }})
+	if err != nil {
+		d.t.Errorf("image %d: %v", d.images, err)
+		return
+	}
+	if strings.Contains(strings.Join(told, "\n"), "taken over from its log") {
+		d.replayed++
+	}
+	there, rev := d.read(st), st.Revision()
+	if !maps.Equal(there, d.acked) && !maps.Equal(there, d.asked) {
+		d.t.Errorf("image %d: %d objects, %d were acknowledged, %d were asked for; revision %d, %d was acknowledged", d.images, len(there), len(d.acked), len(d.asked), rev, d.revision)
+	}
+	if rev < d.revision {
+		d.t.Errorf("image %d: revision %d, %d was acknowledged", d.images, rev, d.revision)
+	}
+	if _, err := storeWrite(st, OpCreate, "//pods/x/again", 0, "b"); err != nil {
+		d.t.Error(err)
+	}
+	if err := st.Close(); err != nil {
+		d.t.Error(err)
+	}
+	if rep, err := Check(path); err != nil || len(rep.Problems) > 0 || rep.Objects != int64(len(there)+1) {
+		d.t.Errorf("image %d: check: %v, %+v", d.images, err, rep)
+	}
+}
+
+func (d *cutDisk) read(st *Store) map[string]string {
+	shown, err := listShown(st)
+	if err != nil {
+		d.t.Error(err)
+	}
+	for key, text := range shown {
+		_, data, _ := strings.Cut(text, `"data":`)
+		shown[key] = data
+	}
+	return shown
+}
+
+// attach comes between the log and the disk, once there is a log.
+func (d *cutDisk) attach() {
+	maintainTest(d.t, d.st, func(*ledger) error {
+		w := d.st.wal
+		w.write, w.sync = d.write(w.write), d.sync(&d.log, w.sync)
+		w.writeAtHead, w.syncHead = d.write(w.writeAtHead), d.sync(&d.log, w.syncHead)
+		w.syncData = d.syncPages(w.syncData)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.look()
+		return errRefused
+	})
+}
+
+// made is how many images there were.
+func (d *cutDisk) made() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.images
+}
+
+// step is one write.
+func (d *cutDisk) step(live map[string]int64, i int) {
+	key := fmt.Sprintf("//pods/x/n%d", i)
+	op, expect := OpCreate, int64(0)
+	for old, rev := range live { // any one
+		switch d.steps.IntN(4) {
+		case 0:
+			op, key, expect = OpUpdate, old, rev
+		case 1:
+			op, key, expect = OpDelete, old, rev
+		}
+		break
+	}
+	pad := strings.Repeat(string(rune('a'+i%26)), d.steps.IntN(1+[...]int{100, 900, 9000, 100, 60_000}[i%5]))
+	d.mu.Lock()
+	d.asked = maps.Clone(d.acked)
+	if d.asked[key] = fmt.Sprintf("%q}", pad); op == OpDelete {
+		delete(d.asked, key)
+	}
+	d.mu.Unlock()
+	rec := mustWrite(d.t, d.st, op, key, expect, pad)
+	d.mu.Lock()
+	d.acked, d.revision = maps.Clone(d.asked), rec.Rev
+	d.mu.Unlock()
+	if live[key] = rec.Rev; op == OpDelete {
+		delete(live, key)
+	}
+}
+
+// TestPowerCutOfFileAndLog: whatever part of the writes since the last sync of each of the two files the power leaves, down to sectors and in whatever order,
+// a start has what was acknowledged, and of what was not all of a write or nothing.
+//
+//	APILET_POWER_IMAGES=10000 go test -run TestPowerCutOfFileAndLog -v ./internal/store
+func TestPowerCutOfFileAndLog(t *testing.T) {
+	t.Parallel()
+	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
+	if images == 0 {
+		images = 300
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	d := &cutDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), steps: rand.New(rand.NewPCG(seed, 2)), rate: 4, acked: map[string]string{}}
+	d.st = openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, d.st, OpCreate, "//pods/x/first", 0, "")
+	d.acked["//pods/x/first"], d.revision = `""}`, 1
+	d.asked = d.acked
+	d.attach()
+	up, live := mustUpkeep(t, d.st), map[string]int64{}
+	for i := 0; d.made() < images && !t.Failed(); i++ {
+		d.step(live, i)
+		if i%15 == 14 && d.st.Revision() > 20 {
+			if _, err := up.Compact(context.Background(), d.st.Revision()-10); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	maintainTest(t, d.st, func(*ledger) error { return d.st.wal.reap(true) }) // nobody else looks any more
+	d.mu.Lock()
+	d.rate = 0
+	d.mu.Unlock()
+	t.Logf("%d images, %d with something to replay, %d checkpoints, %d of them without pages that were made ahead, revision %d", d.images, d.replayed, d.st.wal.turns, d.skipped, d.st.Revision())
+	if d.replayed < images/4 || d.st.wal.turns < 10 || d.skipped < 1 {
+		t.Error("not everything has come up")
+	}
+}
+
+func openLogged(t testing.TB, path string) *Store {
+	t.Helper()
+	st, err := Open(path, Options{LogBytes: 64 << 10, Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return st
+}
+
+// TestReplayMakesTheSameFile: a log that is replayed makes the same buckets, whatever work it came from.
+func TestReplayMakesTheSameFile(t *testing.T) {
+	t.Parallel()
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	up := mustUpkeep(t, st)
+	for i := range 60 {
+		rec, err := st.Commit(t.Context(), change(OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, Author{User: fmt.Sprint("u", i%7)}))
+		if err == nil && i%3 == 0 {
+			rec, err = st.Commit(t.Context(), change(OpUpdate, rec.Key, rec.Rev, Author{User: "other"}))
+		}
+		if err == nil && i%6 == 0 {
+			_, err = st.Commit(t.Context(), change(OpDelete, rec.Key, rec.Rev, Author{}))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := st.Secret("s", func() []byte { return []byte("v") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := up.addMark(t.Context(), st.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := up.Compact(t.Context(), st.Revision()-10); err != nil {
+		t.Fatal(err)
+	}
+	again := openTestStore(t, copyOpen(t, st))
+	if want, got := dumped(t, st), dumped(t, again); want != got {
+		t.Errorf("got %d bytes of buckets, want %d", len(got), len(want))
+	}
+}
+
+func change(op ChangeOp, key string, expect int64, author Author) Change {
+	json, at := storeDoc("x")
+	return Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at, Author: author}
+}
+
+// dumped is all that the buckets hold.
+func dumped(t *testing.T, st *Store) string {
+	t.Helper()
+	var b strings.Builder
+	if err := st.view(func(p *pages) error {
+		for _, name := range ledgerBuckets {
+			bucket, _ := p.bucket(name)
+			fmt.Fprintf(&b, "%s %d\n", name, bucket.sequence)
+			c := bucket.cursor()
+			for k, v := c.first(); k != nil; k, v = c.next() {
+				fmt.Fprintf(&b, "%x %x\n", k, v)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestCleanCloseLeavesOneFile, of the format that older versions open.
+func TestCleanCloseLeavesOneFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	for i := range 3 {
+		st := openLogged(t, path)
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
+		if info, err := os.Stat(path + logSuffix); err != nil || info.Mode().Perm() != 0o600 {
+			t.Error(info, err)
+		}
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 1 {
+			t.Error(names)
+		}
+		if rep, err := Check(path); err != nil || rep.Format != Format || rep.Objects != int64(i+1) || len(rep.Problems) > 0 {
+			t.Error(rep, err)
+		}
+	}
+}
+
+// TestLogsThatAreRefused: each of them by a sentence, and the files are left as they are.
+func TestLogsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	made := func(n int) string {
+		st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+		for i := range n {
+			mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
+		}
+		return copyOpen(t, st)
+	}
+	closed := filepath.Join(t.TempDir(), "a.db")
+	st := openLogged(t, closed)
+	mustWrite(t, st, OpCreate, "//pods/x/n", 0, "a")
+	st.Close()
+	copyTo := func(from, to string) {
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(path string)
+		want   string
+	}{
+		"no log":         {func(path string) { os.Remove(path + logSuffix) }, "is missing, which has what was written last"},
+		"no file":        {func(path string) { os.Remove(path) }, "its log"},
+		"another's log":  {func(path string) { copyTo(made(20)+logSuffix, path+logSuffix) }, "is the log of another data file"},
+		"a closed file":  {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
+		"both heads":     {func(path string) { overwrite(t, path+logSuffix, 0, make([]byte, logHeadsSize)) }, "has lost both of its heads"},
+		"newer version":  {func(path string) { overwrite(t, path+logSuffix, 8, []byte{0, 0, 0, 2}) }, "newer version"},
+		"first record":   {func(path string) { overwrite(t, path+logSuffix, logHeadsSize+int64(32), []byte("xxxx")) }, "record"},
+		"a middle block": {func(path string) { overwrite(t, path+logSuffix, logHeadsSize+logBlock, make([]byte, logBlock)) }, "record"},
+	} {
+		path := made(60)
+		if left, err := readLog(path); err == nil && left.head.at == 1 && strings.Contains(name, "record") {
+			t.Log("the records lie in the other half")
+		}
+		if at := usedHalf(t, path); name == "first record" || name == "a middle block" {
+			c.change = func(path string) {
+				overwrite(t, path+logSuffix, at+64*int64(len(name)-12), bytes.Repeat([]byte("x"), 64))
+			}
+		}
+		c.change(path)
+		before, _ := os.ReadFile(path)
+		log, _ := os.ReadFile(path + logSuffix)
+		st, err := Open(path, Options{})
+		if err == nil {
+			st.Close()
+			t.Errorf("%s: opened", name)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		after, _ := os.ReadFile(path)
+		logAfter, _ := os.ReadFile(path + logSuffix)
+		if !bytes.Equal(before, after) || !bytes.Equal(log, logAfter) {
+			t.Errorf("%s: refused, and changed", name)
+		}
+	}
+}
+
+func usedHalf(t *testing.T, path string) int64 {
+	t.Helper()
+	left, err := readLog(path)
+	if err != nil || len(left.records) < 10 {
+		t.Fatal(left, err)
+	}
+	return left.head.start(left.head.at)
+}
+
+func overwrite(t *testing.T, path string, at int64, b []byte) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteAt(b, at)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOneLostHeadIsMadeGood: of the two copies one is enough, and the next start has both.
+func TestOneLostHeadIsMadeGood(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	for i := range 30 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
+	}
+	for n := range int64(2) {
+		path := copyOpen(t, st)
+		overwrite(t, path+logSuffix, n*logBlock, make([]byte, logBlock))
+		again := openLogged(t, path)
+		if again.Revision() != 30 {
+			t.Errorf("without copy %d: revision %d", n, again.Revision())
+		}
+		b, _ := os.ReadFile(path + logSuffix)
+		if !bytes.Equal(b[:logBlock], b[logBlock:logHeadsSize]) {
+			t.Error("the copies differ")
+		}
+	}
+}
+
+// TestRefusedCommitLeavesNoRecord: a commit that bbolt refuses after its record is in the log is not replayed, and what comes after it is.
+func TestRefusedCommitLeavesNoRecord(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	w, refused := st.wal, 0
+	write := w.write
+	maintainTest(t, st, func(*ledger) error {
+		w.write = func(b []byte, at int64) (int, error) {
+			if refused == 0 && len(b) > logRecordHead && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
+				refused++
+				write(b, at) // all of it is there, and the disk says that it is full
+				return 0, syscall.ENOSPC
+			}
+			return write(b, at)
+		}
+		return errRefused
+	})
+	for i := range 6 {
+		_, err := storeWrite(st, OpCreate, fmt.Sprintf("//pods/x/b%d", i), 0, strings.Repeat("b", 500))
+		if i == 0 != errors.Is(err, ErrDiskFull) || i > 0 && err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+		if err == nil {
+			continue
+		}
+		again := openLogged(t, copyOpen(t, st))
+		if again.Revision() != st.Revision() {
+			t.Errorf("revision %d, want %d", again.Revision(), st.Revision())
+		}
+	}
+	if refused != 1 || st.Revision() != 6 {
+		t.Errorf("%d refused, revision %d", refused, st.Revision())
+	}
+	again := openLogged(t, copyOpen(t, st))
+	if want, got := dumped(t, st), dumped(t, again); want != got {
+		t.Error("the replayed file differs")
+	}
+}
+
+// TestLogWithoutRoomIsGoneAround: a log that cannot become longer keeps nobody from writing what the data file has pages for.
+func TestLogWithoutRoomIsGoneAround(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	maintainTest(t, st, func(*ledger) error {
+		st.wal.write = func([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
+		st.wal.made = [2]int64{}
+		return errRefused
+	})
+	for i := range 10 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/b%d", i), 0, "b")
+		again := openLogged(t, copyOpen(t, st))
+		if want, got := dumped(t, st), dumped(t, again); want != got {
+			t.Fatal("the replayed file differs")
+		}
+	}
+}
+
+// TestFewPagesServeManyCommits: what a commit gives back the next ones take, while a checkpoint is pinned; else the kernel would write other pages each time.
+func TestFewPagesServeManyCommits(t *testing.T) {
+	t.Parallel()
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	turns, most := 0, 0
+	for i := range 600 {
+		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, "a")
+		maintainTest(t, st, func(*ledger) error {
+			turns = st.wal.turns
+			return errRefused
+		})
+		if i > 100 {
+			most = max(most, st.Db.Stats().PendingPageN)
+		}
+	}
+	if most > 100 || turns < 2 { // without pages ahead five more wait after each commit
+		t.Errorf("%d pages waited for a checkpoint; %d checkpoints", most, turns)
+	}
+}
+
+// TestFailedSyncOfTheLogIsFatal: it is tried once, and the write is not acknowledged.
+func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
+	t.Parallel()
+	fatal := 0
+	st, err := Open(filepath.Join(t.TempDir(), "a.db"), Options{Fatal: func(error) { fatal++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	maintainTest(t, st, func(*ledger) error {
+		st.wal.sync = func() error { return syscall.EIO }
+		return errRefused
+	})
+	for range 2 {
+		if rec, err := storeWrite(st, OpCreate, "//pods/x/b", 0, "b"); err == nil {
+			t.Error("acknowledged", rec)
+		}
+	}
+	if _, err := st.Get("//pods/x/a"); err != nil || fatal != 1 || st.Revision() != 1 {
+		t.Errorf("%v, fatal %d, revision %d", err, fatal, st.Revision())
+	}
+}

@@ -1,0 +1,35 @@
+package store
+
+import (
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+// syncFile waits until what was written to a file is on the disk, and of its inode what is needed to find it.
+func syncFile(file *os.File) error {
+	for {
+		if err := syscall.Fdatasync(int(file.Fd())); err != syscall.EINTR {
+			if err != nil {
+				return &os.PathError{Op: "fdatasync", Path: file.Name(), Err: err}
+			}
+			return nil
+		}
+	}
+}
+
+// syncPages waits until the data file's pages are on the disk, but for some of which no byte counts: msync takes a range, which fsync does not. A checkpoint is
+// pinned meanwhile, so that bbolt's mapping stays where it is. The last one of those pages is synced, too: the file is as long as it says then.
+func (w *wal) syncPages(high uint64, but pageRun) error {
+	page := uint64(w.db.Info().PageSize)
+	if but.count < 2 || page%uint64(os.Getpagesize()) != 0 {
+		return w.db.Sync()
+	}
+	all := mapping(w.db, int(high*page))
+	for _, part := range [][]byte{all[:but.first*page], all[(but.first+but.count-1)*page:]} {
+		if _, _, failed := syscall.Syscall(syscall.SYS_MSYNC, uintptr(unsafe.Pointer(unsafe.SliceData(part))), uintptr(len(part)), syscall.MS_SYNC); failed != 0 {
+			return &os.PathError{Op: "msync", Path: w.db.Path(), Err: failed}
+		}
+	}
+	return nil
+}

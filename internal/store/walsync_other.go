@@ -1,0 +1,11 @@
+//go:build !linux
+
+package store
+
+import "os"
+
+// syncFile waits until what was written to a file is on the disk.
+func syncFile(file *os.File) error { return file.Sync() }
+
+// syncPages waits until the data file is on the disk.
+func (w *wal) syncPages(uint64, pageRun) error { return w.db.Sync() }
