@@ -62,8 +62,12 @@ const (
 // costs more than all else); a clean close writes it once.
 func dbOptions() *bbolt.Options {
 	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
-	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
-		o.InitialMmapSize = 1 << 30 // address space alone; growing the mapping waits for every reader. Windows would size the file
+	switch { // address space alone; growing the mapping waits for every reader
+	case runtime.GOOS == "windows": // it would size the file
+	case strconv.IntSize == 64:
+		o.InitialMmapSize = 1 << 30
+	default:
+		o.InitialMmapSize = 128 << 20
 	}
 	return o
 }

@@ -144,6 +144,8 @@ func (f *dataFile) openLog(path string, h logHead) (w *wal, err error) {
 	}
 	w.write, w.sync = w.file.WriteAt, func() error { return syncFile(w.file) }
 	w.syncData = w.syncPages
+	m := f.meta.Load()
+	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
 	if info, err := w.file.Stat(); err == nil {
 		w.had = diskUse(info) - logHeadsSize
 	}
@@ -494,7 +496,6 @@ func (f *dataFile) growAhead(pages int) error {
 // startLog makes the log and takes it into use. Nothing of the file waits for a sync.
 func (f *dataFile) startLog() (err error) {
 	path := f.Path + logSuffix
-	m := *f.meta.Load()
 	var lineage [16]byte
 	if err := f.view(func(p *pages) error {
 		meta, _ := p.bucket(bucketMeta)
@@ -525,7 +526,6 @@ func (f *dataFile) startLog() (err error) {
 	if err != nil {
 		return err
 	}
-	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
 	if err = f.transact(func(l *ledger) error {
 		s, err := newStage(l)
 		if err == nil {
