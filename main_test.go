@@ -14,7 +14,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"flag"
 	"fmt"
 	"io"
 	"math/big"
@@ -36,8 +35,6 @@ import (
 )
 
 func TestMain(m *testing.M) { apitest.Main(m) }
-
-var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
 const (
 	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -155,8 +152,6 @@ func (a answer) get(path string) gjson.Result { return gjson.GetBytes(a.body, pa
 
 func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
 
-func (a answer) token() string { return a.get("metadata.continue").String() }
-
 // names are those of a list's items, whatever form it has.
 func (a answer) names() string {
 	var names []string
@@ -225,21 +220,6 @@ func (s *testServer) checkStatus(a answer) {
 	if header := a.header.Get("Retry-After"); (header != "") != (retry > 0) {
 		s.t.Errorf("Retry-After is %q beside retryAfterSeconds %d", header, retry)
 	}
-}
-
-// raw sends bytes as they are and returns the status line's code and the rest of the answer; 0 when the connection was closed.
-func (s *testServer) raw(request string) (int, string) {
-	s.t.Helper()
-	conn := s.dial()
-	defer conn.Close()
-	fmt.Fprint(conn, request)
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer response.Body.Close()
-	body, _ := io.ReadAll(response.Body)
-	return response.StatusCode, string(body)
 }
 
 func (s *testServer) dial() net.Conn {

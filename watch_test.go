@@ -120,8 +120,6 @@ func (w *watcher) end() {
 	}
 }
 
-var initial = []string{"ADDED a", "ADDED b", "ADDED c", "ADDED d", "ADDED e"}
-
 // marker writes an object and deletes it, which the watchers have to see next.
 func (s *testServer) marker(path string, watchers ...*watcher) {
 	s.t.Helper()
