@@ -17,6 +17,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store"
 	"apilet/internal/store/storetest"
 )
@@ -47,7 +48,7 @@ func TestGoldenFiles(t *testing.T) {
 func openGolden(t *testing.T, format int) {
 	name := fmt.Sprintf("../../testdata/golden/format-%d", format)
 	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && int64(format) == storetest.CurrentFormat(t) {
-		makeGolden(t, name)
+		makeGolden(t, name, false)
 	}
 	file := storetest.Unpack(t, name+".db.gz")
 	want, err := os.ReadFile(name + ".jsonl")
@@ -74,6 +75,29 @@ func openGolden(t *testing.T, format int) {
 		t.Errorf("check after use: %v, %v", err, rep.Problems)
 	}
 	serveGolden(t, file, string(want))
+}
+
+// What a server that was killed has left: a file in use, and the log that has what was written last.
+func TestGoldenFileAndLog(t *testing.T) {
+	t.Parallel()
+	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
+		t.Skip("the golden files are little endian")
+	}
+	const name = "../../testdata/golden/format-3"
+	if _, err := os.Stat(name + ".db.gz"); err != nil && *update {
+		makeGolden(t, name, true)
+	}
+	want := apitest.ReadFile(t, name+".jsonl")
+	path := storetest.WriteFile(t, storetest.Unpack(t, name+".db.gz"))
+	if err := os.WriteFile(path+"-wal", storetest.Unpack(t, name+".db-wal.gz"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 || rep.Logged == 0 {
+		t.Errorf("check: %v, %+v", err, rep)
+	}
+	if got := goldenLines(t, storetest.Open(t, path)); got != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
 }
 
 // Opening raises a file's format: who cannot go back is told, once.
@@ -165,8 +189,8 @@ func goldenLines(t *testing.T, st *store.Store) string {
 }
 
 // makeGolden lets a server write what a format can hold: objects that were changed, deleted, made again, and that are being deleted, with
-// a part of the history compacted.
-func makeGolden(t *testing.T, name string) {
+// a part of the history compacted. Killed it leaves its log.
+func makeGolden(t *testing.T, name string, killed bool) {
 	path := filepath.Join(t.TempDir(), "golden.db")
 	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")
 	maps := s.namespace("golden")
@@ -182,19 +206,32 @@ func makeGolden(t *testing.T, name string) {
 	s.want(201, "POST", maps, `{"metadata":{"name":"held","finalizers":["example.com/hold"]}}`)
 	s.want(200, "DELETE", maps+"/held", "")
 	s.want(200, "DELETE", maps+"/m4", "")
-	s.halt()
-	lines := goldenLines(t, storetest.Open(t, path))
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	suffixes := []string{".db"}
+	if killed {
+		suffixes = append(suffixes, ".db-wal")
+	} else {
+		s.halt()
 	}
-	var packed bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	z.Write(b[:storetest.UsedBytes(t, b)])
-	z.Close()
+	files := map[string][]byte{}
+	for _, suffix := range suffixes {
+		files[suffix] = apitest.ReadFile(t, strings.TrimSuffix(path, ".db")+suffix)
+	}
+	if killed {
+		s.halt()
+	}
+	lines := goldenLines(t, storetest.Open(t, path))
 	os.MkdirAll(filepath.Dir(name), 0o755)
-	if err := os.WriteFile(name+".db.gz", packed.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
+	for suffix, b := range files {
+		if suffix == ".db" && !killed {
+			b = b[:storetest.UsedBytes(t, b)]
+		}
+		var packed bytes.Buffer
+		z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+		z.Write(b)
+		z.Close()
+		if err := os.WriteFile(name+suffix+".gz", packed.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := os.WriteFile(name+".jsonl", []byte(lines), 0o644); err != nil {
 		t.Fatal(err)
