@@ -55,6 +55,9 @@ const notesKept = 1 << 20
 func (f *dataFile) open(noSync bool) (err error) {
 	options := dbOptions()
 	options.NoSync = noSync
+	if noSync { // no disk is spared by taking the lowest free page first, which costs more the more of them there are
+		options.FreelistType = bbolt.FreelistMapType
+	}
 	options.NoGrowSync = noSync // else each 16 MiB that the file grows wait for the disk
 	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
 		f.handle, err = os.OpenFile(name, flag, mode)

@@ -58,8 +58,8 @@ const (
 	problemsMax     = 100 // a report names no more than this
 )
 
-// dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit
-// costs more than all else); a clean close writes it once.
+// dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit costs more than all
+// else); a clean close writes it once. The lowest free page is taken first, so that few pages serve many commits (wal.go).
 func dbOptions() *bbolt.Options {
 	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
 	switch { // address space alone; growing the mapping waits for every reader
