@@ -677,7 +677,7 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
-		images = apitest.Rounds(500)
+		images = apitest.Rounds(200)
 	}
 	seed := rand.Uint64()
 	p := recordPower(t, rand.New(rand.NewPCG(seed, 1)))
