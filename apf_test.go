@@ -462,7 +462,7 @@ func inBubble(t *testing.T, handler http.Handler, secured *tls.Config, test func
 // waited for one of them would wait until its time-out.
 func TestSlowReadersDoNotKeepSeats(t *testing.T) {
 	t.Parallel()
-	certFile, keyFile, _ := serverCertificate(t)
+	certFile, keyFile, _ := apitest.ServerCertificate(t)
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)

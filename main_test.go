@@ -10,13 +10,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -251,37 +247,10 @@ func configMap(name string, keyValues ...string) string {
 
 // ---- Ports, credentials, shutdown ----
 
-// serverCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
-func serverCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
-	t.Helper()
-	ca, _ := apitest.NewCA(t)
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "apilet"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-	certFile, keyFile = issuePair(t, ca, tmpl)
-	pool = x509.NewCertPool()
-	pool.AddCert(ca.Cert)
-	return certFile, keyFile, pool
-}
-
-// issuePair signs a certificate over the authority's own key and writes both as PEM.
-func issuePair(t *testing.T, ca apitest.CA, tmpl *x509.Certificate) (certFile, keyFile string) {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, ca.Key.Public(), ca.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(ca.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return apitest.TempFile(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
-		apitest.TempFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
-}
-
 // startTLS starts a server that knows three tokens and one authority of client certificates.
 func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients apitest.CA) {
 	t.Helper()
-	certFile, keyFile, pool := serverCertificate(t)
+	certFile, keyFile, pool := apitest.ServerCertificate(t)
 	clients, caFile := apitest.NewCA(t)
 	tokens := apitest.TempFile(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
 	s = startTest(t, append([]func(*config){func(c *config) {

@@ -156,7 +156,7 @@ func TestOperatorSeesCertificatesThatEnd(t *testing.T) {
 	dir := t.TempDir()
 	ca, _ := apitest.NewCA(t)
 	give := func(begins, ends time.Time) {
-		cert, key := issuePair(t, ca, &x509.Certificate{Subject: pkix.Name{CommonName: "apilet"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: begins, NotAfter: ends})
+		cert, key := ca.IssuePair(t, &x509.Certificate{Subject: pkix.Name{CommonName: "apilet"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: begins, NotAfter: ends})
 		for from, to := range map[string]string{key: "tls.key", cert: "tls.crt"} {
 			text, err := os.ReadFile(from)
 			if err == nil {

@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"testing"
 	"time"
 )
@@ -43,4 +44,31 @@ func (ca CA) Issue(t testing.TB, subject pkix.Name, valid time.Duration, usage x
 	}
 	cert, _ := x509.ParseCertificate(der)
 	return cert
+}
+
+// IssuePair signs a certificate over the authority's own key and writes both as PEM.
+func (ca CA) IssuePair(t testing.TB, tmpl *x509.Certificate) (certFile, keyFile string) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, ca.Key.Public(), ca.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(ca.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return TempFile(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
+		TempFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+}
+
+// ServerCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
+func ServerCertificate(t testing.TB) (certFile, keyFile string, pool *x509.CertPool) {
+	t.Helper()
+	ca, _ := NewCA(t)
+	certFile, keyFile = ca.IssuePair(t, &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "apilet"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	pool = x509.NewCertPool()
+	pool.AddCert(ca.Cert)
+	return certFile, keyFile, pool
 }

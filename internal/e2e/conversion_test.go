@@ -745,7 +745,7 @@ func TestConversionIsBounded(t *testing.T) {
 func TestConversionByService(t *testing.T) {
 	t.Parallel()
 	authority, caFile := apitest.NewCA(t)
-	certFile, keyFile := issuePair(t, authority, &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "converter"},
+	certFile, keyFile := authority.IssuePair(t, &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "converter"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"converter.default.svc"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)

@@ -99,7 +99,8 @@ func decodeHead(b []byte) (h logHead, ok bool, err error) {
 	if crc32.Checksum(b[:logHeadSize-4], castagnoli) != binary.BigEndian.Uint32(b[logHeadSize-4:]) {
 		return h, false, nil
 	}
-	h = logHead{phase: binary.BigEndian.Uint32(b[12:]), generation: u64(16), half: int64(u64(40)), epoch: u64(48), at: int(u64(56)), number: u64(64), rev: int64(u64(72))}
+	h = logHead{phase: binary.BigEndian.Uint32(b[12:]), generation: u64(16), half: int64(u64(40)), epoch: u64(48), at: int(u64(56)),
+		number: u64(64), rev: int64(u64(72))}
 	copy(h.lineage[:], b[24:])
 	copy(h.meta[:], b[80:])
 	ok = (h.phase == logIdle || h.phase == logUsed) && h.half >= logBlock && h.half <= logHalfMax && h.half%logBlock == 0 && (h.at == 0 || h.at == 1)
@@ -209,7 +210,8 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 		}
 	}
 	if !found {
-		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)", path, damaged("the log's heads"))
+		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)",
+			path, damaged("the log's heads"))
 	}
 	return newest, nil
 }
@@ -255,7 +257,8 @@ func (l *leftLog) readRecords(file io.ReaderAt) error {
 
 // notOurs is the refusal of a log that belongs to another data file, or to this one at another time.
 func (l *leftLog) notOurs(why string) error {
-	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; else put back the file that it belongs to", l.path, why)
+	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
+		"else put back the file that it belongs to", l.path, why)
 }
 
 // adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
@@ -287,7 +290,8 @@ func (l *leftLog) vouches(p *pages, path string) error {
 	revs, there := p.bucket(bucketRev)
 	switch {
 	case !l.used() && ok && l == nil && metaInt(meta, "format") == loggedFormat:
-		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: put that beside it, or restore a backup", path, path+logSuffix)
+		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
+			"put that beside it, or restore a backup", path, path+logSuffix)
 	case !l.used():
 		return nil
 	case !ok || !there:

@@ -13,10 +13,10 @@ package store
 //	                         have superseded is compacted at once, and not at the next round (Maintenance.Yields), so that it is room for the next
 //	                         delete, which waits for that if it must, and in the end for a create
 //
-// Free pages count because the file does not shrink: what compaction gives back is there, and nowhere else. Half of them, and not beside what the file system has, because they may lie
-// scattered, and a document of several pages, and its neighbours, want them in a row. There is no reserve where the free space is not
-// known (Windows, some BSDs), none for an ephemeral file, which keeps nothing, and none for a replica, whose deletes are written elsewhere: a write fails
-// when the disk is full.
+// Free pages count because the file does not shrink: what compaction gives back is there, and nowhere else. Half of them, and not beside what the file
+// system has, because they may lie scattered, and a document of several pages, and its neighbours, want them in a row. There is no reserve where the
+// free space is not known (Windows, some BSDs), none for an ephemeral file, which keeps nothing, and none for a replica, whose deletes are written
+// elsewhere: a write fails when the disk is full.
 //
 // The quota is kept here, too. It is there so that the disk is never full: by default 2 GiB, as etcd's, or half of the file system where that is less.
 

@@ -2,49 +2,53 @@ package store
 
 // This file is the write-ahead log of a data file: what makes a write durable. logfile.go draws its bytes.
 //
-// A disk may write in any order what it has not been told to sync, so that a file of pages needs two syncs a commit, each of scattered pages: one for the
-// pages, one for the meta page that counts on them. A log needs one, of a block. So a commit is appended to the log as one record, that is synced (beside
-// bbolt's own commit, which waits for no disk), and then it is shown and answered. The pages get to the disk whenever the kernel likes. Once in a while a
-// checkpoint syncs them all, and the log begins anew.
+// A disk may write in any order what it has not been told to sync, so that a file of pages needs two syncs a commit, each of scattered pages: one for
+// the pages, one for the meta page that counts on them. A log needs one, of a block. So a commit is appended to the log as one record, that is synced
+// (beside bbolt's own commit, which waits for no disk), and then it is shown and answered. The pages get to the disk whenever the kernel likes. Once
+// in a while a checkpoint syncs them all, and the log begins anew.
 //
 //	                 data file (pages)                                 log
 //	commit           bbolt writes free pages and a meta page, unsynced record appended, synced           then it is answered
 //	checkpoint       all that was written is synced                    then the head: go from this meta page on, with the records behind it
 //	start            the checkpoint's meta page is put back            the records are replayed, all in one transaction
 //
-// Pinned checkpoints. What the kernel has written of the commits since the checkpoint nobody knows, in which order neither. That does no harm because no
-// page of the checkpoint is touched: a read transaction of bbolt's stays open on it, and bbolt gives no page away that an open transaction can see. A
-// start puts the checkpoint's meta page into its place and has the file of that moment, to the byte.
+// Pinned checkpoints. What the kernel has written of the commits since the checkpoint nobody knows, in which order neither. That does no harm because
+// no page of the checkpoint is touched: a read transaction of bbolt's stays open on it, and bbolt gives no page away that an open transaction can see.
+// A start puts the checkpoint's meta page into its place and has the file of that moment, to the byte.
 //
-// Pages ahead. A page that was both taken and freed since the checkpoint bbolt gives away again, so that a handful of pages, which the kernel writes once in
-// half a minute, serve many commits. That holds for pages that came from its list of free ones, and not for those from the end of the file. So the file
-// is made longer ahead of need, in steps (growAhead), and the lowest free page is taken first (bbolt's array freelist): 8 KB reach the disk for a create of
-// 1 KiB, of which 4 are the log's block.
+// Pages ahead. A page that was both taken and freed since the checkpoint bbolt gives away again, so that a handful of pages, which the kernel writes
+// once in half a minute, serve many commits. That holds for pages that came from its list of free ones, and not for those from the end of the file. So
+// the file is made longer ahead of need, in steps (growAhead), and the lowest free page is taken first (bbolt's array freelist): 8 KB reach the disk
+// for a create of 1 KiB, of which 4 are the log's block.
 //
-// Two halves. The log is used in turns: when a half is full the writer goes on in the other one, and a goroutine makes the checkpoint of where it was.
+// Two halves. The log is used in turns: when it is time for a checkpoint (due), or a half is full, the writer goes on in the other one, and a
+// goroutine makes the checkpoint of where it was.
 //
 //	writer           ... record 812 | half 1, epoch 8: record 813 ...                        the transaction R2 is opened between the two
 //	goroutine        data file synced → head, its copy: from R2 on, epoch 8 → R1 closed       half 0 is free again
 //
-// Until the head is there the old one counts, and a start replays both halves; R1, its checkpoint, is let go only when both copies of the new head are synced.
+// Until the head is there the old one counts, and a start replays both halves; R1, its checkpoint, is let go only when both copies of the new head are
+// synced.
 //
 // A commit that bbolt refuses (a full disk) has its record taken back: its head is made zeros, synced, before anything else is written or answered. A
-// failed sync is never tried again: nobody knows what the disk has then, and the process ends. The goroutine has a handle of its own for the heads, since the
-// kernel tells each failed write-back once a handle.
+// failed sync is never tried again: nobody knows what the disk has then, and the process ends. The goroutine has a handle of its own for the heads,
+// since the kernel tells each failed write-back once a handle.
 //
-// What has no room in a half, and what might make bbolt map its file anew (which waits for all read transactions, the pinned one too: bbolt doubles its
-// mapping up to 1 GiB, then adds one each time), is committed by a checkpoint at once: the pin is let go before bbolt's commit, which does no harm as long as no
-// other transaction begins, and the data file is synced before the answer. So a mapping that is small, on 32 bits or on Windows, where it would size the file, costs
-// no more than that.
+// What has no room in a half, or none on the disk by which the log would become longer, and what might make bbolt map its file anew (which waits for
+// all read transactions, the pinned one too: bbolt doubles its mapping up to 1 GiB, then adds one each time), is committed by a checkpoint at once: the pin is let go before bbolt's commit, which does no harm
+// as long as no other transaction begins, and the data file is synced before the answer. So a mapping that is small, on 32 bits or on Windows, where
+// it would size the file, costs no more than that.
 //
-// While there is a log the data file's format is 3, so that an older apilet refuses it, and so does this one when the log is missing. The log comes before the
-// format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs do the work.
+// While there is a log the data file's format is 3, so that an older apilet refuses it, and so does this one when the log is missing. The log comes
+// before the format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs
+// do the work.
 //
-// What is trusted of the disk: that what it says is synced stays; that a block which is written anew keeps the bytes that do not change (the last block of the
-// log is written for each record in it). Damage of the last record looks like a torn one, which was not answered.
+// What is trusted of the disk: that what it says is synced stays; that a block which is written anew keeps the bytes that do not change (the last
+// block of the log is written for each record in it). Damage of the very last record cannot be told from a torn one: that write is gone, unnoticed.
 //
-// Rejected: bbolt's commits only at checkpoints, and what is newer in memory in order (etcd's way), which saves the kernel's writing back of pages, but has
-// every reader merge two sources; a log that is made anew instead of used again, whose size changes with each record, which the file system has to sync, too.
+// Rejected: bbolt's commits only at checkpoints, and what is newer in memory in order (etcd's way), which saves the kernel's writing back of pages,
+// but has every reader merge two sources; a log that is made anew instead of used again, whose size changes with each record, which the file system
+// has to sync, too.
 
 import (
 	"crypto/rand"
@@ -336,11 +340,10 @@ func (w *wal) due(fileSize int64) bool {
 	if w.making != nil || w.pos == 0 && w.grown.count == 0 {
 		return false
 	}
-	pending := w.db.Stats().PendingPageN
 	if w.grown.count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge {
 		return true
 	}
-	return int64(pending)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
+	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
 }
 
 // turn goes on in the other half, once that is free, and has a checkpoint made of what is committed.
@@ -455,10 +458,11 @@ func (w *wal) ahead(high uint64) int {
 }
 
 // growAhead makes the file longer by some pages that are free. While a checkpoint is pinned bbolt gives a page away again as soon as it is free if the
-// page was taken after the checkpoint, which it knows of pages that were free before, and not of those at the end of the file: they would lie idle until the next
-// checkpoint, and each commit would make the kernel write other pages. So a bucket of as many pages is filled and deleted. Another transaction comes
-// after these, since a checkpoint keeps what the transaction before it has set free. None of them is in the log: they change nothing that a start would miss.
-// The checkpoint does not wait for the pages of the first one, all of which are free then: they are written again before long.
+// page was taken after the checkpoint, which it knows of pages that were free before, and not of those at the end of the file: they would lie idle
+// until the next checkpoint, and each commit would make the kernel write other pages. So a bucket of as many pages is filled and deleted. Another
+// transaction comes after these, since a checkpoint keeps what the transaction before it has set free. None of them is in the log: they change nothing
+// that a start would miss. The checkpoint does not wait for the pages of the first one, all of which are free then: they are written again before
+// long.
 func (f *dataFile) growAhead(pages int) error {
 	f.wal.grownFor = f.wal.turns
 	grown := pageRun{first: f.meta.Load().high}
