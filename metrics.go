@@ -40,8 +40,8 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
-	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
+	"apilet/internal/cel/policy"
 	"apilet/internal/etcd"
 	"apilet/internal/exposition"
 	"apilet/internal/findings"

@@ -666,6 +666,38 @@ func TestRoomsAreAsDrawn(t *testing.T) {
 	}
 }
 
+// TestFoldersHaveNoCircle looks at the packages from further away, each as its first folder under internal/: these, too, stand above what they
+// import, so that a folder's name says on which floor all in it is. Folders that import none of those which are left are taken away, again
+// and again; what cannot be taken away stands in a circle, or above one.
+func TestFoldersHaveNoCircle(t *testing.T) {
+	t.Parallel()
+	left := map[string][]string{} // a folder's imports, each with the package that wants it
+	first := func(room string) string { folder, _, _ := strings.Cut(room, "/"); return folder }
+	for room, imports := range ourImports(t) {
+		left[first(room)] = append(left[first(room)], "")
+		for _, below := range strings.Split(imports, ", ") {
+			if below != "" && first(below) != first(room) {
+				left[first(room)] = append(left[first(room)], room+" -> "+below)
+			}
+		}
+	}
+	if len(left) < 20 {
+		t.Fatalf("there are %d folders", len(left))
+	}
+	for before := -1; before != len(left); {
+		before = len(left)
+		for folder, edges := range left {
+			left[folder] = slices.DeleteFunc(edges, func(edge string) bool { _, below, _ := strings.Cut(edge, " -> "); return left[first(below)] == nil })
+			if len(left[folder]) == 0 {
+				delete(left, folder)
+			}
+		}
+	}
+	for folder, edges := range left {
+		t.Errorf("the folder %s stands in a circle, or above one: %s", folder, strings.Join(edges, "; "))
+	}
+}
+
 // TestOptionsAreCounted compares the table "Core and options" of docs/rooms.md with the tree: each room and file has one line there, whose
 // number is that of its lines, give or take a twentieth and thirty lines.
 func TestOptionsAreCounted(t *testing.T) {

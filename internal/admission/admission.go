@@ -45,9 +45,9 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 
-	"apilet/internal/admission/matchconditions"
-	"apilet/internal/admission/matching"
-	"apilet/internal/registry/patch"
+	"apilet/internal/cel/matchconditions"
+	"apilet/internal/matching"
+	"apilet/internal/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/registry/defaults"
+	"apilet/internal/kinds/defaults"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )

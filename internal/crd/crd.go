@@ -43,8 +43,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"apilet/internal/kinds/validation"
 	"apilet/internal/registry"
-	"apilet/internal/registry/validation"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/webhook"

@@ -44,8 +44,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	kjson "sigs.k8s.io/json"
 
-	"apilet/internal/celenv"
-	"apilet/internal/registry/strategy"
+	"apilet/internal/cel/celenv"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )

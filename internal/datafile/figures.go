@@ -3,7 +3,7 @@ package datafile
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"apilet/internal/registry/fieldmanager"
+	"apilet/internal/fieldmanager"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"apilet/internal/apitest"
-	"apilet/internal/registry/strategy"
+	"apilet/internal/kinds/strategy"
 )
 
 // TestNothingGoneComesBack: whoever names a uid or a revision means an object that was there, and not a new one.

@@ -8,8 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/discovery"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/discovery"
 )
 
 // askDiscovery sends a GET to the discovery or OpenAPI handler. headers are name, value, ...

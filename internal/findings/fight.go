@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/history/changes"
+	"apilet/internal/changes"
 )
 
 const (

@@ -14,8 +14,8 @@
 // its time is over, and says where to go on. One that follows goes on as a watch does: it sleeps until the next commit, and ends when its
 // client takes nothing.
 //
-// Each change is shown to those who may list its resource in its namespace, by the rules of now, and as far back as these reach (reach.go). What is told of it is what package
-// history/changes tells: never the values of a Secret.
+// Each change is shown to those who may list its resource in its namespace, by the rules of now, and as far back as these reach (reach.go). What is told of it is what
+// package changes tells: never the values of a Secret.
 //
 // Read this file first (the request, and the walk through the log), then query.go (what is asked), tail.go (the last lines), line.go (what is
 // told), moment.go and past.go (the API as it was), reach.go (how far back somebody may look).

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"apilet/internal/history/changes"
+	"apilet/internal/changes"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/apitest/kubetest"
-	"apilet/internal/registry/patch"
+	"apilet/internal/patch"
 )
 
 func TestPatchOptionsRefusals(t *testing.T) {

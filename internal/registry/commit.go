@@ -21,9 +21,9 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/quota"
-	"apilet/internal/registry/allocator"
-	"apilet/internal/registry/strategy"
-	"apilet/internal/registry/validation"
+	"apilet/internal/allocator"
+	"apilet/internal/kinds/strategy"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/registry/allocator"
-	"apilet/internal/registry/strategy"
-	"apilet/internal/registry/warnings"
+	"apilet/internal/allocator"
+	"apilet/internal/kinds/strategy"
+	"apilet/internal/kinds/warnings"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/defaults"
-	"apilet/internal/registry/strategy"
+	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"apilet/internal/registry/strategy"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"apilet/internal/registry/fieldmanager"
+	"apilet/internal/fieldmanager"
 	"apilet/internal/scheme"
 )
 

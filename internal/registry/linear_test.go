@@ -13,11 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest/kubetest"
-	"apilet/internal/registry/defaults"
-	"apilet/internal/registry/validation"
-	"apilet/internal/registry/warnings"
+	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/printers"
+	"apilet/internal/kinds/validation"
+	"apilet/internal/kinds/warnings"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/printers"
 )
 
 // TestEveryListMapAndTextCostsItsLength: each list, map and text of each built-in type, once by its place in Kubernetes' types, is filled with so many

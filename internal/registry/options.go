@@ -19,9 +19,9 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/fieldmanager"
-	"apilet/internal/registry/strategy"
-	"apilet/internal/registry/warnings"
+	"apilet/internal/fieldmanager"
+	"apilet/internal/kinds/strategy"
+	"apilet/internal/kinds/warnings"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"

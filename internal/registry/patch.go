@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/registry/fieldmanager"
-	"apilet/internal/registry/patch"
+	"apilet/internal/fieldmanager"
+	"apilet/internal/patch"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"

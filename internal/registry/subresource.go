@@ -31,13 +31,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/registry/fieldmanager"
-	"apilet/internal/registry/patch"
-	"apilet/internal/registry/validation"
+	"apilet/internal/fieldmanager"
+	"apilet/internal/kinds/printers"
+	"apilet/internal/kinds/validation"
+	"apilet/internal/patch"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/printers"
 	"apilet/internal/store"
 )
 

@@ -32,9 +32,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/kinds/printers"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/printers"
 	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"

@@ -31,10 +31,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"apilet/internal/allocator"
 	"apilet/internal/auth/certs"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
-	"apilet/internal/registry/allocator"
 	"apilet/internal/tlsbatch"
 )
 

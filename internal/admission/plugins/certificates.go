@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/validation"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
 )
 

@@ -27,8 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/defaults"
-	"apilet/internal/registry/strategy"
+	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/store"
 )
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/strategy"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 )
 

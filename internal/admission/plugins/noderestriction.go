@@ -35,7 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/validation"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"

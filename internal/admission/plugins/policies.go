@@ -6,7 +6,7 @@ import (
 	"context"
 
 	"apilet/internal/admission"
-	"apilet/internal/admission/policy"
+	"apilet/internal/cel/policy"
 )
 
 // Policies are the rows MutatingAdmissionPolicy and ValidatingAdmissionPolicy.

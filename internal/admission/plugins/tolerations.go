@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
-	"apilet/internal/registry/strategy"
-	"apilet/internal/registry/validation"
+	"apilet/internal/kinds/strategy"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )

@@ -31,7 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	podresources "k8s.io/component-helpers/resource"
 
-	"apilet/internal/registry/strategy"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 )
 

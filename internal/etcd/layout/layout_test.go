@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"apilet/internal/apitest/kubetest"
-	"apilet/internal/registry/defaults"
+	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme"
 )
 

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
-	"apilet/internal/registry/defaults"
+	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
 )

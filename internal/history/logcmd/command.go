@@ -28,9 +28,9 @@ import (
 	"syscall"
 	"time"
 
+	"apilet/internal/changes"
 	"apilet/internal/commandline"
 	"apilet/internal/findings"
-	"apilet/internal/history/changes"
 	"apilet/internal/kubeconfig"
 )
 

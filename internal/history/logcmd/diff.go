@@ -13,8 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"apilet/internal/changes"
 	"apilet/internal/commandline"
-	"apilet/internal/history/changes"
 )
 
 func (c *command) runDiff(call commandline.Call) (err error) {

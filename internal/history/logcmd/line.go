@@ -19,8 +19,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"apilet/internal/changes"
 	"apilet/internal/findings"
-	"apilet/internal/history/changes"
 	"apilet/internal/request"
 )
 

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"unicode"
 
+	"apilet/internal/changes"
 	"apilet/internal/commandline"
-	"apilet/internal/history/changes"
 	"apilet/internal/store"
 )
 

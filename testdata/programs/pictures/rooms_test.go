@@ -62,7 +62,7 @@ func drawRooms(t *testing.T) *drawing {
 		rooms       []string
 	}{
 		{"a LIST", "s1", []string{"request", "auth", "flowcontrol", "store", "response"}},
-		{"an apply", "s2", []string{"request", "auth", "flowcontrol", "registry", "registry/fieldmanager", "registry/defaults", "admission", "registry/strategy", "registry/validation", "registry/warnings", "store", "response"}},
+		{"an apply", "s2", []string{"request", "auth", "flowcontrol", "registry", "fieldmanager", "kinds/defaults", "admission", "kinds/strategy", "kinds/validation", "kinds/warnings", "store", "response"}},
 	}
 	const across = 4
 	rows := 0

@@ -1,0 +1,434 @@
+// Package allocator hands out what Services share: cluster IPs of --service-cluster-ip-range, and node ports.
+//
+//	alloc, err := allocator.New(st, "10.96.0.0/16")
+//	given, err := alloc.Assign(svc, nil, false) // fills spec.clusterIPs and nodePorts in; 422 for one that is taken
+//	err = given.Claim(ctx)                      // once nothing else is against the Service; ErrLost: another server was faster, begin again
+//	...                                         // the Service's own write
+//	given.Done(ctx, err)                        // well or not
+//	alloc.Freed(ctx, key, before, after)        // after a write that did without some of it, or a deletion
+//
+// What is taken is known from the stored Services and IPAddresses, and the event log says what has changed since. What a request was given is held
+// until its Service shows up in the log; so that other servers know of it, too, it is claimed in the store before the Service is written:
+//
+//	log:    ... ADDED web 10.96.0.7 | DELETED db 10.96.0.9 | ...
+//	taken:  10.96.0.7                                        held: 10.96.0.12 (a create that is on its way)
+//	store:  IPAddress 10.96.0.7, IPAddress 10.96.0.12, and the bits of the node ports where servers share them
+//
+// It does as Kubernetes does (pkg/registry/core/service/ipallocator, portallocator, and the controllers that repair them), so that kube-apiserver
+// may give out of the same ranges; errors are worded as there. Which Service needs what is known to packages defaults and strategy. The claims
+// are the server's own writes: no plug-in or webhook is asked.
+//
+// Invariants: no address or port is given to two Services, whichever server gives it; a write that fails keeps none; what is claimed for no
+// Service, after a crash, is free again within minutes, and a Service without a claim gets it.
+package allocator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/strategy"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	serviceRange              = "//services/"
+	firstNodePort             = 30000
+	nodePortCount             = 2768
+	nodePorts                 = "30000-32767"
+	maxProbes                 = 1 << 16          // addresses tried before the range counts as full
+	giveBackWithin            = 10 * time.Second // what is not given back by then is left to the repair
+	errTaken       allocation = "provided %s is already allocated"
+	errFull        allocation = "range is full"
+	errOutOfRange  allocation = "the provided IP (%s) is not in the valid range. The range of valid IPs is %s"
+)
+
+// Rounds is how often a create begins again after ErrLost, before it is told that the servers are too busy.
+const Rounds = 16
+
+type allocation string
+
+// An Allocator knows which addresses and ports the stored Services have.
+type Allocator struct {
+	st      *store.Store
+	Block   netip.Prefix // --service-cluster-ip-range
+	Shared  bool         // other servers give out of the same node ports: they are claimed in the store
+	Manager string       // of the IPAddresses' fields; "" for none
+	Failed  func(error)  // told of claims that could not be given back, and how each repair went (nil: well); may be nil
+
+	leaks map[int32]int // ports that are claimed for no Service: rounds of the repair, which alone uses it, that found them so
+
+	portLock sync.Mutex // held while the range of node ports is changed: one request of this server competes with other servers
+
+	mu       sync.Mutex        // guards what follows
+	services *store.Follower   // of taken
+	claims   *store.Follower   // of claimed
+	taken    map[string]string // address or port, as text, to the key of the Service that has it
+	claimed  map[string]claim  // address, as text, to its IPAddress
+	held     map[string]bool   // given to a request that is not committed yet
+}
+
+// New parses --service-cluster-ip-range.
+func New(st *store.Store, cidr string) (*Allocator, error) {
+	block, err := netip.ParsePrefix(cidr)
+	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
+		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
+	}
+	return &Allocator{st: st, Block: block.Masked(), services: st.Follow(serviceRange), claims: st.Follow(addressRange),
+		taken: map[string]string{}, claimed: map[string]claim{}, held: map[string]bool{}, leaks: map[int32]int{}}, nil
+}
+
+// FirstServiceIP is the address that Kubernetes gives the API server's own Service.
+func FirstServiceIP(cidr string) (net.IP, error) {
+	a, err := New(nil, cidr)
+	if err != nil {
+		return nil, err
+	}
+	return a.Block.Addr().Next().AsSlice(), nil
+}
+
+// Assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings; objects of other types need
+// none. before is nil for a create. An address that it has is its successor's; if that names another one, validation says that it may
+// not. A dry run may bring a port out of the range, as in kube-apiserver. The caller calls Claim before its write, and Done when that is over.
+func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, error) {
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return nil, nil
+	}
+	old, _ := before.(*corev1.Service)
+	asked := svc.Spec.DeepCopy()
+	g, err := a.pick(svc, old, dryRun)
+	if err != nil {
+		return nil, err
+	}
+	g.asked = asked
+	return g, nil
+}
+
+// pick finds what a Service gets, and holds it.
+func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.catchUp(); err != nil {
+		return nil, err
+	}
+	g := &Allotment{a: a, svc: svc, dryRun: dryRun, key: serviceRange + svc.Namespace + "/" + svc.Name}
+	if a.Shared {
+		var err error
+		if g.others, err = a.readPorts(); err != nil {
+			return nil, err
+		}
+	}
+	if old == nil || !defaults.NeedsClusterIP(old) {
+		g.address()
+	}
+	g.nodePorts()
+	err := g.healthPort(old)
+	if len(g.errs) > 0 {
+		err = scheme.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
+	}
+	if err != nil {
+		g.giveBackLocked()
+		return nil, err
+	}
+	return g, nil
+}
+
+// catchUp reads the Services and IPAddresses at first, and what the log has of them later.
+func (a *Allocator) catchUp() error {
+	ctx := context.Background()
+	err := a.claims.CatchUp(ctx, func() { clear(a.claimed) }, func(ev *store.Event) { a.noteClaim(ev.Key, ev.JSON, !ev.Deleted) })
+	return cmp.Or(err, a.services.CatchUp(ctx, func() { clear(a.taken) }, func(ev *store.Event) {
+		a.note(ev.Key, ev.Prev, false)
+		a.note(ev.Key, ev.JSON, !ev.Deleted)
+	}))
+}
+
+// noteClaim remembers an IPAddress, or forgets it.
+func (a *Allocator) noteClaim(key string, json []byte, has bool) {
+	_, address := scheme.NamespacedName(key)
+	if has {
+		a.claimed[address] = claimOf(json)
+	} else {
+		delete(a.claimed, address)
+	}
+}
+
+// note marks what a stored Service has as taken, or as free again.
+func (a *Allocator) note(key string, json []byte, has bool) {
+	given(json, func(text string) {
+		switch {
+		case has:
+			a.taken[text] = key
+		case a.taken[text] == key:
+			delete(a.taken, text)
+		}
+	})
+}
+
+// given calls mark for each address and port of a stored Service.
+func given(json []byte, mark func(text string)) {
+	one := func(v gjson.Result) bool {
+		if text := v.String(); text != "" && text != corev1.ClusterIPNone && text != "0" {
+			mark(text)
+		}
+		return true
+	}
+	spec := gjson.GetBytes(json, "spec")
+	one(spec.Get("clusterIP"))
+	spec.Get("clusterIPs").ForEach(func(_, v gjson.Result) bool { return one(v) })
+	one(spec.Get("healthCheckNodePort"))
+	for _, port := range spec.Get("ports.#.nodePort").Array() {
+		one(port)
+	}
+}
+
+// An Allotment is what one request is given; nil for an object that needs nothing. Its unexported methods run under the allocator's lock.
+type Allotment struct {
+	a       *Allocator
+	svc     *corev1.Service
+	asked   *corev1.ServiceSpec // before anything was filled in
+	key     string
+	held    []string // in this server, as all that it was given
+	adopted bool     // the address has a claim of this Service's, from a create that was not finished
+	claims  []string // what was claimed for it
+	dryRun  bool
+	others  ports   // that are claimed, where servers share them
+	ports   []int32 // that were free when the first was needed, in the order in which they are given; nil before
+	errs    field.ErrorList
+}
+
+// take holds a value for the Service; false when another one has it.
+func (g *Allotment) take(text string) bool {
+	if owner, taken := g.a.taken[text]; taken {
+		return owner == g.key
+	}
+	return g.hold(text)
+}
+
+func (g *Allotment) hold(text string) bool {
+	if g.a.held[text] {
+		return false
+	}
+	g.a.held[text] = true
+	g.held = append(g.held, text)
+	return true
+}
+
+// takeAddress is take for an address, which may be claimed.
+func (g *Allotment) takeAddress(text string) bool {
+	c, claimed := g.a.claimed[text]
+	if claimed && c.owner != g.key {
+		return g.a.taken[text] == g.key
+	}
+	g.adopted = claimed
+	return g.take(text)
+}
+
+// takePort is take for a port, which may be claimed.
+func (g *Allotment) takePort(port int32) bool {
+	text := strconv.Itoa(int(port))
+	if owner := g.a.taken[text]; owner == "" && g.others.has(port) {
+		return false
+	}
+	return g.take(text)
+}
+
+func (g *Allotment) address() {
+	spec := &g.svc.Spec
+	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
+		return
+	}
+	if len(spec.IPFamilies) > 0 && spec.IPFamilies[0] != corev1.IPv4Protocol {
+		return // validation refuses it: there are no addresses of another family
+	}
+	if spec.ClusterIP == "" {
+		spec.ClusterIP = g.anyAddress()
+		spec.ClusterIPs = []string{spec.ClusterIP}
+		return
+	}
+	addr, err := netip.ParseAddr(spec.ClusterIP)
+	at := field.NewPath("spec", "clusterIPs")
+	switch {
+	case err != nil: // validation says it better
+	case addr.Is6() && len(spec.IPFamilies) == 0:
+		g.errs = append(g.errs, field.Invalid(at.Index(0), spec.ClusterIPs, "IPv6 is not configured on this cluster"))
+	case addr.Is6(): // and this, too: the family that is named is another one
+	case !g.a.Block.Contains(addr):
+		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errOutOfRange), addr, g.a.Block))
+	case !g.takeAddress(addr.String()):
+		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errTaken), "IP"))
+	}
+}
+
+func (g *Allotment) refuse(at *field.Path, value any, what, why string) {
+	g.errs = append(g.errs, field.Invalid(at, value, "failed to allocate "+what+": "+why))
+}
+
+// anyAddress picks a random address of the block. The first (the network) and the last (its broadcast) are never given; the second is
+// kept for the Service "kubernetes", which every cluster has there.
+func (g *Allotment) anyAddress() string {
+	size := uint32(1) << (32 - g.a.Block.Bits())
+	first := g.a.Block.Addr().As4()
+	base := uint32(first[0])<<24 | uint32(first[1])<<16 | uint32(first[2])<<8 | uint32(first[3])
+	start := rand.Uint32N(size)
+	for i := range min(size, maxProbes) {
+		offset := (start + i) % size
+		if offset < 2 || offset == size-1 {
+			continue
+		}
+		n := base + offset
+		text := netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}).String()
+		if _, taken := g.a.taken[text]; !taken && g.takeAddress(text) {
+			return text
+		}
+	}
+	g.refuse(field.NewPath("spec", "clusterIPs"), []string{}, "a serviceIP", string(errFull))
+	return ""
+}
+
+// nodePorts stops where no port is left, as kube-apiserver does: the others would not get one either.
+func (g *Allotment) nodePorts() {
+	spec := &g.svc.Spec
+	wants, free := strategy.NeedsNodePort(g.svc), true
+	given := map[int32]string{} // by protocol: TCP and UDP of one Service may share a number
+	for i := range spec.Ports {
+		p := &spec.Ports[i]
+		switch {
+		case p.NodePort != 0:
+			if protocol, own := given[p.NodePort]; own && protocol != string(p.Protocol) {
+				continue
+			}
+			if refusal := g.wantedPort(p.NodePort); refusal != "" {
+				g.errs = append(g.errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, refusal))
+			}
+		case wants:
+			if p.NodePort, free = g.freePort(); !free {
+				return
+			}
+		}
+		given[p.NodePort] = string(p.Protocol)
+	}
+}
+
+// healthPort gives or checks the port at which load balancers ask for health. One that the Service has already it may not change, which validation
+// says. The error of one that it may not have is kube-apiserver's, a 500.
+func (g *Allotment) healthPort(old *corev1.Service) error {
+	port := &g.svc.Spec.HealthCheckNodePort
+	switch {
+	case len(g.errs) > 0 || !strategy.NeedsHealthPort(g.svc):
+	case *port == 0:
+		*port, _ = g.freePort()
+	case old != nil && strategy.NeedsHealthPort(old):
+	default:
+		if refusal := g.wantedPort(*port); refusal != "" {
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %d: %s", *port, refusal))
+		}
+	}
+	return nil
+}
+
+// wantedPort takes a port that the Service brings. It returns why it may not have it; "" when it may.
+func (g *Allotment) wantedPort(port int32) (refusal string) {
+	if !inNodePorts(port) && !g.dryRun {
+		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, firstNodePort+nodePortCount-1)
+	}
+	if !g.takePort(port) {
+		return fmt.Sprintf(string(errTaken), "port")
+	}
+	return ""
+}
+
+func inNodePorts(port int32) bool { return port >= firstNodePort && port < firstNodePort+nodePortCount }
+
+// freePort gives one; false, and an error is noted, when all are taken. The range is looked through once for all ports of a Service.
+func (g *Allotment) freePort() (port int32, ok bool) {
+	if g.ports == nil {
+		g.ports = g.freePorts()
+	}
+	for len(g.ports) > 0 {
+		port, g.ports = g.ports[0], g.ports[1:]
+		if g.takePort(port) { // else one that the Service brings
+			return port, true
+		}
+	}
+	g.errs = append(g.errs, field.InternalError(field.NewPath("spec", "ports"), errors.New("failed to allocate a nodePort: "+string(errFull))))
+	return 0, false
+}
+
+func (g *Allotment) freePorts() []int32 {
+	free, start := make([]int32, 0, nodePortCount), rand.Int32N(nodePortCount)
+	for i := range int32(nodePortCount) {
+		port := firstNodePort + (start+i)%nodePortCount
+		if text := strconv.Itoa(int(port)); g.a.taken[text] == "" && !g.a.held[text] && !g.others.has(port) {
+			free = append(free, port)
+		}
+	}
+	return free
+}
+
+// Claim writes down what the Service is given: its address, then its ports. Of a dry run it writes nothing.
+func (g *Allotment) Claim(ctx context.Context) error {
+	if g == nil || g.dryRun {
+		return nil
+	}
+	var wanted []int32
+	for _, text := range g.held {
+		port, err := strconv.Atoi(text)
+		if err == nil && inNodePorts(int32(port)) {
+			wanted = append(wanted, int32(port))
+		}
+		if err == nil || g.adopted {
+			continue
+		}
+		if err := g.a.claimAddress(ctx, text, g.key); err != nil {
+			return err
+		}
+		g.claims = append(g.claims, text)
+	}
+	if err := g.a.claimPorts(ctx, wanted); err != nil {
+		return err
+	}
+	for _, port := range wanted {
+		g.claims = append(g.claims, strconv.Itoa(int(port)))
+	}
+	return nil
+}
+
+// Done ends the hold: by now the log has the Service, or its write failed. What was claimed for a write that has certainly failed is given back.
+// After ErrLost the Service is again what it was before Assign.
+func (g *Allotment) Done(ctx context.Context, err error) {
+	if g == nil {
+		return
+	}
+	g.a.mu.Lock()
+	g.giveBackLocked()
+	g.a.mu.Unlock()
+	if err != nil && !inDoubt(err) {
+		g.a.giveBack(ctx, g.key, g.claims)
+	}
+	if errors.Is(err, ErrLost) {
+		g.asked.DeepCopyInto(&g.svc.Spec)
+	}
+}
+
+func (g *Allotment) giveBackLocked() {
+	for _, text := range g.held {
+		delete(g.a.held, text)
+	}
+}

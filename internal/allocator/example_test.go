@@ -1,0 +1,51 @@
+package allocator_test
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/allocator"
+	"apilet/internal/kinds/defaults"
+	"apilet/internal/store"
+)
+
+// A Service that names an address has it from then on, until its write fails; nobody else gets it meanwhile.
+func ExampleAllocator_Assign() {
+	st, err := store.Open("", store.Options{Ephemeral: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer st.Close()
+	alloc, err := allocator.New(st, "10.96.0.0/16")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	service := func(name string) *corev1.Service {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.3.4"}}
+		defaults.Set(svc)
+		return svc
+	}
+	web, err := alloc.Assign(service("web"), nil, false)
+	fmt.Println(err)
+	_, err = alloc.Assign(service("db"), nil, false)
+	fmt.Println(err)
+	web.Done(context.Background(), fmt.Errorf("the write of web failed"))
+	_, err = alloc.Assign(service("db"), nil, false)
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// Service "db" is invalid: spec.clusterIPs: Invalid value: null: failed to allocate IP 10.96.3.4: provided IP is already allocated
+	// <nil>
+}
+
+// The first address of the range is the API server's own.
+func ExampleFirstServiceIP() {
+	fmt.Println(allocator.FirstServiceIP("10.96.0.0/16"))
+	// Output:
+	// 10.96.0.1 <nil>
+}

@@ -1,0 +1,156 @@
+package policy
+
+// This file holds the expressions of a policy that is to be stored against the language: those that are new against what the language has
+// today, those that the stored policy has already against all that this server knows.
+
+import (
+	"errors"
+	"sync"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/cel/celenv"
+	"apilet/internal/scheme"
+)
+
+// statelessCompiler compiles what may not even speak of variables.
+var statelessCompiler = sync.OnceValue(func() plugincel.Compiler {
+	return plugincel.NewCompiler(celenv.Base())
+})
+
+// A Checker compiles the expressions of one policy, one after the other: variables before those that use them.
+type Checker struct {
+	declared plugincel.OptionalVariableDeclarations
+	plain    plugincel.Compiler            // of conditions
+	scope    plugincel.Compiler            // of all else
+	composed *plugincel.CompositedCompiler // of variables; nil: there are none
+	stored   map[string]bool               // expressions that may stay as they are
+	left     scheme.Budget                 // of the answer's room for mistakes: a mistake in a long expression costs the compiler half a second
+}
+
+var errUnread = errors.New("was not compiled, for what stands before it has too many mistakes")
+
+// NewValidatingChecker returns one for a policy that is to replace old, or (old nil) is new. The error is the server's own.
+func NewValidatingChecker(policy, old *admissionv1.ValidatingAdmissionPolicy) (*Checker, error) {
+	return newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
+}
+
+// NewMutatingChecker is the same for a mutating policy. Its expressions may speak of variables even if it has none.
+func NewMutatingChecker(policy, old *admissionv1.MutatingAdmissionPolicy) (*Checker, error) {
+	c, err := newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
+	if err == nil && c.composed == nil {
+		c.scope, err = plainCompiler()
+	}
+	return c, err
+}
+
+func newChecker(params *admissionv1.ParamKind, variables []admissionv1.Variable, stored map[string]bool) (c *Checker, err error) {
+	c = &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params != nil, HasAuthorizer: true}, plain: statelessCompiler(), stored: stored, left: scheme.NewBudget()}
+	c.scope = c.plain
+	if len(variables) > 0 {
+		c.composed, err = newCompiler()
+		c.scope = c.composed
+	}
+	return c, err
+}
+
+// check returns what is wrong with an expression, in the compiler's words.
+func (c *Checker) check(scope plugincel.Compiler, e *expression, declared plugincel.OptionalVariableDeclarations) error {
+	return c.within(func() plugincel.CompilationResult { return scope.CompileCELExpression(e, declared, c.language(e.text)) })
+}
+
+// within compiles as long as an answer has room for what is wrong.
+func (c *Checker) within(compile func() plugincel.CompilationResult) error {
+	if c.left.Spent() {
+		return errUnread
+	}
+	result := compile()
+	if result.Error == nil {
+		return nil
+	}
+	c.left.Take(result.Error.Error())
+	return result.Error
+}
+
+func (c *Checker) language(text string) environment.Type {
+	if c.stored[text] {
+		return environment.StoredExpressions
+	}
+	return environment.NewExpressions
+}
+
+// Condition checks a matchCondition, which sees no variables.
+func (c *Checker) Condition(text string) error {
+	return c.check(c.plain, &expression{text: text, types: conditionTypes}, c.declared)
+}
+
+// Variable checks one of the policy's variables, and declares it for what follows.
+func (c *Checker) Variable(name, text string) error {
+	return c.within(func() plugincel.CompilationResult {
+		return c.composed.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
+	})
+}
+
+// Validation checks the expression of a validation.
+func (c *Checker) Validation(text string) error {
+	return c.check(c.scope, &expression{text: text, types: conditionTypes}, c.declared)
+}
+
+// Message checks a messageExpression.
+func (c *Checker) Message(text string) error {
+	declared := c.declared
+	declared.HasAuthorizer = false
+	return c.check(c.scope, &expression{text: text, types: messageTypes}, declared)
+}
+
+// Annotation checks the valueExpression of an audit annotation.
+func (c *Checker) Annotation(text string) error {
+	return c.check(c.scope, &expression{text: text, types: annotationTypes}, c.declared)
+}
+
+// Mutation checks the expression of a mutation.
+func (c *Checker) Mutation(kind admissionv1.PatchType, text string) error {
+	declared := c.declared
+	declared.HasPatchTypes = true
+	types := appliedTypes
+	if kind == admissionv1.PatchTypeJSONPatch {
+		types = patchTypes
+	}
+	return c.check(c.scope, &expression{text: text, types: types}, declared)
+}
+
+// storedExpressions are those of a policy of either kind; none of a nil one.
+func storedExpressions[P admissionv1.ValidatingAdmissionPolicy | admissionv1.MutatingAdmissionPolicy](policy *P) map[string]bool {
+	found := map[string]bool{}
+	if policy == nil {
+		return found
+	}
+	conditions := func(list []admissionv1.MatchCondition) {
+		for _, condition := range list {
+			found[condition.Expression] = true
+		}
+	}
+	switch o := any(policy).(type) {
+	case *admissionv1.ValidatingAdmissionPolicy:
+		conditions(o.Spec.MatchConditions)
+		for _, v := range o.Spec.Validations {
+			found[v.Expression], found[v.MessageExpression] = true, true
+		}
+		for _, annotation := range o.Spec.AuditAnnotations {
+			found[annotation.ValueExpression] = true
+		}
+	case *admissionv1.MutatingAdmissionPolicy:
+		conditions(o.Spec.MatchConditions)
+		for _, m := range o.Spec.Mutations {
+			if m.ApplyConfiguration != nil {
+				found[m.ApplyConfiguration.Expression] = true
+			}
+			if m.JSONPatch != nil {
+				found[m.JSONPatch.Expression] = true
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,371 @@
+package policy
+
+// This file holds what policies see of one write, each part made when the first of them asks for it and shown to all others: the objects
+// in a version, the request, the namespace, the authorizer, and params.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/tidwall/gjson"
+	admissionreview "k8s.io/api/admission/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/matching"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+// A Write is what policies are asked about.
+type Write struct {
+	Resource    *scheme.Resource // the type, at the version of the request
+	Subresource string           // "" for the object itself
+	Operation   string           // CREATE, UPDATE or DELETE
+	Name        string           // "" when it is still to be generated
+	Namespace   string           // of the request; of a Namespace its own name
+	DryRun      bool             // nothing is stored
+	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions
+	Object, Old scheme.Object    // in the storage version; nil where there is none
+	Request     *request.Request // whose write it is
+}
+
+// forbidden is a refusal of the write.
+func (w *Write) forbidden(err error) *apierrors.StatusError {
+	name := w.Name
+	if name == "" {
+		name = "Unknown"
+		if w.Object != nil {
+			name = cmp.Or(w.Object.GetName(), w.Object.GetGenerateName(), name)
+		}
+	}
+	return apierrors.NewForbidden(w.Resource.GroupResource(), name, err)
+}
+
+// A writeContext is one write before the policies of one kind. One goroutine uses it.
+type writeContext struct {
+	p      *Policies
+	w      *Write
+	target matching.Target
+
+	equivalents *[]*scheme.Resource // nil until asked for
+	documents   map[*scheme.Resource]*document
+	namespace   *store.Record  // nil until asked for
+	inside      map[string]any // the namespace as expressions see it; nil until asked for
+	who, where  ref.Val        // the authorizers; nil until asked for
+}
+
+// A document is the write as one version shows it.
+type document struct {
+	row         *scheme.Resource
+	object, old any            // what CEL sees: map[string]any or nil
+	request     map[string]any // nil until asked for
+}
+
+func newWriteContext(p *Policies, w *Write) *writeContext {
+	return &writeContext{p: p, w: w, documents: map[*scheme.Resource]*document{}, target: matching.Target{Group: w.Resource.Group, Version: w.Resource.Version,
+		Resource: w.Resource.Plural, Subresource: w.Subresource, Operation: w.Operation, Namespace: w.Namespace}}
+}
+
+func (h *writeContext) equivalentRows() []*scheme.Resource {
+	if h.equivalents == nil {
+		rows := matching.Equivalents(h.p.Types, h.w.Resource, h.w.Subresource)
+		h.equivalents = &rows
+	}
+	return *h.equivalents
+}
+
+// ---- Objects
+
+// document shows the objects in a version.
+func (h *writeContext) document(row *scheme.Resource) (*document, error) {
+	if d := h.documents[row]; d != nil {
+		return d, nil
+	}
+	d := &document{row: row}
+	var errs [2]error
+	d.object, errs[0] = h.shown(row, h.w.Object)
+	d.old, errs[1] = h.shown(row, h.w.Old)
+	h.documents[row] = d
+	return d, errors.Join(errs[:]...)
+}
+
+func (h *writeContext) shown(row *scheme.Resource, obj scheme.Object) (any, error) {
+	if obj == nil {
+		return nil, nil
+	}
+	want := row.BodyOf(h.w.Subresource)
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if row == h.w.Resource {
+			return u.Object, nil
+		}
+		moved, err := h.p.Convert(row, u.DeepCopy())
+		if err != nil {
+			return nil, err
+		}
+		return moved.(*unstructured.Unstructured).Object, nil
+	}
+	if want.Kind == row.Kind {
+		obj = row.ConvertOut(obj)
+	}
+	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return nil, err
+	}
+	members["apiVersion"], members["kind"] = want.APIVersion(), want.Kind
+	return members, nil
+}
+
+// request is the value of the variable of that name.
+func (h *writeContext) request(d *document) map[string]any {
+	if d.request == nil {
+		d.request = h.requestAs(d.row, d.row)
+	}
+	return d.request
+}
+
+// requestAs shows the request with the kind of one row and the resource of another.
+func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
+	w, asked := h.w, h.w.Resource.BodyOf(h.w.Subresource)
+	kind := kindOf.BodyOf(w.Subresource)
+	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&admissionreview.AdmissionRequest{
+		Kind:               metav1.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind},
+		Resource:           metav1.GroupVersionResource{Group: row.Group, Version: row.Version, Resource: row.Plural},
+		SubResource:        w.Subresource,
+		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
+		RequestResource:    &metav1.GroupVersionResource{Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Plural},
+		RequestSubResource: w.Subresource, Name: w.Name, Namespace: w.Namespace, Operation: admissionreview.Operation(w.Operation),
+		UserInfo: w.Request.User.Wire(), DryRun: &w.DryRun, Options: runtime.RawExtension{Object: w.Options},
+	})
+	if err != nil { // cannot be: these are Go types of ours
+		return map[string]any{}
+	}
+	return members
+}
+
+// ---- The namespace
+
+// record reads the write's namespace; nil when it lies in none.
+func (h *writeContext) record() (*store.Record, error) {
+	if h.namespace != nil || h.w.Namespace == "" {
+		return h.namespace, nil
+	}
+	rec, err := h.p.Store.Get(h.p.Types.Lookup("", "v1", "namespaces").Key("", h.w.Namespace))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, h.w.Namespace)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.namespace = &rec
+	return h.namespace, nil
+}
+
+// inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
+func (h *writeContext) inNamespace(selector labels.Selector) (bool, error) {
+	if selector.Empty() || h.w.Namespace == "" {
+		return true, nil
+	}
+	if h.target.IsNamespace() && h.w.Subresource == "" && h.w.Object != nil {
+		return selector.Matches(labels.Set(h.w.Object.GetLabels())), nil
+	}
+	rec, err := h.record()
+	if err != nil {
+		return false, err
+	}
+	return selector.Matches(labelsOf(rec)), nil
+}
+
+func labelsOf(rec *store.Record) labels.Set {
+	set := labels.Set{}
+	for key, value := range gjson.GetBytes(rec.JSON, "metadata.labels").Map() {
+		set[key] = value.String()
+	}
+	return set
+}
+
+// namespaceMembers are those of its metadata that namespaceObject has.
+var namespaceMembers = []string{"name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+	"deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "finalizers"}
+
+// hasNamespace says that namespaceObject is not null: a Namespace lies in none, though its requests name one.
+func (h *writeContext) hasNamespace() bool { return h.w.Namespace != "" && !h.target.IsNamespace() }
+
+// namespaceObject is the value of the variable of that name.
+func (h *writeContext) namespaceObject() (any, error) {
+	if !h.hasNamespace() {
+		return nil, nil
+	}
+	if h.inside != nil {
+		return h.inside, nil
+	}
+	rec, err := h.record()
+	if err != nil {
+		return nil, err
+	}
+	var stored struct {
+		Metadata map[string]any `json:"metadata"`
+		Spec     map[string]any `json:"spec"`
+		Status   map[string]any `json:"status"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(rec.JSON, &stored); err != nil {
+		return nil, err
+	}
+	metadata := map[string]any{}
+	for _, name := range namespaceMembers {
+		if value, ok := stored.Metadata[name]; ok {
+			metadata[name] = value
+		}
+	}
+	metadata["resourceVersion"] = strconv.FormatInt(rec.Rev, 10)
+	h.inside = map[string]any{"metadata": metadata, "spec": orEmpty(stored.Spec), "status": orEmpty(stored.Status)}
+	return h.inside, nil
+}
+
+func orEmpty(members map[string]any) map[string]any {
+	if members == nil {
+		return map[string]any{}
+	}
+	return members
+}
+
+// ---- The authorizer
+
+func (h *writeContext) authorizer() ref.Val {
+	if h.who == nil {
+		h.who = h.p.May.Authorizer(h.w.Request.User)
+	}
+	return h.who
+}
+
+func (h *writeContext) resourceAuthorizer() ref.Val {
+	if h.where == nil {
+		h.where = h.p.May.ResourceAuthorizer(h.w.Request.User, &h.target, h.w.Name)
+	}
+	return h.where
+}
+
+// ---- Params
+
+// A param is one object that a policy is evaluated with; value is nil when there is none, which is no error.
+type param struct {
+	name  string // namespace/name
+	value any
+}
+
+// params finds the objects that a binding names. None is an empty list; a policy without a kind, or a binding without a reference, has one
+// that is null.
+func (h *writeContext) params(ctx context.Context, policy *policy, b *binding) ([]param, error) {
+	ref := b.params
+	if policy.paramKind == nil || ref == nil {
+		return []param{{}}, nil
+	}
+	row, err := h.paramRow(policy)
+	if err != nil {
+		return nil, err
+	}
+	namespace := ""
+	if row.Namespaced {
+		if namespace = cmp.Or(ref.Namespace, h.w.Namespace); namespace == "" {
+			return nil, errors.New("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources")
+		}
+	} else if ref.Namespace != "" {
+		return nil, errors.New("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
+	}
+	found, err := h.find(ctx, row, namespace, ref)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 && ref.ParameterNotFoundAction != nil && *ref.ParameterNotFoundAction == admissionv1.DenyAction {
+		return nil, errors.New("no params found for policy binding with `Deny` parameterNotFoundAction")
+	}
+	return found, nil
+}
+
+// errUnknownParams is the state of a policy whose paramKind no type is, or no longer.
+func errUnknownParams(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
+}
+
+// paramRow is the type that a policy's paramKind names; nil when it names none.
+func (h *writeContext) paramRow(policy *policy) (*scheme.Resource, error) {
+	if policy.paramKind == nil {
+		return nil, nil
+	}
+	gvk := schema.FromAPIVersionAndKind(policy.paramKind.APIVersion, policy.paramKind.Kind)
+	if row := rowOfKind(h.p.Types, gvk); row != nil {
+		return row, nil
+	}
+	return nil, errUnknownParams(gvk)
+}
+
+// rowOfKind is the stored resource of a kind; nil when there is none.
+func rowOfKind(types *scheme.Registry, gvk schema.GroupVersionKind) *scheme.Resource {
+	for _, row := range types.All() {
+		if row.Kind == gvk.Kind && row.Group == gvk.Group && row.Version == gvk.Version && !row.Virtual {
+			return row
+		}
+	}
+	return nil
+}
+
+func (h *writeContext) find(ctx context.Context, row *scheme.Resource, namespace string, ref *admissionv1.ParamRef) (found []param, err error) {
+	if ref.Name != "" {
+		rec, err := h.p.Store.GetNewest(ctx, row.Key(namespace, ref.Name))
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		value, err := paramValue(row, &rec)
+		return []param{{namespace + "/" + ref.Name, value}}, err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(ref.Selector)
+	if err != nil {
+		return nil, err
+	}
+	prefix := row.KeyPrefix(namespace)
+	for rec, err := range h.p.Store.All(store.Span{Prefix: prefix}) {
+		if err != nil {
+			return found, err
+		}
+		if !selector.Matches(labelsOf(rec)) {
+			continue
+		}
+		value, err := paramValue(row, rec)
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return found, err
+		}
+		found = append(found, param{namespace + "/" + strings.TrimPrefix(rec.Key, prefix), value})
+	}
+	return found, nil
+}
+
+func paramValue(row *scheme.Resource, rec *store.Record) (any, error) {
+	served, err := row.Served(rec.JSON)
+	if err != nil {
+		return nil, err
+	}
+	members := map[string]any{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(served, &members); err != nil {
+		return nil, err
+	}
+	members["apiVersion"], members["kind"] = row.APIVersion(), row.Kind
+	if metadata, ok := members["metadata"].(map[string]any); ok {
+		metadata["resourceVersion"] = strconv.FormatInt(rec.Rev, 10) // what is stored does not know it
+	}
+	return members, nil
+}

@@ -1,0 +1,38 @@
+package strategy_test
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"apilet/internal/kinds/strategy"
+	"apilet/internal/scheme"
+)
+
+// An update of a pod cannot write its status: what the kubelet has said stays.
+func ExamplePrepareForUpdate() {
+	old := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	next := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	strategy.PrepareForUpdate(next, old)
+	fmt.Println(next.Spec.NodeName, next.Status.Phase)
+	// Output:
+	// n1 Running
+}
+
+// Every cluster keeps its first namespaces.
+func ExampleValidateDelete() {
+	namespaces := scheme.NewRegistry().Lookup("", "v1", "namespaces")
+	fmt.Println(strategy.ValidateDelete(namespaces, "kube-system"))
+	fmt.Println(strategy.ValidateDelete(namespaces, "shop"))
+	// Output:
+	// namespaces "kube-system" is forbidden: this namespace may not be deleted
+	// <nil>
+}
+
+// A PUT to a name that is not there creates a Lease, and not a Pod.
+func ExampleAllowCreateOnUpdate() {
+	reg := scheme.NewRegistry()
+	fmt.Println(strategy.AllowCreateOnUpdate(reg.Lookup("coordination.k8s.io", "v1", "leases")), strategy.AllowCreateOnUpdate(reg.Lookup("", "v1", "pods")))
+	// Output:
+	// true false
+}

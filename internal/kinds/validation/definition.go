@@ -1,0 +1,1251 @@
+package validation
+
+// This file: the rules for definitions of custom resources, in kube-apiserver's order and words
+// (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go). It works on the internal form of a
+// definition, because the paths in its messages do. There, what all versions have in common stands above them: a definition with one
+// version, or with two alike, has its schema in spec.validation and none in spec.versions[0].schema:
+//
+//	spec.validation.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields
+//
+// A schema is validated in three passes. Kubernetes' own packages see whether it is structural and whether its defaults fit it. Then this
+// file goes through it, schema by schema, and collects what OpenAPI has and a custom resource may not. Where nothing was found, CEL
+// rules are compiled and their cost is estimated: a rule costs what one run may cost at worst, times the runs that one object may need.
+//
+//	items: {maxItems: 10, x-kubernetes-validations: [A]}     10 × A
+//	items: {x-kubernetes-validations: [A]}                   as often as such an item, of the least size, fits into a request × A
+//
+// An update may leave wrong what was wrong before, as Kubernetes allows: see lenience.
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	celgo "github.com/google/cel-go/cel"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	celmodel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metavalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/cel/celenv"
+	"apilet/internal/scheme"
+)
+
+const (
+	maxRuleCost       = 10_000_000  // of one expression
+	maxRulesCost      = 100_000_000 // of all expressions of a schema
+	maxSelectable     = 8
+	namedExpensive    = 4 // so many of the most expensive rules are named when all are too expensive
+	maxDeprecationLen = 256
+)
+
+// Sorted: messages list them.
+var (
+	definitionScopes = []string{"Cluster", "Namespaced"}
+	converters       = []string{"None", "Webhook"}
+	printedTypes     = []string{"boolean", "date", "integer", "number", "string"}
+	printedFormats   = []string{"byte", "date", "date-time", "double", "float", "int32", "int64", "password"}
+	schemaTypes      = []string{"array", "boolean", "integer", "number", "object", "string"}
+	mapTypes         = []string{"atomic", "granular"}
+	listTypes        = []string{"atomic", "set", "map"}
+	ruleReasons      = []string{"FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"}
+	besideStatus     = []string{"Description", "Type", "Format", "Title", "Maximum", "ExclusiveMaximum", "Minimum", "ExclusiveMinimum", "MaxLength",
+		"MinLength", "Pattern", "MaxItems", "MinItems", "UniqueItems", "MultipleOf", "Required", "Items", "Properties", "ExternalDocs", "Example",
+		"XPreserveUnknownFields", "XValidations"} // what a root schema may have where status is a subresource, by Go names
+)
+
+// A definitionChecker collects what is wrong with one definition.
+type definitionChecker struct {
+	*Checker
+	lenience
+	structural bool           // schemas have to be
+	left       *scheme.Budget // of an answer's room for mistakes in rules
+}
+
+// ValidateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
+func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := definitionChecker{Checker: &Checker{}, lenience: lenience{badCA: true}, left: new(scheme.NewBudget())}
+	c.add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
+		messages := metavalidation.NameIsDNSSubdomain(name, prefix)
+		if name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
+			messages = append(messages, `must be spec.names.plural+"."+spec.group`)
+		}
+		return messages
+	}, field.NewPath("metadata"))...)
+	c.spec(ctx, field.NewPath("spec"), &crd.Spec)
+	c.rest(crd, nil)
+	return c.Errs
+}
+
+// ValidateChangedDefinition returns what is wrong with a definition that is to follow old.
+func ValidateChangedDefinition(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := definitionChecker{Checker: &Checker{}, lenience: lenienceFor(crd, old), left: new(scheme.NewBudget())}
+	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+	p := field.NewPath("spec")
+	c.spec(ctx, p, &crd.Spec)
+	if apiextensions.IsCRDConditionTrue(old, apiextensions.Established) { // objects may be stored by these
+		c.same(p, "scope", crd.Spec.Scope, old.Spec.Scope)
+		c.same(p.Child("names"), "kind", crd.Spec.Names.Kind, old.Spec.Names.Kind)
+	}
+	c.same(p, "group", crd.Spec.Group, old.Spec.Group)
+	c.same(p.Child("names"), "plural", crd.Spec.Names.Plural, old.Spec.Names.Plural)
+	c.rest(crd, old)
+	return c.Errs
+}
+
+// ValidateDefinitionStatus returns what is wrong with a status that is to follow that of old.
+func ValidateDefinitionStatus(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := definitionChecker{Checker: &Checker{}}
+	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+	c.names(field.NewPath("status", "acceptedNames"), &crd.Status.AcceptedNames)
+	return c.Errs
+}
+
+// ---- What an update may leave wrong
+
+// lenience is what an old definition had wrong and a new one may therefore have wrong, too: rules were added over the years, and a
+// definition that met those of its day can still be changed.
+type lenience struct {
+	noSchema, oddTypes, notStructural, unpruned bool
+	looseSets, looseKeys                        bool // items of sets that cannot be compared, keys of maps that may be missing
+	oddReviews, badCA                           bool
+	sameSchema                                  set // versions whose schema did not change: their rules may be expensive
+	manySelectable                              set // versions whose selectable fields are too many and did not change; "" is all versions
+	storedExpressions
+}
+
+// storedExpressions are in the old definition: they may use what this version of Kubernetes knows and does not yet allow in new ones.
+type storedExpressions struct{ rules, messages set }
+
+func (e storedExpressions) RuleEnv(envs *environment.EnvSet, text string) *celgo.Env {
+	return e.env(envs, e.rules[text])
+}
+
+func (e storedExpressions) MessageExpressionEnv(envs *environment.EnvSet, text string) *celgo.Env {
+	return e.env(envs, e.messages[text])
+}
+
+func (storedExpressions) env(envs *environment.EnvSet, stored bool) *celgo.Env {
+	if stored {
+		return envs.StoredExpressionsEnv()
+	}
+	return envs.NewExpressionsEnv()
+}
+
+func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
+	l := lenience{sameSchema: set{}, manySelectable: set{}, storedExpressions: storedExpressions{set{}, set{}}}
+	spec := &old.Spec
+	l.noSchema = !hasRootSchema(spec.Validation) && slices.ContainsFunc(spec.Versions, lacksSchema)
+	l.oddReviews = spec.Conversion != nil && len(spec.Conversion.ConversionReviewVersions) > 0 &&
+		!slices.ContainsFunc(spec.Conversion.ConversionReviewVersions, isReviewVersion)
+	l.badCA = !apiextensions.IsCRDConditionTrue(old, apiextensions.Established) || spec.Conversion != nil &&
+		spec.Conversion.WebhookClientConfig != nil && caProblem(spec.Conversion.WebhookClientConfig.CABundle) != nil
+	for root := range RootSchemas(spec) {
+		structural, err := structuralschema.NewStructural(root)
+		l.notStructural = l.notStructural || err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0
+		l.unpruned = l.unpruned || hasUnprunedDefaults(structural, err)
+		for s := range AllSchemas(root) {
+			l.learn(s)
+		}
+	}
+	for i := range crd.Spec.Versions {
+		l.compare(crd, old, &crd.Spec.Versions[i])
+	}
+	l.manySelectable[""] = len(spec.SelectableFields) > maxSelectable && equality.Semantic.DeepEqual(crd.Spec.SelectableFields, spec.SelectableFields)
+	return l
+}
+
+// learn takes note of what is wrong with a schema of the old definition, and of its expressions.
+func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
+	l.oddTypes = l.oddTypes || s.Type != "" && !slices.Contains(schemaTypes, s.Type)
+	keys, sets := schemaChecker{Checker: &Checker{}}, schemaChecker{Checker: &Checker{}}
+	keys.keysOfItems(nil, s)
+	sets.itemsOfSet(nil, s)
+	l.looseKeys = l.looseKeys || len(keys.Errs) > 0
+	l.looseSets = l.looseSets || len(sets.Errs) > 0
+	for _, rule := range s.XValidations {
+		l.rules[rule.Rule] = true
+		if rule.MessageExpression != "" {
+			l.messages[rule.MessageExpression] = true
+		}
+	}
+}
+
+// compare takes note of what did not change in a version.
+func (l *lenience) compare(crd, old *apiextensions.CustomResourceDefinition, v *apiextensions.CustomResourceDefinitionVersion) {
+	schema, err := apiextensions.GetSchemaForVersion(crd, v.Name)
+	before, errBefore := apiextensions.GetSchemaForVersion(old, v.Name)
+	l.sameSchema[v.Name] = err == nil && errBefore == nil && equality.Semantic.DeepEqual(schema, before)
+	for _, was := range old.Spec.Versions {
+		if was.Name == v.Name && len(was.SelectableFields) > maxSelectable && equality.Semantic.DeepEqual(v.SelectableFields, was.SelectableFields) {
+			l.manySelectable[v.Name] = true
+		}
+	}
+}
+
+// hasUnprunedDefaults is whether a default has fields that its schema does not know. A schema that is not structural has not.
+func hasUnprunedDefaults(s *structuralschema.Structural, err error) bool {
+	if err != nil || len(structuralschema.ValidateStructural(nil, s)) > 0 {
+		return false
+	}
+	pruned := s.DeepCopy()
+	return defaulting.PruneDefaults(pruned) == nil && !reflect.DeepEqual(s, pruned)
+}
+
+// RootSchemas are those of a definition and its versions.
+func RootSchemas(spec *apiextensions.CustomResourceDefinitionSpec) iter.Seq[*apiextensions.JSONSchemaProps] {
+	return func(yield func(*apiextensions.JSONSchemaProps) bool) {
+		if hasRootSchema(spec.Validation) && !yield(spec.Validation.OpenAPIV3Schema) {
+			return
+		}
+		for _, v := range spec.Versions {
+			if !lacksSchema(v) && !yield(v.Schema.OpenAPIV3Schema) {
+				return
+			}
+		}
+	}
+}
+
+func hasRootSchema(v *apiextensions.CustomResourceValidation) bool {
+	return v != nil && v.OpenAPIV3Schema != nil
+}
+
+func lacksSchema(v apiextensions.CustomResourceDefinitionVersion) bool {
+	return !hasRootSchema(v.Schema)
+}
+
+// AllSchemas is a schema and all within it.
+func AllSchemas(s *apiextensions.JSONSchemaProps) iter.Seq[*apiextensions.JSONSchemaProps] {
+	return func(yield func(*apiextensions.JSONSchemaProps) bool) { eachSchema(s, yield) }
+}
+
+func eachSchema(s *apiextensions.JSONSchemaProps, yield func(*apiextensions.JSONSchemaProps) bool) bool {
+	if s == nil {
+		return true
+	}
+	if !yield(s) {
+		return false
+	}
+	within := []*apiextensions.JSONSchemaProps{s.Not}
+	lists := [][]apiextensions.JSONSchemaProps{s.AllOf, s.AnyOf, s.OneOf}
+	if s.Items != nil {
+		within, lists = append(within, s.Items.Schema), append(lists, s.Items.JSONSchemas)
+	}
+	for _, more := range []*apiextensions.JSONSchemaPropsOrBool{s.AdditionalProperties, s.AdditionalItems} {
+		if more != nil {
+			within = append(within, more.Schema)
+		}
+	}
+	for _, list := range lists {
+		for i := range list {
+			within = append(within, &list[i])
+		}
+	}
+	for _, named := range []map[string]apiextensions.JSONSchemaProps{s.Properties, s.PatternProperties, s.Definitions} {
+		for _, one := range named {
+			within = append(within, &one)
+		}
+	}
+	for _, one := range s.Dependencies {
+		within = append(within, one.Schema)
+	}
+	return !slices.ContainsFunc(within, func(one *apiextensions.JSONSchemaProps) bool { return !eachSchema(one, yield) })
+}
+
+func anySchema(spec *apiextensions.CustomResourceDefinitionSpec, is func(*apiextensions.JSONSchemaProps) bool) bool {
+	for root := range RootSchemas(spec) {
+		for s := range AllSchemas(root) {
+			if is(s) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ---- The definition, schemas excluded
+
+func (c definitionChecker) spec(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
+	c.group(p, spec.Group)
+	c.known(p, "scope", string(spec.Scope), definitionScopes)
+	preserves := spec.PreserveUnknownFields != nil && *spec.PreserveUnknownFields
+	c.schemasGiven(p, spec, preserves)
+	hasDefaults := anySchema(spec, func(s *apiextensions.JSONSchemaProps) bool { return s.Default != nil })
+	if hasDefaults && preserves {
+		c.Invalid(p, "preserveUnknownFields", true, "must be false in order to use defaults in the schema")
+	}
+	c.structural = !c.notStructural || !preserves || hasDefaults || anySchema(spec, hasExtensions)
+	for i := range spec.Versions {
+		c.version(ctx, p.Child("versions").Index(i), spec, &spec.Versions[i])
+	}
+	c.versions(p, spec)
+	c.filled(p.Child("names"), "plural", spec.Names.Plural, "singular", spec.Names.Singular, "kind", spec.Names.Kind, "listKind", spec.Names.ListKind)
+	c.names(p.Child("names"), &spec.Names)
+	statusAnywhere := hasStatus(spec.Subresources) ||
+		slices.ContainsFunc(spec.Versions, func(v apiextensions.CustomResourceDefinitionVersion) bool { return hasStatus(v.Subresources) })
+	c.schema(ctx, p.Child("validation"), versionSchema{spec.Validation, spec.Version, statusAnywhere})
+	c.subresources(p.Child("subresources"), spec.Subresources)
+	c.columns(p.Child("additionalPrinterColumns"), spec.AdditionalPrinterColumns)
+	if len(spec.SelectableFields) > 0 && spec.Validation == nil {
+		c.Invalid(p, "selectableFields", "", "may only be set when validations.schema is included")
+	} else if len(spec.SelectableFields) > 0 {
+		c.selectable(p, spec.SelectableFields, spec.Validation, "")
+	}
+	if spec.Conversion != nil && spec.Conversion.Strategy != apiextensions.NoneConverter && preserves {
+		c.Invalid(p, "conversion.strategy", string(spec.Conversion.Strategy), "must be None if spec.preserveUnknownFields is true")
+	}
+	c.conversion(p.Child("conversion"), spec.Conversion)
+}
+
+func (c definitionChecker) group(p *field.Path, group string) {
+	if group != "" && len(isSubdomain(group)) == 0 && !strings.Contains(group, ".") {
+		c.Invalid(p, "group", group, "should be a domain with at least one dot")
+		return
+	}
+	c.name(p, "group", group, joined(isSubdomain))
+}
+
+// joined is a format with its messages in one.
+func joined(f format) format {
+	return func(s string) []string {
+		messages := f(s)
+		if len(messages) > 1 {
+			return []string{strings.Join(messages, ",")}
+		}
+		return messages
+	}
+}
+
+// schemasGiven asks for a schema in each version, or in those where one is needed.
+func (c definitionChecker) schemasGiven(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
+	if hasRootSchema(spec.Validation) {
+		return
+	}
+	for i, v := range spec.Versions {
+		at := p.Child("versions").Index(i).Child("schema")
+		switch {
+		case !c.noSchema:
+			c.Need(at, "openAPIV3Schema", !lacksSchema(v), "")
+		case v.Served && !preserves:
+			c.Need(at, "openAPIV3Schema", !lacksSchema(v), "because otherwise all fields are pruned")
+		}
+	}
+}
+
+func hasExtensions(s *apiextensions.JSONSchemaProps) bool {
+	return s.XEmbeddedResource || s.XPreserveUnknownFields != nil || s.XIntOrString || len(s.XListMapKeys) > 0 || s.XListType != nil ||
+		len(s.XValidations) > 0
+}
+
+func hasStatus(s *apiextensions.CustomResourceSubresources) bool { return s != nil && s.Status != nil }
+
+// versions checks them as a list. A served one is not asked for: Kubernetes does without.
+func (c definitionChecker) versions(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
+	names, stored := set{}, 0
+	for _, v := range spec.Versions {
+		names[v.Name] = true
+		if v.Storage {
+			stored++
+		}
+	}
+	if len(names) < len(spec.Versions) {
+		c.Invalid(p, "versions", spec.Versions, "must contain unique version names")
+	}
+	if stored != 1 {
+		c.Invalid(p, "versions", spec.Versions, "must have exactly one version marked as storage version")
+	}
+	c.maybe(p, "version", spec.Version, joined(validation.IsDNS1035Label))
+}
+
+func (c definitionChecker) version(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec,
+	v *apiextensions.CustomResourceDefinitionVersion) {
+	c.words(p, "name", v.Name, joined(validation.IsDNS1035Label))
+	c.deprecation(p, v)
+	subresources := spec.Subresources
+	if apiextensions.HasPerVersionSubresources(spec.Versions) {
+		subresources = v.Subresources
+	}
+	c.schema(ctx, p.Child("schema"), versionSchema{v.Schema, v.Name, hasStatus(subresources)})
+	c.subresources(p.Child("subresources"), v.Subresources)
+	c.columns(p.Child("additionalPrinterColumns"), v.AdditionalPrinterColumns)
+	if len(v.SelectableFields) > 0 && lacksSchema(*v) { // the words are Kubernetes', the opposite is meant
+		c.Invalid(p, "selectableFields", "", "may only be set when `version.schema.openAPIV3Schema` is not included")
+	} else if len(v.SelectableFields) > 0 {
+		c.selectable(p, v.SelectableFields, v.Schema, v.Name)
+	}
+}
+
+func (c definitionChecker) deprecation(p *field.Path, v *apiextensions.CustomResourceDefinitionVersion) {
+	if v.DeprecationWarning == nil {
+		return
+	}
+	text, refuse := *v.DeprecationWarning, func(detail string) { c.Invalid(p, "deprecationWarning", *v.DeprecationWarning, detail) }
+	if !v.Deprecated {
+		refuse("can only be set for deprecated versions")
+		return
+	}
+	if len(text) > maxDeprecationLen {
+		refuse(fmt.Sprintf("must be <= %d characters long", maxDeprecationLen))
+	}
+	if text == "" {
+		refuse("must not be an empty string")
+	}
+	if i := strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+		refuse(fmt.Sprintf("must only contain printable UTF-8 characters; non-printable character found at index %d", i))
+	}
+	if !utf8.ValidString(text) {
+		refuse("must only contain printable UTF-8 characters")
+	}
+}
+
+// names checks those that are set.
+func (c definitionChecker) names(p *field.Path, names *apiextensions.CustomResourceDefinitionNames) {
+	c.maybe(p, "plural", names.Plural, joined(validation.IsDNS1035Label))
+	c.maybe(p, "singular", names.Singular, joined(validation.IsDNS1035Label))
+	c.maybe(p, "kind", names.Kind, isKindName)
+	c.maybe(p, "listKind", names.ListKind, isKindName)
+	for i, name := range names.ShortNames {
+		c.words(p.Child("shortNames").Index(i), "", name, joined(validation.IsDNS1035Label))
+	}
+	if names.Kind != "" && names.Kind == names.ListKind {
+		c.Invalid(p, "listKind", names.ListKind, "kind and listKind may not be the same")
+	}
+	for i, name := range names.Categories {
+		c.words(p.Child("categories").Index(i), "", name, joined(validation.IsDNS1035Label))
+	}
+}
+
+func isKindName(s string) []string {
+	messages := joined(validation.IsDNS1035Label)(strings.ToLower(s))
+	for i := range messages {
+		messages[i] = "may have mixed case, but should otherwise match: " + messages[i]
+	}
+	return messages
+}
+
+func (c definitionChecker) subresources(p *field.Path, s *apiextensions.CustomResourceSubresources) {
+	if s == nil || s.Scale == nil {
+		return
+	}
+	c.name(p, "scale.specReplicasPath", s.Scale.SpecReplicasPath, isPathUnder("should be a json path under .spec", ".spec."))
+	c.name(p, "scale.statusReplicasPath", s.Scale.StatusReplicasPath, isPathUnder("should be a json path under .status", ".status."))
+	if s.Scale.LabelSelectorPath != nil {
+		under := isPathUnder("should be a json path under either .spec or .status", ".spec.", ".status.")
+		c.maybe(p, "scale.labelSelectorPath", *s.Scale.LabelSelectorPath, under)
+	}
+}
+
+func isPathUnder(detail string, prefixes ...string) format {
+	return func(s string) []string {
+		if messages := isSimplePath(s); len(messages) > 0 {
+			return messages
+		}
+		if !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(s, prefix) }) {
+			return []string{detail}
+		}
+		return nil
+	}
+}
+
+func isSimplePath(s string) []string {
+	if !strings.HasPrefix(s, ".") {
+		return []string{"must be a simple json path starting with ."}
+	}
+	return nil
+}
+
+func (c definitionChecker) columns(p *field.Path, columns []apiextensions.CustomResourceColumnDefinition) {
+	for i, col := range columns {
+		at := p.Index(i)
+		c.filled(at, "name", col.Name)
+		detail := "must be one of " + strings.Join(printedTypes, ",")
+		if col.Type == "" {
+			c.required(at, "type", detail)
+		} else if !slices.Contains(printedTypes, col.Type) {
+			c.Invalid(at, "type", col.Type, detail)
+		}
+		if col.Format != "" && !slices.Contains(printedFormats, col.Format) {
+			c.Invalid(at, "format", col.Format, "must be one of "+strings.Join(printedFormats, ","))
+		}
+		c.name(at, "JSONPath", col.JSONPath, isSimplePath)
+	}
+}
+
+// selectable is for the fields of one version, or of all with the version "". p is what has them.
+func (c definitionChecker) selectable(p *field.Path, fields []apiextensions.SelectableField, v *apiextensions.CustomResourceValidation, version string) {
+	schema, err := structuralschema.NewStructural(v.OpenAPIV3Schema)
+	if err != nil {
+		c.Invalid(p, "schema.openAPIV3Schema", "", err.Error())
+	}
+	seen := set{}
+	for i, f := range fields {
+		at := p.Child("selectableFields").Index(i)
+		if f.JSONPath == "" {
+			c.required(at, "jsonPath", "")
+			continue
+		}
+		path, found, err := followPath(f.JSONPath, schema, cel.WithFieldPathAllowArrayNotation(false))
+		if err != nil {
+			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
+			continue
+		}
+		if path.Root().String() == "metadata" {
+			c.Invalid(at, "jsonPath", f.JSONPath, "must not point to fields in metadata")
+		}
+		if found == nil || !slices.Contains([]string{"string", "boolean", "integer"}, found.Type) {
+			c.Invalid(at, "jsonPath", f.JSONPath, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")
+		}
+		if seen[path.String()] {
+			c.add(field.Duplicate(at.Child("jsonPath"), f.JSONPath))
+		}
+		seen[path.String()] = true
+	}
+	if len(seen) > maxSelectable && !c.manySelectable[version] {
+		c.add(field.TooMany(p.Child("selectableFields"), len(seen), maxSelectable))
+	}
+}
+
+// followPath is the field that a path leads to. Kubernetes' parser panics on a path through a value that has no schema; here it is an error.
+func followPath(path string, s *structuralschema.Structural, options ...cel.ValidFieldPathOption) (at *field.Path, found *structuralschema.Structural, err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("does not refer to a valid field")
+		}
+	}()
+	return cel.ValidFieldPath(path, s, options...)
+}
+
+func (c definitionChecker) conversion(p *field.Path, conversion *apiextensions.CustomResourceConversion) {
+	if conversion == nil {
+		return
+	}
+	c.known(p, "strategy", string(conversion.Strategy), converters)
+	client, reviews := conversion.WebhookClientConfig, conversion.ConversionReviewVersions
+	if conversion.Strategy != apiextensions.WebhookConverter {
+		c.Forbid(p, "webhookClientConfig", client != nil, "should not be set when strategy is not set to Webhook")
+		c.Forbid(p, "conversionReviewVersions", len(reviews) > 0, "should not be set when strategy is not set to Webhook")
+		return
+	}
+	if client == nil {
+		c.required(p, "webhookClientConfig", "required when strategy is set to Webhook")
+	} else {
+		c.webhook(p.Child("webhookClientConfig"), client)
+	}
+	c.reviews(p.Child("conversionReviewVersions"), reviews)
+}
+
+func (c definitionChecker) webhook(p *field.Path, client *apiextensions.WebhookClientConfig) {
+	hooks := policyChecker{Checker: c.Checker}
+	switch service := client.Service; {
+	case (client.URL == nil) == (service == nil):
+		c.required(p, "", "exactly one of url or service is required")
+	case client.URL != nil:
+		hooks.webhookURL(p.Child("url"), *client.URL)
+	default:
+		hooks.webhookService(p.Child("service"), &admissionv1.ServiceReference{Namespace: service.Namespace, Name: service.Name, Path: service.Path, Port: &service.Port})
+	}
+	if err := caProblem(client.CABundle); err != nil && !c.badCA {
+		c.Invalid(p, "caBundle", client.CABundle, "unable to load root certificates: "+err.Error())
+	}
+}
+
+// caProblem says why no certificate of a bundle can be used; an empty bundle stands for those of the system.
+func caProblem(bundle []byte) error {
+	if len(bundle) == 0 || x509.NewCertPool().AppendCertsFromPEM(bundle) {
+		return nil
+	}
+	for len(bundle) > 0 {
+		var block *pem.Block
+		if block, bundle = pem.Decode(bundle); block == nil {
+			return errors.New("unable to parse bytes as PEM block")
+		}
+		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+			continue
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("failed to parse certificate: %w", err)
+		}
+	}
+	return errors.New("no valid certificate authority data seen")
+}
+
+func isReviewVersion(version string) bool { return slices.Contains(reviewVersions, version) }
+
+func (c definitionChecker) reviews(p *field.Path, versions []string) {
+	c.Need(p, "", len(versions) > 0, "")
+	seen := set{}
+	for i, version := range versions {
+		if seen[version] {
+			c.Invalid(p.Index(i), "", version, "duplicate version")
+			continue
+		}
+		seen[version] = true
+		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
+	}
+	if len(versions) > 0 && !c.oddReviews && !slices.ContainsFunc(versions, isReviewVersion) {
+		c.Invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
+	}
+}
+
+// rest is what comes after the spec. old is nil for a new definition.
+func (c definitionChecker) rest(crd, old *apiextensions.CustomResourceDefinition) {
+	p := field.NewPath("status")
+	c.names(p.Child("acceptedNames"), &crd.Status.AcceptedNames)
+	c.storedVersions(p.Child("storedVersions"), crd.Status.StoredVersions, crd.Spec.Versions)
+	c.approval(field.NewPath("metadata", "annotations").Key(apiextensionsv1.KubeAPIApprovedAnnotation), crd, old)
+	preserved := old != nil && old.Spec.PreserveUnknownFields != nil && *old.Spec.PreserveUnknownFields
+	if preserves := crd.Spec.PreserveUnknownFields; preserves != nil && *preserves && !preserved {
+		c.Invalid(field.NewPath("spec"), "preserveUnknownFields", true,
+			"cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead")
+	}
+}
+
+// storedVersions may not lose one that objects may be stored as.
+func (c definitionChecker) storedVersions(p *field.Path, stored []string, versions []apiextensions.CustomResourceDefinitionVersion) {
+	if len(stored) == 0 {
+		c.Invalid(p, "", stored, "must have at least one stored version")
+		return
+	}
+	names, last := set{}, map[string]int{} // of a stored version: where it stands for the last time
+	for i, name := range stored {
+		last[name] = i
+	}
+	for _, v := range versions {
+		names[v.Name] = true
+		if _, found := last[v.Name]; v.Storage && !found {
+			c.Invalid(p, "", stored, "must have the storage version "+v.Name)
+		}
+	}
+	for i, name := range stored {
+		if !names[name] && last[name] == i {
+			c.Invalid(p.Index(i), "", name, fmt.Sprintf("missing from spec.versions; %[1]s was previously a storage version, and must remain in spec.versions "+
+				"until a storage migration ensures no data remains persisted in %[1]s and removes %[1]s from status.storedVersions", name))
+		}
+	}
+}
+
+// approval is asked for in the groups of Kubernetes itself, unless it was missing before.
+func (c definitionChecker) approval(p *field.Path, crd, old *apiextensions.CustomResourceDefinition) {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return
+	}
+	state, reason := apihelpers.GetAPIApprovalState(crd.Annotations)
+	if old != nil {
+		if before, _ := apihelpers.GetAPIApprovalState(old.Annotations); before == state {
+			return
+		}
+	}
+	switch state {
+	case apihelpers.APIApproved, apihelpers.APIApprovalBypassed:
+	case apihelpers.APIApprovalMissing:
+		c.required(p, "", reason)
+	default:
+		c.Invalid(p, "", crd.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation], reason)
+	}
+}
+
+// ---- A schema as a whole
+
+// versionSchema is the schema of a version, or of all of them; version is the first one then.
+type versionSchema struct {
+	*apiextensions.CustomResourceValidation
+	version   string
+	hasStatus bool // as a subresource
+}
+
+func (c definitionChecker) schema(ctx context.Context, p *field.Path, v versionSchema) {
+	if v.CustomResourceValidation == nil {
+		return
+	}
+	s := &schemaChecker{Checker: &Checker{}, lenience: &c.lenience, left: c.left, unlimited: c.sameSchema[v.version]}
+	if root := v.OpenAPIV3Schema; root != nil {
+		at := place{path: p.Child("openAPIV3Schema"), root: true}
+		if v.hasStatus {
+			s.besideStatus(p, root)
+		}
+		s.Forbid(p, "openAPIV3Schema.nullable", root.Nullable, "nullable cannot be true at the root")
+		var shapeless error
+		if c.structural {
+			at.scope, shapeless = s.structure(ctx, at.path, root)
+		}
+		s.schema(at, root)
+		s.add(s.ruleErrs...)
+		if len(s.Errs) == 0 && shapeless != nil { // else it says once more what was said
+			s.Invalid(at.path, "", "", shapeless.Error())
+		}
+		s.limit(at.path)
+	}
+	if len(s.Errs) == 0 {
+		if _, _, err := schemavalidation.NewSchemaValidator(v.OpenAPIV3Schema); err != nil {
+			s.Invalid(p, "", "", fmt.Sprintf("error building validator: %v", err))
+		}
+	}
+	c.add(s.Errs...)
+}
+
+// A schemaChecker collects what is wrong with one schema and all within it.
+type schemaChecker struct {
+	*Checker
+	*lenience
+	ruleErrs  field.ErrorList // of CEL rules; reported last
+	left      *scheme.Budget  // of an answer's room for those, of all versions
+	unlimited bool            // a rule may cost what it likes
+	total     uint64          // cost of all rules
+	expensive []ruleCost      // at most namedExpensive, those that cost most first
+}
+
+type ruleCost struct {
+	path *field.Path
+	cost uint64
+}
+
+// besideStatus refuses at the root what cannot be split into a schema for the status and one for the rest.
+func (s *schemaChecker) besideStatus(p *field.Path, root *apiextensions.JSONSchemaProps) {
+	v := reflect.ValueOf(root).Elem()
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		switch {
+		case v.Field(i).IsZero():
+		case name == "Type" && root.Type != "object":
+			s.Invalid(p, "openAPIV3Schema.type", root.Type, `only "object" is allowed as the type at the root of the schema if the status subresource is enabled`)
+			return
+		case !slices.Contains(besideStatus, name):
+			s.Invalid(p, "openAPIV3Schema", *root, fmt.Sprintf("only %v fields are allowed at the root of the schema if the status subresource is enabled", besideStatus))
+			return
+		}
+	}
+}
+
+// structure sees whether a schema is structural and its defaults fit. scope is nil when not, and CEL rules have to wait; shapeless is why
+// there is no structural form at all.
+func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apiextensions.JSONSchemaProps) (scope *ruleScope, shapeless error) {
+	structural, err := structuralschema.NewStructural(root)
+	if err != nil {
+		return nil, err
+	}
+	errs := structuralschema.ValidateStructural(p, structural)
+	if len(errs) == 0 {
+		errs, err = defaulting.ValidateDefaults(ctx, p, structural, true, !s.unpruned)
+	}
+	if err != nil {
+		errs = field.ErrorList{field.Invalid(p, "", err.Error())}
+	}
+	if s.add(errs...); len(errs) > 0 {
+		return nil, nil
+	}
+	return &ruleScope{schema: root, ruled: len(root.XValidations) > 0, times: new(uint64(1))}, nil
+}
+
+// ---- One schema
+
+// A place is where a schema stands, and what follows from that.
+type place struct {
+	path      *field.Path
+	root      bool
+	metadata  bool        // inside of an object's apiVersion, kind or metadata
+	noDefault string      // why no default may be set here; "" where one may
+	unrelated *field.Path // what is within this path cannot be compared with what it was: oldSelf has no meaning; or nil
+	scope     *ruleScope  // nil where CEL rules are not compiled
+}
+
+// within is the place of a schema in that of this place.
+func (at place) within(path *field.Path, scope *ruleScope) place {
+	at.path, at.scope, at.root = path, scope, false
+	return at
+}
+
+// unrelate loses track of what was what before an update.
+func (at *place) unrelate(p *field.Path) {
+	if at.unrelated == nil {
+		at.unrelated = p
+	}
+}
+
+func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) {
+	if schema == nil {
+		return
+	}
+	before := len(s.Errs)
+	s.supported(at, schema)
+	s.inside(at, schema)
+	s.extensions(at.path, schema)
+	for i := range schema.XValidations {
+		s.ruleForm(at.path.Child("x-kubernetes-validations").Index(i), schema, &schema.XValidations[i])
+	}
+	// of a schema that is wrong anywhere CEL would say little that helps
+	if len(schema.XValidations) > 0 && len(s.Errs) == before && at.scope != nil {
+		s.compile(at, schema)
+	}
+}
+
+// supported refuses what OpenAPI or JSON schema have and custom resources have not.
+func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProps) {
+	p := at.path
+	if schema.Type != "" && !s.oddTypes {
+		s.oneOf(p, "type", schema.Type, schemaTypes)
+	}
+	s.Forbid(p, "default", schema.Default != nil && at.noDefault != "", "must not be set "+at.noDefault)
+	s.Forbid(p, "id", schema.ID != "", "id is not supported")
+	s.Forbid(p, "additionalItems", schema.AdditionalItems != nil, "additionalItems is not supported")
+	s.Forbid(p, "patternProperties", len(schema.PatternProperties) > 0, "patternProperties is not supported")
+	s.Forbid(p, "definitions", len(schema.Definitions) > 0, "definitions is not supported")
+	s.Forbid(p, "dependencies", schema.Dependencies != nil, "dependencies is not supported")
+	s.Forbid(p, "$ref", schema.Ref != nil, "$ref is not supported")
+	s.Forbid(p, "type", schema.Type == "null", "type cannot be set to null, use nullable as an alternative")
+	s.Forbid(p, "items", schema.Items != nil && len(schema.Items.JSONSchemas) > 0, "items must be a schema object and not an array")
+	s.Forbid(p, "x-kubernetes-embedded-resource", at.metadata && schema.XEmbeddedResource, "must not be used inside of resource meta")
+	s.Forbid(p, "uniqueItems", schema.UniqueItems, "uniqueItems cannot be set to true since the runtime complexity becomes quadratic")
+}
+
+// inside goes on to the schemas in a schema. Rules are compiled in those of fields, values and items.
+func (s *schemaChecker) inside(at place, schema *apiextensions.JSONSchemaProps) {
+	s.values(at, schema)
+	s.fields(at, schema)
+	s.schema(at.within(at.path.Child("not"), nil), schema.Not)
+	s.each(at, "allOf", schema.AllOf)
+	s.each(at, "oneOf", schema.OneOf)
+	s.each(at, "anyOf", schema.AnyOf)
+	for _, name := range sortedKeys(schema.Definitions) {
+		s.schema(at.within(at.path.Child("definitions").Key(name), nil), new(schema.Definitions[name]))
+	}
+	s.items(at, schema)
+	for _, name := range sortedKeys(schema.Dependencies) {
+		s.schema(at.within(at.path.Child("dependencies").Key(name), nil), schema.Dependencies[name].Schema)
+	}
+}
+
+func (s *schemaChecker) each(at place, name string, schemas []apiextensions.JSONSchemaProps) {
+	for i := range schemas {
+		s.schema(at.within(at.path.Child(name).Index(i), nil), &schemas[i])
+	}
+}
+
+func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) {
+	more := schema.AdditionalProperties
+	if more == nil {
+		return
+	}
+	// an object has fields by name or values by any key; with both, unknown fields could not be ignored
+	s.Forbid(at.path, "additionalProperties", len(schema.Properties) > 0 && (!more.Allows || more.Schema != nil),
+		"additionalProperties and properties are mutual exclusive")
+	value := at.within(at.path.Child("additionalProperties"), at.scope.within(more.Schema, typedSchema.values))
+	if at.metadata {
+		value.noDefault = "inside additionalProperties applying to object metadata"
+	}
+	s.schema(value, more.Schema)
+}
+
+func (s *schemaChecker) fields(at place, schema *apiextensions.JSONSchemaProps) {
+	for _, name := range sortedKeys(schema.Properties) {
+		of := schema.Properties[name]
+		one := at.within(at.path.Child("properties").Key(name), at.scope.within(&of, func(t typedSchema) *typedSchema { return t.fieldNamed(name) }))
+		if !cel.MapIsCorrelatable(schema.XMapType) {
+			one.unrelate(at.path)
+		}
+		if (at.root || schema.XEmbeddedResource) && (name == "metadata" || name == "kind" || name == "apiVersion") {
+			one.metadata = true
+			if at.root {
+				one.noDefault = "in top-level " + name
+			}
+		}
+		s.schema(one, &of)
+	}
+}
+
+func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
+	if schema.Items == nil {
+		return
+	}
+	if schema.XListType == nil || *schema.XListType != "map" { // only its items have names by which to find the old ones
+		at.unrelate(at.path)
+	}
+	p := at.path.Child("items")
+	s.schema(at.within(p, at.scope.within(schema.Items.Schema, typedSchema.items)), schema.Items.Schema)
+	for i := range schema.Items.JSONSchemas {
+		one := &schema.Items.JSONSchemas[i]
+		s.schema(at.within(p.Index(i), at.scope.within(one, typedSchema.items)), one)
+	}
+}
+
+// extensions checks the fields whose names begin with x-kubernetes-, but the rules.
+func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSchemaProps) {
+	if keep := schema.XPreserveUnknownFields; keep != nil && !*keep {
+		s.Invalid(p, "x-kubernetes-preserve-unknown-fields", false, "must be true or undefined")
+	}
+	if schema.XMapType != nil {
+		s.ofType(p, schema.Type, "object", "must be object if x-kubernetes-map-type is specified")
+		s.oneOf(p, "x-kubernetes-map-type", *schema.XMapType, mapTypes)
+	}
+	kind := ""
+	if schema.XListType != nil {
+		kind = *schema.XListType
+		s.ofType(p, schema.Type, "array", "must be array if x-kubernetes-list-type is specified")
+		if schema.Type == "array" && !s.looseSets {
+			s.itemsOfSet(p, schema)
+		}
+		s.oneOf(p, "x-kubernetes-list-type", kind, listTypes)
+	}
+	switch {
+	case kind == "map":
+		s.listMap(p, schema)
+	case len(schema.XListMapKeys) == 0:
+	case schema.XListType == nil:
+		s.required(p, "x-kubernetes-list-type", "must be map if x-kubernetes-list-map-keys is non-empty")
+	default:
+		s.Invalid(p, "x-kubernetes-list-type", kind, "must be map if x-kubernetes-list-map-keys is non-empty")
+	}
+	if !s.looseKeys {
+		s.keysOfItems(p, schema)
+	}
+}
+
+func (s *schemaChecker) ofType(p *field.Path, got, want, detail string) {
+	switch got {
+	case want:
+	case "":
+		s.required(p, "type", detail)
+	default:
+		s.Invalid(p, "type", got, detail)
+	}
+}
+
+// itemsOfSet refuses items in a set that are not compared as a whole. What is atomic unless told otherwise differs between lists and maps.
+func (s *schemaChecker) itemsOfSet(p *field.Path, schema *apiextensions.JSONSchemaProps) {
+	if schema.XListType == nil || *schema.XListType != "set" || schema.Items == nil || schema.Items.Schema == nil {
+		return
+	}
+	const detail = "must be atomic as item of a list with x-kubernetes-list-type=set"
+	item := schema.Items.Schema
+	if item.Type == "array" && item.XListType != nil && *item.XListType != "atomic" {
+		s.Invalid(p.Child("items"), "x-kubernetes-list-type", item.XListType, detail)
+	}
+	if item.Type == "object" && (item.XMapType == nil || *item.XMapType != "atomic") {
+		s.Invalid(p.Child("items"), "x-kubernetes-map-type", item.XListType, detail) // Kubernetes shows the list type here, too
+	}
+}
+
+// listMap is for a list whose items are told apart by keys.
+func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaProps) {
+	s.Need(p, "x-kubernetes-list-map-keys", len(schema.XListMapKeys) > 0, "must not be empty if x-kubernetes-list-type is map")
+	switch {
+	case schema.Items == nil:
+		s.required(p, "items", "must have a schema if x-kubernetes-list-type is map")
+		return
+	case schema.Items.Schema == nil:
+		s.Invalid(p, "items", schema.Items, "must only have a single schema if x-kubernetes-list-type is map")
+		return
+	case schema.Items.Schema.Type != "object":
+		s.Invalid(p.Child("items"), "type", schema.Items.Schema.Type, "must be object if parent array's x-kubernetes-list-type is map")
+		return
+	}
+	seen := set{}
+	for _, key := range schema.XListMapKeys {
+		of, ok := schema.Items.Schema.Properties[key]
+		if !ok {
+			s.Invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "entries must all be names of item properties")
+		}
+		if of.Type == "array" || of.Type == "object" { // the type that is shown is the item's
+			s.Invalid(p.Child("items", "properties").Key(key), "type", schema.Items.Schema.Type, "must be a scalar type if parent array's x-kubernetes-list-type is map")
+		}
+		if seen[key] {
+			s.Invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "must not contain duplicate entries")
+		}
+		seen[key] = true
+	}
+}
+
+// keysOfItems refuses items, and keys of items, that may be missing.
+func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSchemaProps) {
+	if schema.XListType == nil || schema.Items == nil || schema.Items.Schema == nil || *schema.XListType != "set" && *schema.XListType != "map" {
+		return
+	}
+	item := schema.Items.Schema
+	s.Forbid(p.Child("items"), "nullable", item.Nullable, "cannot be nullable when x-kubernetes-list-type is "+*schema.XListType)
+	if *schema.XListType != "map" {
+		return
+	}
+	required := setOf(item.Required)
+	for _, key := range schema.XListMapKeys {
+		of, ok := item.Properties[key]
+		if !ok {
+			continue
+		}
+		at := p.Child("items", "properties").Key(key)
+		s.Need(at, "default", of.Default != nil || required[key],
+			"this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property")
+		s.Forbid(at, "nullable", of.Nullable, "this property is in x-kubernetes-list-map-keys, so it cannot be nullable")
+	}
+}
+
+// ---- CEL rules
+
+// ruleForm checks what can be said of a rule without compiling it.
+func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchemaProps, rule *apiextensions.ValidationRule) {
+	const lineBreaks = "\n\r"
+	text, message := strings.TrimSpace(rule.Rule), strings.TrimSpace(rule.Message)
+	switch {
+	case text == "":
+		s.required(p, "rule", "rule is not specified")
+	case message == "" && rule.Message != "":
+		s.Invalid(p, "message", rule.Message, "must be non-empty if specified")
+	case strings.ContainsAny(message, lineBreaks):
+		s.Invalid(p, "message", rule.Message, "must not contain line breaks")
+	case strings.ContainsAny(text, lineBreaks) && message == "":
+		s.required(p, "message", "message must be specified if rule contains line breaks")
+	}
+	s.Need(p, "messageExpression", rule.MessageExpression == "" || strings.TrimSpace(rule.MessageExpression) != "", "messageExpression must be non-empty if specified")
+	oneOfRef(s.Checker, p, "reason", rule.Reason, ruleReasons)
+	if rule.FieldPath == "" {
+		return
+	}
+	if strings.TrimSpace(rule.FieldPath) == "" {
+		s.Invalid(p, "fieldPath", rule.FieldPath, "must be non-empty if specified")
+	}
+	if strings.ContainsAny(rule.FieldPath, lineBreaks) {
+		s.Invalid(p, "fieldPath", rule.FieldPath, "must not contain line breaks")
+	}
+	if structural, err := structuralschema.NewStructural(schema); err == nil {
+		if _, _, err := followPath(rule.FieldPath, structural); err != nil {
+			s.Invalid(p, "fieldPath", rule.FieldPath, "must be a valid path")
+		}
+	}
+}
+
+// compile compiles the rules of a schema.
+func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps) {
+	if s.left.Spent() { // nobody would see what else is wrong, and a mistake in a long rule costs the compiler half a second
+		return
+	}
+	p := at.path.Child("x-kubernetes-validations")
+	typed, err := at.scope.types()
+	if err != nil {
+		s.refuse(field.InternalError(p, fmt.Errorf("internal error: failed to construct type information for x-kubernetes-validations rules: %w", err)))
+		return
+	}
+	part := *typed.schema
+	for from := 0; from < len(typed.schema.XValidations) && !s.left.Spent(); from += len(part.XValidations) {
+		part.XValidations = together(typed.schema.XValidations[from:])
+		results, err := cel.Compile(&part, typed.decl, celconfig.PerCallLimit, celenv.Base(), s.storedExpressions)
+		if err != nil {
+			s.refuse(field.InternalError(p, err))
+			return
+		}
+		for i := range results {
+			s.rule(at, p.Index(from+i), &schema.XValidations[from+i], &results[i])
+		}
+	}
+}
+
+// together are the first rules, as many as are compiled at once: some tens of kilobytes.
+func together(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationRules {
+	length := 0
+	for i := range rules {
+		if length += len(rules[i].Rule) + len(rules[i].MessageExpression); length > 32<<10 {
+			return rules[:i+1]
+		}
+	}
+	return rules
+}
+
+func (s *schemaChecker) refuse(err *field.Error) {
+	s.left.Take(err.Detail)
+	s.ruleErrs = append(s.ruleErrs, err)
+}
+
+// rule checks one that was compiled.
+func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.ValidationRule, result *cel.CompilationResult) {
+	runs := result.MaxCardinality
+	if at.scope.times != nil {
+		runs = *at.scope.times
+	}
+	s.cost(p.Child("rule"), "estimated rule cost", product(result.MaxCost, runs))
+	if err := result.Error; err != nil && err.Type == apiservercel.ErrorTypeRequired {
+		s.refuse(field.Required(p.Child("rule"), err.Detail))
+	} else if err != nil {
+		s.refuse(field.Invalid(p.Child("rule"), *rule, err.Detail))
+	}
+	if err := result.MessageExpressionError; err != nil {
+		s.refuse(field.Invalid(p.Child("messageExpression"), *rule, err.Detail))
+	} else if result.MessageExpression != nil {
+		s.cost(p.Child("messageExpression"), "estimated messageExpression cost", result.MessageExpressionMaxCost)
+	}
+	switch {
+	case result.UsesOldSelf && at.unrelated != nil:
+		s.refuse(field.Invalid(p.Child("rule"), rule.Rule, fmt.Sprintf("oldSelf cannot be used on the uncorrelatable portion of the schema within %v", at.unrelated)))
+	case !result.UsesOldSelf && rule.OptionalOldSelf != nil:
+		s.refuse(field.Invalid(p.Child("optionalOldSelf"), *rule.OptionalOldSelf, "may not be set if oldSelf is not used in rule"))
+	}
+}
+
+// cost adds up what an expression costs, and refuses one that costs too much by itself.
+func (s *schemaChecker) cost(p *field.Path, what string, cost uint64) {
+	if cost > maxRuleCost && !s.unlimited {
+		s.refuse(field.Forbidden(p, tooExpensive(what, cost, maxRuleCost)))
+	}
+	if s.total += cost; s.total < cost {
+		s.total = math.MaxUint64
+	}
+	if cost < maxRulesCost/100 {
+		return
+	}
+	s.expensive = append(s.expensive, ruleCost{p, cost})
+	slices.SortStableFunc(s.expensive, func(a, b ruleCost) int { return cmp.Compare(b.cost, a.cost) })
+	s.expensive = s.expensive[:min(len(s.expensive), namedExpensive)]
+}
+
+// limit refuses rules that together cost too much.
+func (s *schemaChecker) limit(p *field.Path) {
+	if s.total <= maxRulesCost {
+		return
+	}
+	for _, rule := range s.expensive {
+		s.Forbid(rule.path, "", true, "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema")
+	}
+	s.Forbid(p, "", true, tooExpensive("x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema", s.total, maxRulesCost))
+}
+
+func tooExpensive(what string, cost, limit uint64) string {
+	times := float64(cost) / float64(limit)
+	factor := fmt.Sprintf("%.1fx", times)
+	switch {
+	case times > 100: // a rule with loops in loops and no limits: the number says nothing
+		factor = "more than 100x"
+	case times < 1.5: // not "1.0x"
+		factor = fmt.Sprintf("%fx", times)
+	}
+	return what + " exceeds budget by factor of " + factor +
+		" (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+}
+
+// product stops at the largest number.
+func product(a, b uint64) uint64 {
+	if a != 0 && math.MaxUint64/a < b {
+		return math.MaxUint64
+	}
+	return a * b
+}
+
+// A ruleScope is what CEL rules at one place in a schema need to know. Types are made once, at the outermost schema that has rules: all
+// within it find theirs in its.
+type ruleScope struct {
+	schema *apiextensions.JSONSchemaProps
+	parent *ruleScope // nil at the root
+	step   func(typedSchema) *typedSchema
+	ruled  bool    // this schema or one around it has rules
+	times  *uint64 // how many such values one object may have; nil for no limit
+	typed  *typedSchema
+	err    error
+}
+
+// within is the scope of a schema in that of this scope, whose types step finds. Nothing is in a scope of nil.
+func (sc *ruleScope) within(schema *apiextensions.JSONSchemaProps, step func(typedSchema) *typedSchema) *ruleScope {
+	if sc == nil || schema == nil {
+		return nil
+	}
+	inner := &ruleScope{schema: schema, parent: sc, step: step, ruled: sc.ruled || len(schema.XValidations) > 0}
+	if most := mostValues(sc.schema); sc.times != nil && most != nil {
+		inner.times = new(product(*sc.times, *most))
+	}
+	return inner
+}
+
+// mostValues is how many values of each kind one value of a schema may hold; nil for no limit.
+func mostValues(s *apiextensions.JSONSchemaProps) *uint64 {
+	limit := new(int64(1))
+	switch {
+	case s.Type == "object" && s.AdditionalProperties != nil:
+		limit = s.MaxProperties
+	case s.Type == "array":
+		limit = s.MaxItems
+	}
+	if limit == nil {
+		return nil
+	}
+	return new(uint64(max(*limit, 0)))
+}
+
+// types are nil outside of all rules.
+func (sc *ruleScope) types() (*typedSchema, error) {
+	if sc == nil || !sc.ruled {
+		return nil, nil
+	}
+	if sc.typed == nil && sc.err == nil {
+		sc.typed, sc.err = sc.find()
+	}
+	return sc.typed, sc.err
+}
+
+func (sc *ruleScope) find() (*typedSchema, error) {
+	outer, err := sc.parent.types()
+	if err != nil {
+		return nil, err
+	}
+	if outer != nil {
+		if typed := sc.step(*outer); typed != nil {
+			return typed, nil
+		}
+	}
+	structural, err := structuralschema.NewStructural(sc.schema)
+	if err != nil {
+		return nil, err
+	}
+	decl := celmodel.SchemaDeclType(structural, sc.parent == nil || sc.schema.XEmbeddedResource)
+	if decl == nil {
+		return nil, errors.New("unable to convert structural schema to CEL declarations")
+	}
+	return &typedSchema{structural, decl}, nil
+}
+
+// A typedSchema is a schema in structural form with its CEL type. Its methods go to a schema inside; nil where CEL sees none.
+type typedSchema struct {
+	schema *structuralschema.Structural
+	decl   *apiservercel.DeclType
+}
+
+func (t typedSchema) items() *typedSchema {
+	if t.schema.Items == nil {
+		return nil
+	}
+	return &typedSchema{t.schema.Items, t.decl.ElemType}
+}
+
+func (t typedSchema) values() *typedSchema {
+	if t.schema.AdditionalProperties == nil {
+		return nil
+	}
+	return &typedSchema{t.schema.AdditionalProperties.Structural, t.decl.ElemType}
+}
+
+func (t typedSchema) fieldNamed(name string) *typedSchema {
+	escaped, ok := apiservercel.Escape(name)
+	if !ok {
+		return nil
+	}
+	of, ok := t.decl.Fields[escaped]
+	if !ok {
+		return nil
+	}
+	return &typedSchema{new(t.schema.Properties[name]), of.Type}
+}
