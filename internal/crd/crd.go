@@ -43,7 +43,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"apilet/internal/kinds/validation"
+	"apilet/internal/crd/definitions"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -667,15 +667,15 @@ func validateDefinition(ctx context.Context, obj, old scheme.Object, sub string)
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if old == nil {
-		return validation.ValidateNewDefinition(ctx, now)
+		return definitions.ValidateCreate(ctx, now)
 	}
 	if err := internalDefinition(old, before); err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if sub == "status" {
-		return validation.ValidateDefinitionStatus(now, before)
+		return definitions.ValidateStatusUpdate(now, before)
 	}
-	return validation.ValidateChangedDefinition(ctx, now, before)
+	return definitions.ValidateUpdate(ctx, now, before)
 }
 
 func internalDefinition(obj scheme.Object, out *apiextensions.CustomResourceDefinition) error {
@@ -705,8 +705,8 @@ func schemaWarnings(crd *apiextensionsv1.CustomResourceDefinition) map[string]bo
 	if internalDefinition(crd, internal) != nil {
 		return nil // validation has said so
 	}
-	for root := range validation.RootSchemas(&internal.Spec) {
-		for s := range validation.AllSchemas(root) {
+	for root := range definitions.RootSchemas(&internal.Spec) {
+		for s := range definitions.AllSchemas(root) {
 			noteFormat(s, texts)
 			isSet := s.XListType != nil && *s.XListType == "set" && s.Items != nil && s.Items.Schema != nil
 			if isSet && (s.Items.Schema.Type == "object" || s.Items.Schema.Type == "array") {

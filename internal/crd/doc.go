@@ -7,7 +7,7 @@
 //
 // The rules come from k8s.io/apiextensions-apiserver: names and their conditions from pkg/controller/status, the end of a definition from
 // pkg/controller/finalizer, an object's walk from pkg/registry/customresource. Pruning, defaulting and CEL are its packages themselves
-// (pkg/apiserver/schema). A definition is validated by kinds/validation; its objects are written by registry.Writer, which asks the row's
+// (pkg/apiserver/schema). A definition is validated by package definitions; its objects are written by registry.Writer, which asks the row's
 // scheme.CustomStrategy, made in custom.go, where a custom resource goes its own way.
 //
 // Invariants: what is served follows from what is stored, so Sync may be called at any time and once too often; no definition takes names

@@ -19,17 +19,17 @@ func (c apiServiceChecker) apiService(o *apiregistrationv1.APIService) {
 	c.named(field.NewPath("metadata"), "generateName", o.GenerateName, o)
 	c.named(field.NewPath("metadata"), "name", o.Name, o)
 	if o.Spec.Group == "" && o.Spec.Version != "v1" {
-		c.required(p, "group", "only v1 may have an empty group and it better be legacy kube")
+		c.Required(p, "group", "only v1 may have an empty group and it better be legacy kube")
 	}
-	c.maybe(p, "group", o.Spec.Group, utilvalidation.IsDNS1123Subdomain)
-	c.words(p, "version", o.Spec.Version, utilvalidation.IsDNS1035Label)
+	c.Maybe(p, "group", o.Spec.Group, utilvalidation.IsDNS1123Subdomain)
+	c.Words(p, "version", o.Spec.Version, utilvalidation.IsDNS1035Label)
 	c.priority(p, "groupPriorityMinimum", o.Spec.GroupPriorityMinimum, 20000)
 	c.priority(p, "versionPriority", o.Spec.VersionPriority, 1000)
 	if o.Spec.Service == nil {
 		c.local(p, &o.Spec)
 		return
 	}
-	c.filled(p.Child("service"), "namespace", o.Spec.Service.Namespace, "name", o.Spec.Service.Name)
+	c.Filled(p.Child("service"), "namespace", o.Spec.Service.Namespace, "name", o.Spec.Service.Name)
 	if port := *o.Spec.Service.Port; port < 1 || port > 65535 {
 		c.Invalid(p, "service.port", port, "port is not valid: "+utilvalidation.InclusiveRangeError(1, 65535))
 	}
@@ -64,6 +64,6 @@ func (c apiServiceChecker) local(p *field.Path, spec *apiregistrationv1.APIServi
 
 func (c apiServiceChecker) status(status *apiregistrationv1.APIServiceStatus) {
 	for i, condition := range status.Conditions {
-		c.oneOf(field.NewPath("status", "conditions").Index(i), "status", string(condition.Status), []string{"True", "False", "Unknown"})
+		c.OneOf(field.NewPath("status", "conditions").Index(i), "status", string(condition.Status), []string{"True", "False", "Unknown"})
 	}
 }

@@ -85,7 +85,7 @@ func (k networkChecker) service(svc, old *corev1.Service) {
 	k.labels(p, "selector", spec.Selector)
 	k.sessionAffinity(p, spec)
 	k.externalIPs(p, svc, old)
-	k.known(p, "type", string(spec.Type), serviceTypes)
+	k.Known(p, "type", string(spec.Type), serviceTypes)
 	k.portsAreUnique(p.Child("ports"), spec)
 	k.sourceRanges(p, svc, old)
 	k.Forbid(p, "allocateLoadBalancerNodePorts", spec.AllocateLoadBalancerNodePorts != nil && spec.Type != corev1.ServiceTypeLoadBalancer, "may only be used when `type` is 'LoadBalancer'")
@@ -105,7 +105,7 @@ func (k networkChecker) serviceType(p *field.Path, svc *corev1.Service) {
 		k.Forbid(p, "clusterIPs", len(spec.ClusterIPs) > 0, why)
 		k.Forbid(p, "ipFamilies", len(spec.IPFamilies) > 0, why)
 		k.Forbid(p, "ipFamilyPolicy", spec.IPFamilyPolicy != nil, why)
-		k.name(p, "externalName", strings.TrimSuffix(spec.ExternalName, "."), isSubdomain)
+		k.Name(p, "externalName", strings.TrimSuffix(spec.ExternalName, "."), isSubdomain)
 	}
 }
 
@@ -113,17 +113,17 @@ func (k networkChecker) servicePort(p *field.Path, port *corev1.ServicePort, nam
 	if port.Name == "" {
 		k.Need(p, "name", !needsName, "")
 	} else {
-		k.words(p, "name", port.Name, isLabel)
+		k.Words(p, "name", port.Name, isLabel)
 		k.unique(p, "name", names, port.Name)
 	}
 	k.port(p, "port", port.Port)
-	k.known(p, "protocol", string(port.Protocol), protocols)
+	k.Known(p, "protocol", string(port.Protocol), protocols)
 	k.portRef(p, "targetPort", port.TargetPort)
 	k.maybeRef(p, "appProtocol", port.AppProtocol, isQualifiedName)
 }
 
 func (k networkChecker) sessionAffinity(p *field.Path, spec *corev1.ServiceSpec) {
-	k.known(p, "sessionAffinity", string(spec.SessionAffinity), affinities)
+	k.Known(p, "sessionAffinity", string(spec.SessionAffinity), affinities)
 	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		if timeout := *spec.SessionAffinityConfig.ClientIP.TimeoutSeconds; timeout < 1 || timeout > 86400 {
 			k.Invalid(p, "sessionAffinityConfig.clientIP.timeoutSeconds", timeout, "must be greater than 0 and less than 86400")
@@ -140,13 +140,13 @@ func (k networkChecker) clusterIPs(p *field.Path, svc, old *corev1.Service) {
 	case spec.ClusterIP == "" && len(ips) > 0:
 		k.Invalid(p, "clusterIPs", ips, "must be empty when `clusterIP` is not specified")
 	case spec.ClusterIP != "" && len(ips) == 0:
-		k.required(p, "clusterIPs", "")
+		k.Required(p, "clusterIPs", "")
 	case spec.ClusterIP != "" && ips[0] != spec.ClusterIP:
 		k.Invalid(p, "clusterIPs", ips, "first value must match `clusterIP`")
 	}
 	seen := set{}
 	for i, family := range spec.IPFamilies {
-		k.oneOf(p.Child("ipFamilies").Index(i), "", string(family), ipFamilies)
+		k.OneOf(p.Child("ipFamilies").Index(i), "", string(family), ipFamilies)
 		k.unique(p.Child("ipFamilies").Index(i), "", seen, string(family))
 	}
 	oneOfRef(k.Checker, p, "ipFamilyPolicy", spec.IPFamilyPolicy, ipFamilyPolicies)
@@ -281,14 +281,14 @@ func (k networkChecker) portsAreUnique(p *field.Path, spec *corev1.ServiceSpec) 
 	for i, port := range spec.Ports {
 		at := key{port.Protocol, port.NodePort}
 		if port.NodePort != 0 && nodePorts[at] {
-			k.add(field.Duplicate(p.Index(i).Child("nodePort"), port.NodePort))
+			k.Add(field.Duplicate(p.Index(i).Child("nodePort"), port.NodePort))
 		}
 		nodePorts[at] = true
 	}
 	for i, port := range spec.Ports {
 		at := key{port.Protocol, port.Port}
 		if ports[at] {
-			k.add(field.Duplicate(p.Index(i), goForm(corev1.ServicePort{Protocol: port.Protocol, Port: port.Port})))
+			k.Add(field.Duplicate(p.Index(i), goForm(corev1.ServicePort{Protocol: port.Protocol, Port: port.Port})))
 		}
 		ports[at] = true
 	}
@@ -330,7 +330,7 @@ func (k networkChecker) balancerClass(p *field.Path, spec *corev1.ServiceSpec) {
 func (k networkChecker) traffic(p *field.Path, svc *corev1.Service) {
 	spec := &svc.Spec
 	if defaults.IsExternallyReachable(svc) {
-		k.known(p, "externalTrafficPolicy", string(spec.ExternalTrafficPolicy), trafficPolicies)
+		k.Known(p, "externalTrafficPolicy", string(spec.ExternalTrafficPolicy), trafficPolicies)
 	} else if spec.ExternalTrafficPolicy != "" {
 		k.Invalid(p, "externalTrafficPolicy", spec.ExternalTrafficPolicy, "may only be set for externally-accessible services")
 	}
@@ -372,7 +372,7 @@ func (k networkChecker) ingressStatus(status *networkingv1.IngressLoadBalancerSt
 }
 
 func (k networkChecker) hostname(p *field.Path, name string) {
-	k.maybe(p, "hostname", name, isSubdomain)
+	k.Maybe(p, "hostname", name, isSubdomain)
 	if isAddress(name) {
 		k.Invalid(p, "hostname", name, "must be a DNS name, not an IP address")
 	}
@@ -396,9 +396,9 @@ func (k networkChecker) endpoints(endpoints *corev1.Endpoints) {
 		for j, port := range subset.Ports {
 			pp := p.Child("ports").Index(j)
 			k.Need(pp, "name", len(subset.Ports) == 1 || port.Name != "", "")
-			k.maybe(pp, "name", port.Name, isLabel)
+			k.Maybe(pp, "name", port.Name, isLabel)
 			k.port(pp, "port", port.Port)
-			k.known(pp, "protocol", string(port.Protocol), protocols)
+			k.Known(pp, "protocol", string(port.Protocol), protocols)
 			k.maybeRef(pp, "appProtocol", port.AppProtocol, isQualifiedName)
 		}
 	}
@@ -406,53 +406,53 @@ func (k networkChecker) endpoints(endpoints *corev1.Endpoints) {
 
 func (k networkChecker) endpointAddress(p *field.Path, address *corev1.EndpointAddress) {
 	k.ip(p, "ip", address.IP, nil)
-	k.maybe(p, "hostname", address.Hostname, isLabel)
+	k.Maybe(p, "hostname", address.Hostname, isLabel)
 	k.maybeRef(p, "nodeName", address.NodeName, isSubdomain)
 	k.endpointIP(p, "ip", address.IP)
 }
 
 func (k networkChecker) endpointSlice(slice, old *discoveryv1.EndpointSlice) {
-	k.known(field.NewPath("addressType"), "", string(slice.AddressType), addressTypes)
+	k.Known(field.NewPath("addressType"), "", string(slice.AddressType), addressTypes)
 	k.slicePorts(field.NewPath("ports"), slice.Ports)
 	if old == nil || !equality.Semantic.DeepEqual(slice.Endpoints, old.Endpoints) {
 		k.sliceEndpoints(field.NewPath("endpoints"), slice)
 	}
 	if old != nil {
-		k.same(field.NewPath("addressType"), "", slice.AddressType, old.AddressType)
+		k.Same(field.NewPath("addressType"), "", slice.AddressType, old.AddressType)
 	}
 }
 
 func (k networkChecker) slicePorts(p *field.Path, ports []discoveryv1.EndpointPort) {
 	if len(ports) > 20000 {
-		k.add(field.TooMany(p, len(ports), 20000))
+		k.Add(field.TooMany(p, len(ports), 20000))
 		return
 	}
 	names := set{}
 	for i, port := range ports {
-		k.maybe(p.Index(i), "name", *port.Name, isLabel)
+		k.Maybe(p.Index(i), "name", *port.Name, isLabel)
 		k.unique(p.Index(i), "name", names, *port.Name)
-		k.oneOf(p.Index(i), "protocol", string(*port.Protocol), protocols)
+		k.OneOf(p.Index(i), "protocol", string(*port.Protocol), protocols)
 		k.maybeRef(p.Index(i), "appProtocol", port.AppProtocol, isQualifiedName)
 	}
 }
 
 func (k networkChecker) sliceEndpoints(p *field.Path, slice *discoveryv1.EndpointSlice) {
 	if len(slice.Endpoints) > 1000 {
-		k.add(field.TooMany(p, len(slice.Endpoints), 1000))
+		k.Add(field.TooMany(p, len(slice.Endpoints), 1000))
 		return
 	}
 	for i, endpoint := range slice.Endpoints {
 		ep := p.Index(i)
 		k.Need(ep, "addresses", len(endpoint.Addresses) > 0, "must contain at least 1 address")
 		if len(endpoint.Addresses) > 100 {
-			k.add(field.TooMany(ep.Child("addresses"), len(endpoint.Addresses), 100))
+			k.Add(field.TooMany(ep.Child("addresses"), len(endpoint.Addresses), 100))
 		}
 		for j, address := range endpoint.Addresses {
 			k.sliceAddress(ep.Child("addresses"), j, address, slice.AddressType)
 		}
 		k.maybeRef(ep, "nodeName", endpoint.NodeName, isSubdomain)
 		if len(endpoint.DeprecatedTopology) > 16 {
-			k.add(field.TooMany(ep.Child("deprecatedTopology"), len(endpoint.DeprecatedTopology), 16))
+			k.Add(field.TooMany(ep.Child("deprecatedTopology"), len(endpoint.DeprecatedTopology), 16))
 		}
 		k.labels(ep, "deprecatedTopology", endpoint.DeprecatedTopology)
 		k.maybeRef(ep, "hostname", endpoint.Hostname, isLabel)
@@ -466,12 +466,12 @@ func (k networkChecker) sliceAddress(p *field.Path, i int, address string, kind 
 	before := len(k.Errs)
 	switch kind {
 	case discoveryv1.AddressTypeFQDN:
-		k.add(validation.IsFullyQualifiedDomainName(p.Index(i), address)...)
+		k.Add(validation.IsFullyQualifiedDomainName(p.Index(i), address)...)
 		return
 	case discoveryv1.AddressTypeIPv4:
 		k.ip(p.Index(i), "", address, nil)
 	case discoveryv1.AddressTypeIPv6:
-		k.add(validation.IsValidIP(p.Index(i), address)...)
+		k.Add(validation.IsValidIP(p.Index(i), address)...)
 	default:
 		return
 	}
@@ -487,20 +487,20 @@ func (k networkChecker) sliceAddress(p *field.Path, i int, address string, kind 
 func (k networkChecker) hints(p *field.Path, hints *discoveryv1.EndpointHints) {
 	zones, nodes := set{}, set{}
 	if len(hints.ForZones) > 8 {
-		k.add(field.TooMany(p.Child("forZones"), len(hints.ForZones), 8))
+		k.Add(field.TooMany(p.Child("forZones"), len(hints.ForZones), 8))
 		return
 	}
 	for i, zone := range hints.ForZones {
 		k.unique(p.Child("forZones").Index(i), "name", zones, zone.Name)
-		k.words(p.Child("forZones").Index(i), "name", zone.Name, validation.IsValidLabelValue)
+		k.Words(p.Child("forZones").Index(i), "name", zone.Name, validation.IsValidLabelValue)
 	}
 	if len(hints.ForNodes) > 8 {
-		k.add(field.TooMany(p.Child("forNodes"), len(hints.ForNodes), 8))
+		k.Add(field.TooMany(p.Child("forNodes"), len(hints.ForNodes), 8))
 		return
 	}
 	for i, node := range hints.ForNodes {
 		k.unique(p.Child("forNodes").Index(i), "name", nodes, node.Name)
-		k.words(p.Child("forNodes").Index(i), "name", node.Name, isSubdomain)
+		k.Words(p.Child("forNodes").Index(i), "name", node.Name, isSubdomain)
 	}
 }
 
@@ -519,9 +519,9 @@ func (k networkChecker) ingress(ingress *networkingv1.Ingress, created bool) {
 	}
 	for i, tls := range spec.TLS {
 		for j, host := range tls.Hosts {
-			k.words(p.Child("tls").Index(i).Child("hosts").Index(j), "", host, isHost)
+			k.Words(p.Child("tls").Index(i).Child("hosts").Index(j), "", host, isHost)
 		}
-		k.maybe(p.Child("tls").Index(i), "secretName", tls.SecretName, isSubdomain)
+		k.Maybe(p.Child("tls").Index(i), "secretName", tls.SecretName, isSubdomain)
 	}
 	k.maybeRef(p, "ingressClassName", spec.IngressClassName, isSubdomain)
 	if class, ok := ingress.Annotations[ingressClassKey]; created && ok && spec.IngressClassName != nil && *spec.IngressClassName != class {
@@ -540,7 +540,7 @@ func (k networkChecker) ingressRule(p *field.Path, rule *networkingv1.IngressRul
 	if isAddress(rule.Host) {
 		k.Invalid(p, "host", rule.Host, "must be a DNS name, not an IP address")
 	}
-	k.maybe(p, "host", rule.Host, isHost)
+	k.Maybe(p, "host", rule.Host, isHost)
 	if rule.HTTP == nil {
 		return
 	}
@@ -552,7 +552,7 @@ func (k networkChecker) ingressRule(p *field.Path, rule *networkingv1.IngressRul
 
 func (k networkChecker) ingressPath(p *field.Path, path *networkingv1.HTTPIngressPath) {
 	if path.PathType == nil {
-		k.required(p, "pathType", "pathType must be specified")
+		k.Required(p, "pathType", "pathType must be specified")
 		return
 	}
 	relative := !strings.HasPrefix(path.Path, "/")
@@ -587,21 +587,21 @@ func (k networkChecker) backend(p *field.Path, backend *networkingv1.IngressBack
 		k.Invalid(p, "", "", "cannot set both resource and service backends")
 	case backend.Resource != nil:
 		k.maybeRef(p, "resource.apiGroup", backend.Resource.APIGroup, isSubdomain)
-		k.name(p, "resource.kind", backend.Resource.Kind, isPathSegment)
-		k.name(p, "resource.name", backend.Resource.Name, isPathSegment)
+		k.Name(p, "resource.kind", backend.Resource.Kind, isPathSegment)
+		k.Name(p, "resource.name", backend.Resource.Name, isPathSegment)
 	case backend.Service == nil:
 		k.Invalid(p, "", "", "resource or service backend is required")
 	default:
-		k.name(p, "service.name", backend.Service.Name, isLabel)
+		k.Name(p, "service.name", backend.Service.Name, isLabel)
 		switch port := backend.Service.Port; {
 		case port.Name != "" && port.Number != 0:
 			k.Invalid(p, "", "", "cannot set both port name & port number")
 		case port.Name != "":
-			k.words(p, "service.port.name", port.Name, isPortName)
+			k.Words(p, "service.port.name", port.Name, isPortName)
 		case port.Number != 0:
 			k.port(p, "service.port.number", port.Number)
 		default:
-			k.required(p, "", "port name or number is required")
+			k.Required(p, "", "port name or number is required")
 		}
 	}
 }
@@ -609,21 +609,21 @@ func (k networkChecker) backend(p *field.Path, backend *networkingv1.IngressBack
 func (k networkChecker) ingressClass(class, old *networkingv1.IngressClass) {
 	p, spec := field.NewPath("spec"), &class.Spec
 	if old != nil {
-		k.same(p, "controller", spec.Controller, old.Spec.Controller)
+		k.Same(p, "controller", spec.Controller, old.Spec.Controller)
 	}
 	if len(spec.Controller) > 250 {
-		k.add(field.TooLong(p.Child("controller"), "", 250))
+		k.Add(field.TooLong(p.Child("controller"), "", 250))
 	}
-	k.add(validation.IsDomainPrefixedPath(p.Child("controller"), spec.Controller)...)
+	k.Add(validation.IsDomainPrefixedPath(p.Child("controller"), spec.Controller)...)
 	parameters := spec.Parameters
 	if parameters == nil {
 		return
 	}
 	p = p.Child("parameters")
 	k.maybeRef(p, "apiGroup", parameters.APIGroup, isSubdomain)
-	k.name(p, "kind", parameters.Kind, isPathSegment)
-	k.name(p, "name", parameters.Name, isPathSegment)
-	k.oneOf(p, "scope", *parameters.Scope, parameterScopes)
+	k.Name(p, "kind", parameters.Kind, isPathSegment)
+	k.Name(p, "name", parameters.Name, isPathSegment)
+	k.OneOf(p, "scope", *parameters.Scope, parameterScopes)
 	switch *parameters.Scope {
 	case networkingv1.IngressClassParametersReferenceScopeNamespace:
 		k.Need(p, "namespace", parameters.Namespace != nil, "`parameters.scope` is set to 'Namespace'")
@@ -661,7 +661,7 @@ func (k networkChecker) networkPolicy(policy, old *networkingv1.NetworkPolicy) {
 		return
 	}
 	for i, kind := range spec.PolicyTypes {
-		k.oneOf(p.Child("policyTypes").Index(i), "", string(kind), policyTypes)
+		k.OneOf(p.Child("policyTypes").Index(i), "", string(kind), policyTypes)
 	}
 }
 
@@ -694,7 +694,7 @@ func (k networkChecker) policyPorts(p *field.Path, ports []networkingv1.NetworkP
 			if end != nil {
 				k.Invalid(pp, "endPort", *end, "may not be specified when `port` is non-numeric")
 			}
-			k.words(pp, "port", port.Port.StrVal, isPortName)
+			k.Words(pp, "port", port.Port.StrVal, isPortName)
 		}
 	}
 }
@@ -715,7 +715,7 @@ func (k networkChecker) policyPeers(p *field.Path, peers []networkingv1.NetworkP
 
 func (k networkChecker) ipBlock(p *field.Path, block *networkingv1.IPBlock, existing set) {
 	if block.CIDR == "" {
-		k.required(p, "cidr", "")
+		k.Required(p, "cidr", "")
 		return
 	}
 	k.cidr(p, "cidr", block.CIDR, existing)
@@ -739,14 +739,14 @@ func (c networkChecker) address(address, old *networkingv1.IPAddress) {
 	p, ref := field.NewPath("spec", "parentRef"), address.Spec.ParentRef
 	switch {
 	case old != nil:
-		c.same(p, "", ref, old.Spec.ParentRef)
+		c.Same(p, "", ref, old.Spec.ParentRef)
 	case ref == nil:
-		c.required(p, "", "")
+		c.Required(p, "", "")
 	default:
-		c.maybe(p, "group", ref.Group, isSubdomain)
-		c.name(p, "resource", ref.Resource, isPathSegment)
-		c.name(p, "name", ref.Name, isPathSegment)
-		c.maybe(p, "namespace", ref.Namespace, isPathSegment)
+		c.Maybe(p, "group", ref.Group, isSubdomain)
+		c.Name(p, "resource", ref.Resource, isPathSegment)
+		c.Name(p, "name", ref.Name, isPathSegment)
+		c.Maybe(p, "namespace", ref.Namespace, isPathSegment)
 	}
 }
 
@@ -777,7 +777,7 @@ func (c networkChecker) ranges(p *field.Path, spec *networkingv1.ServiceCIDRSpec
 	cidrs := spec.CIDRs
 	switch {
 	case len(cidrs) == 0:
-		c.required(p, "", "at least one CIDR required")
+		c.Required(p, "", "at least one CIDR required")
 		return
 	case len(cidrs) > 2:
 		c.Invalid(p, "", spec, "may only hold up to 2 values")

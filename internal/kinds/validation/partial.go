@@ -57,9 +57,9 @@ func (c partChecker) debuggers(now, old []corev1.EphemeralContainer) {
 		at, found := places[old[i].Name]
 		switch {
 		case !found:
-			c.add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", old[i].Name)))
+			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", old[i].Name)))
 		case !equality.Semantic.DeepEqual(old[i], now[at]):
-			c.add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n", old[i].Name)))
+			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n", old[i].Name)))
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (c partChecker) conditions(conditions []certificatesv1.CertificateSigningRe
 		case certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
 			allowed = []string{string(corev1.ConditionTrue)}
 		}
-		c.known(p.Index(i), "status", string(condition.Status), allowed)
+		c.Known(p.Index(i), "status", string(condition.Status), allowed)
 		both := condition.Type == certificatesv1.CertificateApproved && seen[string(certificatesv1.CertificateDenied)] ||
 			condition.Type == certificatesv1.CertificateDenied && seen[string(certificatesv1.CertificateApproved)]
 		if both {

@@ -69,7 +69,7 @@ func (c placementChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTe
 	c.selector(p, "labelSelector", term.LabelSelector)
 	c.selector(p, "namespaceSelector", term.NamespaceSelector)
 	for _, namespace := range term.Namespaces {
-		c.words(p, "namespace", namespace, isLabel)
+		c.Words(p, "namespace", namespace, isLabel)
 	}
 	c.labelKeys(p, term.MatchLabelKeys, term.MismatchLabelKeys, term.LabelSelector)
 	c.Need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
@@ -136,9 +136,9 @@ func (c placementChecker) spreadConstraints(p *field.Path, constraints []corev1.
 func (c placementChecker) spreadConstraint(p *field.Path, constraint *corev1.TopologySpreadConstraint, repeated bool) {
 	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
 	c.Need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
-	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
+	c.OneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
 	if repeated {
-		c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
+		c.Add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
 	}
 	if domains := constraint.MinDomains; domains != nil {
 		c.positive(p, "minDomains", int64(*domains))
@@ -155,7 +155,7 @@ func (c placementChecker) spreadConstraint(p *field.Path, constraint *corev1.Top
 func (c placementChecker) tolerations(p *field.Path, list []corev1.Toleration) {
 	for i, toleration := range list {
 		tp := p.Index(i)
-		c.maybe(tp, "key", toleration.Key, isQualifiedName)
+		c.Maybe(tp, "key", toleration.Key, isQualifiedName)
 		if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
 			c.Invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
 		}
@@ -177,7 +177,7 @@ func (c placementChecker) tolerations(p *field.Path, list []corev1.Toleration) {
 			c.Unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
 		}
 		if toleration.Effect != "" {
-			c.oneOf(tp, "effect", string(toleration.Effect), taintEffects)
+			c.OneOf(tp, "effect", string(toleration.Effect), taintEffects)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func (c placementChecker) nodeSelectorTerm(p *field.Path, term *corev1.NodeSelec
 		}
 		c.labelName(rp, "key", requirement.Key)
 		for j := 0; j < values && required; j++ {
-			c.words(rp.Child("values").Index(j), "", requirement.Values[j], validation.IsValidLabelValue)
+			c.Words(rp.Child("values").Index(j), "", requirement.Values[j], validation.IsValidLabelValue)
 		}
 	}
 	for i, requirement := range term.MatchFields {
@@ -229,7 +229,7 @@ func (c placementChecker) nodeSelectorTerm(p *field.Path, term *corev1.NodeSelec
 			continue
 		}
 		for j, value := range requirement.Values {
-			c.words(rp.Child("values").Index(j), "", value, isSubdomain)
+			c.Words(rp.Child("values").Index(j), "", value, isSubdomain)
 		}
 	}
 }
@@ -246,11 +246,11 @@ func (c placementChecker) taints(p *field.Path, taints []corev1.Taint) {
 		if messages := validation.IsValidLabelValue(taint.Value); len(messages) > 0 {
 			c.Invalid(p.Index(i), "value", taint.Value, strings.Join(messages, ";"))
 		}
-		c.known(p.Index(i), "effect", string(taint.Effect), taintEffects)
+		c.Known(p.Index(i), "effect", string(taint.Effect), taintEffects)
 		if seen[key{taint.Key, taint.Effect}] {
 			duplicate := field.Duplicate(p.Index(i), goForm(taint))
 			duplicate.Detail = "taints must be unique by key and effect pair"
-			c.add(duplicate)
+			c.Add(duplicate)
 		}
 		seen[key{taint.Key, taint.Effect}] = true
 	}

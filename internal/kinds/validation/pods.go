@@ -71,7 +71,7 @@ type podChecker struct {
 func podTemplate(c *Checker, p *field.Path, template *corev1.PodTemplateSpec) {
 	c.labels(p, "labels", template.Labels)
 	if len(template.Annotations) > 0 {
-		c.add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
+		c.Add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
 		podAnnotations(c, p.Child("annotations"), template.Annotations, &template.Spec)
 	}
 	spec := p.Child("spec")
@@ -235,8 +235,8 @@ func podSpec(c *Checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.Objec
 	pc.ephemeralContainers(p.Child("ephemeralContainers"))
 	pc.podResources(p.Child("resources"))
 	pc.hostPortsMatch(p.Child("containers"))
-	c.known(p, "restartPolicy", string(spec.RestartPolicy), restartPolicies)
-	c.known(p, "dnsPolicy", string(spec.DNSPolicy), dnsPolicies)
+	c.Known(p, "restartPolicy", string(spec.RestartPolicy), restartPolicies)
+	c.Known(p, "dnsPolicy", string(spec.DNSPolicy), dnsPolicies)
 	c.labels(p, "nodeSelector", spec.NodeSelector)
 	if spec.SecurityContext != nil {
 		pc.podSecurity(p.Child("securityContext"), spec.SecurityContext)
@@ -268,9 +268,9 @@ func (c *podChecker) podVolumes(p *field.Path) {
 		volume, vp := &c.spec.Volumes[i], p.Index(i)
 		before := len(c.Errs)
 		vc.source(vp, volume)
-		c.name(vp, "name", volume.Name, isLabel)
+		c.Name(vp, "name", volume.Name, isLabel)
 		if names[volume.Name] {
-			c.add(field.Duplicate(vp.Child("name"), volume.Name))
+			c.Add(field.Duplicate(vp.Child("name"), volume.Name))
 		}
 		if len(c.Errs) == before {
 			names[volume.Name] = true
@@ -295,11 +295,11 @@ func (c *podChecker) ephemeralClaims() set {
 
 func (c *podChecker) gates(p *field.Path) {
 	for i, gate := range c.spec.ReadinessGates {
-		c.words(p.Child("readinessGates").Index(i), "conditionType", string(gate.ConditionType), isQualifiedName)
+		c.Words(p.Child("readinessGates").Index(i), "conditionType", string(gate.ConditionType), isQualifiedName)
 	}
 	seen := set{}
 	for i, gate := range c.spec.SchedulingGates {
-		c.words(p.Child("schedulingGates").Index(i), "", gate.Name, isQualifiedName)
+		c.Words(p.Child("schedulingGates").Index(i), "", gate.Name, isQualifiedName)
 		c.unique(p.Child("schedulingGates").Index(i), "", seen, gate.Name)
 	}
 }
@@ -311,32 +311,32 @@ func (c *podChecker) podNames(p *field.Path) {
 		c.Forbid(p, "hostnameOverride", spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN, "may not be specified when setHostnameAsFQDN is true")
 		c.Forbid(p, "hostnameOverride", spec.HostNetwork, "may not be specified when hostNetwork is true")
 		if len(*name) > 64 {
-			c.add(field.TooLong(p.Child("hostnameOverride"), "", 64))
+			c.Add(field.TooLong(p.Child("hostnameOverride"), "", 64))
 		}
-		c.words(p, "hostnameOverride", *name, isSubdomain)
+		c.Words(p, "hostnameOverride", *name, isSubdomain)
 	}
-	c.maybe(p, "serviceAccountName", spec.ServiceAccountName, isSubdomain)
-	c.maybe(p, "nodeName", spec.NodeName, isSubdomain)
+	c.Maybe(p, "serviceAccountName", spec.ServiceAccountName, isSubdomain)
+	c.Maybe(p, "nodeName", spec.NodeName, isSubdomain)
 	if spec.ActiveDeadlineSeconds != nil {
 		c.within(p, "activeDeadlineSeconds", *spec.ActiveDeadlineSeconds, 1, math.MaxInt32)
 	}
-	c.maybe(p, "hostname", spec.Hostname, isLabel)
-	c.maybe(p, "subdomain", spec.Subdomain, isLabel)
+	c.Maybe(p, "hostname", spec.Hostname, isLabel)
+	c.Maybe(p, "subdomain", spec.Subdomain, isLabel)
 	placementChecker{c.Checker}.tolerations(p.Child("tolerations"), spec.Tolerations)
 	for i, alias := range spec.HostAliases {
 		c.ip(p.Child("hostAliases").Index(i), "ip", alias.IP, nil)
 		for j, name := range alias.Hostnames {
-			c.words(p.Child("hostAliases").Index(i).Child("hostnames").Index(j), "", name, isSubdomain)
+			c.Words(p.Child("hostAliases").Index(i).Child("hostnames").Index(j), "", name, isSubdomain)
 		}
 	}
 }
 
 func (c *podChecker) podLimits(p *field.Path) {
 	spec := c.spec
-	c.maybe(p, "priorityClassName", spec.PriorityClassName, isSubdomain)
+	c.Maybe(p, "priorityClassName", spec.PriorityClassName, isSubdomain)
 	c.maybeRef(p, "runtimeClassName", spec.RuntimeClassName, isSubdomain)
 	if spec.PreemptionPolicy != nil {
-		c.known(p, "preemptionPolicy", string(*spec.PreemptionPolicy), preemptionPolicies)
+		c.Known(p, "preemptionPolicy", string(*spec.PreemptionPolicy), preemptionPolicies)
 	}
 	overheadOfPod(c.Checker, p.Child("overhead"), spec.Overhead)
 }
@@ -353,7 +353,7 @@ func overheadOfPod(c *Checker, p *field.Path, overhead corev1.ResourceList) {
 
 func (c *podChecker) containers(p *field.Path) {
 	if len(c.spec.Containers) == 0 {
-		c.required(p, "", "")
+		c.Required(p, "", "")
 		return
 	}
 	names, hostPorts := set{}, set{}
@@ -419,7 +419,7 @@ func (c *podChecker) ephemeralContainers(p *field.Path) {
 		imageIsTrimmed(c.Checker, cp, container.Image)
 		c.unique(cp, "name", all, ephemeral.Name)
 		if target := ephemeral.TargetContainerName; target != "" && !others[target] {
-			c.add(field.NotFound(cp.Child("targetContainerName"), target))
+			c.Add(field.NotFound(cp.Child("targetContainerName"), target))
 		}
 		for _, name := range ephemeralForbidden {
 			c.Forbid(cp, strings.ToLower(name[:1])+name[1:], !reflect.ValueOf(container).Elem().FieldByName(name).IsZero(), never)
@@ -433,9 +433,9 @@ func (c *podChecker) ephemeralContainers(p *field.Path) {
 
 // container is what the three kinds of containers share.
 func (c *podChecker) container(p *field.Path, container *corev1.Container) {
-	c.name(p, "name", container.Name, isLabel)
+	c.Name(p, "name", container.Name, isLabel)
 	c.Need(p, "image", container.Image != "", "")
-	c.known(p, "terminationMessagePolicy", string(container.TerminationMessagePolicy), messagePolicies)
+	c.Known(p, "terminationMessagePolicy", string(container.TerminationMessagePolicy), messagePolicies)
 	if len(container.Ports) > 0 {
 		ports, names := p.Child("ports"), set{}
 		for i := range container.Ports {
@@ -450,7 +450,7 @@ func (c *podChecker) container(p *field.Path, container *corev1.Container) {
 	}
 	c.mounts(p, container)
 	c.devices(p.Child("volumeDevices"), container)
-	c.known(p, "imagePullPolicy", string(container.ImagePullPolicy), pullPolicies)
+	c.Known(p, "imagePullPolicy", string(container.ImagePullPolicy), pullPolicies)
 	c.resources(p.Child("resources"), &container.Resources, (*Checker).containerResource)
 	c.resizePolicy(p.Child("resizePolicy"), container.ResizePolicy)
 	if container.SecurityContext != nil {
@@ -461,20 +461,20 @@ func (c *podChecker) container(p *field.Path, container *corev1.Container) {
 func (c *podChecker) containerPort(p *field.Path, port *corev1.ContainerPort, names set) {
 	if port.Name != "" {
 		if messages := isPortName(port.Name); len(messages) > 0 {
-			c.words(p, "name", port.Name, isPortName)
+			c.Words(p, "name", port.Name, isPortName)
 		} else {
 			c.unique(p, "name", names, port.Name)
 		}
 	}
 	if port.ContainerPort == 0 {
-		c.required(p, "containerPort", "")
+		c.Required(p, "containerPort", "")
 	} else {
 		c.port(p, "containerPort", port.ContainerPort)
 	}
 	if port.HostPort != 0 {
 		c.port(p, "hostPort", port.HostPort)
 	}
-	c.known(p, "protocol", string(port.Protocol), protocols)
+	c.Known(p, "protocol", string(port.Protocol), protocols)
 }
 
 func (c *podChecker) hostPortsAreUnique(p *field.Path, index int, seen set, container *corev1.Container) {
@@ -506,7 +506,7 @@ func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
 		return
 	}
 	p = p.Child("env").Index(i)
-	c.name(p, "name", env.Name, validation.IsRelaxedEnvVarName)
+	c.Name(p, "name", env.Name, validation.IsRelaxedEnvVarName)
 	if from == nil {
 		return
 	}
@@ -530,9 +530,9 @@ func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
 	}
 	if ref := from.FileKeyRef; ref != nil {
 		sources++
-		c.name(p.Child("fileKeyRef"), "key", ref.Key, validation.IsRelaxedEnvVarName)
-		c.name(p.Child("fileKeyRef"), "volumeName", ref.VolumeName, isLabel)
-		c.name(p.Child("fileKeyRef"), "path", ref.Path, noBacksteps)
+		c.Name(p.Child("fileKeyRef"), "key", ref.Key, validation.IsRelaxedEnvVarName)
+		c.Name(p.Child("fileKeyRef"), "volumeName", ref.VolumeName, isLabel)
+		c.Name(p.Child("fileKeyRef"), "path", ref.Path, noBacksteps)
 	}
 	switch {
 	case sources == 0:
@@ -545,17 +545,17 @@ func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
 }
 
 func (c *podChecker) keyRef(p *field.Path, name, key string) {
-	c.words(p, "name", name, isSubdomain)
-	c.name(p, "key", key, isConfigKey)
+	c.Words(p, "name", name, isSubdomain)
+	c.Name(p, "key", key, isConfigKey)
 }
 
 func (c *podChecker) environmentFrom(p *field.Path, i int, from *corev1.EnvFromSource) {
-	c.maybe(p.Index(i), "prefix", from.Prefix, validation.IsRelaxedEnvVarName)
+	c.Maybe(p.Index(i), "prefix", from.Prefix, validation.IsRelaxedEnvVarName)
 	if from.ConfigMapRef != nil {
-		c.name(p.Index(i).Child("configMapRef"), "name", from.ConfigMapRef.Name, isSubdomain)
+		c.Name(p.Index(i).Child("configMapRef"), "name", from.ConfigMapRef.Name, isSubdomain)
 	}
 	if from.SecretRef != nil {
-		c.name(p.Index(i).Child("secretRef"), "name", from.SecretRef.Name, isSubdomain)
+		c.Name(p.Index(i).Child("secretRef"), "name", from.SecretRef.Name, isSubdomain)
 	}
 	switch {
 	case from.ConfigMapRef == nil && from.SecretRef == nil:
@@ -586,7 +586,7 @@ func (c *podChecker) filesOfEnvironment(p *field.Path) {
 			name := from.FileKeyRef.VolumeName
 			named := cp.Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
 			if volume := volumes[name]; volume == nil {
-				c.add(field.NotFound(named, name))
+				c.Add(field.NotFound(named, name))
 			} else if volume.EmptyDir == nil {
 				c.Invalid(named, "", name, "referenced volume must be of type emptyDir")
 			}
@@ -638,7 +638,7 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 		mount, mp := &container.VolumeMounts[i], p.Index(i)
 		c.Need(mp, "name", mount.Name != "", "")
 		if c.volumes[mount.Name] == nil {
-			c.add(field.NotFound(mp.Child("name"), mount.Name))
+			c.Add(field.NotFound(mp.Child("name"), mount.Name))
 		}
 		c.Need(mp, "mountPath", mount.MountPath != "", "")
 		if paths[mount.MountPath] {
@@ -652,13 +652,13 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 			c.Invalid(mp, "mountPath", mount.MountPath, "must not already exist as a path in volumeDevices")
 		}
 		if mount.SubPath != "" {
-			c.words(p, "subPath", mount.SubPath, isDescending)
+			c.Words(p, "subPath", mount.SubPath, isDescending)
 		}
 		if mount.SubPathExpr != "" {
 			if mount.SubPath != "" {
 				c.Invalid(mp, "subPathExpr", mount.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
 			}
-			c.words(p, "subPathExpr", mount.SubPathExpr, isDescending)
+			c.Words(p, "subPathExpr", mount.SubPathExpr, isDescending)
 		}
 		oneOfRef(c.Checker, p, "mountPropagation", mount.MountPropagation, mountPropagations)
 		if mode := mount.MountPropagation; mode != nil && *mode == corev1.MountPropagationBidirectional {
@@ -704,7 +704,7 @@ func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
 			c.Invalid(dp, "name", device.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
 		}
 		if volume == nil {
-			c.add(field.NotFound(dp.Child("name"), device.Name))
+			c.Add(field.NotFound(dp.Child("name"), device.Name))
 		}
 		c.Need(dp, "devicePath", device.DevicePath != "", "")
 		if paths[device.DevicePath] {
@@ -801,9 +801,9 @@ func (c *podChecker) handler(p *field.Path, h *corev1.ProbeHandler, sleep *corev
 func (c *podChecker) httpGet(p *field.Path, get *corev1.HTTPGetAction) {
 	c.Need(p, "path", get.Path != "", "")
 	c.portRef(p, "port", get.Port)
-	c.oneOf(p, "scheme", string(get.Scheme), httpSchemes)
+	c.OneOf(p, "scheme", string(get.Scheme), httpSchemes)
 	for _, header := range get.HTTPHeaders {
-		c.words(p, "httpHeaders", header.Name, validation.IsHTTPHeaderName)
+		c.Words(p, "httpHeaders", header.Name, validation.IsHTTPHeaderName)
 	}
 }
 
@@ -815,21 +815,21 @@ func (c *podChecker) containerRestart(p *field.Path, container *corev1.Container
 			return
 		}
 	} else {
-		c.oneOf(p, "restartPolicy", string(*container.RestartPolicy), containerRestarts)
+		c.OneOf(p, "restartPolicy", string(*container.RestartPolicy), containerRestarts)
 	}
 	if len(rules) > 20 {
-		c.add(field.TooMany(p.Child("restartPolicyRules"), len(rules), 20))
+		c.Add(field.TooMany(p.Child("restartPolicyRules"), len(rules), 20))
 	}
 	for i, rule := range rules {
 		rp := p.Child("restartPolicyRules").Index(i)
-		c.oneOf(rp, "action", string(rule.Action), restartRuleActions)
+		c.OneOf(rp, "action", string(rule.Action), restartRuleActions)
 		if rule.ExitCodes == nil {
-			c.required(rp, "exitCodes", "must be specified")
+			c.Required(rp, "exitCodes", "must be specified")
 			continue
 		}
-		c.oneOf(rp.Child("exitCodes"), "operator", string(rule.ExitCodes.Operator), setOperators)
+		c.OneOf(rp.Child("exitCodes"), "operator", string(rule.ExitCodes.Operator), setOperators)
 		if len(rule.ExitCodes.Values) > 255 {
-			c.add(field.TooMany(rp.Child("exitCodes", "values"), len(rule.ExitCodes.Values), 255))
+			c.Add(field.TooMany(rp.Child("exitCodes", "values"), len(rule.ExitCodes.Values), 255))
 		}
 	}
 }
@@ -838,8 +838,8 @@ func (c *podChecker) resizePolicy(p *field.Path, policies []corev1.ContainerResi
 	seen := set{}
 	for i, policy := range policies {
 		c.unique(p.Index(i), "", seen, string(policy.ResourceName))
-		c.known(p, "", string(policy.ResourceName), resizeResources)
-		c.known(p, "", string(policy.RestartPolicy), resizePolicies)
+		c.Known(p, "", string(policy.ResourceName), resizeResources)
+		c.Known(p, "", string(policy.RestartPolicy), resizePolicies)
 		if c.spec.RestartPolicy == corev1.RestartPolicyNever && policy.RestartPolicy != corev1.NotRequired {
 			c.Invalid(p, "", policy.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
 		}
@@ -873,7 +873,7 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 		case limited && request.Cmp(limit) > 0:
 			c.Invalid(p, "requests", request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String()))
 		case !limited && !mayOvercommit(string(resource)):
-			c.required(p, "limits", "Limit must be set for non overcommitable resources")
+			c.Required(p, "limits", "Limit must be set for non overcommitable resources")
 		}
 	}
 	c.Forbid(p, "", hugePages && !compute, "HugePages require cpu or memory")
@@ -909,19 +909,19 @@ func (c *podChecker) claimNames(p *field.Path, claims []corev1.ResourceClaim) {
 	p, seen := p.Child("claims"), set{}
 	for i, claim := range claims {
 		if claim.Name == "" {
-			c.required(p.Index(i), "", "")
+			c.Required(p.Index(i), "", "")
 			continue
 		}
 		key := claim.Name
 		if claim.Request != "" {
-			c.words(p.Index(i), "request", claim.Request, isLabel)
+			c.Words(p.Index(i), "request", claim.Request, isLabel)
 			key += "/" + claim.Request
 		}
 		c.unique(p.Index(i), "", seen, key)
 		if !c.claims[claim.Name] {
 			missing := field.NotFound(p.Index(i), claim.Name)
 			missing.Detail = c.noClaim
-			c.add(missing)
+			c.Add(missing)
 		}
 	}
 }
@@ -933,11 +933,11 @@ func (c *podChecker) resourceClaims(p *field.Path) {
 		cp := p.Index(i)
 		switch {
 		case claim.Name == "":
-			c.required(cp, "name", "")
+			c.Required(cp, "name", "")
 		case seen[claim.Name]:
 			c.unique(cp, "name", seen, claim.Name)
 		default:
-			c.words(cp, "name", claim.Name, isLabel)
+			c.Words(cp, "name", claim.Name, isLabel)
 			seen[claim.Name] = true
 		}
 		if claim.ResourceClaimName != nil && claim.ResourceClaimTemplateName != nil {
@@ -1030,7 +1030,7 @@ func (c *podChecker) sysctls(p *field.Path, sysctls []corev1.Sysctl) {
 	for i, sysctl := range sysctls {
 		switch {
 		case sysctl.Name == "":
-			c.required(p.Index(i), "name", "")
+			c.Required(p.Index(i), "name", "")
 		case len(sysctl.Name) > 253 || !sysctlName.MatchString(sysctl.Name):
 			c.Invalid(p.Index(i), "name", sysctl.Name, fmt.Sprintf("must have at most 253 characters and match regex %s", sysctlName))
 		default:
@@ -1050,7 +1050,7 @@ func (c *podChecker) containerSecurity(p *field.Path, security *corev1.SecurityC
 	c.userID(p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
 	c.userID(p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
 	if mount := security.ProcMount; mount != nil {
-		c.oneOf(p, "procMount", string(*mount), procMounts)
+		c.OneOf(p, "procMount", string(*mount), procMounts)
 		if *mount == corev1.UnmaskedProcMount && (c.spec.HostUsers == nil || *c.spec.HostUsers) {
 			c.Invalid(p, "procMount", *mount, "`hostUsers` must be false to use `Unmasked`")
 		}
@@ -1073,15 +1073,15 @@ func (c *podChecker) seccomp(p *field.Path, profile *corev1.SeccompProfile) {
 		return
 	}
 	if profile.Type == "" {
-		c.required(p, "type", "type is required when seccompProfile is set")
+		c.Required(p, "type", "type is required when seccompProfile is set")
 	} else {
-		c.oneOf(p, "type", string(profile.Type), profileTypes)
+		c.OneOf(p, "type", string(profile.Type), profileTypes)
 	}
 	switch local := profile.Type == corev1.SeccompProfileTypeLocalhost; {
 	case local && profile.LocalhostProfile == nil:
-		c.required(p, "localhostProfile", "must be set when seccomp type is Localhost")
+		c.Required(p, "localhostProfile", "must be set when seccomp type is Localhost")
 	case local:
-		c.words(p, "localhostProfile", *profile.LocalhostProfile, isDescending)
+		c.Words(p, "localhostProfile", *profile.LocalhostProfile, isDescending)
 	case profile.LocalhostProfile != nil:
 		c.Invalid(p, "localhostProfile", profile, "can only be set when seccomp type is Localhost")
 	}
@@ -1092,10 +1092,10 @@ func (c *podChecker) appArmor(p *field.Path, profile *corev1.AppArmorProfile) {
 		return
 	}
 	if profile.Type == "" {
-		c.required(p, "type", "type is required when appArmorProfile is set")
+		c.Required(p, "type", "type is required when appArmorProfile is set")
 		return
 	}
-	c.oneOf(p, "type", string(profile.Type), profileTypes)
+	c.OneOf(p, "type", string(profile.Type), profileTypes)
 	const must = "must be set when AppArmor type is Localhost"
 	switch local := profile.LocalhostProfile; {
 	case profile.Type != corev1.AppArmorProfileTypeLocalhost:
@@ -1103,11 +1103,11 @@ func (c *podChecker) appArmor(p *field.Path, profile *corev1.AppArmorProfile) {
 			c.Invalid(p, "localhostProfile", *local, "can only be set when AppArmor type is Localhost")
 		}
 	case local == nil || *local == "":
-		c.required(p, "localhostProfile", must)
+		c.Required(p, "localhostProfile", must)
 	case strings.TrimSpace(*local) != *local:
 		c.Invalid(p, "localhostProfile", *local, "must not be padded with whitespace")
 	case len(*local) > 4095:
-		c.add(field.TooLong(p.Child("localhostProfile"), "", 4095))
+		c.Add(field.TooLong(p.Child("localhostProfile"), "", 4095))
 	}
 }
 
@@ -1189,7 +1189,7 @@ func (c *podChecker) windowsOptions(p *field.Path, options *corev1.WindowsSecuri
 		c.Invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec size must be under 64 KiB")
 	}
 	if options.RunAsUserName != nil {
-		c.words(p, "runAsUserName", *options.RunAsUserName, isWindowsUser)
+		c.Words(p, "runAsUserName", *options.RunAsUserName, isWindowsUser)
 	}
 }
 
@@ -1249,7 +1249,7 @@ func (c *podChecker) system(p *field.Path) {
 	}
 	switch name := c.spec.OS.Name; {
 	case name == "":
-		c.required(p, "os.name", "")
+		c.Required(p, "os.name", "")
 	case name == corev1.Windows:
 		c.windows(p)
 	case name == corev1.Linux:
@@ -1338,9 +1338,9 @@ func (c *podChecker) dnsConfig(p *field.Path) {
 	config := c.spec.DNSConfig
 	if c.spec.DNSPolicy == corev1.DNSNone && (config == nil || len(config.Nameservers) == 0) {
 		if config == nil {
-			c.required(p, "", "must provide `dnsConfig` when `dnsPolicy` is None")
+			c.Required(p, "", "must provide `dnsConfig` when `dnsPolicy` is None")
 		} else {
-			c.required(p, "nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")
+			c.Required(p, "nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")
 		}
 		return
 	}
@@ -1361,7 +1361,7 @@ func (c *podChecker) dnsConfig(p *field.Path) {
 	}
 	for i, search := range config.Searches {
 		if search != "." {
-			c.words(p.Child("searches").Index(i), "", strings.TrimSuffix(search, "."), validation.IsDNS1123SubdomainWithUnderscore)
+			c.Words(p.Child("searches").Index(i), "", strings.TrimSuffix(search, "."), validation.IsDNS1123SubdomainWithUnderscore)
 		}
 	}
 	for i, option := range config.Options {

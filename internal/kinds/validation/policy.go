@@ -111,19 +111,19 @@ var subjectKinds = []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.G
 // binding: who may bind cluster roles alone must also say where a service account lives.
 func (c policyChecker) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string) {
 	p, group := field.NewPath("roleRef"), []string{rbacv1.GroupName}
-	c.oneOf(p, "apiGroup", ref.APIGroup, group)
-	c.oneOf(p, "kind", ref.Kind, kinds)
-	c.name(p, "name", ref.Name, isPathSegment)
+	c.OneOf(p, "apiGroup", ref.APIGroup, group)
+	c.OneOf(p, "kind", ref.Kind, kinds)
+	c.Name(p, "name", ref.Name, isPathSegment)
 	for i, subject := range subjects {
 		sp := field.NewPath("subjects").Index(i)
 		c.Need(sp, "name", subject.Name != "", "")
 		switch subject.Kind {
 		case rbacv1.ServiceAccountKind:
-			c.maybe(sp, "name", subject.Name, isSubdomain)
-			c.oneOf(sp, "apiGroup", subject.APIGroup, []string{""})
+			c.Maybe(sp, "name", subject.Name, isSubdomain)
+			c.OneOf(sp, "apiGroup", subject.APIGroup, []string{""})
 			c.Need(sp, "namespace", len(kinds) > 1 || subject.Namespace != "", "")
 		case rbacv1.UserKind, rbacv1.GroupKind:
-			c.oneOf(sp, "apiGroup", subject.APIGroup, group)
+			c.OneOf(sp, "apiGroup", subject.APIGroup, group)
 		default:
 			c.Unsupported(sp, "kind", subject.Kind, subjectKinds)
 		}
@@ -156,7 +156,7 @@ func (c policyChecker) webhooks(hooks []matchconditions.Webhook) {
 }
 
 func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
-	c.add(validation.IsFullyQualifiedName(p.Child("name"), hook.Name)...)
+	c.Add(validation.IsFullyQualifiedName(p.Child("name"), hook.Name)...)
 	for i := range hook.Rules {
 		c.webhookRule(p.Child("rules").Index(i), &hook.Rules[i])
 	}
@@ -172,11 +172,11 @@ func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
 	oneOfRef(c.Checker, p, "reinvocationPolicy", hook.Reinvocation, reinvocations)
 	switch client := &hook.ClientConfig; {
 	case (client.URL == nil) == (client.Service == nil):
-		c.required(p, "clientConfig", "exactly one of url or service is required")
+		c.Required(p, "clientConfig", "exactly one of url or service is required")
 	case client.URL != nil:
-		c.webhookURL(p.Child("clientConfig", "url"), *client.URL)
+		c.WebhookURL(p.Child("clientConfig", "url"), *client.URL)
 	default:
-		c.webhookService(p.Child("clientConfig", "service"), client.Service)
+		c.WebhookService(p.Child("clientConfig", "service"), client.Service)
 	}
 	c.matchConditions(p.Child("matchConditions"), hook.MatchConditions)
 }
@@ -192,17 +192,17 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchCondition, compile func(text string) error) {
 	const most = 64
 	if len(conditions) > most {
-		c.add(field.TooMany(p, len(conditions), most))
+		c.Add(field.TooMany(p, len(conditions), most))
 	}
 	names := set{}
 	for i, condition := range conditions {
 		if text := strings.TrimSpace(condition.Expression); text == "" {
-			c.required(p.Index(i), "expression", "")
+			c.Required(p.Index(i), "expression", "")
 		} else if i >= most { // which is refused as it is
 		} else if err := compile(text); err != nil {
 			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}
-		c.name(p.Index(i), "name", condition.Name, isQualifiedName)
+		c.Name(p.Index(i), "name", condition.Name, isQualifiedName)
 		if condition.Name != "" {
 			c.unique(p.Index(i), "name", names, condition.Name)
 		}
@@ -219,7 +219,7 @@ func (c policyChecker) reviewVersions(p *field.Path, versions []string) {
 			continue
 		}
 		seen[version] = true
-		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
+		c.Words(p.Index(i), "", version, validation.IsDNS1035Label)
 		accepted = accepted || slices.Contains(reviewVersions, version)
 	}
 	if !accepted {
@@ -233,7 +233,7 @@ func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOper
 		c.Invalid(p, "operations", rule.Operations, "if '*' is present, must not specify other operations")
 	}
 	for i, operation := range rule.Operations {
-		c.oneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
+		c.OneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
 	}
 	c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "")
 	c.starAlone(p, "apiGroups", rule.APIGroups, "API groups")
@@ -261,7 +261,7 @@ func (c policyChecker) webhookResources(p *field.Path, resources []string) {
 		resource, sub, subresource := strings.Cut(name, "/")
 		switch {
 		case name == "":
-			c.required(p.Index(i), "", "")
+			c.Required(p.Index(i), "", "")
 			continue
 		case !subresource:
 			plain = name != "*"
@@ -284,11 +284,12 @@ func (c policyChecker) webhookResources(p *field.Path, resources []string) {
 	}
 }
 
-func (c policyChecker) webhookURL(p *field.Path, address string) {
+// WebhookURL is for the address of a webhook, of whatever kind.
+func (c *Checker) WebhookURL(p *field.Path, address string) {
 	const form = "; desired format: https://host[/path]"
 	u, err := url.Parse(address)
 	if err != nil {
-		c.required(p, "", "url must be a valid URL: "+err.Error()+form)
+		c.Required(p, "", "url must be a valid URL: "+err.Error()+form)
 		return
 	}
 	for _, part := range [...]struct {
@@ -307,9 +308,10 @@ func (c policyChecker) webhookURL(p *field.Path, address string) {
 	}
 }
 
-func (c policyChecker) webhookService(p *field.Path, service *admissionv1.ServiceReference) {
+// WebhookService is for the Service that a webhook is reached by, whose port is defaulted.
+func (c *Checker) WebhookService(p *field.Path, service *admissionv1.ServiceReference) {
 	// the server calls its check with name and namespace exchanged
-	c.filled(p, "name", service.Namespace, "namespace", service.Name)
+	c.Filled(p, "name", service.Namespace, "namespace", service.Name)
 	if port := *service.Port; port < 1 || port > 65535 {
 		c.Invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
 	}
@@ -356,7 +358,7 @@ func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmis
 	p, spec := field.NewPath("spec"), &policy.Spec
 	compiler, err := admissionpolicy.NewValidatingChecker(policy, old)
 	if err != nil {
-		c.add(field.InternalError(p, err))
+		c.Add(field.InternalError(p, err))
 		return
 	}
 	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
@@ -366,8 +368,8 @@ func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmis
 	c.variables(p.Child("variables"), spec.Variables, compiler)
 	if len(spec.Validations) == 0 && len(spec.AuditAnnotations) == 0 {
 		const why = "validations or auditAnnotations must contain at least one item"
-		c.required(p, "validations", why)
-		c.required(p, "auditAnnotations", why)
+		c.Required(p, "validations", why)
+		c.Required(p, "auditAnnotations", why)
 	}
 	for i := range spec.Validations {
 		c.policyValidation(p.Child("validations").Index(i), &spec.Validations[i], compiler)
@@ -400,9 +402,9 @@ func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.Valid
 		}
 		switch text := strings.TrimSpace(annotation.ValueExpression); {
 		case text == "":
-			c.required(ap, "valueExpression", "valueExpression is not specified")
+			c.Required(ap, "valueExpression", "valueExpression is not specified")
 		case len(text) > maxAnnotationValueLen:
-			c.required(ap, "valueExpression", fmt.Sprintf("must not exceed %d bytes in length", maxAnnotationValueLen))
+			c.Required(ap, "valueExpression", fmt.Sprintf("must not exceed %d bytes in length", maxAnnotationValueLen))
 		default:
 			c.compiles(ap, "valueExpression", annotation.ValueExpression, compiler.Annotation(text))
 		}
@@ -413,7 +415,7 @@ func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.Valid
 func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation, compiler *admissionpolicy.Checker) {
 	message := strings.TrimSpace(v.Message)
 	if strings.TrimSpace(v.Expression) == "" {
-		c.required(p, "expression", "expression is not specified")
+		c.Required(p, "expression", "expression is not specified")
 	} else {
 		c.compiles(p, "expression", v.Expression, compiler.Validation(v.Expression))
 	}
@@ -435,7 +437,7 @@ func (c policyChecker) mutatingPolicy(policy, old *admissionv1.MutatingAdmission
 	p, spec := field.NewPath("spec"), &policy.Spec
 	compiler, err := admissionpolicy.NewMutatingChecker(policy, old)
 	if err != nil {
-		c.add(field.InternalError(p, err))
+		c.Add(field.InternalError(p, err))
 		return
 	}
 	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
@@ -448,15 +450,15 @@ func (c policyChecker) mutatingPolicy(policy, old *admissionv1.MutatingAdmission
 	for i := range spec.Mutations {
 		c.mutation(p.Child("mutations").Index(i), &spec.Mutations[i], compiler)
 	}
-	c.known(p, "reinvocationPolicy", string(spec.ReinvocationPolicy), reinvocations)
+	c.Known(p, "reinvocationPolicy", string(spec.ReinvocationPolicy), reinvocations)
 }
 
 func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation, compiler *admissionpolicy.Checker) {
-	c.known(p, "patchType", string(m.PatchType), mutationPatches)
+	c.Known(p, "patchType", string(m.PatchType), mutationPatches)
 	switch m.PatchType {
 	case admissionv1.PatchTypeJSONPatch:
 		if m.JSONPatch == nil {
-			c.required(p, "jsonPatch", "must be specified when patchType is JSONPatch")
+			c.Required(p, "jsonPatch", "must be specified when patchType is JSONPatch")
 		} else {
 			c.mutationExpression(p.Child("jsonPatch"), m.PatchType, m.JSONPatch.Expression, compiler)
 		}
@@ -465,7 +467,7 @@ func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation, compiler
 		}
 	case admissionv1.PatchTypeApplyConfiguration:
 		if m.ApplyConfiguration == nil {
-			c.required(p, "applyConfiguration", "must be specified when patchType is ApplyConfiguration")
+			c.Required(p, "applyConfiguration", "must be specified when patchType is ApplyConfiguration")
 		} else {
 			c.mutationExpression(p.Child("applyConfiguration"), m.PatchType, m.ApplyConfiguration.Expression, compiler)
 		}
@@ -478,7 +480,7 @@ func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation, compiler
 func (c policyChecker) mutationExpression(p *field.Path, kind admissionv1.PatchType, text string, compiler *admissionpolicy.Checker) {
 	text = strings.TrimSpace(text)
 	if text == "" {
-		c.required(p, "expression", "")
+		c.Required(p, "expression", "")
 		return
 	}
 	c.compiles(p, "expression", text, compiler.Mutation(kind, text))
@@ -492,7 +494,7 @@ func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, param
 		c.paramKind(p.Child("paramKind"), params)
 	}
 	if match == nil {
-		c.required(p, "matchConstraints", "")
+		c.Required(p, "matchConstraints", "")
 		return
 	}
 	c.matchResources(p.Child("matchConstraints"), match)
@@ -502,17 +504,17 @@ func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, param
 func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
 	switch group, version, grouped := strings.Cut(kind.APIVersion, "/"); {
 	case kind.APIVersion == "":
-		c.required(p, "apiVersion", "")
+		c.Required(p, "apiVersion", "")
 	case !grouped:
-		c.words(p, "apiVersion", group, validation.IsDNS1035Label)
+		c.Words(p, "apiVersion", group, validation.IsDNS1035Label)
 	case strings.Contains(version, "/"):
 		c.Invalid(p, "apiVersion", kind.APIVersion, "unexpected GroupVersion string: "+kind.APIVersion)
 	default:
-		c.maybe(p, "apiVersion", group, isSubdomain)
-		c.words(p, "apiVersion", version, validation.IsDNS1035Label)
+		c.Maybe(p, "apiVersion", group, isSubdomain)
+		c.Words(p, "apiVersion", version, validation.IsDNS1035Label)
 	}
 	if kind.Kind == "" {
-		c.required(p, "kind", "")
+		c.Required(p, "kind", "")
 	} else if wrong := validation.IsDNS1035Label(strings.ToLower(kind.Kind)); len(wrong) > 0 {
 		c.Invalid(p, "kind", kind.Kind, "may have mixed case, but should otherwise match: "+strings.Join(wrong, ","))
 	}
@@ -533,7 +535,7 @@ func (c policyChecker) matchResources(p *field.Path, match *admissionv1.MatchRes
 func (c policyChecker) namedRule(p *field.Path, rule *admissionv1.NamedRuleWithOperations) {
 	names := set{}
 	for i, name := range rule.ResourceNames {
-		c.words(p.Child("resourceNames").Index(i), "", name, isPathSegment)
+		c.Words(p.Child("resourceNames").Index(i), "", name, isPathSegment)
 		c.unique(p.Child("resourceNames").Index(i), "", names, name)
 	}
 	c.webhookRule(p, &rule.RuleWithOperations)
@@ -546,7 +548,7 @@ func (c policyChecker) mutatingOperations(p *field.Path, match *admissionv1.Matc
 	}
 	for _, rule := range match.ResourceRules {
 		for _, operation := range rule.Operations {
-			c.oneOf(p.Child("resourceRules", "operations"), "", string(operation), mutationOperations)
+			c.OneOf(p.Child("resourceRules", "operations"), "", string(operation), mutationOperations)
 		}
 	}
 }
@@ -555,12 +557,12 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 	for i, variable := range variables {
 		switch {
 		case strings.TrimSpace(variable.Name) == "":
-			c.required(p.Index(i), "name", "name is not specified")
+			c.Required(p.Index(i), "name", "name is not specified")
 		case !celIdentifier.MatchString(variable.Name) || slices.Contains(celReserved, variable.Name):
 			c.Invalid(p.Index(i), "name", variable.Name, "must be a valid CEL identifier")
 		}
 		if strings.TrimSpace(variable.Expression) == "" {
-			c.required(p.Index(i), "expression", "expression is not specified")
+			c.Required(p.Index(i), "expression", "expression is not specified")
 			continue
 		}
 		c.compiles(p.Index(i), "expression", variable.Expression, compiler.Variable(variable.Name, variable.Expression))
@@ -569,7 +571,7 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 
 func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
-	c.name(p, "policyName", policy, isSubdomain)
+	c.Name(p, "policyName", policy, isSubdomain)
 	if params != nil {
 		c.paramRef(p.Child("paramRef"), params)
 	}
@@ -580,22 +582,22 @@ func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef
 
 func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
 	const both = "name and selector are mutually exclusive"
-	c.maybe(p, "name", ref.Name, isPathSegment)
+	c.Maybe(p, "name", ref.Name, isPathSegment)
 	c.Forbid(p, "name", ref.Name != "" && ref.Selector != nil, both)
 	c.selector(p, "selector", ref.Selector)
 	c.Forbid(p, "selector", ref.Name != "" && ref.Selector != nil, both)
 	c.Need(p, "", ref.Name != "" || ref.Selector != nil, "one of name or selector must be specified")
 	if action := ref.ParameterNotFoundAction; action == nil {
-		c.required(p, "parameterNotFoundAction", "")
+		c.Required(p, "parameterNotFoundAction", "")
 	} else {
-		c.known(p, "parameterNotFoundAction", string(*action), notFoundActions)
+		c.Known(p, "parameterNotFoundAction", string(*action), notFoundActions)
 	}
 }
 
 func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.ValidationAction) {
 	seen := set{}
 	for i, action := range actions {
-		c.oneOf(p.Index(i), "", string(action), policyActions)
+		c.OneOf(p.Index(i), "", string(action), policyActions)
 		c.unique(p.Index(i), "", seen, string(action))
 	}
 	if seen["Deny"] && seen["Warn"] {
@@ -629,7 +631,7 @@ func (c policyChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
 	}
 	level := spec.PriorityLevelConfiguration.Name
 	c.Need(p, "priorityLevelConfiguration.name", level != "", "must reference a priority level")
-	c.maybe(p, "priorityLevelConfiguration.name", level, isSubdomain)
+	c.Maybe(p, "priorityLevelConfiguration.name", level, isSubdomain)
 	for i := range spec.Rules {
 		c.flowRule(p.Child("rules").Index(i), &spec.Rules[i])
 	}
@@ -725,14 +727,14 @@ func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject
 	switch account := subject.ServiceAccount; {
 	case subject.Kind == flowcontrolv1.SubjectKindServiceAccount && account != nil:
 		if account.Name != "*" {
-			c.name(p, "serviceAccount.name", account.Name, isSubdomain)
+			c.Name(p, "serviceAccount.name", account.Name, isSubdomain)
 		}
 		c.Need(p, "serviceAccount.namespace", account.Namespace != "", "must specify namespace for service account")
-		c.maybe(p, "serviceAccount.namespace", account.Namespace, isLabel)
+		c.Maybe(p, "serviceAccount.namespace", account.Namespace, isLabel)
 	case subject.Kind == flowcontrolv1.SubjectKindUser && subject.User != nil:
-		c.filled(p, "user.name", subject.User.Name)
+		c.Filled(p, "user.name", subject.User.Name)
 	case subject.Kind == flowcontrolv1.SubjectKindGroup && subject.Group != nil:
-		c.filled(p, "group.name", subject.Group.Name)
+		c.Filled(p, "group.name", subject.Group.Name)
 	}
 	for _, member := range members {
 		c.Forbid(p, member.name, member.set && member.kind != subject.Kind, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", member.name, member.kind))
@@ -755,7 +757,7 @@ func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfigura
 	case flowcontrolv1.PriorityLevelEnablementLimited:
 		c.Forbid(p, "exempt", spec.Exempt != nil, "must be nil if the type is Limited")
 		if spec.Limited == nil {
-			c.required(p, "limited", "must not be empty when type is Limited")
+			c.Required(p, "limited", "must not be empty when type is Limited")
 			return
 		}
 		c.limitResponse(p.Child("limited"), spec.Limited)

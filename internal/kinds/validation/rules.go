@@ -4,21 +4,21 @@ package validation
 // rule and says so in Kubernetes' words:
 //
 //	rule                          refuses                                         as
-//	required, filled, need        an empty value, an unmet need                   Required value
-//	words                         a string that is not in a format                Invalid value: ... a lowercase RFC 1123 label must ...
-//	name                          an empty string, or one not in a format         both of the above
-//	oneOf, known                  a value outside a list (known: or empty)        Unsupported value: ... supported values: ...
+//	Required, Filled, Need        an empty value, an unmet need                   Required value
+//	Words                         a string that is not in a format                Invalid value: ... a lowercase RFC 1123 label must ...
+//	Name                          an empty string, or one not in a format         both of the above
+//	OneOf, Known                  a value outside a list (Known: or empty)        Unsupported value: ... supported values: ...
 //	nonNegative, positive, within a number outside its range                      Invalid value: -1: must be greater than ...
-//	forbid                        what may not be set here                        Forbidden
+//	Forbid                        what may not be set here                        Forbidden
 //	unique                        the second of two equal keys                    Duplicate value
-//	same                          a change                                        Invalid value: ... field is immutable
+//	Same                          a change                                        Invalid value: ... field is immutable
 //
 // A rule gets the path of the struct it looks at and the name of the field: p.Child(name) is built only when something is wrong. An
 // empty name is the struct itself. So a struct's rules read as a table, in the order in which kube-apiserver reports them:
 //
-//	c.name(p, "name", port.Name, isLabel)
+//	c.Name(p, "name", port.Name, isLabel)
 //	c.port(p, "port", port.Port)
-//	c.known(p, "protocol", string(port.Protocol), protocols)
+//	c.Known(p, "protocol", string(port.Protocol), protocols)
 //
 // Objects are checked after defaults: a field that a default fills is never empty here.
 
@@ -48,8 +48,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A format says what is wrong with a string; nothing when it is well formed.
-type format func(string) []string
+// A Format says what is wrong with a string; nothing when it is well formed.
+type Format func(string) []string
 
 // A Checker collects what is wrong with one object, in the order of the calls.
 type Checker struct {
@@ -73,9 +73,9 @@ func at(p *field.Path, name string) *field.Path {
 // mistakesKept is how many mistakes of one object are kept: ten times as many as an answer names, since some of these are said twice.
 const mistakesKept = 10 * scheme.MaxErrors
 
-// add notes mistakes. Those beyond mistakesKept are counted only: each stands for the last one that is kept, and takes eight bytes instead of the
+// Add notes mistakes. Those beyond mistakesKept are counted only: each stands for the last one that is kept, and takes eight bytes instead of the
 // two hundred of its text and its path.
-func (c *Checker) add(errs ...*field.Error) {
+func (c *Checker) Add(errs ...*field.Error) {
 	for _, err := range errs {
 		if len(c.Errs) >= mistakesKept {
 			err = c.Errs[mistakesKept-1]
@@ -86,87 +86,90 @@ func (c *Checker) add(errs ...*field.Error) {
 
 // Invalid notes a value that may not be: detail says what it must be.
 func (c *Checker) Invalid(p *field.Path, name string, value any, detail string) {
-	c.add(field.Invalid(at(p, name), goForm(value), detail))
+	c.Add(field.Invalid(at(p, name), goForm(value), detail))
 }
 
-func (c *Checker) required(p *field.Path, name, detail string) {
-	c.add(field.Required(at(p, name), detail))
+// Required notes the lack of a value.
+func (c *Checker) Required(p *field.Path, name, detail string) {
+	c.Add(field.Required(at(p, name), detail))
 }
 
 // Need refuses the lack of something: detail is why it is needed.
 func (c *Checker) Need(p *field.Path, name string, ok bool, detail string) {
 	if !ok {
-		c.required(p, name, detail)
+		c.Required(p, name, detail)
 	}
 }
 
 // Forbid refuses what is set where it may not be.
 func (c *Checker) Forbid(p *field.Path, name string, set bool, detail string) {
 	if set {
-		c.add(field.Forbidden(at(p, name), detail))
+		c.Add(field.Forbidden(at(p, name), detail))
 	}
 }
 
-// filled takes pairs of a field's name and its value, none of which may be empty.
-func (c *Checker) filled(p *field.Path, pairs ...string) {
+// Filled takes pairs of a field's name and its value, none of which may be empty.
+func (c *Checker) Filled(p *field.Path, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		c.Need(p, pairs[i], pairs[i+1] != "", "")
 	}
 }
 
-func (c *Checker) words(p *field.Path, name, value string, f format) {
+// Words is for a value that has a format.
+func (c *Checker) Words(p *field.Path, name, value string, f Format) {
 	for _, message := range f(value) {
 		c.Invalid(p, name, value, message)
 	}
 }
 
-// name is for a value that may not be empty and has a format.
-func (c *Checker) name(p *field.Path, name, value string, f format) {
+// Name is for a value that may not be empty and has a format.
+func (c *Checker) Name(p *field.Path, name, value string, f Format) {
 	if value == "" {
-		c.required(p, name, "")
+		c.Required(p, name, "")
 		return
 	}
-	c.words(p, name, value, f)
+	c.Words(p, name, value, f)
 }
 
-// maybe is for a value that may be empty, or has a format.
-func (c *Checker) maybe(p *field.Path, name, value string, f format) {
+// Maybe is for a value that may be empty, or has a format.
+func (c *Checker) Maybe(p *field.Path, name, value string, f Format) {
 	if value != "" {
-		c.words(p, name, value, f)
+		c.Words(p, name, value, f)
 	}
 }
 
 // maybeRef is for a pointer that may be nil; what it points at has a format.
-func (c *Checker) maybeRef(p *field.Path, name string, value *string, f format) {
+func (c *Checker) maybeRef(p *field.Path, name string, value *string, f Format) {
 	if value != nil {
-		c.words(p, name, *value, f)
+		c.Words(p, name, *value, f)
 	}
 }
 
 // Unsupported notes a value that is none of those allowed.
 func (c *Checker) Unsupported(p *field.Path, name string, value any, allowed []string) {
-	c.add(field.NotSupported(at(p, name), goForm(value), allowed))
+	c.Add(field.NotSupported(at(p, name), goForm(value), allowed))
 }
 
-func (c *Checker) oneOf(p *field.Path, name, value string, allowed []string) {
+// OneOf refuses a value that is none of those allowed.
+func (c *Checker) OneOf(p *field.Path, name, value string, allowed []string) {
 	if !slices.Contains(allowed, value) {
 		c.Unsupported(p, name, value, allowed)
 	}
 }
 
-// known is oneOf for a field that is required.
-func (c *Checker) known(p *field.Path, name, value string, allowed []string) {
+// Known is OneOf for a field that is required.
+func (c *Checker) Known(p *field.Path, name, value string, allowed []string) {
 	if value == "" {
-		c.required(p, name, "")
+		c.Required(p, name, "")
 		return
 	}
-	c.oneOf(p, name, value, allowed)
+	c.OneOf(p, name, value, allowed)
 }
 
-// oneOfRef is oneOf for a pointer that may be nil.
+// oneOfRef is OneOf for a pointer that may be nil.
 func oneOfRef[T ~string](c *Checker, p *field.Path, name string, value *T, allowed []string) {
 	if value != nil {
-		c.oneOf(p, name, string(*value), allowed)
+		c.OneOf(p, name, string(*value), allowed)
 	}
 }
 
@@ -216,7 +219,7 @@ func (c *Checker) portRef(p *field.Path, name string, value intstr.IntOrString) 
 		}
 		return
 	}
-	c.words(p, name, value.StrVal, isPortName)
+	c.Words(p, name, value.StrVal, isPortName)
 }
 
 // amount is for a count or a percentage of at least 0.
@@ -255,11 +258,11 @@ func amountOf(value intstr.IntOrString) int {
 
 // ip refuses what is no address; what the old object had may stay as it is.
 func (c *Checker) ip(p *field.Path, name, value string, old set) {
-	c.add(validation.IsValidIPForLegacyField(at(p, name), value, true, old.only(value))...)
+	c.Add(validation.IsValidIPForLegacyField(at(p, name), value, true, old.only(value))...)
 }
 
 func (c *Checker) cidr(p *field.Path, name, value string, old set) {
-	c.add(validation.IsValidCIDRForLegacyField(at(p, name), value, true, old.only(value))...)
+	c.Add(validation.IsValidCIDRForLegacyField(at(p, name), value, true, old.only(value))...)
 }
 
 // endpointIP refuses addresses that traffic cannot be sent to from elsewhere.
@@ -291,17 +294,17 @@ func dualStack(addresses []string) bool {
 
 func (c *Checker) labels(p *field.Path, name string, set map[string]string) {
 	if len(set) > 0 {
-		c.add(selectorvalidation.ValidateLabels(set, at(p, name))...)
+		c.Add(selectorvalidation.ValidateLabels(set, at(p, name))...)
 	}
 }
 
 func (c *Checker) labelName(p *field.Path, name, value string) {
-	c.words(p, name, value, isQualifiedName)
+	c.Words(p, name, value, isQualifiedName)
 }
 
 func (c *Checker) selector(p *field.Path, name string, selector *metav1.LabelSelector) {
 	if selector != nil {
-		c.add(selectorvalidation.ValidateLabelSelector(selector, selectorvalidation.LabelSelectorValidationOptions{}, at(p, name))...)
+		c.Add(selectorvalidation.ValidateLabelSelector(selector, selectorvalidation.LabelSelectorValidationOptions{}, at(p, name))...)
 	}
 }
 
@@ -322,8 +325,8 @@ func matches(selector *metav1.LabelSelector, set map[string]string) (match, ok b
 	return s.Matches(labels.Set(set)), true
 }
 
-// same refuses a change.
-func (c *Checker) same(p *field.Path, name string, value, old any) {
+// Same refuses a change.
+func (c *Checker) Same(p *field.Path, name string, value, old any) {
 	if !equality.Semantic.DeepEqual(old, value) {
 		c.Invalid(p, name, value, metavalidation.FieldImmutableErrorMsg)
 	}
@@ -351,7 +354,7 @@ func setOf(list []string) set {
 // unique refuses a key that was seen, and remembers it.
 func (c *Checker) unique(p *field.Path, name string, seen set, key string) {
 	if seen[key] {
-		c.add(field.Duplicate(at(p, name), key))
+		c.Add(field.Duplicate(at(p, name), key))
 	}
 	seen[key] = true
 }
@@ -531,7 +534,7 @@ func (c *Checker) resourceName(p *field.Path, name string) (ok bool) {
 	if slices.Contains(containerResources, name) {
 		return true
 	}
-	c.words(p, "", name, isQualifiedName)
+	c.Words(p, "", name, isQualifiedName)
 	if len(c.Errs) > before {
 		return false
 	}

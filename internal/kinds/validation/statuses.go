@@ -111,7 +111,7 @@ func (c statusChecker) replicationController(status *corev1.ReplicationControlle
 
 func (c statusChecker) disruptionBudget(status *policyv1.PodDisruptionBudgetStatus) {
 	p := field.NewPath("status")
-	c.add(selectorvalidation.ValidateConditions(status.Conditions, p.Child("conditions"))...)
+	c.Add(selectorvalidation.ValidateConditions(status.Conditions, p.Child("conditions"))...)
 	c.counts(p, "disruptionsAllowed", status.DisruptionsAllowed, "currentHealthy", status.CurrentHealthy, "desiredHealthy", status.DesiredHealthy,
 		"expectedPods", status.ExpectedPods)
 }
@@ -155,7 +155,7 @@ func (c statusChecker) sizes(p *field.Path, sizes corev1.ResourceList, name func
 // claimResource is for what a claim can have: storage, or something of someone else's.
 func (c statusChecker) claimResource(p *field.Path, name string) bool {
 	before := len(c.Errs)
-	c.words(p, "", name, isQualifiedName)
+	c.Words(p, "", name, isQualifiedName)
 	if len(c.Errs) == before && isNative(name) && name != string(corev1.ResourceStorage) {
 		c.Unsupported(p, "", name, []string{string(corev1.ResourceStorage)})
 	}
@@ -358,13 +358,13 @@ func (c statusChecker) pod(pod, old *corev1.Pod) {
 		c.podCondition(p.Child("conditions").Index(i), &condition)
 	}
 	if name := status.NominatedNodeName; name != "" && name != old.Status.NominatedNodeName {
-		c.words(p, "nominatedNodeName", name, isSubdomain)
+		c.Words(p, "nominatedNodeName", name, isSubdomain)
 		c.Forbid(p, "nominatedNodeName", old.Spec.NodeName != "", "may not be set on pods that are already bound to a node")
 	}
 	if status.ObservedGeneration < 0 {
 		c.Invalid(p, "observedGeneration", status.ObservedGeneration, notNegative)
 	}
-	c.same(p, "qosClass", status.QOSClass, old.Status.QOSClass)
+	c.Same(p, "qosClass", status.QOSClass, old.Status.QOSClass)
 	c.containersStay(p.Child("containerStatuses"), status.ContainerStatuses, old.Status.ContainerStatuses, &old.Spec)
 	c.containersStay(p.Child("initContainerStatuses"), status.InitContainerStatuses, old.Status.InitContainerStatuses, &old.Spec)
 	addresses := make([]string, len(status.PodIPs))
@@ -389,7 +389,7 @@ func (c statusChecker) podCondition(p *field.Path, condition *corev1.PodConditio
 	switch condition.Type {
 	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
 	default:
-		c.words(p, "Type", string(condition.Type), isQualifiedName)
+		c.Words(p, "Type", string(condition.Type), isQualifiedName)
 	}
 }
 
@@ -403,7 +403,7 @@ func (c statusChecker) addresses(p *field.Path, addresses []string, list any) {
 	}
 	wrong := slices.IndexFunc(addresses, func(address string) bool { return validation.IsValidIP(p, address) != nil })
 	if wrong >= 0 {
-		c.add(field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:invalid IP[%d]: %s", wrong, addresses[wrong])))
+		c.Add(field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:invalid IP[%d]: %s", wrong, addresses[wrong])))
 	}
 	if wrong >= 0 || !dualStack(addresses) {
 		c.Invalid(p, "", list, "may specify no more than one IP for each IP family")

@@ -300,7 +300,7 @@ func (k kindChecker) configMap(cm, old *corev1.ConfigMap) {
 		size += len(cm.BinaryData[key])
 	}
 	if size > secretSize {
-		k.add(field.TooLong(field.NewPath(""), "", secretSize))
+		k.Add(field.TooLong(field.NewPath(""), "", secretSize))
 	}
 }
 
@@ -313,7 +313,7 @@ func (k kindChecker) dataKey(member, key string) {
 func (k kindChecker) secret(s, old *corev1.Secret) {
 	p := field.NewPath("data")
 	if old != nil {
-		k.same(field.NewPath("type"), "", s.Type, old.Type)
+		k.Same(field.NewPath("type"), "", s.Type, old.Type)
 		if old.Immutable != nil && *old.Immutable {
 			const why = "field is immutable when `immutable` is set"
 			k.Forbid(field.NewPath("immutable"), "", s.Immutable == nil || !*s.Immutable, why)
@@ -326,7 +326,7 @@ func (k kindChecker) secret(s, old *corev1.Secret) {
 		size += len(s.Data[key])
 	}
 	if size > secretSize {
-		k.add(field.TooLong(p, "", secretSize))
+		k.Add(field.TooLong(p, "", secretSize))
 	}
 	k.secretType(p, s)
 }
@@ -370,7 +370,7 @@ func (k kindChecker) secretType(p *field.Path, s *corev1.Secret) {
 
 // finalizer is a qualified name, or one of Kubernetes' own.
 func (k kindChecker) finalizer(p *field.Path, name string) {
-	k.words(p, "", name, isQualifiedName)
+	k.Words(p, "", name, isQualifiedName)
 	k.standardFinalizer(p, name)
 }
 
@@ -391,7 +391,7 @@ func (k kindChecker) node(node, old *corev1.Node) {
 	}
 	for i, cidr := range node.Spec.PodCIDRs {
 		if _, _, err := net.ParseCIDR(cidr); err != nil && len(node.Spec.PodCIDRs) > 1 {
-			k.add(field.InternalError(p.Child("podCIDRs"), fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[%d]: <nil> (%w)", i, err)))
+			k.Add(field.InternalError(p.Child("podCIDRs"), fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[%d]: <nil> (%w)", i, err)))
 			break
 		}
 	}
@@ -426,7 +426,7 @@ func (k kindChecker) nodeAnnotations(node *corev1.Node) {
 		for i, entry := range avoid.PreferAvoidPods {
 			signature, controller := p.Child(avoidPodsAnnotation).Index(i).Child("PodSignature"), entry.PodSignature.PodController
 			if controller == nil {
-				k.required(signature, "", "")
+				k.Required(signature, "", "")
 			} else if controller.Controller == nil || !*controller.Controller {
 				k.Invalid(signature.Child("PodController"), "Controller", false, "must point to a controller")
 			}
@@ -457,7 +457,7 @@ func (k kindChecker) nodeKeeps(p *field.Path, node, old *corev1.Node) {
 	addresses := map[corev1.NodeAddress]bool{}
 	for i, address := range node.Status.Addresses {
 		if addresses[address] {
-			k.add(field.Duplicate(field.NewPath("status", "addresses").Index(i), goForm(address)))
+			k.Add(field.Duplicate(field.NewPath("status", "addresses").Index(i), goForm(address)))
 		}
 		addresses[address] = true
 	}
@@ -472,7 +472,7 @@ func (k kindChecker) limitRange(limits *corev1.LimitRange) {
 	for i := range limits.Spec.Limits {
 		item, p := &limits.Spec.Limits[i], field.NewPath("spec", "limits").Index(i)
 		before := len(k.Errs)
-		if k.words(p, "type", string(item.Type), isQualifiedName); len(k.Errs) == before && !strings.Contains(string(item.Type), "/") &&
+		if k.Words(p, "type", string(item.Type), isQualifiedName); len(k.Errs) == before && !strings.Contains(string(item.Type), "/") &&
 			!slices.Contains([]corev1.LimitType{"Pod", "Container", "PersistentVolumeClaim"}, item.Type) {
 			k.Invalid(p, "type", item.Type, "must be a standard limit type or fully qualified")
 		}
@@ -685,7 +685,7 @@ func (k kindChecker) event(e *anyEvent, controllerField string) {
 			k.Invalid(p("involvedObject"), "namespace", e.involved, elsewhere)
 		}
 		k.Need(p(controllerField), "", e.controller != "", "")
-		k.words(p(controllerField), "", e.controller, isQualifiedName)
+		k.Words(p(controllerField), "", e.controller, isQualifiedName)
 		for _, text := range [...]struct {
 			name, value string
 			most        int
@@ -696,7 +696,7 @@ func (k kindChecker) event(e *anyEvent, controllerField string) {
 			}
 		}
 	}
-	k.words(p("namespace"), "", e.namespace, isSubdomain)
+	k.Words(p("namespace"), "", e.namespace, isSubdomain)
 }
 
 // newEvent is stricter, but for a series hardly anything may change.
@@ -728,22 +728,22 @@ func (k kindChecker) newEvent(e, old *eventsv1.Event) {
 		unset("source", e.DeprecatedSource != (corev1.EventSource{}))
 		return
 	}
-	k.same(p("involvedObject"), "", e.Regarding, old.Regarding)
-	k.same(p("reason"), "", e.Reason, old.Reason)
-	k.same(p("message"), "", e.Note, old.Note)
-	k.same(p("source"), "", e.DeprecatedSource, old.DeprecatedSource)
-	k.same(p("firstTimestamp"), "", e.DeprecatedFirstTimestamp, old.DeprecatedFirstTimestamp)
-	k.same(p("lastTimestamp"), "", e.DeprecatedLastTimestamp, old.DeprecatedLastTimestamp)
-	k.same(p("count"), "", e.DeprecatedCount, old.DeprecatedCount)
-	k.same(p("reason"), "", e.Reason, old.Reason)
-	k.same(p("type"), "", e.Type, old.Type)
+	k.Same(p("involvedObject"), "", e.Regarding, old.Regarding)
+	k.Same(p("reason"), "", e.Reason, old.Reason)
+	k.Same(p("message"), "", e.Note, old.Note)
+	k.Same(p("source"), "", e.DeprecatedSource, old.DeprecatedSource)
+	k.Same(p("firstTimestamp"), "", e.DeprecatedFirstTimestamp, old.DeprecatedFirstTimestamp)
+	k.Same(p("lastTimestamp"), "", e.DeprecatedLastTimestamp, old.DeprecatedLastTimestamp)
+	k.Same(p("count"), "", e.DeprecatedCount, old.DeprecatedCount)
+	k.Same(p("reason"), "", e.Reason, old.Reason)
+	k.Same(p("type"), "", e.Type, old.Type)
 	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
-		k.same(p("eventTime"), "", e.EventTime, old.EventTime)
+		k.Same(p("eventTime"), "", e.EventTime, old.EventTime)
 	}
-	k.same(p("action"), "", e.Action, old.Action)
-	k.same(p("related"), "", e.Related, old.Related)
-	k.same(p("reportingController"), "", e.ReportingController, old.ReportingController)
-	k.same(p("reportingInstance"), "", e.ReportingInstance, old.ReportingInstance)
+	k.Same(p("action"), "", e.Action, old.Action)
+	k.Same(p("related"), "", e.Related, old.Related)
+	k.Same(p("reportingController"), "", e.ReportingController, old.ReportingController)
+	k.Same(p("reportingInstance"), "", e.ReportingInstance, old.ReportingInstance)
 }
 
 // ---- small groups ----
@@ -755,9 +755,9 @@ func (k kindChecker) lease(spec *coordinationv1.LeaseSpec) {
 	}
 	nonNegativeRef(k.Checker, p, "leaseTransitions", spec.LeaseTransitions)
 	if strategy := spec.Strategy; strategy != nil && strings.Contains(string(*strategy), "/") {
-		k.words(p, "strategy.strategy", string(*strategy), isQualifiedName)
+		k.Words(p, "strategy.strategy", string(*strategy), isQualifiedName)
 	} else if strategy != nil {
-		k.oneOf(p, "strategy.strategy", string(*strategy), []string{"OldestEmulationVersion"})
+		k.OneOf(p, "strategy.strategy", string(*strategy), []string{"OldestEmulationVersion"})
 	}
 	preferred := spec.PreferredHolder != nil && *spec.PreferredHolder != ""
 	k.Forbid(p, "preferredHolder", preferred && (spec.Strategy == nil || *spec.Strategy == ""), "may only be specified if `strategy` is defined")
@@ -767,7 +767,7 @@ func (k kindChecker) priorityClass(class, old *schedulingv1.PriorityClass) {
 	value := field.NewPath("value")
 	if old != nil {
 		k.Forbid(value, "", class.Value != old.Value, "may not be changed in an update.")
-		k.same(field.NewPath("preemptionPolicy"), "", class.PreemptionPolicy, old.PreemptionPolicy)
+		k.Same(field.NewPath("preemptionPolicy"), "", class.PreemptionPolicy, old.PreemptionPolicy)
 		return
 	}
 	const most = 1_000_000_000
@@ -784,7 +784,7 @@ func (k kindChecker) priorityClass(class, old *schedulingv1.PriorityClass) {
 		k.Forbid(field.NewPath("metadata", "name"), "", true, "priority class names with 'system-' prefix are reserved for system use only. error: "+why)
 	}
 	if class.PreemptionPolicy != nil {
-		k.known(field.NewPath("preemptionPolicy"), "", string(*class.PreemptionPolicy), preemptionPolicies)
+		k.Known(field.NewPath("preemptionPolicy"), "", string(*class.PreemptionPolicy), preemptionPolicies)
 	}
 }
 
@@ -792,10 +792,10 @@ func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	handler := field.NewPath("handler")
 	defer func() { // last, as in Kubernetes
 		if old != nil {
-			k.same(handler, "", class.Handler, old.Handler)
+			k.Same(handler, "", class.Handler, old.Handler)
 		}
 	}()
-	k.name(handler, "", class.Handler, isLabel)
+	k.Name(handler, "", class.Handler, isLabel)
 	if class.Overhead != nil {
 		overheadOfPod(k.Checker, field.NewPath("overhead"), class.Overhead.PodFixed)
 	}
@@ -809,7 +809,7 @@ func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	for i, toleration := range class.Scheduling.Tolerations {
 		key := withoutSeconds(toleration)
 		if seen[key] {
-			k.add(field.Duplicate(p.Child("tolerations").Index(i), goForm(toleration)))
+			k.Add(field.Duplicate(p.Child("tolerations").Index(i), goForm(toleration)))
 		}
 		seen[key] = true
 	}
@@ -834,7 +834,7 @@ func (k kindChecker) signingRequest(csr *certificatesv1.CertificateSigningReques
 	}
 	k.Need(p, "usages", len(spec.Usages) > 0, "")
 	for i, usage := range spec.Usages {
-		k.oneOf(p.Child("usages").Index(i), "", string(usage), keyUsages)
+		k.OneOf(p.Child("usages").Index(i), "", string(usage), keyUsages)
 	}
 	seen := set{}
 	for i, usage := range spec.Usages {

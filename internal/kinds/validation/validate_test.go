@@ -1,8 +1,10 @@
 package validation
 
 import (
+	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -12,5 +14,25 @@ func BenchmarkValidateConfigMap(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		ValidateCreate(cm)
+	}
+}
+
+// A mistake in a long expression takes the compiler a square of its length to draw. What an answer has no room for is not compiled.
+func TestMistakesOfPoliciesHaveABound(t *testing.T) {
+	const n = 40
+	expression := strings.Repeat("'", 14_000)
+	policy := &admissionv1.ValidatingAdmissionPolicy{}
+	for range n {
+		policy.Spec.Validations = append(policy.Spec.Validations, admissionv1.Validation{Expression: expression})
+	}
+	errs := ValidateCreate(policy)
+	compiled := 0
+	for _, err := range errs {
+		if strings.HasPrefix(err.Detail, "compilation failed") {
+			compiled++
+		}
+	}
+	if compiled < 2 || compiled >= n || len(errs) < n {
+		t.Errorf("%d of %d validations were compiled, %d mistakes", compiled, n, len(errs))
 	}
 }

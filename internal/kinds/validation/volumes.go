@@ -58,24 +58,24 @@ func (c volumeChecker) source(p *field.Path, v *corev1.Volume) {
 	c.networkSource(one, p, v)
 	c.cloudSource(one, p, v)
 	if s := v.StorageOS; s != nil && one.first("storageos") {
-		c.name(p.Child("storageos"), "volumeName", s.VolumeName, isLabel)
-		c.maybe(p.Child("storageos"), "volumeNamespace", s.VolumeNamespace, isLabel)
+		c.Name(p.Child("storageos"), "volumeName", s.VolumeName, isLabel)
+		c.Maybe(p.Child("storageos"), "volumeNamespace", s.VolumeNamespace, isLabel)
 		if s.SecretRef != nil {
-			c.filled(p.Child("storageos", "secretRef"), "name", s.SecretRef.Name)
+			c.Filled(p.Child("storageos", "secretRef"), "name", s.SecretRef.Name)
 		}
 	}
 	if v.Projected != nil && one.first("projected") {
 		c.projected(p.Child("projected"), v.Projected)
 	}
 	if s := v.ScaleIO; s != nil && one.first("scaleIO") {
-		c.filled(p.Child("scaleIO"), "gateway", s.Gateway, "system", s.System, "volumeName", s.VolumeName)
+		c.Filled(p.Child("scaleIO"), "gateway", s.Gateway, "system", s.System, "volumeName", s.VolumeName)
 	}
 	if s := v.CSI; s != nil && one.first("csi") {
 		c.driverName(p.Child("csi"), "driver", s.Driver)
 		if ref := s.NodePublishSecretRef; ref != nil && ref.Name == "" {
-			c.required(p.Child("csi", "nodePublishSecretRef"), "name", "")
+			c.Required(p.Child("csi", "nodePublishSecretRef"), "name", "")
 		} else if ref != nil {
-			c.words(p.Child("csi"), "name", ref.Name, isSubdomain)
+			c.Words(p.Child("csi"), "name", ref.Name, isSubdomain)
 		}
 	}
 	if v.Ephemeral != nil && one.first("ephemeral") {
@@ -83,7 +83,7 @@ func (c volumeChecker) source(p *field.Path, v *corev1.Volume) {
 	}
 	if v.Image != nil && one.first("image") {
 		c.Need(p.Child("image"), "reference", !c.pod || v.Image.Reference != "", "")
-		c.known(p.Child("image"), "pullPolicy", string(v.Image.PullPolicy), pullPolicies)
+		c.Known(p.Child("image"), "pullPolicy", string(v.Image.PullPolicy), pullPolicies)
 	}
 	c.Need(p, "", one.count > 0, "must specify a volume type")
 }
@@ -93,8 +93,8 @@ func (c volumeChecker) nodeAndDiskSource(one *choice, p *field.Path, v *corev1.V
 		c.hostPath(p.Child("hostPath"), v.HostPath)
 	}
 	if s := v.GitRepo; s != nil && one.first("gitRepo") {
-		c.filled(p.Child("gitRepo"), "repository", s.Repository)
-		c.words(p.Child("gitRepo"), "directory", s.Directory, isDescending)
+		c.Filled(p.Child("gitRepo"), "repository", s.Repository)
+		c.Words(p.Child("gitRepo"), "directory", s.Directory, isDescending)
 	}
 	if s := v.GCEPersistentDisk; s != nil && one.first("gcePersistentDisk") {
 		c.disk(p.Child("persistentDisk"), "pdName", s.PDName, s.Partition)
@@ -103,7 +103,7 @@ func (c volumeChecker) nodeAndDiskSource(one *choice, p *field.Path, v *corev1.V
 		c.disk(p.Child("awsElasticBlockStore"), "volumeID", s.VolumeID, s.Partition)
 	}
 	if s := v.Secret; s != nil && one.first("secret") {
-		c.filled(p.Child("secret"), "secretName", s.SecretName)
+		c.Filled(p.Child("secret"), "secretName", s.SecretName)
 		c.fileMode(p.Child("secret"), "defaultMode", s.DefaultMode)
 		c.keysToPaths(p.Child("secret", "items"), s.Items)
 	}
@@ -125,20 +125,20 @@ func (c volumeChecker) networkSource(one *choice, p *field.Path, v *corev1.Volum
 		}
 	}
 	if s := v.Glusterfs; s != nil && one.first("glusterfs") {
-		c.filled(p.Child("glusterfs"), "endpoints", s.EndpointsName, "path", s.Path)
+		c.Filled(p.Child("glusterfs"), "endpoints", s.EndpointsName, "path", s.Path)
 	}
 	if v.Flocker != nil && one.first("flocker") {
 		c.flocker(p.Child("flocker"), v.Flocker)
 	}
 	if s := v.PersistentVolumeClaim; s != nil && one.first("persistentVolumeClaim") {
-		c.filled(p.Child("persistentVolumeClaim"), "claimName", s.ClaimName)
+		c.Filled(p.Child("persistentVolumeClaim"), "claimName", s.ClaimName)
 	}
 	if s := v.RBD; s != nil && one.first("rbd") {
 		c.Need(p.Child("rbd"), "monitors", len(s.CephMonitors) > 0, "")
-		c.filled(p.Child("rbd"), "image", s.RBDImage)
+		c.Filled(p.Child("rbd"), "image", s.RBDImage)
 	}
 	if s := v.Cinder; s != nil && one.first("cinder") {
-		c.filled(p.Child("cinder"), "volumeID", s.VolumeID)
+		c.Filled(p.Child("cinder"), "volumeID", s.VolumeID)
 		c.Need(p.Child("cinder"), "secretRef.name", s.SecretRef == nil || s.SecretRef.Name != "", "")
 	}
 	if s := v.CephFS; s != nil && one.first("cephFS") {
@@ -163,12 +163,12 @@ func (c volumeChecker) cloudSource(one *choice, p *field.Path, v *corev1.Volume)
 		c.flexVolume(p.Child("flexVolume"), s.Driver, s.Options)
 	}
 	if s := v.ConfigMap; s != nil && one.first("configMap") {
-		c.filled(p.Child("configMap"), "name", s.Name)
+		c.Filled(p.Child("configMap"), "name", s.Name)
 		c.fileMode(p.Child("configMap"), "defaultMode", s.DefaultMode)
 		c.keysToPaths(p.Child("configMap", "items"), s.Items)
 	}
 	if s := v.AzureFile; s != nil && one.first("azureFile") {
-		c.filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
+		c.Filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
 	}
 	c.cloudDisks(one, p, cloudDisks{v.VsphereVolume, v.PhotonPersistentDisk, v.PortworxVolume, v.AzureDisk})
 }
@@ -183,13 +183,13 @@ type cloudDisks struct {
 
 func (c volumeChecker) cloudDisks(one *choice, p *field.Path, v cloudDisks) {
 	if v.vsphere != nil && one.first("vsphereVolume") {
-		c.filled(p.Child("vsphereVolume"), "volumePath", v.vsphere.VolumePath)
+		c.Filled(p.Child("vsphereVolume"), "volumePath", v.vsphere.VolumePath)
 	}
 	if v.photon != nil && one.first("photonPersistentDisk") {
-		c.filled(p.Child("photonPersistentDisk"), "pdID", v.photon.PdID)
+		c.Filled(p.Child("photonPersistentDisk"), "pdID", v.photon.PdID)
 	}
 	if v.portworx != nil && one.first("portworxVolume") {
-		c.filled(p.Child("portworxVolume"), "volumeID", v.portworx.VolumeID)
+		c.Filled(p.Child("portworxVolume"), "volumeID", v.portworx.VolumeID)
 	}
 	if v.azure != nil && one.first("azureDisk") {
 		c.azureDisk(p.Child("azureDisk"), v.azure)
@@ -199,10 +199,10 @@ func (c volumeChecker) cloudDisks(one *choice, p *field.Path, v cloudDisks) {
 func (c volumeChecker) ephemeralVolume(p *field.Path, v *corev1.Volume) {
 	template := v.Ephemeral.VolumeClaimTemplate
 	if template == nil {
-		c.required(p, "ephemeral.volumeClaimTemplate", "")
+		c.Required(p, "ephemeral.volumeClaimTemplate", "")
 	} else {
 		tp := p.Child("ephemeral", "volumeClaimTemplate")
-		c.add(metavalidation.ValidateAnnotations(template.Annotations, tp.Child("metadata", "annotations"))...)
+		c.Add(metavalidation.ValidateAnnotations(template.Annotations, tp.Child("metadata", "annotations"))...)
 		c.labels(tp, "metadata.labels", template.Labels)
 		c.onlyLabelsAndAnnotations(tp.Child("metadata"), &template.ObjectMeta)
 		c.claimSpec(tp.Child("spec"), &template.Spec)
@@ -233,15 +233,15 @@ func (c volumeChecker) fileMode(p *field.Path, name string, mode *int32) {
 
 func (c volumeChecker) keysToPaths(p *field.Path, items []corev1.KeyToPath) {
 	for i := range items {
-		c.filled(p.Index(i), "key", items[i].Key, "path", items[i].Path)
-		c.words(p.Index(i), "path", items[i].Path, isLocalPath)
+		c.Filled(p.Index(i), "key", items[i].Key, "path", items[i].Path)
+		c.Words(p.Index(i), "path", items[i].Path, isLocalPath)
 		c.fileMode(p.Index(i), "mode", items[i].Mode)
 	}
 }
 
 func (c volumeChecker) downwardFile(p *field.Path, file *corev1.DownwardAPIVolumeFile) {
-	c.filled(p, "path", file.Path)
-	c.words(p, "path", file.Path, isLocalPath)
+	c.Filled(p, "path", file.Path)
+	c.Words(p, "path", file.Path, isLocalPath)
 	switch {
 	case file.FieldRef != nil:
 		fieldRef(c.Checker, p.Child("fieldRef"), file.FieldRef, volumeFields)
@@ -249,11 +249,11 @@ func (c volumeChecker) downwardFile(p *field.Path, file *corev1.DownwardAPIVolum
 			c.Invalid(p, "", "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
 		}
 	case file.ResourceFieldRef != nil && file.ResourceFieldRef.ContainerName == "":
-		c.required(p, "resourceFieldRef.containerName", "")
+		c.Required(p, "resourceFieldRef.containerName", "")
 	case file.ResourceFieldRef != nil:
 		resourceFieldRef(c.Checker, p.Child("resourceFieldRef"), file.ResourceFieldRef)
 	default:
-		c.required(p, "", "one of fieldRef and resourceFieldRef is required")
+		c.Required(p, "", "one of fieldRef and resourceFieldRef is required")
 	}
 	c.fileMode(p, "mode", file.Mode)
 }
@@ -304,10 +304,10 @@ func (c volumeChecker) projected(p *field.Path, projected *corev1.ProjectedVolum
 }
 
 func (c volumeChecker) projectedKeys(p *field.Path, name string, items []corev1.KeyToPath, file func(path, blame string)) {
-	c.filled(p, "name", name)
+	c.Filled(p, "name", name)
 	for i := range items {
-		c.filled(p.Child("items").Index(i), "key", items[i].Key, "path", items[i].Path)
-		c.words(p.Child("items").Index(i), "path", items[i].Path, isLocalPath)
+		c.Filled(p.Child("items").Index(i), "key", items[i].Key, "path", items[i].Path)
+		c.Words(p.Child("items").Index(i), "path", items[i].Path, isLocalPath)
 		c.fileMode(p.Child("items").Index(i), "mode", items[i].Mode)
 		file(items[i].Path, name)
 	}
@@ -319,7 +319,7 @@ func (c volumeChecker) projectedToken(volume, p *field.Path, token *corev1.Servi
 	} else if seconds > 1<<32 {
 		c.Invalid(p, "expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
 	}
-	c.name(volume, "path", token.Path, isLocalPath)
+	c.Name(volume, "path", token.Path, isLocalPath)
 }
 
 func (c volumeChecker) trustBundle(p *field.Path, bundle *corev1.ClusterTrustBundleProjection) {
@@ -339,15 +339,15 @@ func (c volumeChecker) trustBundle(p *field.Path, bundle *corev1.ClusterTrustBun
 		c.signerName(p.Child("signerName"), *bundle.SignerName)
 		c.selector(p, "labelSelector", bundle.LabelSelector)
 	default:
-		c.required(p, "", "either name or signerName must be specified")
+		c.Required(p, "", "either name or signerName must be specified")
 	}
-	c.filled(p, "path", bundle.Path)
-	c.words(p, "path", bundle.Path, isLocalPath)
+	c.Filled(p, "path", bundle.Path)
+	c.Words(p, "path", bundle.Path, isLocalPath)
 }
 
 func (c volumeChecker) podCertificate(p *field.Path, certificate *corev1.PodCertificateProjection, file func(path, blame string)) {
 	c.signerName(p.Child("signerName"), certificate.SignerName)
-	c.oneOf(p, "keyType", certificate.KeyType, certificateKeyTypes)
+	c.OneOf(p, "keyType", certificate.KeyType, certificateKeyTypes)
 	if seconds := certificate.MaxExpirationSeconds; seconds != nil {
 		host, _, _ := strings.Cut(certificate.SignerName, "/")
 		most := int32(91 * 24 * 3600)
@@ -367,7 +367,7 @@ func (c volumeChecker) podCertificate(p *field.Path, certificate *corev1.PodCert
 	} {
 		if pair[1] != "" {
 			paths++
-			c.words(p, pair[0], pair[1], isLocalPath)
+			c.Words(p, pair[0], pair[1], isLocalPath)
 			file(pair[1], pair[1])
 		}
 	}
@@ -379,7 +379,7 @@ func (c volumeChecker) signerName(p *field.Path, name string) {
 	domain, rest, ok := strings.Cut(name, "/")
 	switch {
 	case name == "":
-		c.required(p, "", "")
+		c.Required(p, "", "")
 		return
 	case !ok || strings.Contains(rest, "/"):
 		c.Invalid(p, "", name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
@@ -391,12 +391,12 @@ func (c volumeChecker) signerName(p *field.Path, name string) {
 	}
 	c.everyPart(p, rest, isSubdomain)
 	if len(name) > 571 {
-		c.add(field.TooLong(p, "", 571))
+		c.Add(field.TooLong(p, "", 571))
 	}
 }
 
 // everyPart stops at the first part that is wrong.
-func (c volumeChecker) everyPart(p *field.Path, dotted string, f format) {
+func (c volumeChecker) everyPart(p *field.Path, dotted string, f Format) {
 	for _, part := range strings.Split(dotted, ".") {
 		if messages := f(part); len(messages) > 0 {
 			for _, message := range messages {
@@ -413,22 +413,22 @@ const portalTooLong = "Total length of <volume name>:<iscsi.targetPortal> must b
 
 func (c volumeChecker) hostPath(p *field.Path, source *corev1.HostPathVolumeSource) {
 	if source.Path == "" {
-		c.required(p, "path", "")
+		c.Required(p, "path", "")
 		return
 	}
-	c.words(p, "path", source.Path, noBacksteps)
+	c.Words(p, "path", source.Path, noBacksteps)
 	oneOfRef(c.Checker, p, "type", source.Type, hostPathTypes)
 }
 
 func (c volumeChecker) disk(p *field.Path, name, value string, partition int32) {
-	c.filled(p, name, value)
+	c.Filled(p, name, value)
 	if partition < 0 || partition > 255 {
 		c.Invalid(p, "partition", partition, "must be between 1 and 255, inclusive")
 	}
 }
 
 func (c volumeChecker) nfs(p *field.Path, source *corev1.NFSVolumeSource) {
-	c.filled(p, "server", source.Server, "path", source.Path)
+	c.Filled(p, "server", source.Server, "path", source.Path)
 	if !path.IsAbs(source.Path) {
 		c.Invalid(p, "path", source.Path, "must be an absolute path")
 	}
@@ -444,9 +444,9 @@ type iscsiSource struct {
 }
 
 func (c volumeChecker) iscsi(p *field.Path, source iscsiSource) {
-	c.filled(p, "targetPortal", source.portal)
+	c.Filled(p, "targetPortal", source.portal)
 	if source.name == "" {
-		c.required(p, "iqn", "")
+		c.Required(p, "iqn", "")
 	} else {
 		c.iscsiName(p, "iqn", source.name, source.prefixWords)
 	}
@@ -479,9 +479,9 @@ func (c volumeChecker) quobyte(p *field.Path, source *corev1.QuobyteVolumeSource
 	const hosts = "must be a host:port pair or multiple pairs separated by commas"
 	switch {
 	case source.Registry == "":
-		c.required(p, "registry", hosts)
+		c.Required(p, "registry", hosts)
 	case len(source.Tenant) >= 65:
-		c.required(p, "tenant", "must be a UUID and may not exceed a length of 64 characters")
+		c.Required(p, "tenant", "must be a UUID and may not exceed a length of 64 characters")
 	default:
 		for _, host := range strings.Split(source.Registry, ",") {
 			if _, _, err := net.SplitHostPort(host); err != nil {
@@ -489,7 +489,7 @@ func (c volumeChecker) quobyte(p *field.Path, source *corev1.QuobyteVolumeSource
 			}
 		}
 	}
-	c.filled(p, "volume", source.Volume)
+	c.Filled(p, "volume", source.Volume)
 }
 
 func (c volumeChecker) fibreChannel(p *field.Path, source *corev1.FCVolumeSource) {
@@ -499,14 +499,14 @@ func (c volumeChecker) fibreChannel(p *field.Path, source *corev1.FCVolumeSource
 		c.Invalid(p, "targetWWNs", source.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")
 	}
 	if names > 0 && source.Lun == nil {
-		c.required(p, "lun", "lun is required if targetWWNs is specified")
+		c.Required(p, "lun", "lun is required if targetWWNs is specified")
 	} else if names > 0 {
 		c.within(p, "lun", int64(*source.Lun), 0, 255)
 	}
 }
 
 func (c volumeChecker) flexVolume(p *field.Path, driver string, options map[string]string) {
-	c.filled(p, "driver", driver)
+	c.Filled(p, "driver", driver)
 	for _, key := range sortedKeys(options) {
 		domain, _, _ := strings.Cut(key, "/")
 		domain = "." + strings.ToLower(domain)
@@ -517,7 +517,7 @@ func (c volumeChecker) flexVolume(p *field.Path, driver string, options map[stri
 }
 
 func (c volumeChecker) azureDisk(p *field.Path, disk *corev1.AzureDiskVolumeSource) {
-	c.filled(p, "diskName", disk.DiskName, "diskURI", disk.DataDiskURI)
+	c.Filled(p, "diskName", disk.DiskName, "diskURI", disk.DataDiskURI)
 	oneOfRef(c.Checker, p, "cachingMode", disk.CachingMode, azureCachingModes)
 	oneOfRef(c.Checker, p, "kind", disk.Kind, azureDiskKinds)
 	if disk.Kind == nil {
@@ -532,11 +532,11 @@ func (c volumeChecker) azureDisk(p *field.Path, disk *corev1.AzureDiskVolumeSour
 
 func (c volumeChecker) driverName(p *field.Path, name, driver string) {
 	if driver == "" {
-		c.required(p, name, "")
+		c.Required(p, name, "")
 		return
 	}
 	if len(driver) > 63 {
-		c.add(field.TooLong(p.Child(name), "", 63))
+		c.Add(field.TooLong(p.Child(name), "", 63))
 	}
 	for _, message := range isSubdomain(strings.ToLower(driver)) {
 		c.Invalid(p, name, driver, message)
@@ -570,7 +570,7 @@ func isLocalPath(s string) []string {
 // fieldRef is the downward API's way to a field of the pod.
 func fieldRef(c *Checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowed []string) {
 	if ref.FieldPath == "" {
-		c.required(p, "fieldPath", "")
+		c.Required(p, "fieldPath", "")
 		return
 	}
 	name, subscript, subscripted := strings.Cut(strings.TrimSuffix(ref.FieldPath, "']"), "['")
@@ -579,9 +579,9 @@ func fieldRef(c *Checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowe
 	case ref.APIVersion != "v1":
 		c.Invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: unsupported pod version: "+ref.APIVersion)
 	case subscripted && name == "metadata.annotations":
-		c.words(p, "", strings.ToLower(subscript), isQualifiedName)
+		c.Words(p, "", strings.ToLower(subscript), isQualifiedName)
 	case subscripted && name == "metadata.labels":
-		c.words(p, "", subscript, isQualifiedName)
+		c.Words(p, "", subscript, isQualifiedName)
 	case subscripted:
 		c.Invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label does not support subscript: "+ref.FieldPath)
 	case !slices.Contains(downwardFields, ref.FieldPath) && ref.FieldPath != "spec.host":
@@ -594,9 +594,9 @@ func fieldRef(c *Checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowe
 func resourceFieldRef(c *Checker, p *field.Path, ref *corev1.ResourceFieldSelector) {
 	hugePages := strings.HasPrefix(ref.Resource, "requests.hugepages-") || strings.HasPrefix(ref.Resource, "limits.hugepages-")
 	if ref.Resource == "" {
-		c.required(p, "resource", "")
+		c.Required(p, "resource", "")
 	} else if !hugePages {
-		c.oneOf(p, "resource", ref.Resource, resourceFields)
+		c.OneOf(p, "resource", ref.Resource, resourceFields)
 	}
 	divisor(c, p, ref, hugePages)
 }
@@ -629,7 +629,7 @@ func divisor(c *Checker, p *field.Path, ref *corev1.ResourceFieldSelector, hugeP
 func (c volumeChecker) accessModes(p *field.Path, modes []corev1.PersistentVolumeAccessMode) {
 	alone, others := false, false
 	for _, mode := range modes {
-		c.oneOf(p, "accessModes", string(mode), accessModes)
+		c.OneOf(p, "accessModes", string(mode), accessModes)
 		alone = alone || mode == corev1.ReadWriteOncePod
 		others = others || mode != corev1.ReadWriteOncePod && slices.Contains(accessModes, string(mode))
 	}
@@ -643,17 +643,17 @@ func (c volumeChecker) claimSpec(p *field.Path, spec *corev1.PersistentVolumeCla
 	c.accessModes(p, spec.AccessModes)
 	size, ok := spec.Resources.Requests[corev1.ResourceStorage]
 	if sp := p.Child("resources").Key("storage"); !ok {
-		c.required(sp, "", "")
+		c.Required(sp, "", "")
 	} else if size.Sign() <= 0 {
 		c.Invalid(sp, "", size.String(), "must be greater than zero")
 	}
 	if class := spec.StorageClassName; class != nil {
-		c.maybe(p, "storageClassName", *class, isSubdomain)
+		c.Maybe(p, "storageClassName", *class, isSubdomain)
 	}
 	oneOfRef(c.Checker, p, "volumeMode", spec.VolumeMode, volumeModes)
 	c.dataSources(p, spec)
 	if class := spec.VolumeAttributesClassName; class != nil {
-		c.maybe(p, "volumeAttributesClassName", *class, isSubdomain)
+		c.Maybe(p, "volumeAttributesClassName", *class, isSubdomain)
 	}
 }
 
@@ -669,7 +669,7 @@ func (c volumeChecker) dataSources(p *field.Path, spec *corev1.PersistentVolumeC
 	c.dataSource(p.Child("dataSourceRef"), ref.Name, ref.Kind, ref.APIGroup)
 	elsewhere := ref.Namespace != nil && *ref.Namespace != ""
 	if elsewhere {
-		c.words(p, "dataSourceRef.namespace", *ref.Namespace, isLabel)
+		c.Words(p, "dataSourceRef.namespace", *ref.Namespace, isLabel)
 	}
 	if source == nil {
 		return
@@ -682,12 +682,12 @@ func (c volumeChecker) dataSources(p *field.Path, spec *corev1.PersistentVolumeC
 }
 
 func (c volumeChecker) dataSource(p *field.Path, name, kind string, group *string) {
-	c.filled(p, "name", name, "kind", kind)
+	c.Filled(p, "name", name, "kind", kind)
 	if (group == nil || *group == "") && kind != "PersistentVolumeClaim" {
 		c.Invalid(p, "", kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
 	}
 	if group != nil {
-		c.maybe(p, "apiGroup", *group, isSubdomain)
+		c.Maybe(p, "apiGroup", *group, isSubdomain)
 	}
 }
 
@@ -696,19 +696,19 @@ func (c volumeChecker) volumeSpec(p *field.Path, name string, spec *corev1.Persi
 	c.Need(p, "accessModes", len(spec.AccessModes) > 0, "")
 	c.accessModes(p, spec.AccessModes)
 	c.capacity(p, spec.Capacity)
-	c.oneOf(p, "persistentVolumeReclaimPolicy", string(spec.PersistentVolumeReclaimPolicy), reclaimPolicies)
+	c.OneOf(p, "persistentVolumeReclaimPolicy", string(spec.PersistentVolumeReclaimPolicy), reclaimPolicies)
 	c.nodeAffinity(p, spec.NodeAffinity)
 	c.persistentSource(p, name, spec)
 	c.Forbid(p, "persistentVolumeReclaimPolicy",
 		spec.HostPath != nil && path.Clean(spec.HostPath.Path) == "/" && spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle,
 		"may not be 'recycle' for a hostPath mount of '/'")
-	c.maybe(p, "storageClassName", spec.StorageClassName, isSubdomain)
+	c.Maybe(p, "storageClassName", spec.StorageClassName, isSubdomain)
 	oneOfRef(c.Checker, p, "volumeMode", spec.VolumeMode, volumeModes)
 	if class := spec.VolumeAttributesClassName; class != nil {
 		if *class == "" {
-			c.required(p, "volumeAttributesClassName", "an empty string is disallowed")
+			c.Required(p, "volumeAttributesClassName", "an empty string is disallowed")
 		}
-		c.maybe(p, "volumeAttributesClassName", *class, isSubdomain)
+		c.Maybe(p, "volumeAttributesClassName", *class, isSubdomain)
 		c.Need(p, "csi", spec.CSI != nil, "has to be specified when using volumeAttributesClassName")
 	}
 }
@@ -751,7 +751,7 @@ func (c volumeChecker) nodeAffinity(p *field.Path, affinity *corev1.VolumeNodeAf
 		return
 	}
 	if affinity.Required == nil {
-		c.required(p, "nodeAffinity.required", "must specify required node constraints")
+		c.Required(p, "nodeAffinity.required", "must specify required node constraints")
 		return
 	}
 	placementChecker{c.Checker}.nodeSelector(p.Child("nodeAffinity", "required"), affinity.Required)
@@ -773,17 +773,17 @@ func (c volumeChecker) persistentSource(p *field.Path, name string, v *corev1.Pe
 	c.persistentCloudSource(one, p, v)
 	if v.Local != nil && one.first("local") {
 		if v.Local.Path == "" {
-			c.required(p, "local.path", "")
+			c.Required(p, "local.path", "")
 		} else {
-			c.words(p, "local.path", v.Local.Path, noBacksteps)
+			c.Words(p, "local.path", v.Local.Path, noBacksteps)
 		}
 		c.Need(p, "nodeAffinity", v.NodeAffinity != nil, "Local volume requires node affinity")
 	}
 	if s := v.StorageOS; s != nil && one.first("storageos") {
-		c.name(p.Child("storageos"), "volumeName", s.VolumeName, isLabel)
-		c.maybe(p.Child("storageos"), "volumeNamespace", s.VolumeNamespace, isLabel)
+		c.Name(p.Child("storageos"), "volumeName", s.VolumeName, isLabel)
+		c.Maybe(p.Child("storageos"), "volumeNamespace", s.VolumeNamespace, isLabel)
 		if s.SecretRef != nil {
-			c.filled(p.Child("storageos", "secretRef"), "name", s.SecretRef.Name, "namespace", s.SecretRef.Namespace)
+			c.Filled(p.Child("storageos", "secretRef"), "name", s.SecretRef.Name, "namespace", s.SecretRef.Namespace)
 		}
 	}
 	if v.CSI != nil && one.first("csi") {
@@ -794,11 +794,11 @@ func (c volumeChecker) persistentSource(p *field.Path, name string, v *corev1.Pe
 
 func (c volumeChecker) persistentNetworkSource(one *choice, p *field.Path, name string, v *corev1.PersistentVolumeSpec) {
 	if s := v.Glusterfs; s != nil && one.first("glusterfs") {
-		c.filled(p.Child("glusterfs"), "endpoints", s.EndpointsName, "path", s.Path)
+		c.Filled(p.Child("glusterfs"), "endpoints", s.EndpointsName, "path", s.Path)
 		if s.EndpointsNamespace != nil && *s.EndpointsNamespace == "" {
 			c.Invalid(p, "glusterfs.endpointsNamespace", "", "if the endpointnamespace is set, it must be a valid namespace name")
 		} else if s.EndpointsNamespace != nil {
-			c.words(p, "glusterfs.endpointsNamespace", *s.EndpointsNamespace, isLabel)
+			c.Words(p, "glusterfs.endpointsNamespace", *s.EndpointsNamespace, isLabel)
 		}
 	}
 	if v.Flocker != nil && one.first("flocker") {
@@ -809,7 +809,7 @@ func (c volumeChecker) persistentNetworkSource(one *choice, p *field.Path, name 
 	}
 	if s := v.RBD; s != nil && one.first("rbd") {
 		c.Need(p.Child("rbd"), "monitors", len(s.CephMonitors) > 0, "")
-		c.filled(p.Child("rbd"), "image", s.RBDImage)
+		c.Filled(p.Child("rbd"), "image", s.RBDImage)
 	}
 	if v.Quobyte != nil && one.first("quobyte") {
 		c.quobyte(p.Child("quobyte"), v.Quobyte)
@@ -828,9 +828,9 @@ func (c volumeChecker) persistentNetworkSource(one *choice, p *field.Path, name 
 		c.Need(p, "iscsi.secretRef.name", s.SecretRef == nil || s.SecretRef.Name != "", "")
 	}
 	if s := v.Cinder; s != nil && one.first("cinder") {
-		c.filled(p.Child("cinder"), "volumeID", s.VolumeID)
+		c.Filled(p.Child("cinder"), "volumeID", s.VolumeID)
 		if s.SecretRef != nil {
-			c.filled(p.Child("cinder", "secretRef"), "name", s.SecretRef.Name, "namespace", s.SecretRef.Namespace)
+			c.Filled(p.Child("cinder", "secretRef"), "name", s.SecretRef.Name, "namespace", s.SecretRef.Namespace)
 		}
 	}
 	if v.FC != nil && one.first("fc") {
@@ -844,18 +844,18 @@ func (c volumeChecker) persistentCloudSource(one *choice, p *field.Path, v *core
 		c.flexVolume(p.Child("flexVolume"), s.Driver, s.Options)
 	}
 	if s := v.AzureFile; s != nil && one.first("azureFile") {
-		c.filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
+		c.Filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
 		c.Need(p, "azureFile.secretNamespace", s.SecretNamespace == nil || *s.SecretNamespace != "", "")
 	}
 	c.cloudDisks(one, p, cloudDisks{v.VsphereVolume, v.PhotonPersistentDisk, v.PortworxVolume, v.AzureDisk})
 	if s := v.ScaleIO; s != nil && one.first("scaleIO") {
-		c.filled(p.Child("scaleIO"), "gateway", s.Gateway, "system", s.System, "volumeName", s.VolumeName)
+		c.Filled(p.Child("scaleIO"), "gateway", s.Gateway, "system", s.System, "volumeName", s.VolumeName)
 	}
 }
 
 func (c volumeChecker) persistentCSI(p *field.Path, source *corev1.CSIPersistentVolumeSource) {
 	c.driverName(p, "driver", source.Driver)
-	c.filled(p, "volumeHandle", source.VolumeHandle)
+	c.Filled(p, "volumeHandle", source.VolumeHandle)
 	for _, secret := range [...]struct {
 		name string
 		ref  *corev1.SecretReference
@@ -864,8 +864,8 @@ func (c volumeChecker) persistentCSI(p *field.Path, source *corev1.CSIPersistent
 		{"nodePublishSecretRef", source.NodePublishSecretRef}, {"nodeExpandSecretRef", source.NodeExpandSecretRef},
 	} {
 		if secret.ref != nil {
-			c.name(p.Child(secret.name), "name", secret.ref.Name, isSubdomain)
-			c.name(p.Child(secret.name), "namespace", secret.ref.Namespace, isLabel)
+			c.Name(p.Child(secret.name), "name", secret.ref.Name, isSubdomain)
+			c.Name(p.Child(secret.name), "namespace", secret.ref.Namespace, isLabel)
 		}
 	}
 }
@@ -881,7 +881,7 @@ func (c volumeChecker) updateVolume(pv, old *corev1.PersistentVolume) {
 	if !equality.Semantic.DeepEqual(source, &old.Spec.PersistentVolumeSource) {
 		c.Forbid(p, "persistentvolumesource", true, "spec.persistentvolumesource is immutable after creation")
 	}
-	c.same(field.NewPath("volumeMode"), "", pv.Spec.VolumeMode, old.Spec.VolumeMode)
+	c.Same(field.NewPath("volumeMode"), "", pv.Spec.VolumeMode, old.Spec.VolumeMode)
 	if affinity := old.Spec.NodeAffinity; affinity != nil && !equality.Semantic.DeepEqual(pv.Spec.NodeAffinity, affinity) {
 		c.Invalid(field.NewPath("nodeAffinity"), "", pv.Spec.NodeAffinity, "field is immutable, except for updating from beta label to GA")
 	}
@@ -909,7 +909,7 @@ func (c volumeChecker) classMayMove(claim, old *corev1.PersistentVolumeClaim) bo
 	if named && had && *class == was && (!has || is == was) {
 		return true
 	}
-	c.same(field.NewPath("metadata", "annotations", key), "", is, was)
+	c.Same(field.NewPath("metadata", "annotations", key), "", is, was)
 	return named && (!had || *class == was)
 }
 
@@ -937,7 +937,7 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 	if size.Cmp(before) < 0 && size.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
 		c.Forbid(p, "resources.requests.storage", true, "field can not be less than status.capacity")
 	}
-	c.same(field.NewPath("volumeMode"), "", claim.Spec.VolumeMode, old.Spec.VolumeMode)
+	c.Same(field.NewPath("volumeMode"), "", claim.Spec.VolumeMode, old.Spec.VolumeMode)
 	if class := claim.Spec.VolumeAttributesClassName; old.Status.CurrentVolumeAttributesClassName != nil {
 		const set = " is forbidden when status.currentVolumeAttributesClassName is not nil"
 		changed := !equality.Semantic.DeepEqual(class, old.Spec.VolumeAttributesClassName)
@@ -961,7 +961,7 @@ func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
 	c.provisioner(field.NewPath("provisioner"), class.Provisioner)
 	c.parameters(field.NewPath("parameters"), class.Parameters)
 	if policy := class.ReclaimPolicy; policy != nil && *policy != "" {
-		c.oneOf(field.NewPath("reclaimPolicy"), "", string(*policy), classPolicies)
+		c.OneOf(field.NewPath("reclaimPolicy"), "", string(*policy), classPolicies)
 	}
 	oneOfRef(c.Checker, field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, bindingModes)
 	seen := set{}
@@ -970,20 +970,20 @@ func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
 		c.topologyTerm(tp, &term)
 		for range class.AllowedTopologies { // to Kubernetes an empty term is like each of those not looked at yet
 			if len(term.MatchLabelExpressions) == 0 && len(c.Errs) <= scheme.MaxErrors {
-				c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
+				c.Add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
 			}
 		}
 		text := fmt.Sprintf("%q", term.MatchLabelExpressions)
 		if seen[text] {
-			c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
+			c.Add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
 		}
 		seen[text] = true
 	}
 	if old != nil {
-		c.same(field.NewPath("parameters"), "", class.Parameters, old.Parameters)
-		c.same(field.NewPath("provisioner"), "", class.Provisioner, old.Provisioner)
-		c.same(field.NewPath("reclaimPolicy"), "", class.ReclaimPolicy, old.ReclaimPolicy)
-		c.same(field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, old.VolumeBindingMode)
+		c.Same(field.NewPath("parameters"), "", class.Parameters, old.Parameters)
+		c.Same(field.NewPath("provisioner"), "", class.Provisioner, old.Provisioner)
+		c.Same(field.NewPath("reclaimPolicy"), "", class.ReclaimPolicy, old.ReclaimPolicy)
+		c.Same(field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, old.VolumeBindingMode)
 	}
 }
 
@@ -1001,12 +1001,12 @@ func (c volumeChecker) topologyTerm(p *field.Path, term *corev1.TopologySelector
 }
 
 func (c volumeChecker) provisioner(p *field.Path, name string) {
-	c.name(p, "", strings.ToLower(name), isQualifiedName)
+	c.Name(p, "", strings.ToLower(name), isQualifiedName)
 }
 
 func (c volumeChecker) parameters(p *field.Path, parameters map[string]string) {
 	if len(parameters) > parametersCount {
-		c.add(field.TooLong(p, "", parametersCount))
+		c.Add(field.TooLong(p, "", parametersCount))
 		return
 	}
 	size := 0
@@ -1017,7 +1017,7 @@ func (c volumeChecker) parameters(p *field.Path, parameters map[string]string) {
 		size += len(key) + len(value)
 	}
 	if size > parametersSize {
-		c.add(field.TooLong(p, "", parametersSize))
+		c.Add(field.TooLong(p, "", parametersSize))
 	}
 }
 
@@ -1049,7 +1049,7 @@ func (c volumeChecker) csiDriver(driver, old *storagev1.CSIDriver) {
 		}
 	}
 	for _, mode := range spec.VolumeLifecycleModes {
-		c.oneOf(p, "volumeLifecycleModes", string(mode), lifecycleModes)
+		c.OneOf(p, "volumeLifecycleModes", string(mode), lifecycleModes)
 	}
 	if period := spec.NodeAllocatableUpdatePeriodSeconds; period != nil && *period < 10 {
 		c.Invalid(p, "nodeAllocatableUpdatePeriodSeconds", *period, "must be greater than or equal to 10 seconds")
@@ -1058,8 +1058,8 @@ func (c volumeChecker) csiDriver(driver, old *storagev1.CSIDriver) {
 		c.Invalid(p, "serviceAccountTokenInSecrets", *inSecrets, "serviceAccountTokenInSecrets is set but no tokenRequests are specified")
 	}
 	if old != nil {
-		c.same(p, "attachedRequired", spec.AttachRequired, old.Spec.AttachRequired)
-		c.same(p, "volumeLifecycleModes", spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes)
+		c.Same(p, "attachedRequired", spec.AttachRequired, old.Spec.AttachRequired)
+		c.Same(p, "volumeLifecycleModes", spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes)
 	}
 }
 
@@ -1068,7 +1068,7 @@ func (c volumeChecker) csiNode(node, old *storagev1.CSINode) {
 	for i := range node.Spec.Drivers {
 		driver, dp := &node.Spec.Drivers[i], p.Index(i)
 		c.driverName(dp, "name", driver.Name)
-		c.filled(dp, "nodeID", driver.NodeID)
+		c.Filled(dp, "nodeID", driver.NodeID)
 		if len(driver.NodeID) > 256 {
 			c.Invalid(dp, "nodeID", driver.NodeID, "must be 256 characters or less")
 		}
@@ -1080,7 +1080,7 @@ func (c volumeChecker) csiNode(node, old *storagev1.CSINode) {
 		for _, key := range driver.TopologyKeys {
 			c.Need(dp, "", key != "", key)
 			c.unique(dp, "", keys, key)
-			c.words(dp, "", key, isQualifiedName)
+			c.Words(dp, "", key, isQualifiedName)
 		}
 	}
 	if old == nil {
@@ -1094,7 +1094,7 @@ func (c volumeChecker) csiNode(node, old *storagev1.CSINode) {
 	for _, driver := range node.Spec.Drivers {
 		driver.Allocatable = nil
 		if before, ok := installed[driver.Name]; ok {
-			c.same(p, "", driver, before)
+			c.Same(p, "", driver, before)
 		}
 	}
 }
@@ -1105,15 +1105,15 @@ func (c volumeChecker) attachment(attachment, old *storagev1.VolumeAttachment) {
 	const exactlyOne = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
 	switch inline, name := spec.Source.InlineVolumeSpec, spec.Source.PersistentVolumeName; {
 	case inline == nil && name == nil:
-		c.required(p, "source", exactlyOne)
+		c.Required(p, "source", exactlyOne)
 	case inline != nil && name != nil:
 		c.Forbid(p, "source", true, exactlyOne)
 	case inline != nil:
 		c.inlineSpec(p.Child("source", "inlineVolumeSpec"), inline)
 	case *name == "":
-		c.required(p, "source.persistentVolumeName", "must specify non empty persistentVolumeName")
+		c.Required(p, "source.persistentVolumeName", "must specify non empty persistentVolumeName")
 	}
-	c.words(p, "nodeName", spec.NodeName, isSubdomain)
+	c.Words(p, "nodeName", spec.NodeName, isSubdomain)
 	c.maybeRef(p, "source.persistentVolumeName", spec.Source.PersistentVolumeName, isSubdomain)
 	if old != nil && !equality.Semantic.DeepEqual(spec, &old.Spec) {
 		c.Invalid(p, "", *spec, metavalidation.FieldImmutableErrorMsg)
@@ -1122,12 +1122,12 @@ func (c volumeChecker) attachment(attachment, old *storagev1.VolumeAttachment) {
 
 func (c volumeChecker) storageCapacity(capacity, old *storagev1.CSIStorageCapacity) {
 	c.selector(field.NewPath("nodeTopology"), "", capacity.NodeTopology)
-	c.words(field.NewPath("storageClassName"), "", capacity.StorageClassName, isSubdomain)
+	c.Words(field.NewPath("storageClassName"), "", capacity.StorageClassName, isSubdomain)
 	if size := capacity.Capacity; size != nil && size.Sign() < 0 {
 		c.Invalid(field.NewPath("capacity"), "", size.String(), "must be greater than or equal to 0")
 	}
 	if old != nil {
-		c.same(field.NewPath("nodeTopology"), "", capacity.NodeTopology, old.NodeTopology)
-		c.same(field.NewPath("storageClassName"), "", capacity.StorageClassName, old.StorageClassName)
+		c.Same(field.NewPath("nodeTopology"), "", capacity.NodeTopology, old.NodeTopology)
+		c.Same(field.NewPath("storageClassName"), "", capacity.StorageClassName, old.StorageClassName)
 	}
 }

@@ -55,7 +55,7 @@ const notSelected = "`selector` does not match template `labels`"
 
 // runsForever refuses templates whose pods may end; kind is for the words.
 func (c workloadChecker) runsForever(p *field.Path, spec *corev1.PodSpec, kind string) {
-	c.oneOf(p, "spec.restartPolicy", string(spec.RestartPolicy), alwaysOnly)
+	c.OneOf(p, "spec.restartPolicy", string(spec.RestartPolicy), alwaysOnly)
 	c.Forbid(p, "spec.activeDeadlineSeconds", spec.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds in "+kind+" is not Supported")
 }
 
@@ -63,7 +63,7 @@ func (c workloadChecker) runsForever(p *field.Path, spec *corev1.PodSpec, kind s
 // not well formed, and the template is not looked at then.
 func (c workloadChecker) selects(p *field.Path, selector *metav1.LabelSelector, template *corev1.PodTemplateSpec, kind string) bool {
 	if selector == nil {
-		c.required(p, "selector", "")
+		c.Required(p, "selector", "")
 	} else {
 		c.selector(p, "selector", selector)
 		if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
@@ -96,7 +96,7 @@ func (c workloadChecker) deployment(d, old *appsv1.Deployment) {
 		}
 	}
 	if old != nil {
-		c.same(p, "selector", spec.Selector, old.Spec.Selector)
+		c.Same(p, "selector", spec.Selector, old.Spec.Selector)
 	}
 }
 
@@ -128,7 +128,7 @@ func (c workloadChecker) replicaSet(rs, old *appsv1.ReplicaSet) {
 		c.Invalid(p, "selector", spec.Selector, "invalid label selector")
 	}
 	if old != nil {
-		c.same(p, "selector", spec.Selector, old.Spec.Selector)
+		c.Same(p, "selector", spec.Selector, old.Spec.Selector)
 	}
 }
 
@@ -138,7 +138,7 @@ func (c workloadChecker) replicationController(rc *corev1.ReplicationController)
 	c.Need(p, "selector", len(spec.Selector) > 0, "")
 	c.nonNegative(p, "replicas", int64(*spec.Replicas))
 	if spec.Template == nil {
-		c.required(p, "template", "")
+		c.Required(p, "template", "")
 		return
 	}
 	for key, value := range spec.Selector {
@@ -154,7 +154,7 @@ func (c workloadChecker) replicationController(rc *corev1.ReplicationController)
 func (c workloadChecker) daemonSet(ds, old *appsv1.DaemonSet) {
 	p, spec := field.NewPath("spec"), &ds.Spec
 	if old != nil {
-		c.same(p, "selector", spec.Selector, old.Spec.Selector)
+		c.Same(p, "selector", spec.Selector, old.Spec.Selector)
 	}
 	c.selector(p, "selector", spec.Selector)
 	if match, ok := matches(spec.Selector, spec.Template.Labels); ok && !match {
@@ -183,7 +183,7 @@ func (c workloadChecker) daemonStrategy(p *field.Path, strategy *appsv1.DaemonSe
 		case unavailable && surge:
 			c.Invalid(rp, "maxSurge", *rolling.MaxSurge, "may not be set when maxUnavailable is non-zero")
 		case !unavailable && !surge:
-			c.required(rp, "maxUnavailable", "cannot be 0 when maxSurge is 0")
+			c.Required(rp, "maxUnavailable", "cannot be 0 when maxSurge is 0")
 		}
 	default:
 		c.Unsupported(p, "", strategy, daemonStrategies)
@@ -197,8 +197,8 @@ func (c workloadChecker) statefulSet(ss, old *appsv1.StatefulSet) {
 	}
 	c.statefulStrategy(p.Child("updateStrategy"), &spec.UpdateStrategy)
 	if retention := spec.PersistentVolumeClaimRetentionPolicy; retention != nil {
-		c.oneOf(p, "persistentVolumeClaimRetentionPolicy.whenDeleted", string(retention.WhenDeleted), retentionPolicies)
-		c.oneOf(p, "persistentVolumeClaimRetentionPolicy.whenScaled", string(retention.WhenScaled), retentionPolicies)
+		c.OneOf(p, "persistentVolumeClaimRetentionPolicy.whenDeleted", string(retention.WhenDeleted), retentionPolicies)
+		c.OneOf(p, "persistentVolumeClaimRetentionPolicy.whenScaled", string(retention.WhenScaled), retentionPolicies)
 	}
 	for i := range spec.VolumeClaimTemplates {
 		if old == nil {
@@ -211,7 +211,7 @@ func (c workloadChecker) statefulSet(ss, old *appsv1.StatefulSet) {
 		c.nonNegative(p, "ordinals.start", int64(spec.Ordinals.Start))
 	}
 	if old == nil {
-		c.maybe(p, "serviceName", spec.ServiceName, isLabel)
+		c.Maybe(p, "serviceName", spec.ServiceName, isLabel)
 	}
 	if c.selects(p, spec.Selector, &spec.Template, "statefulset") {
 		c.statefulTemplate(p.Child("template"), spec)
@@ -273,7 +273,7 @@ func (c workloadChecker) statefulTemplate(p *field.Path, spec *appsv1.StatefulSe
 	}
 	podTemplate(c.Checker, p, &template)
 	c.labels(p, "labels", template.Labels)
-	c.add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
+	c.Add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
 	podAnnotations(c.Checker, p.Child("annotations"), template.Annotations, &template.Spec)
 }
 
@@ -290,16 +290,16 @@ func (c workloadChecker) controllerRevision(revision, old *appsv1.ControllerRevi
 	c.nonNegative(field.NewPath("revision"), "", revision.Revision)
 	p := field.NewPath("data")
 	if old != nil {
-		c.same(p, "", revision.Data, old.Data)
+		c.Same(p, "", revision.Data, old.Data)
 		return
 	}
 	var data any
 	if err := json.Unmarshal(revision.Data.Raw, &data); revision.Data.Raw != nil && err != nil {
 		c.Invalid(p, "", "<value omitted>", "error parsing data: "+err.Error())
 	} else if data == nil {
-		c.required(p, "", "data is mandatory")
+		c.Required(p, "", "data is mandatory")
 	} else if _, ok := data.(map[string]any); !ok {
-		c.required(p, "", "data must be a valid JSON object")
+		c.Required(p, "", "data must be a valid JSON object")
 	}
 }
 
@@ -324,7 +324,7 @@ func (c workloadChecker) job(job, old *batchv1.Job) {
 func (c workloadChecker) selectedJob(p *field.Path, spec *batchv1.JobSpec) {
 	c.jobSpec(p, spec)
 	if spec.Selector == nil {
-		c.required(p, "selector", "")
+		c.Required(p, "selector", "")
 	} else {
 		c.selector(p, "selector", spec.Selector)
 	}
@@ -350,7 +350,7 @@ func (c workloadChecker) generatedSelector(job *batchv1.Job) {
 	} {
 		expected[label[0]] = label[1]
 		if value, ok := spec.Template.Labels[label[0]]; !ok {
-			c.required(p.Key(label[0]), "", "must be '"+label[1]+"'")
+			c.Required(p.Key(label[0]), "", "must be '"+label[1]+"'")
 		} else if value != label[1] {
 			c.Invalid(p.Key(label[0]), "", spec.Template.Labels, "must be '"+label[1]+"'")
 		}
@@ -371,9 +371,9 @@ func (c workloadChecker) jobSpec(p *field.Path, spec *batchv1.JobSpec) {
 	nonNegativeRef(c.Checker, p, "maxFailedIndexes", spec.MaxFailedIndexes)
 	c.Need(p, "backoffLimitPerIndex", spec.MaxFailedIndexes == nil || spec.BackoffLimitPerIndex != nil, "when maxFailedIndexes is specified")
 	if manager := spec.ManagedBy; manager != nil {
-		c.add(validation.IsDomainPrefixedPath(p.Child("managedBy"), *manager)...)
+		c.Add(validation.IsDomainPrefixedPath(p.Child("managedBy"), *manager)...)
 		if len(*manager) > 63 {
-			c.add(field.TooLong(p.Child("managedBy"), "", 63))
+			c.Add(field.TooLong(p.Child("managedBy"), "", 63))
 		}
 	}
 	oneOfRef(c.Checker, p, "completionMode", spec.CompletionMode, completionModes)
@@ -387,14 +387,14 @@ func (c workloadChecker) jobSpec(p *field.Path, spec *batchv1.JobSpec) {
 		c.Invalid(p, "successPolicy", *spec.SuccessPolicy, "requires indexed completion mode")
 	}
 	if policy := spec.PodReplacementPolicy; policy != nil && spec.PodFailurePolicy != nil {
-		c.oneOf(p, "podReplacementPolicy", string(*policy), replacementPolicies[:1])
+		c.OneOf(p, "podReplacementPolicy", string(*policy), replacementPolicies[:1])
 	} else {
 		oneOfRef(c.Checker, p, "podReplacementPolicy", policy, replacementPolicies)
 	}
 	podTemplate(c.Checker, p.Child("template"), &spec.Template)
 	switch restart := spec.Template.Spec.RestartPolicy; {
 	case restart == corev1.RestartPolicyAlways || restart == "":
-		c.required(p, "template.spec.restartPolicy", `valid values: "OnFailure", "Never"`)
+		c.Required(p, "template.spec.restartPolicy", `valid values: "OnFailure", "Never"`)
 	case !slices.Contains(jobRestarts, string(restart)):
 		c.Unsupported(p, "template.spec.restartPolicy", restart, jobRestarts)
 	case spec.PodFailurePolicy != nil && restart != corev1.RestartPolicyNever:
@@ -441,7 +441,7 @@ func (c workloadChecker) atMost(p *field.Path, value *int32, most int32, when st
 func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 	rules := spec.PodFailurePolicy.Rules
 	if len(rules) > 20 {
-		c.add(field.TooMany(p, len(rules), 20))
+		c.Add(field.TooMany(p, len(rules), 20))
 	}
 	containers := set{}
 	for _, list := range [...][]corev1.Container{spec.Template.Spec.Containers, spec.Template.Spec.InitContainers} {
@@ -453,9 +453,9 @@ func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 		rp := p.Index(i)
 		switch {
 		case rule.Action == "":
-			c.required(rp, "action", fmt.Sprintf("valid values: %q", failureActions))
+			c.Required(rp, "action", fmt.Sprintf("valid values: %q", failureActions))
 		case rule.Action != batchv1.PodFailurePolicyActionFailIndex:
-			c.oneOf(rp, "action", string(rule.Action), failureActions)
+			c.OneOf(rp, "action", string(rule.Action), failureActions)
 		case spec.BackoffLimitPerIndex == nil:
 			c.Invalid(rp, "action", rule.Action, "requires the backoffLimitPerIndex to be set")
 		}
@@ -474,19 +474,19 @@ func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 
 func (c workloadChecker) conditionPatterns(p *field.Path, patterns []batchv1.PodFailurePolicyOnPodConditionsPattern) {
 	if len(patterns) > 20 {
-		c.add(field.TooMany(p, len(patterns), 20))
+		c.Add(field.TooMany(p, len(patterns), 20))
 	}
 	for i, pattern := range patterns {
-		c.words(p.Index(i), "type", string(pattern.Type), isQualifiedName)
-		c.oneOf(p.Index(i), "status", string(pattern.Status), conditionStatuses)
+		c.Words(p.Index(i), "type", string(pattern.Type), isQualifiedName)
+		c.OneOf(p.Index(i), "status", string(pattern.Status), conditionStatuses)
 	}
 }
 
 func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolicyOnExitCodesRequirement, containers set) {
 	if codes.Operator == "" {
-		c.required(p, "operator", fmt.Sprintf("valid values: %q", setOperators))
+		c.Required(p, "operator", fmt.Sprintf("valid values: %q", setOperators))
 	} else {
-		c.oneOf(p, "operator", string(codes.Operator), setOperators)
+		c.OneOf(p, "operator", string(codes.Operator), setOperators)
 	}
 	if name := codes.ContainerName; name != nil && !containers[*name] {
 		c.Invalid(p, "containerName", *name, "must be one of the container or initContainer names in the pod template")
@@ -494,7 +494,7 @@ func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolic
 	if len(codes.Values) == 0 {
 		c.Invalid(p, "values", codes.Values, "at least one value is required")
 	} else if len(codes.Values) > 255 {
-		c.add(field.TooMany(p.Child("values"), len(codes.Values), 255))
+		c.Add(field.TooMany(p.Child("values"), len(codes.Values), 255))
 	}
 	seen := map[int32]bool{}
 	for i, value := range codes.Values {
@@ -502,7 +502,7 @@ func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolic
 			c.Invalid(p.Child("values").Index(i), "", value, "must not be 0 for the In operator")
 		}
 		if seen[value] {
-			c.add(field.Duplicate(p.Child("values").Index(i), value))
+			c.Add(field.Duplicate(p.Child("values").Index(i), value))
 		}
 		seen[value] = true
 	}
@@ -515,7 +515,7 @@ func (c workloadChecker) successPolicy(p *field.Path, spec *batchv1.JobSpec) {
 	rules := spec.SuccessPolicy.Rules
 	c.Need(p, "", len(rules) > 0, "at least one rules must be specified when the successPolicy is specified")
 	if len(rules) > 20 {
-		c.add(field.TooMany(p, len(rules), 20))
+		c.Add(field.TooMany(p, len(rules), 20))
 	}
 	if spec.Completions == nil {
 		return // refused already
@@ -525,7 +525,7 @@ func (c workloadChecker) successPolicy(p *field.Path, spec *batchv1.JobSpec) {
 		c.Need(rp, "", rule.SucceededCount != nil || rule.SucceededIndexes != nil, "at least one of succeededCount or succeededIndexes must be specified")
 		if indexes := rule.SucceededIndexes; indexes != nil {
 			if len(*indexes) > 64<<10 {
-				c.add(field.TooLong(rp.Child("succeededIndexes"), "", 64<<10))
+				c.Add(field.TooLong(rp.Child("succeededIndexes"), "", 64<<10))
 			}
 			var err error
 			if total, err = countIndexes(*indexes, *spec.Completions); err != nil {
@@ -578,24 +578,24 @@ func countIndexes(expression string, completions int32) (total int32, err error)
 func (c workloadChecker) jobKeeps(p *field.Path, spec *batchv1.JobSpec, old *batchv1.Job) {
 	before := &old.Spec
 	if !isIndexed(spec) {
-		c.same(p, "completions", spec.Completions, before.Completions)
+		c.Same(p, "completions", spec.Completions, before.Completions)
 	} else if done := spec.Completions; done != nil && !equality.Semantic.DeepEqual(done, before.Completions) && *done != *spec.Parallelism {
 		c.Invalid(p, "completions", *done, "can only be modified in tandem with spec.parallelism")
 	}
-	c.same(p, "selector", spec.Selector, before.Selector)
+	c.Same(p, "selector", spec.Selector, before.Selector)
 	template, name := before.Template.DeepCopy(), "template"
 	if resting := before.Suspend != nil && *before.Suspend && isJobTrue(old, batchv1.JobSuspended) && old.Status.Active == 0; resting {
 		movable(template, &spec.Template)
 		name = "template.spec"
-		c.same(p, name, spec.Template.Spec, template.Spec)
+		c.Same(p, name, spec.Template.Spec, template.Spec)
 	} else if !equality.Semantic.DeepEqual(template, &spec.Template) {
 		c.Invalid(p, name, spec.Template, "field is immutable")
 	}
-	c.same(p, "completionMode", spec.CompletionMode, before.CompletionMode)
-	c.same(p, "podFailurePolicy", spec.PodFailurePolicy, before.PodFailurePolicy)
-	c.same(p, "backoffLimitPerIndex", spec.BackoffLimitPerIndex, before.BackoffLimitPerIndex)
-	c.same(p, "managedBy", spec.ManagedBy, before.ManagedBy)
-	c.same(p, "successPolicy", spec.SuccessPolicy, before.SuccessPolicy)
+	c.Same(p, "completionMode", spec.CompletionMode, before.CompletionMode)
+	c.Same(p, "podFailurePolicy", spec.PodFailurePolicy, before.PodFailurePolicy)
+	c.Same(p, "backoffLimitPerIndex", spec.BackoffLimitPerIndex, before.BackoffLimitPerIndex)
+	c.Same(p, "managedBy", spec.ManagedBy, before.ManagedBy)
+	c.Same(p, "successPolicy", spec.SuccessPolicy, before.SuccessPolicy)
 }
 
 // movable makes template agree with now in what a resting Job may change.
@@ -634,7 +634,7 @@ func isJobTrue(job *batchv1.Job, condition batchv1.JobConditionType) bool {
 func (c workloadChecker) cronJob(cron, old *batchv1.CronJob) {
 	p, spec := field.NewPath("spec"), &cron.Spec
 	if spec.Schedule == "" {
-		c.required(p, "schedule", "")
+		c.Required(p, "schedule", "")
 	} else {
 		c.schedule(p, spec, old)
 	}
@@ -642,7 +642,7 @@ func (c workloadChecker) cronJob(cron, old *batchv1.CronJob) {
 	if old == nil || !equality.Semantic.DeepEqual(spec.TimeZone, old.Spec.TimeZone) {
 		c.timeZone(p, spec.TimeZone)
 	}
-	c.known(p, "concurrencyPolicy", string(spec.ConcurrencyPolicy), concurrencyPolicies)
+	c.Known(p, "concurrencyPolicy", string(spec.ConcurrencyPolicy), concurrencyPolicies)
 	job := &spec.JobTemplate.Spec
 	c.jobSpec(p.Child("jobTemplate", "spec"), job)
 	if job.Selector != nil {
@@ -845,7 +845,7 @@ func (c workloadChecker) autoscaler(hpa, old *autoscalingv2.HorizontalPodAutosca
 		c.Invalid(p, "minReplicas", *spec.MinReplicas, "must be greater than or equal to 1")
 	}
 	if spec.MaxReplicas == 0 {
-		c.required(p, "maxReplicas", "must be set and greater than 0")
+		c.Required(p, "maxReplicas", "must be set and greater than 0")
 	} else if spec.MaxReplicas < 0 {
 		c.Invalid(p, "maxReplicas", spec.MaxReplicas, "must be greater than or equal to 1")
 	}
@@ -870,8 +870,8 @@ func (c workloadChecker) autoscaler(hpa, old *autoscalingv2.HorizontalPodAutosca
 }
 
 func (c workloadChecker) scaled(p *field.Path, ref *autoscalingv2.CrossVersionObjectReference) {
-	c.name(p, "kind", ref.Kind, isPathSegment)
-	c.name(p, "name", ref.Name, isPathSegment)
+	c.Name(p, "kind", ref.Kind, isPathSegment)
+	c.Name(p, "name", ref.Name, isPathSegment)
 }
 
 func (c workloadChecker) scaledGroup(p *field.Path, ref *autoscalingv2.CrossVersionObjectReference, coreToo bool) {
@@ -896,7 +896,7 @@ func (c workloadChecker) scalingRules(p *field.Path, rules *autoscalingv2.HPASca
 	c.Need(p, "policies", len(rules.Policies) > 0, "must specify at least one Policy")
 	for i, policy := range rules.Policies {
 		pp := p.Child("policies").Index(i)
-		c.oneOf(pp, "type", string(policy.Type), scalingPolicies)
+		c.OneOf(pp, "type", string(policy.Type), scalingPolicies)
 		if policy.Value <= 0 {
 			c.Invalid(pp, "value", policy.Value, "must be greater than zero")
 		}
@@ -914,7 +914,7 @@ func (c workloadChecker) scalingRules(p *field.Path, rules *autoscalingv2.HPASca
 // metric has one source, which its type names.
 func (c workloadChecker) metric(p *field.Path, m *autoscalingv2.MetricSpec) {
 	c.Need(p, "type", m.Type != "", "must specify a metric source type")
-	c.oneOf(p, "type", string(m.Type), metricTypes)
+	c.OneOf(p, "type", string(m.Type), metricTypes)
 	sources := [...]struct {
 		name  string
 		kind  autoscalingv2.MetricSourceType
@@ -966,9 +966,9 @@ func (c workloadChecker) metricTarget(p *field.Path, target *autoscalingv2.Metri
 
 func (c workloadChecker) metricName(p *field.Path, name string) {
 	if name == "" {
-		c.required(p, "metric.name", "must specify a metric name")
+		c.Required(p, "metric.name", "must specify a metric name")
 	}
-	c.maybe(p, "metric.name", name, isPathSegment)
+	c.Maybe(p, "metric.name", name, isPathSegment)
 }
 
 func (c workloadChecker) objectMetric(p *field.Path, source *autoscalingv2.ObjectMetricSource) {
@@ -1000,14 +1000,14 @@ func (c workloadChecker) resourceMetric(p *field.Path, source *autoscalingv2.Res
 
 func (c workloadChecker) containerMetric(p *field.Path, source *autoscalingv2.ContainerResourceMetricSource) {
 	if source.Name == "" {
-		c.required(p, "name", "must specify a resource name")
+		c.Required(p, "name", "must specify a resource name")
 	} else {
 		c.containerResource(p.Child("name"), string(source.Name))
 	}
 	if source.Container == "" {
-		c.required(p, "container", "must specify a container")
+		c.Required(p, "container", "must specify a container")
 	}
-	c.maybe(p, "container", source.Container, isLabel)
+	c.Maybe(p, "container", source.Container, isLabel)
 	c.resourceTarget(p.Child("target"), &source.Target)
 }
 

@@ -1,6 +1,4 @@
-package validation
-
-// This file: the rules for definitions of custom resources, in kube-apiserver's order and words
+// Package definitions has the rules for definitions of custom resources, in kube-apiserver's order and words
 // (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go). It works on the internal form of a
 // definition, because the paths in its messages do. There, what all versions have in common stands above them: a definition with one
 // version, or with two alike, has its schema in spec.validation and none in spec.versions[0].schema:
@@ -15,6 +13,13 @@ package validation
 //	items: {x-kubernetes-validations: [A]}                   as often as such an item, of the least size, fits into a request × A
 //
 // An update may leave wrong what was wrong before, as Kubernetes allows: see lenience.
+//
+//	errs := definitions.ValidateCreate(ctx, crd)      // nil: all is well
+//	errs = definitions.ValidateUpdate(ctx, crd, old)
+//
+// Rules are written as those of the built-in types are (validation.Checker). Invariants: nothing is read but the two definitions, and none is
+// changed; no more rules are compiled than an answer has room for mistakes.
+package definitions
 
 import (
 	"cmp"
@@ -24,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -43,13 +49,14 @@ import (
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metavalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/util/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 
 	"apilet/internal/cel/celenv"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/scheme"
 )
 
@@ -64,6 +71,7 @@ const (
 // Sorted: messages list them.
 var (
 	definitionScopes = []string{"Cluster", "Namespaced"}
+	reviewVersions   = []string{"v1", "v1beta1"}
 	converters       = []string{"None", "Webhook"}
 	printedTypes     = []string{"boolean", "date", "integer", "number", "string"}
 	printedFormats   = []string{"byte", "date", "date-time", "double", "float", "int32", "int64", "password"}
@@ -76,18 +84,21 @@ var (
 		"XPreserveUnknownFields", "XValidations"} // what a root schema may have where status is a subresource, by Go names
 )
 
-// A definitionChecker collects what is wrong with one definition.
-type definitionChecker struct {
-	*Checker
+// A set remembers keys.
+type set map[string]bool
+
+// A checker collects what is wrong with one definition.
+type checker struct {
+	*validation.Checker
 	lenience
 	structural bool           // schemas have to be
 	left       *scheme.Budget // of an answer's room for mistakes in rules
 }
 
-// ValidateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
-func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{Checker: &Checker{}, lenience: lenience{badCA: true}, left: new(scheme.NewBudget())}
-	c.add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
+// ValidateCreate returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
+func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := checker{Checker: &validation.Checker{}, lenience: lenience{badCA: true}, left: new(scheme.NewBudget())}
+	c.Add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
 		messages := metavalidation.NameIsDNSSubdomain(name, prefix)
 		if name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
 			messages = append(messages, `must be spec.names.plural+"."+spec.group`)
@@ -99,26 +110,26 @@ func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourc
 	return c.Errs
 }
 
-// ValidateChangedDefinition returns what is wrong with a definition that is to follow old.
-func ValidateChangedDefinition(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{Checker: &Checker{}, lenience: lenienceFor(crd, old), left: new(scheme.NewBudget())}
-	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+// ValidateUpdate returns what is wrong with a definition that is to follow old.
+func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := checker{Checker: &validation.Checker{}, lenience: lenienceFor(crd, old), left: new(scheme.NewBudget())}
+	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	p := field.NewPath("spec")
 	c.spec(ctx, p, &crd.Spec)
 	if apiextensions.IsCRDConditionTrue(old, apiextensions.Established) { // objects may be stored by these
-		c.same(p, "scope", crd.Spec.Scope, old.Spec.Scope)
-		c.same(p.Child("names"), "kind", crd.Spec.Names.Kind, old.Spec.Names.Kind)
+		c.Same(p, "scope", crd.Spec.Scope, old.Spec.Scope)
+		c.Same(p.Child("names"), "kind", crd.Spec.Names.Kind, old.Spec.Names.Kind)
 	}
-	c.same(p, "group", crd.Spec.Group, old.Spec.Group)
-	c.same(p.Child("names"), "plural", crd.Spec.Names.Plural, old.Spec.Names.Plural)
+	c.Same(p, "group", crd.Spec.Group, old.Spec.Group)
+	c.Same(p.Child("names"), "plural", crd.Spec.Names.Plural, old.Spec.Names.Plural)
 	c.rest(crd, old)
 	return c.Errs
 }
 
-// ValidateDefinitionStatus returns what is wrong with a status that is to follow that of old.
-func ValidateDefinitionStatus(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{Checker: &Checker{}}
-	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+// ValidateStatusUpdate returns what is wrong with a status that is to follow that of old.
+func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := checker{Checker: &validation.Checker{}}
+	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	c.names(field.NewPath("status", "acceptedNames"), &crd.Status.AcceptedNames)
 	return c.Errs
 }
@@ -180,7 +191,7 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 // learn takes note of what is wrong with a schema of the old definition, and of its expressions.
 func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	l.oddTypes = l.oddTypes || s.Type != "" && !slices.Contains(schemaTypes, s.Type)
-	keys, sets := schemaChecker{Checker: &Checker{}}, schemaChecker{Checker: &Checker{}}
+	keys, sets := schemaChecker{Checker: &validation.Checker{}}, schemaChecker{Checker: &validation.Checker{}}
 	keys.keysOfItems(nil, s)
 	sets.itemsOfSet(nil, s)
 	l.looseKeys = l.looseKeys || len(keys.Errs) > 0
@@ -287,9 +298,9 @@ func anySchema(spec *apiextensions.CustomResourceDefinitionSpec, is func(*apiext
 
 // ---- The definition, schemas excluded
 
-func (c definitionChecker) spec(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
+func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	c.group(p, spec.Group)
-	c.known(p, "scope", string(spec.Scope), definitionScopes)
+	c.Known(p, "scope", string(spec.Scope), definitionScopes)
 	preserves := spec.PreserveUnknownFields != nil && *spec.PreserveUnknownFields
 	c.schemasGiven(p, spec, preserves)
 	hasDefaults := anySchema(spec, func(s *apiextensions.JSONSchemaProps) bool { return s.Default != nil })
@@ -301,7 +312,7 @@ func (c definitionChecker) spec(ctx context.Context, p *field.Path, spec *apiext
 		c.version(ctx, p.Child("versions").Index(i), spec, &spec.Versions[i])
 	}
 	c.versions(p, spec)
-	c.filled(p.Child("names"), "plural", spec.Names.Plural, "singular", spec.Names.Singular, "kind", spec.Names.Kind, "listKind", spec.Names.ListKind)
+	c.Filled(p.Child("names"), "plural", spec.Names.Plural, "singular", spec.Names.Singular, "kind", spec.Names.Kind, "listKind", spec.Names.ListKind)
 	c.names(p.Child("names"), &spec.Names)
 	statusAnywhere := hasStatus(spec.Subresources) ||
 		slices.ContainsFunc(spec.Versions, func(v apiextensions.CustomResourceDefinitionVersion) bool { return hasStatus(v.Subresources) })
@@ -319,16 +330,16 @@ func (c definitionChecker) spec(ctx context.Context, p *field.Path, spec *apiext
 	c.conversion(p.Child("conversion"), spec.Conversion)
 }
 
-func (c definitionChecker) group(p *field.Path, group string) {
-	if group != "" && len(isSubdomain(group)) == 0 && !strings.Contains(group, ".") {
+func (c checker) group(p *field.Path, group string) {
+	if group != "" && len(utilvalidation.IsDNS1123Subdomain(group)) == 0 && !strings.Contains(group, ".") {
 		c.Invalid(p, "group", group, "should be a domain with at least one dot")
 		return
 	}
-	c.name(p, "group", group, joined(isSubdomain))
+	c.Name(p, "group", group, joined(utilvalidation.IsDNS1123Subdomain))
 }
 
 // joined is a format with its messages in one.
-func joined(f format) format {
+func joined(f validation.Format) validation.Format {
 	return func(s string) []string {
 		messages := f(s)
 		if len(messages) > 1 {
@@ -339,7 +350,7 @@ func joined(f format) format {
 }
 
 // schemasGiven asks for a schema in each version, or in those where one is needed.
-func (c definitionChecker) schemasGiven(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
+func (c checker) schemasGiven(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
 	if hasRootSchema(spec.Validation) {
 		return
 	}
@@ -362,7 +373,7 @@ func hasExtensions(s *apiextensions.JSONSchemaProps) bool {
 func hasStatus(s *apiextensions.CustomResourceSubresources) bool { return s != nil && s.Status != nil }
 
 // versions checks them as a list. A served one is not asked for: Kubernetes does without.
-func (c definitionChecker) versions(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
+func (c checker) versions(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	names, stored := set{}, 0
 	for _, v := range spec.Versions {
 		names[v.Name] = true
@@ -376,12 +387,12 @@ func (c definitionChecker) versions(p *field.Path, spec *apiextensions.CustomRes
 	if stored != 1 {
 		c.Invalid(p, "versions", spec.Versions, "must have exactly one version marked as storage version")
 	}
-	c.maybe(p, "version", spec.Version, joined(validation.IsDNS1035Label))
+	c.Maybe(p, "version", spec.Version, joined(utilvalidation.IsDNS1035Label))
 }
 
-func (c definitionChecker) version(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec,
+func (c checker) version(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec,
 	v *apiextensions.CustomResourceDefinitionVersion) {
-	c.words(p, "name", v.Name, joined(validation.IsDNS1035Label))
+	c.Words(p, "name", v.Name, joined(utilvalidation.IsDNS1035Label))
 	c.deprecation(p, v)
 	subresources := spec.Subresources
 	if apiextensions.HasPerVersionSubresources(spec.Versions) {
@@ -397,7 +408,7 @@ func (c definitionChecker) version(ctx context.Context, p *field.Path, spec *api
 	}
 }
 
-func (c definitionChecker) deprecation(p *field.Path, v *apiextensions.CustomResourceDefinitionVersion) {
+func (c checker) deprecation(p *field.Path, v *apiextensions.CustomResourceDefinitionVersion) {
 	if v.DeprecationWarning == nil {
 		return
 	}
@@ -421,43 +432,43 @@ func (c definitionChecker) deprecation(p *field.Path, v *apiextensions.CustomRes
 }
 
 // names checks those that are set.
-func (c definitionChecker) names(p *field.Path, names *apiextensions.CustomResourceDefinitionNames) {
-	c.maybe(p, "plural", names.Plural, joined(validation.IsDNS1035Label))
-	c.maybe(p, "singular", names.Singular, joined(validation.IsDNS1035Label))
-	c.maybe(p, "kind", names.Kind, isKindName)
-	c.maybe(p, "listKind", names.ListKind, isKindName)
+func (c checker) names(p *field.Path, names *apiextensions.CustomResourceDefinitionNames) {
+	c.Maybe(p, "plural", names.Plural, joined(utilvalidation.IsDNS1035Label))
+	c.Maybe(p, "singular", names.Singular, joined(utilvalidation.IsDNS1035Label))
+	c.Maybe(p, "kind", names.Kind, isKindName)
+	c.Maybe(p, "listKind", names.ListKind, isKindName)
 	for i, name := range names.ShortNames {
-		c.words(p.Child("shortNames").Index(i), "", name, joined(validation.IsDNS1035Label))
+		c.Words(p.Child("shortNames").Index(i), "", name, joined(utilvalidation.IsDNS1035Label))
 	}
 	if names.Kind != "" && names.Kind == names.ListKind {
 		c.Invalid(p, "listKind", names.ListKind, "kind and listKind may not be the same")
 	}
 	for i, name := range names.Categories {
-		c.words(p.Child("categories").Index(i), "", name, joined(validation.IsDNS1035Label))
+		c.Words(p.Child("categories").Index(i), "", name, joined(utilvalidation.IsDNS1035Label))
 	}
 }
 
 func isKindName(s string) []string {
-	messages := joined(validation.IsDNS1035Label)(strings.ToLower(s))
+	messages := joined(utilvalidation.IsDNS1035Label)(strings.ToLower(s))
 	for i := range messages {
 		messages[i] = "may have mixed case, but should otherwise match: " + messages[i]
 	}
 	return messages
 }
 
-func (c definitionChecker) subresources(p *field.Path, s *apiextensions.CustomResourceSubresources) {
+func (c checker) subresources(p *field.Path, s *apiextensions.CustomResourceSubresources) {
 	if s == nil || s.Scale == nil {
 		return
 	}
-	c.name(p, "scale.specReplicasPath", s.Scale.SpecReplicasPath, isPathUnder("should be a json path under .spec", ".spec."))
-	c.name(p, "scale.statusReplicasPath", s.Scale.StatusReplicasPath, isPathUnder("should be a json path under .status", ".status."))
+	c.Name(p, "scale.specReplicasPath", s.Scale.SpecReplicasPath, isPathUnder("should be a json path under .spec", ".spec."))
+	c.Name(p, "scale.statusReplicasPath", s.Scale.StatusReplicasPath, isPathUnder("should be a json path under .status", ".status."))
 	if s.Scale.LabelSelectorPath != nil {
 		under := isPathUnder("should be a json path under either .spec or .status", ".spec.", ".status.")
-		c.maybe(p, "scale.labelSelectorPath", *s.Scale.LabelSelectorPath, under)
+		c.Maybe(p, "scale.labelSelectorPath", *s.Scale.LabelSelectorPath, under)
 	}
 }
 
-func isPathUnder(detail string, prefixes ...string) format {
+func isPathUnder(detail string, prefixes ...string) validation.Format {
 	return func(s string) []string {
 		if messages := isSimplePath(s); len(messages) > 0 {
 			return messages
@@ -476,25 +487,25 @@ func isSimplePath(s string) []string {
 	return nil
 }
 
-func (c definitionChecker) columns(p *field.Path, columns []apiextensions.CustomResourceColumnDefinition) {
+func (c checker) columns(p *field.Path, columns []apiextensions.CustomResourceColumnDefinition) {
 	for i, col := range columns {
 		at := p.Index(i)
-		c.filled(at, "name", col.Name)
+		c.Filled(at, "name", col.Name)
 		detail := "must be one of " + strings.Join(printedTypes, ",")
 		if col.Type == "" {
-			c.required(at, "type", detail)
+			c.Required(at, "type", detail)
 		} else if !slices.Contains(printedTypes, col.Type) {
 			c.Invalid(at, "type", col.Type, detail)
 		}
 		if col.Format != "" && !slices.Contains(printedFormats, col.Format) {
 			c.Invalid(at, "format", col.Format, "must be one of "+strings.Join(printedFormats, ","))
 		}
-		c.name(at, "JSONPath", col.JSONPath, isSimplePath)
+		c.Name(at, "JSONPath", col.JSONPath, isSimplePath)
 	}
 }
 
 // selectable is for the fields of one version, or of all with the version "". p is what has them.
-func (c definitionChecker) selectable(p *field.Path, fields []apiextensions.SelectableField, v *apiextensions.CustomResourceValidation, version string) {
+func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableField, v *apiextensions.CustomResourceValidation, version string) {
 	schema, err := structuralschema.NewStructural(v.OpenAPIV3Schema)
 	if err != nil {
 		c.Invalid(p, "schema.openAPIV3Schema", "", err.Error())
@@ -503,7 +514,7 @@ func (c definitionChecker) selectable(p *field.Path, fields []apiextensions.Sele
 	for i, f := range fields {
 		at := p.Child("selectableFields").Index(i)
 		if f.JSONPath == "" {
-			c.required(at, "jsonPath", "")
+			c.Required(at, "jsonPath", "")
 			continue
 		}
 		path, found, err := followPath(f.JSONPath, schema, cel.WithFieldPathAllowArrayNotation(false))
@@ -518,12 +529,12 @@ func (c definitionChecker) selectable(p *field.Path, fields []apiextensions.Sele
 			c.Invalid(at, "jsonPath", f.JSONPath, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")
 		}
 		if seen[path.String()] {
-			c.add(field.Duplicate(at.Child("jsonPath"), f.JSONPath))
+			c.Add(field.Duplicate(at.Child("jsonPath"), f.JSONPath))
 		}
 		seen[path.String()] = true
 	}
 	if len(seen) > maxSelectable && !c.manySelectable[version] {
-		c.add(field.TooMany(p.Child("selectableFields"), len(seen), maxSelectable))
+		c.Add(field.TooMany(p.Child("selectableFields"), len(seen), maxSelectable))
 	}
 }
 
@@ -537,11 +548,11 @@ func followPath(path string, s *structuralschema.Structural, options ...cel.Vali
 	return cel.ValidFieldPath(path, s, options...)
 }
 
-func (c definitionChecker) conversion(p *field.Path, conversion *apiextensions.CustomResourceConversion) {
+func (c checker) conversion(p *field.Path, conversion *apiextensions.CustomResourceConversion) {
 	if conversion == nil {
 		return
 	}
-	c.known(p, "strategy", string(conversion.Strategy), converters)
+	c.Known(p, "strategy", string(conversion.Strategy), converters)
 	client, reviews := conversion.WebhookClientConfig, conversion.ConversionReviewVersions
 	if conversion.Strategy != apiextensions.WebhookConverter {
 		c.Forbid(p, "webhookClientConfig", client != nil, "should not be set when strategy is not set to Webhook")
@@ -549,22 +560,21 @@ func (c definitionChecker) conversion(p *field.Path, conversion *apiextensions.C
 		return
 	}
 	if client == nil {
-		c.required(p, "webhookClientConfig", "required when strategy is set to Webhook")
+		c.Required(p, "webhookClientConfig", "required when strategy is set to Webhook")
 	} else {
 		c.webhook(p.Child("webhookClientConfig"), client)
 	}
 	c.reviews(p.Child("conversionReviewVersions"), reviews)
 }
 
-func (c definitionChecker) webhook(p *field.Path, client *apiextensions.WebhookClientConfig) {
-	hooks := policyChecker{Checker: c.Checker}
+func (c checker) webhook(p *field.Path, client *apiextensions.WebhookClientConfig) {
 	switch service := client.Service; {
 	case (client.URL == nil) == (service == nil):
-		c.required(p, "", "exactly one of url or service is required")
+		c.Required(p, "", "exactly one of url or service is required")
 	case client.URL != nil:
-		hooks.webhookURL(p.Child("url"), *client.URL)
+		c.WebhookURL(p.Child("url"), *client.URL)
 	default:
-		hooks.webhookService(p.Child("service"), &admissionv1.ServiceReference{Namespace: service.Namespace, Name: service.Name, Path: service.Path, Port: &service.Port})
+		c.WebhookService(p.Child("service"), &admissionv1.ServiceReference{Namespace: service.Namespace, Name: service.Name, Path: service.Path, Port: &service.Port})
 	}
 	if err := caProblem(client.CABundle); err != nil && !c.badCA {
 		c.Invalid(p, "caBundle", client.CABundle, "unable to load root certificates: "+err.Error())
@@ -593,7 +603,7 @@ func caProblem(bundle []byte) error {
 
 func isReviewVersion(version string) bool { return slices.Contains(reviewVersions, version) }
 
-func (c definitionChecker) reviews(p *field.Path, versions []string) {
+func (c checker) reviews(p *field.Path, versions []string) {
 	c.Need(p, "", len(versions) > 0, "")
 	seen := set{}
 	for i, version := range versions {
@@ -602,15 +612,15 @@ func (c definitionChecker) reviews(p *field.Path, versions []string) {
 			continue
 		}
 		seen[version] = true
-		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
+		c.Words(p.Index(i), "", version, utilvalidation.IsDNS1035Label)
 	}
 	if len(versions) > 0 && !c.oddReviews && !slices.ContainsFunc(versions, isReviewVersion) {
-		c.Invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
+		c.Invalid(p, "", versions, "must include at least one of "+strings.Join(reviewVersions, ", "))
 	}
 }
 
 // rest is what comes after the spec. old is nil for a new definition.
-func (c definitionChecker) rest(crd, old *apiextensions.CustomResourceDefinition) {
+func (c checker) rest(crd, old *apiextensions.CustomResourceDefinition) {
 	p := field.NewPath("status")
 	c.names(p.Child("acceptedNames"), &crd.Status.AcceptedNames)
 	c.storedVersions(p.Child("storedVersions"), crd.Status.StoredVersions, crd.Spec.Versions)
@@ -623,7 +633,7 @@ func (c definitionChecker) rest(crd, old *apiextensions.CustomResourceDefinition
 }
 
 // storedVersions may not lose one that objects may be stored as.
-func (c definitionChecker) storedVersions(p *field.Path, stored []string, versions []apiextensions.CustomResourceDefinitionVersion) {
+func (c checker) storedVersions(p *field.Path, stored []string, versions []apiextensions.CustomResourceDefinitionVersion) {
 	if len(stored) == 0 {
 		c.Invalid(p, "", stored, "must have at least one stored version")
 		return
@@ -647,7 +657,7 @@ func (c definitionChecker) storedVersions(p *field.Path, stored []string, versio
 }
 
 // approval is asked for in the groups of Kubernetes itself, unless it was missing before.
-func (c definitionChecker) approval(p *field.Path, crd, old *apiextensions.CustomResourceDefinition) {
+func (c checker) approval(p *field.Path, crd, old *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
 	}
@@ -660,7 +670,7 @@ func (c definitionChecker) approval(p *field.Path, crd, old *apiextensions.Custo
 	switch state {
 	case apihelpers.APIApproved, apihelpers.APIApprovalBypassed:
 	case apihelpers.APIApprovalMissing:
-		c.required(p, "", reason)
+		c.Required(p, "", reason)
 	default:
 		c.Invalid(p, "", crd.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation], reason)
 	}
@@ -675,11 +685,11 @@ type versionSchema struct {
 	hasStatus bool // as a subresource
 }
 
-func (c definitionChecker) schema(ctx context.Context, p *field.Path, v versionSchema) {
+func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 	if v.CustomResourceValidation == nil {
 		return
 	}
-	s := &schemaChecker{Checker: &Checker{}, lenience: &c.lenience, left: c.left, unlimited: c.sameSchema[v.version]}
+	s := &schemaChecker{Checker: &validation.Checker{}, lenience: &c.lenience, left: c.left, unlimited: c.sameSchema[v.version]}
 	if root := v.OpenAPIV3Schema; root != nil {
 		at := place{path: p.Child("openAPIV3Schema"), root: true}
 		if v.hasStatus {
@@ -691,7 +701,7 @@ func (c definitionChecker) schema(ctx context.Context, p *field.Path, v versionS
 			at.scope, shapeless = s.structure(ctx, at.path, root)
 		}
 		s.schema(at, root)
-		s.add(s.ruleErrs...)
+		s.Add(s.ruleErrs...)
 		if len(s.Errs) == 0 && shapeless != nil { // else it says once more what was said
 			s.Invalid(at.path, "", "", shapeless.Error())
 		}
@@ -702,12 +712,12 @@ func (c definitionChecker) schema(ctx context.Context, p *field.Path, v versionS
 			s.Invalid(p, "", "", fmt.Sprintf("error building validator: %v", err))
 		}
 	}
-	c.add(s.Errs...)
+	c.Add(s.Errs...)
 }
 
 // A schemaChecker collects what is wrong with one schema and all within it.
 type schemaChecker struct {
-	*Checker
+	*validation.Checker
 	*lenience
 	ruleErrs  field.ErrorList // of CEL rules; reported last
 	left      *scheme.Budget  // of an answer's room for those, of all versions
@@ -752,7 +762,7 @@ func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apie
 	if err != nil {
 		errs = field.ErrorList{field.Invalid(p, "", err.Error())}
 	}
-	if s.add(errs...); len(errs) > 0 {
+	if s.Add(errs...); len(errs) > 0 {
 		return nil, nil
 	}
 	return &ruleScope{schema: root, ruled: len(root.XValidations) > 0, times: new(uint64(1))}, nil
@@ -804,7 +814,7 @@ func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) 
 func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProps) {
 	p := at.path
 	if schema.Type != "" && !s.oddTypes {
-		s.oneOf(p, "type", schema.Type, schemaTypes)
+		s.OneOf(p, "type", schema.Type, schemaTypes)
 	}
 	s.Forbid(p, "default", schema.Default != nil && at.noDefault != "", "must not be set "+at.noDefault)
 	s.Forbid(p, "id", schema.ID != "", "id is not supported")
@@ -827,11 +837,11 @@ func (s *schemaChecker) inside(at place, schema *apiextensions.JSONSchemaProps) 
 	s.each(at, "allOf", schema.AllOf)
 	s.each(at, "oneOf", schema.OneOf)
 	s.each(at, "anyOf", schema.AnyOf)
-	for _, name := range sortedKeys(schema.Definitions) {
+	for _, name := range slices.Sorted(maps.Keys(schema.Definitions)) {
 		s.schema(at.within(at.path.Child("definitions").Key(name), nil), new(schema.Definitions[name]))
 	}
 	s.items(at, schema)
-	for _, name := range sortedKeys(schema.Dependencies) {
+	for _, name := range slices.Sorted(maps.Keys(schema.Dependencies)) {
 		s.schema(at.within(at.path.Child("dependencies").Key(name), nil), schema.Dependencies[name].Schema)
 	}
 }
@@ -858,7 +868,7 @@ func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) 
 }
 
 func (s *schemaChecker) fields(at place, schema *apiextensions.JSONSchemaProps) {
-	for _, name := range sortedKeys(schema.Properties) {
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		of := schema.Properties[name]
 		one := at.within(at.path.Child("properties").Key(name), at.scope.within(&of, func(t typedSchema) *typedSchema { return t.fieldNamed(name) }))
 		if !cel.MapIsCorrelatable(schema.XMapType) {
@@ -896,7 +906,7 @@ func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSche
 	}
 	if schema.XMapType != nil {
 		s.ofType(p, schema.Type, "object", "must be object if x-kubernetes-map-type is specified")
-		s.oneOf(p, "x-kubernetes-map-type", *schema.XMapType, mapTypes)
+		s.OneOf(p, "x-kubernetes-map-type", *schema.XMapType, mapTypes)
 	}
 	kind := ""
 	if schema.XListType != nil {
@@ -905,14 +915,14 @@ func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSche
 		if schema.Type == "array" && !s.looseSets {
 			s.itemsOfSet(p, schema)
 		}
-		s.oneOf(p, "x-kubernetes-list-type", kind, listTypes)
+		s.OneOf(p, "x-kubernetes-list-type", kind, listTypes)
 	}
 	switch {
 	case kind == "map":
 		s.listMap(p, schema)
 	case len(schema.XListMapKeys) == 0:
 	case schema.XListType == nil:
-		s.required(p, "x-kubernetes-list-type", "must be map if x-kubernetes-list-map-keys is non-empty")
+		s.Required(p, "x-kubernetes-list-type", "must be map if x-kubernetes-list-map-keys is non-empty")
 	default:
 		s.Invalid(p, "x-kubernetes-list-type", kind, "must be map if x-kubernetes-list-map-keys is non-empty")
 	}
@@ -925,7 +935,7 @@ func (s *schemaChecker) ofType(p *field.Path, got, want, detail string) {
 	switch got {
 	case want:
 	case "":
-		s.required(p, "type", detail)
+		s.Required(p, "type", detail)
 	default:
 		s.Invalid(p, "type", got, detail)
 	}
@@ -951,7 +961,7 @@ func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaP
 	s.Need(p, "x-kubernetes-list-map-keys", len(schema.XListMapKeys) > 0, "must not be empty if x-kubernetes-list-type is map")
 	switch {
 	case schema.Items == nil:
-		s.required(p, "items", "must have a schema if x-kubernetes-list-type is map")
+		s.Required(p, "items", "must have a schema if x-kubernetes-list-type is map")
 		return
 	case schema.Items.Schema == nil:
 		s.Invalid(p, "items", schema.Items, "must only have a single schema if x-kubernetes-list-type is map")
@@ -986,7 +996,10 @@ func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSch
 	if *schema.XListType != "map" {
 		return
 	}
-	required := setOf(item.Required)
+	required := set{}
+	for _, name := range item.Required {
+		required[name] = true
+	}
 	for _, key := range schema.XListMapKeys {
 		of, ok := item.Properties[key]
 		if !ok {
@@ -1007,16 +1020,18 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 	text, message := strings.TrimSpace(rule.Rule), strings.TrimSpace(rule.Message)
 	switch {
 	case text == "":
-		s.required(p, "rule", "rule is not specified")
+		s.Required(p, "rule", "rule is not specified")
 	case message == "" && rule.Message != "":
 		s.Invalid(p, "message", rule.Message, "must be non-empty if specified")
 	case strings.ContainsAny(message, lineBreaks):
 		s.Invalid(p, "message", rule.Message, "must not contain line breaks")
 	case strings.ContainsAny(text, lineBreaks) && message == "":
-		s.required(p, "message", "message must be specified if rule contains line breaks")
+		s.Required(p, "message", "message must be specified if rule contains line breaks")
 	}
 	s.Need(p, "messageExpression", rule.MessageExpression == "" || strings.TrimSpace(rule.MessageExpression) != "", "messageExpression must be non-empty if specified")
-	oneOfRef(s.Checker, p, "reason", rule.Reason, ruleReasons)
+	if rule.Reason != nil {
+		s.OneOf(p, "reason", string(*rule.Reason), ruleReasons)
+	}
 	if rule.FieldPath == "" {
 		return
 	}

@@ -1,4 +1,4 @@
-package validation
+package definitions
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -73,7 +72,7 @@ func TestSchemasOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = []string{c.want}
 		}
-		wantErrors(t, c.schema, ValidateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+		wantErrors(t, c.schema, ValidateCreate(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
 	}
 }
 
@@ -101,7 +100,7 @@ func TestRulesOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = strings.Split(c.want, "\n")
 		}
-		wantErrors(t, c.schema, ValidateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+		wantErrors(t, c.schema, ValidateCreate(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
 	}
 }
 
@@ -111,22 +110,8 @@ func TestMistakesOfExpressionsHaveABound(t *testing.T) {
 	expression := strings.Repeat("'", 14_000)
 	rules := strings.TrimPrefix(strings.Repeat(`, {rule: "`+expression+`"}`, n), ",")
 	crd := parsedDefinition(t, oneVersion(`{type: object, x-kubernetes-validations: [`+rules+`]}`, ""), "")
-	if errs := ValidateNewDefinition(t.Context(), crd); len(errs) < 2 || len(errs) >= n {
+	if errs := ValidateCreate(t.Context(), crd); len(errs) < 2 || len(errs) >= n {
 		t.Errorf("%d of %d rules were compiled", len(errs), n)
-	}
-	policy := &admissionv1.ValidatingAdmissionPolicy{}
-	for range n {
-		policy.Spec.Validations = append(policy.Spec.Validations, admissionv1.Validation{Expression: expression})
-	}
-	errs := ValidateCreate(policy)
-	compiled := 0
-	for _, err := range errs {
-		if strings.HasPrefix(err.Detail, "compilation failed") {
-			compiled++
-		}
-	}
-	if compiled < 2 || compiled >= n || len(errs) < n {
-		t.Errorf("%d of %d validations were compiled, %d mistakes", compiled, n, len(errs))
 	}
 }
 
@@ -155,7 +140,7 @@ func TestPartsOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = strings.Split(c.want, "\n")
 		}
-		wantErrors(t, c.versions+c.more, ValidateNewDefinition(context.Background(), parsedDefinition(t, c.versions, c.more)), want...)
+		wantErrors(t, c.versions+c.more, ValidateCreate(context.Background(), parsedDefinition(t, c.versions, c.more)), want...)
 	}
 }
 
@@ -173,12 +158,12 @@ func TestUpdatesMayLeaveWrongWhatWasWrong(t *testing.T) {
 		"an unpruned object": oneVersion(`{type: object, default: {a: b}}`, ""),
 	} {
 		crd := parsedDefinition(t, versions, "")
-		if errs := ValidateNewDefinition(context.Background(), crd); len(errs) == 0 {
+		if errs := ValidateCreate(context.Background(), crd); len(errs) == 0 {
 			t.Errorf("%s: accepted in a new definition", name)
 		}
 		changed := crd.DeepCopy()
 		changed.Labels = map[string]string{"a": "b"}
-		wantErrors(t, name, ValidateChangedDefinition(context.Background(), changed, crd))
+		wantErrors(t, name, ValidateUpdate(context.Background(), changed, crd))
 	}
 }
 
@@ -186,10 +171,10 @@ func TestDefinitionsKeepTheirNames(t *testing.T) {
 	crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
 	changed := crd.DeepCopy()
 	changed.Spec.Scope, changed.Spec.Names.Plural, changed.Spec.Names.Kind = "Cluster", "others", "Other"
-	wantErrors(t, "before it is established", ValidateChangedDefinition(context.Background(), changed, crd),
+	wantErrors(t, "before it is established", ValidateUpdate(context.Background(), changed, crd),
 		`spec.names.plural: Invalid value: "others": field is immutable`)
 	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.Established, Status: apiextensions.ConditionTrue})
-	wantErrors(t, "afterwards", ValidateChangedDefinition(context.Background(), changed, crd),
+	wantErrors(t, "afterwards", ValidateUpdate(context.Background(), changed, crd),
 		`spec.scope: Invalid value: "Cluster": field is immutable`, `spec.names.kind: Invalid value: "Other": field is immutable`,
 		`spec.names.plural: Invalid value: "others": field is immutable`)
 }
@@ -198,13 +183,13 @@ func TestStatusOfADefinition(t *testing.T) {
 	crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
 	changed := crd.DeepCopy()
 	changed.Status.AcceptedNames.Kind = "not a kind"
-	errs := ValidateDefinitionStatus(changed, crd)
+	errs := ValidateStatusUpdate(changed, crd)
 	if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), `status.acceptedNames.kind: Invalid value: "not a kind": may have mixed case, but should otherwise match: `) {
 		t.Errorf("got %v", errs)
 	}
 	changed = crd.DeepCopy()
 	changed.Status.StoredVersions = []string{"v0", "v1"}
-	errs = ValidateChangedDefinition(context.Background(), changed, crd)
+	errs = ValidateUpdate(context.Background(), changed, crd)
 	if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), `status.storedVersions[0]: Invalid value: "v0": missing from spec.versions; v0 was`) {
 		t.Errorf("got %v", errs)
 	}
@@ -245,8 +230,8 @@ func FuzzDefinition(f *testing.F) {
 		}
 		old := crd.DeepCopy()
 		crd.Spec.Validation.OpenAPIV3Schema = internal
-		ValidateNewDefinition(context.Background(), crd)
-		ValidateChangedDefinition(context.Background(), crd, old)
-		ValidateChangedDefinition(context.Background(), old, crd)
+		ValidateCreate(context.Background(), crd)
+		ValidateUpdate(context.Background(), crd, old)
+		ValidateUpdate(context.Background(), old, crd)
 	})
 }
