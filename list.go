@@ -52,6 +52,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/apierror"
 	"apilet/internal/history"
 	"apilet/internal/notify"
 	"apilet/internal/request"
@@ -303,7 +304,7 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	checked := q.ListOptions
 	internalversion.SetListOptionsDefaults(&checked, true)
 	if errs := listvalidation.ValidateListOptions(&checked, true); len(errs) > 0 {
-		return nil, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	q.match, err = terms.For(res, info)
 	return q, err

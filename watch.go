@@ -35,6 +35,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apierror"
 	"apilet/internal/crd"
 	"apilet/internal/notify"
 	"apilet/internal/request"
@@ -102,7 +103,7 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 		return err
 	}
 	if v.Media.Format == scheme.YAMLFormat {
-		return scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		return apierror.New(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 			"only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
 	}
 	if v.Media.As == "PartialObjectMetadataList" {

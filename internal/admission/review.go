@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 )
 
@@ -87,7 +88,7 @@ func decodeReview(body []byte, version string, uid types.UID, kind hookKind) (*r
 	var got review
 	gvk, err := scheme.InterpretKind(body)
 	if named := gvk != (schema.GroupVersionKind{}); err == nil && named && (gvk.Group != reviewGroup || gvk.Kind != reviewKind) {
-		err = scheme.NotRegistered(gvk)
+		err = apierror.NotRegistered(gvk)
 	}
 	if err == nil {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(body, &got)

@@ -40,6 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
@@ -140,7 +141,7 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 	g.nodePorts()
 	err := g.healthPort(old)
 	if len(g.errs) > 0 {
-		err = scheme.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
+		err = apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
 	}
 	if err != nil {
 		g.giveBackLocked()

@@ -16,14 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
+	"apilet/internal/selector"
 )
 
 func invalidReview(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return scheme.Invalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver names no kind either
+	return apierror.Invalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver names no kind either
 }
 
 func validateReviewMeta(meta metav1.ObjectMeta, want string) field.ErrorList {
@@ -143,7 +144,7 @@ func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 			_, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{req}})
 			return err == nil
 		})
-		if _, err := scheme.ParseLabels(s.RawSelector); err != nil {
+		if _, err := selector.ParseLabels(s.RawSelector); err != nil {
 			bad++
 		}
 		note("labelSelector", good, bad)

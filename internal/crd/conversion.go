@@ -42,6 +42,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 	"apilet/internal/webhook"
 )
@@ -110,7 +111,7 @@ func (cv *converter) apiVersion(version string) string {
 
 // conversionFailure is the 500 of whatever goes wrong. kube-apiserver gives no reason and no details.
 func conversionFailure(format string, args ...any) error {
-	return scheme.StatusError(http.StatusInternalServerError, "", fmt.Sprintf(format, args...))
+	return apierror.New(http.StatusInternalServerError, "", fmt.Sprintf(format, args...))
 }
 
 // ---- Objects
@@ -273,7 +274,7 @@ func checkNotes(name string, old, members map[string]any) error {
 	default:
 		errs = apivalidation.ValidateAnnotations(notes, field.NewPath("metadata", "annotation")) // kube-apiserver's spelling
 	}
-	return scheme.Joined(errs)
+	return apierror.Joined(errs)
 }
 
 // ---- One review
@@ -329,7 +330,7 @@ func (cv *converter) asked(from, apiVersion string) (*converter, error) {
 	if now := cv.now(); now != nil && now.known[from] && now.known[strings.TrimPrefix(apiVersion, cv.kind.Group+"/")] {
 		return now, nil
 	}
-	return nil, scheme.StatusError(http.StatusNotImplemented, "", fmt.Sprintf("an object of then is stored as %s and was converted to %s by a webhook, which does not do so any more: "+
+	return nil, apierror.New(http.StatusNotImplemented, "", fmt.Sprintf("an object of then is stored as %s and was converted to %s by a webhook, which does not do so any more: "+
 		"ask for it as %s", cv.apiVersion(from), apiVersion, cv.apiVersion(from)))
 }
 
@@ -398,7 +399,7 @@ func checkReviewKind(got, want schema.GroupVersionKind) error {
 	case review, got == schema.GroupVersionKind{Version: "v1", Kind: "Status"}:
 		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, want.Version, want.Kind)
 	}
-	return scheme.NotRegistered(got)
+	return apierror.NotRegistered(got)
 }
 
 // ---- A row

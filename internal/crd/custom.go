@@ -44,6 +44,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/apierror"
 	"apilet/internal/cel/celenv"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
@@ -86,7 +87,7 @@ type rules struct {
 }
 
 // ErrNoSuchVersion answers a request that met the end of its type.
-var ErrNoSuchVersion = scheme.StatusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+var ErrNoSuchVersion = apierror.New(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 
 func (s *schemas) definition() (store.Record, error) {
 	if at := s.at.Load(); at != 0 {

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"apilet/internal/scheme"
+	"apilet/internal/registry"
 )
 
 // fillDefaults fills in what a client left out, or answers a 413 when that would be more than an object may have.
 func fillDefaults(object map[string]any, s *structuralschema.Structural) error {
-	left := room(scheme.MaxStored)
+	left := room(registry.MaxStored)
 	if left.take(object, s); left < 0 {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("with the defaults of its type the object would have more than %d bytes, which is the limit", scheme.MaxStored))
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("with the defaults of its type the object would have more than %d bytes, which is the limit", registry.MaxStored))
 	}
 	defaulting.Default(object, s)
 	return nil

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"apilet/internal/scheme"
+	"apilet/internal/registry"
 )
 
 // What defaults would make of an object is known before it is made, wherever they stand.
@@ -50,7 +50,7 @@ func TestDefaultsHaveABound(t *testing.T) {
 		before, want := runtime.DeepCopyJSON(sent), runtime.DeepCopyJSON(sent)
 		defaulting.Default(want, &s)
 		full, _ := json.Marshal(want)
-		if good := len(full) <= scheme.MaxStored; good != c.good {
+		if good := len(full) <= registry.MaxStored; good != c.good {
 			t.Fatalf("%s: %d bytes", c.title, len(full))
 		}
 		if err := fillDefaults(sent, &s); (err == nil) != c.good || err != nil && !apierrors.IsRequestEntityTooLargeError(err) {

@@ -10,11 +10,11 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/strfmt"
 	"k8s.io/kube-openapi/pkg/validation/validate"
 
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
 )
 
 // mistakesMax is one more than an answer names.
-const mistakesMax = scheme.MaxErrors + 1
+const mistakesMax = apierror.MaxErrors + 1
 
 // schemaValidator validates one object by a schema; without one, whatever it is.
 func schemaValidator(s *spec.Schema) schemavalidation.SchemaValidator {

@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 )
 
@@ -99,7 +100,7 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 		return nil, nil, err
 	}
 	if err := scheme.CheckSteps(wanted.Object); err != nil {
-		return nil, nil, scheme.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
+		return nil, nil, apierror.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
 	}
 	o.ready()
 	merged, ok := o.applyFast(live, wanted, by)
@@ -321,7 +322,7 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 		return nil, nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	var strictErrs []error
-	for line := range strings.SplitSeq(strings.TrimPrefix(scheme.Shortened(strictErr).Error(), yamlErrors), "\n") {
+	for line := range strings.SplitSeq(strings.TrimPrefix(apierror.Shortened(strictErr).Error(), yamlErrors), "\n") {
 		strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
 	}
 	return wanted, strictErrs, nil
@@ -345,7 +346,7 @@ func applyError(err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return err
 	}
-	return scheme.StatusError(http.StatusInternalServerError, "", err.Error())
+	return apierror.New(http.StatusInternalServerError, "", err.Error())
 }
 
 // ready makes the kind's types at their first use.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -66,10 +67,10 @@ func (p *Past) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func readsOnly(method string, info *request.Info) error {
 	switch {
 	case method != http.MethodGet && method != http.MethodHead:
-		return scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+		return apierror.New(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 			"what was cannot be changed: paths below "+PathThen+" are for reading")
 	case info.Verb == "watch":
-		return scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+		return apierror.New(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 			"what was does not change any more: a path below "+PathThen+" cannot be watched ("+Path+"?follow=true tells what happens)")
 	}
 	return nil

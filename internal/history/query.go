@@ -156,7 +156,7 @@ func (q *query) parseLabels(text string) error {
 	if text == "" {
 		return nil
 	}
-	parsed, err := scheme.ParseLabels(text)
+	parsed, err := selector.ParseLabels(text)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}

@@ -39,6 +39,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 )
 
@@ -71,11 +72,11 @@ func KindOf(contentType string, strategic bool) (Kind, error) {
 	}
 	if strategic && !slices.Contains(accepted, strings.TrimSpace(sent)) {
 		// The real server's router refuses these before its PATCH handler, whose message is the better one, sees them.
-		err := scheme.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
+		err := apierror.New(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
 		err.ErrStatus.Details = &metav1.StatusDetails{}
 		return "", err
 	}
-	return "", scheme.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+	return "", apierror.New(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
 		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
 }
 
@@ -108,7 +109,7 @@ func Invalid(kind Kind, body, result []byte, cause error) error {
 	if errors.As(cause, &undecodable) {
 		cause = undecodable.Cause
 	}
-	return scheme.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, cause.Error())})
+	return apierror.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, cause.Error())})
 }
 
 // patchFailed is the one answer to a JSON patch that does not apply: its cause is lost in the real server too.
@@ -712,5 +713,5 @@ func strategicError(err error) error {
 	case mergepatch.ErrNoListOfLists, mergepatch.ErrPatchContentNotMatchRetainKeys:
 		return patchFailed()
 	}
-	return scheme.StatusError(http.StatusInternalServerError, "", err.Error()) // the real server has no better answer to the rest
+	return apierror.New(http.StatusInternalServerError, "", err.Error()) // the real server has no better answer to the rest
 }

@@ -22,6 +22,7 @@ import (
 	"apilet/internal/admission"
 	"apilet/internal/admission/quota"
 	"apilet/internal/allocator"
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
@@ -84,7 +85,7 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	if p.old != nil {
 		if errs := wr.validateChanged(ctx, p); len(errs) > 0 {
-			return scheme.Invalid(p.Resource.GroupKind(), p.Name, errs)
+			return apierror.Invalid(p.Resource.GroupKind(), p.Name, errs)
 		}
 		return nil
 	}
@@ -92,7 +93,7 @@ func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(scheme.Invalid(p.Resource.GroupKind(), p.Name, errs)))
+	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(apierror.Invalid(p.Resource.GroupKind(), p.Name, errs)))
 }
 
 // validateNew checks a create.
@@ -142,7 +143,7 @@ func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList 
 	default:
 		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
 	}
-	return scheme.Distinct(errs)
+	return apierror.Distinct(errs)
 }
 
 // anyName accepts the name of an object that exists: its name was checked when it was created.
@@ -230,9 +231,9 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 // checkSize refuses what patches and defaults have made of bodies that were short enough. What an earlier server let grow may still shrink, and an
 // object that is being deleted has twice the room: who takes a finalizer off is noted in managedFields.
 func checkSize(json []byte, old *store.Record) error {
-	most := scheme.MaxStored
+	most := MaxStored
 	if old != nil && old.Deleting {
-		most = 2 * scheme.MaxStored
+		most = 2 * MaxStored
 	}
 	if len(json) <= most || old != nil && len(json) <= len(old.JSON) {
 		return nil

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
+	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/warnings"
@@ -82,7 +83,7 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 		errs = metavalidation.ValidateCreateOptions(&create)
 	}
 	if len(errs) > 0 {
-		return o, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+		return o, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
 	if o.asked = options.FieldManager; o.asked != "" {
@@ -201,7 +202,7 @@ func checkStrictness(ctx context.Context, res *scheme.Resource, directive string
 	case directive == metav1.FieldValidationStrict:
 		return res.StrictError("", strict)
 	}
-	for _, text := range scheme.StrictWarnings(strict) {
+	for _, text := range apierror.StrictWarnings(strict) {
 		warning.AddWarning(ctx, "", text)
 	}
 	return nil
@@ -233,7 +234,7 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	}
 	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
-		return nil, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	return options, nil
 }

@@ -66,13 +66,13 @@ func TestObjectsHaveABound(t *testing.T) {
 		old    *store.Record
 		good   bool
 	}{
-		{"a new one of just that length", scheme.MaxStored, nil, true},
-		{"a new one that is longer", scheme.MaxStored + 1, nil, false},
-		{"one that grows beyond", scheme.MaxStored + 1, long(scheme.MaxStored, false), false},
-		{"one that is too long and stays so", scheme.MaxStored + 2, long(scheme.MaxStored+2, false), true},
-		{"one that is too long and grows", scheme.MaxStored + 3, long(scheme.MaxStored+2, false), false},
-		{"one that is deleted and gets an owner of its fields", scheme.MaxStored + 300, long(scheme.MaxStored, true), true},
-		{"one that is deleted and grows for ever", 2*scheme.MaxStored + 1, long(2*scheme.MaxStored, true), false},
+		{"a new one of just that length", MaxStored, nil, true},
+		{"a new one that is longer", MaxStored + 1, nil, false},
+		{"one that grows beyond", MaxStored + 1, long(MaxStored, false), false},
+		{"one that is too long and stays so", MaxStored + 2, long(MaxStored+2, false), true},
+		{"one that is too long and grows", MaxStored + 3, long(MaxStored+2, false), false},
+		{"one that is deleted and gets an owner of its fields", MaxStored + 300, long(MaxStored, true), true},
+		{"one that is deleted and grows for ever", 2*MaxStored + 1, long(2*MaxStored, true), false},
 	} {
 		if err := checkSize(make([]byte, c.length), c.old); (err == nil) != c.good || err != nil && !apierrors.IsRequestEntityTooLargeError(err) {
 			t.Errorf("%s: %v", c.title, err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -62,7 +63,7 @@ func (wr *Writer) checkParams(ctx context.Context, res *scheme.Resource, obj, ol
 	if text == "" {
 		return nil
 	}
-	return scheme.Invalid(res.GroupKind(), obj.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec", at), text)})
+	return apierror.Invalid(res.GroupKind(), obj.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec", at), text)})
 }
 
 func (wr *Writer) mayReadKind(user *request.User, kind *admissionv1.ParamKind) string {

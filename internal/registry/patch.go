@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/patch"
 	"apilet/internal/request"
@@ -122,7 +123,7 @@ func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown
 // checkStrictness makes of unknown and duplicate fields what the request asks for.
 func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict []error) error {
 	if len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
-		return patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
+		return patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(apierror.Fewer(strict)))
 	}
 	return checkStrictness(ctx, p.target.Resource, p.opts.validation, strict)
 }
@@ -147,7 +148,7 @@ func (p *patchRequest) renamed(u *unstructured.Unstructured, doc []byte, rec *st
 	if version := gvk.GroupVersion().String(); version != res.APIVersion() {
 		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), version, "must be "+res.APIVersion()))
 	}
-	return nil, scheme.Invalid(gvk.GroupKind(), u.GetName(), errs)
+	return nil, apierror.Invalid(gvk.GroupKind(), u.GetName(), errs)
 }
 
 // applied merges what a server-side apply wants into the object; old is nil when there is none. All of it happens in the version of the

@@ -113,6 +113,7 @@ import (
 )
 
 const (
+	MaxStored     = 9 << 20  // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
 	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
 	generateTries = 8        // names tried for one generateName

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/kinds/printers"
 	"apilet/internal/kinds/validation"
@@ -376,7 +377,7 @@ func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Sc
 	}
 	if res.Custom == nil && scale.Spec.Replicas < 0 {
 		at := field.NewPath("spec", "replicas")
-		return nil, scheme.Invalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
+		return nil, apierror.Invalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
 			field.Invalid(at, scale.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
 	}
 	obj := old.DeepCopyObject().(scheme.Object)
@@ -441,7 +442,7 @@ func checkTarget(target *corev1.ObjectReference) error {
 	if len(c.Errs) == 0 {
 		return nil
 	}
-	return scheme.StatusError(http.StatusInternalServerError, "", c.Errs.ToAggregate().Error())
+	return apierror.New(http.StatusInternalServerError, "", c.Errs.ToAggregate().Error())
 }
 
 func respondSuccess(w http.ResponseWriter, r *http.Request) error {
@@ -781,7 +782,7 @@ func checkLogOptions(name string, query url.Values) error {
 	if len(o.Errs) == 0 {
 		return nil
 	}
-	return scheme.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, name, o.Errs)
+	return apierror.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, name, o.Errs)
 }
 
 func (o *logOptions) atLeast(name string, least int64, detail string) {

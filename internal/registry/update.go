@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
@@ -212,7 +213,7 @@ func checkRevision(res *scheme.Resource, obj scheme.Object, rev int64) error {
 		return response.StoreError(store.ErrConflict, res, obj.GetName())
 	}
 	at := field.NewPath("metadata").Child("resourceVersion")
-	return scheme.Invalid(schema.GroupKind{Group: res.Group, Kind: res.Plural}, obj.GetName(),
+	return apierror.Invalid(schema.GroupKind{Group: res.Group, Kind: res.Plural}, obj.GetName(),
 		field.ErrorList{field.Invalid(at, 0, "must be specified for an update")})
 }
 

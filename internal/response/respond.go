@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/printers"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -94,14 +95,14 @@ func (o Offer) Negotiate(accept string) (MediaType, error) {
 		}
 	}
 	if anyFormat {
-		return MediaType{}, scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		return MediaType{}, apierror.New(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 			"only the following media types are accepted: "+scheme.JoinFormats(o.Formats))
 	}
 	available := o.Formats
 	if o.streams {
 		available = append(slices.Clip(available), scheme.JSONFormat+";stream=watch", scheme.ProtobufFormat+";stream=watch")
 	}
-	err := scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+	err := apierror.New(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 		"406: Not Acceptable\n\nAvailable representations: "+scheme.JoinFormats(available))
 	err.ErrStatus.Details = &metav1.StatusDetails{}
 	return MediaType{}, err
@@ -183,16 +184,16 @@ func (m MediaType) Check(res *scheme.Resource, isList bool) error {
 	shape := ""
 	switch {
 	case m.As == "PartialObjectMetadata" && isList:
-		shape = "is a list (*" + scheme.InternalName(res.Group, res.ListKind) + ")"
+		shape = "is a list (*" + apierror.InternalName(res.Group, res.ListKind) + ")"
 		if res.GoType == nil {
 			shape = "is a list (*unstructured.UnstructuredList)"
 		}
 	case m.As == "PartialObjectMetadataList" && !isList:
-		shape = "is not a list (*" + scheme.InternalName(res.Group, res.Kind) + ")"
+		shape = "is not a list (*" + apierror.InternalName(res.Group, res.Kind) + ")"
 	default:
 		return nil
 	}
-	return scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+	return apierror.New(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 		fmt.Sprintf("you requested %s, but the requested object %s", m.As, shape))
 }
 

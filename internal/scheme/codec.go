@@ -38,6 +38,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/apierror"
 	"apilet/internal/scheme/protobuf"
 )
 
@@ -101,7 +102,7 @@ func formatOf(contentType string) (BodyFormat, error) {
 }
 
 func unsupportedMediaType(accepted ...BodyFormat) error {
-	return StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+	return apierror.New(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
 		"the body of the request was in an unknown format - accepted media types include: "+JoinFormats(accepted))
 }
 
@@ -112,12 +113,6 @@ func JoinFormats(formats []BodyFormat) string {
 		names[i] = string(f)
 	}
 	return strings.Join(names, ", ")
-}
-
-// StatusError is an error that tells clients code, reason and message.
-func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
 // Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new object of the storage version (or of
@@ -160,7 +155,7 @@ func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 	}
 	obj, strictErrs, err := b.decodeJSON(asJSON, data)
 	if strictErr != nil {
-		strictErrs = append([]error{Shortened(strictErr)}, strictErrs...)
+		strictErrs = append([]error{apierror.Shortened(strictErr)}, strictErrs...)
 	}
 	return obj, strictErrs, err
 }
@@ -266,20 +261,15 @@ func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	switch {
 	case b.serves(apiVersion, gvk.Kind):
 	case known == "":
-		cause = NotRegistered(gvk)
+		cause = apierror.NotRegistered(gvk)
 	case gvk.Kind != b.Kind && cause != nil:
 	case gvk.Kind != b.Kind:
-		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, InternalName(b.Group, b.Kind))
+		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, apierror.InternalName(b.Group, b.Kind))
 	default:
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
 			apiVersion, b.APIVersion()))
 	}
 	return b.unhandled(gvk, cause)
-}
-
-// NotRegistered keeps kube-apiserver's text, the place in its source included.
-func NotRegistered(gvk schema.GroupVersionKind) error {
-	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
 }
 
 func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
@@ -338,15 +328,6 @@ var unservedKinds = map[string]string{
 	"storage.k8s.io/v1beta1":               "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
 	"storagemigration.k8s.io/v1beta1":      "StorageVersionMigration",
 	"v1":                                   "Status APIVersions APIGroup APIGroupList APIResourceList",
-}
-
-// InternalName is how kube-apiserver's messages call a kind: core.ConfigMap, rbac.Role.
-func InternalName(group, kind string) string {
-	pkg, _, _ := strings.Cut(group, ".")
-	if group == "" || group == "events.k8s.io" {
-		pkg = "core"
-	}
-	return pkg + "." + kind
 }
 
 func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
@@ -438,7 +419,7 @@ func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions
 		err = unmarshalOptions(data, options)
 	}
 	if gvk := options.GroupVersionKind(); err == nil && gvk.Kind != "" && gvk.Kind != "DeleteOptions" {
-		err = NotRegistered(gvk)
+		err = apierror.NotRegistered(gvk)
 		if gvk == metav1.Unversioned.WithKind("Status") { // which is in the scheme of options, too
 			err = errors.New("converting (v1.Status) to (v1.DeleteOptions): unknown conversion")
 		}
@@ -473,7 +454,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	}
 	u := &unstructured.Unstructured{Object: content}
 	if err := CheckSteps(content); err != nil {
-		return nil, nil, InvalidWhole(gvk.GroupKind(), u.GetName(), err)
+		return nil, nil, apierror.InvalidWhole(gvk.GroupKind(), u.GetName(), err)
 	}
 	shape := b.shape
 	if shape == nil {
@@ -509,7 +490,7 @@ func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.Gro
 			apiVersion, b.APIVersion()))
 	}
 	if gvk.Kind != b.Kind {
-		return Invalid(gvk.GroupKind(), u.GetName(),
+		return apierror.Invalid(gvk.GroupKind(), u.GetName(),
 			field.ErrorList{field.Invalid(field.NewPath("kind"), gvk.Kind, "must be "+b.Kind)})
 	}
 	return nil
@@ -558,20 +539,7 @@ func UnknownInside(doc []byte) (unknown []error) {
 // StrictError is the 400 for unknown and duplicate fields when the client asked for strictness.
 func (res *Resource) StrictError(sub string, strictErrs []error) error {
 	b := res.BodyOf(sub)
-	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(Fewer(strictErrs)))
-}
-
-// StrictWarnings are the texts for unknown and duplicate fields when the client asked for warnings. YAML's complaint about several keys
-// is one error of many lines; a warning has one.
-func StrictWarnings(strictErrs []error) (texts []string) {
-	for _, err := range strictErrs {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			if line = strings.TrimSpace(line); line != "" && line != "yaml: unmarshal errors:" {
-				texts = append(texts, line)
-			}
-		}
-	}
-	return texts
+	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(apierror.Fewer(strictErrs)))
 }
 
 // ErrUnreadable says that a stored object cannot be decoded by anybody.
@@ -711,11 +679,6 @@ func (res *Resource) checkDecodes(stored []byte, found inspection) error {
 	return nil
 }
 
-// InvalidWhole is the 422 for what is wrong with an object as a whole.
-func InvalidWhole(kind schema.GroupKind, name string, err error) error {
-	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
-}
-
 // vet says what keeps an encoded object from being stored: that it could not be read again.
 func (res *Resource) vet(encoded []byte) *field.Error {
 	found := inspect(encoded)
@@ -761,7 +724,7 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 		revAt, err = encodeTyped(buf, obj)
 	}
 	if err != nil {
-		return nil, 0, InvalidWhole(res.GroupKind(), obj.GetName(), err)
+		return nil, 0, apierror.InvalidWhole(res.GroupKind(), obj.GetName(), err)
 	}
 	if problem := res.vet(buf.Bytes()); problem != nil {
 		return nil, 0, apierrors.NewInvalid(res.GroupKind(), obj.GetName(), field.ErrorList{problem})

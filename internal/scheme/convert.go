@@ -422,30 +422,6 @@ func currentToV1(m autoscalingv2.MetricStatus) autoscalingv1.MetricStatus {
 	return out
 }
 
-// SelectableFields are the fields, beside metadata.name and metadata.namespace, that kube-apiserver selects by. A field that typed
-// JSON omits when it is empty is named with its text for that case ("status.replicas|0").
-var SelectableFields = map[string][]string{
-	"/pods": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork|false",
-		"status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"},
-	"/events": {"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent",
-		"source", "type"},
-	"/nodes":                  {"spec.unschedulable|false"},
-	"/replicationcontrollers": {"status.replicas|0"},
-	"/namespaces":             {"status.phase"},
-	"/secrets":                {"type"},
-	"/services":               {"spec.clusterIP", "spec.type"},
-	"batch/jobs":              {"status.successful|0"},
-	"certificates.k8s.io/certificatesigningrequests": {"spec.signerName"},
-	"resource.k8s.io/resourceslices":                 {"spec.nodeName", "spec.driver"},
-}
-
-// StrictFields are the kinds whose unknown fields kube-apiserver refuses in words of their own.
-var StrictFields = map[string]string{
-	"batch/jobs":                     "field label %q not supported for Job",
-	"resource.k8s.io/resourceslices": "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: %s",
-}
-
 // ScopeOf is the namespace in which a request's objects lie. Kubernetes counts a Namespace as being in itself, for authorization; its key
 // says otherwise.
 func ScopeOf(res *Resource, info *request.Info) string {
@@ -460,17 +436,4 @@ func NamespacedName(key string) (namespace, name string) {
 	slash := strings.LastIndexByte(key, '/')
 	rest := key[:slash]
 	return rest[strings.LastIndexByte(rest, '/')+1:], key[slash+1:]
-}
-
-// EventField translates a field of events.k8s.io's Event to the core Event that is stored; "" where it has none of the name.
-func EventField(name string) string {
-	switch {
-	case strings.HasPrefix(name, "involvedObject."), name == "reportingComponent", name == "source":
-		return ""
-	case strings.HasPrefix(name, "regarding."):
-		return "involvedObject." + strings.TrimPrefix(name, "regarding.")
-	case name == "reportingController":
-		return "reportingComponent"
-	}
-	return name
 }

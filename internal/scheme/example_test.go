@@ -5,8 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/scheme"
 )
@@ -62,15 +60,4 @@ func ExampleCheckQuantity() {
 	// 1.5Gi <nil>
 	// 1e3 <nil>
 	// 1e-2147483648 quantities must have at most 64 characters and an exponent of at most two digits
-}
-
-// An answer names all mistakes at once.
-func ExampleInvalid() {
-	spec := field.NewPath("spec")
-	err := scheme.Invalid(schema.GroupKind{Kind: "Service"}, "web", field.ErrorList{
-		field.Required(spec.Child("ports"), ""), field.NotSupported(spec.Child("type"), "Odd", []string{"ClusterIP"}),
-	})
-	fmt.Println(err.Status().Code, err)
-	// Output:
-	// 422 Service "web" is invalid: [spec.ports: Required value, spec.type: Unsupported value: "Odd": supported values: "ClusterIP"]
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apierror"
 	"apilet/internal/apitest/kubetest"
 )
 
@@ -344,7 +345,7 @@ func TestUnknownAndDuplicateFieldsAreReported(t *testing.T) {
 			if got := res.StrictError("", strictErrs).Error(); got != c.strict {
 				t.Errorf("got  %s\nwant %s", got, c.strict)
 			}
-			if got := strings.Join(StrictWarnings(strictErrs), "|"); got != c.warnings {
+			if got := strings.Join(apierror.StrictWarnings(strictErrs), "|"); got != c.warnings {
 				t.Errorf("got  %s\nwant %s", got, c.warnings)
 			}
 		})
@@ -378,8 +379,8 @@ func TestDeleteOptions(t *testing.T) {
 
 func TestManyDuplicateKeysMakeAShortError(t *testing.T) {
 	_, strictErrs, err := testResource("configmaps").Decode([]byte("metadata: {name: x}\n"+strings.Repeat("bogus: 1\n", 5000)), "application/yaml", "")
-	texts := StrictWarnings(strictErrs)
-	if err != nil || len(texts) != MaxErrors+2 || texts[MaxErrors] != "and 3999 more" { // YAML's lines, and one unknown field
+	texts := apierror.StrictWarnings(strictErrs)
+	if err != nil || len(texts) != apierror.MaxErrors+2 || texts[apierror.MaxErrors] != "and 3999 more" { // YAML's lines, and one unknown field
 		t.Errorf("%d warnings, %v", len(texts), err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // Terms of one label become one, and stored labels are read as they lie.
 func ExampleLabels() {
-	parsed, _ := scheme.ParseLabels("app=web,tier in (a,b),tier in (b,c),!canary")
+	parsed, _ := selector.ParseLabels("app=web,tier in (a,b),tier in (b,c),!canary")
 	requirements, _ := parsed.Requirements()
 	asked := selector.NewLabels(requirements)
 	for _, stored := range []string{`{"app":"web","tier":"b","rack":"7"}`, `{"app":"web","tier":"a"}`, `{"app":"web","tier":"b","canary":""}`} {

@@ -38,7 +38,7 @@ type Terms struct {
 func Read(labelText, fieldText string) (t Terms, err error) {
 	t.labelText, t.fieldText = labelText, fieldText
 	if labelText != "" {
-		parsed, err := scheme.ParseLabels(labelText)
+		parsed, err := ParseLabels(labelText)
 		if err != nil {
 			return t, apierrors.NewBadRequest(err.Error())
 		}
@@ -151,7 +151,7 @@ func fieldTermFor(res *scheme.Resource, name string) (Field, error) {
 	case "metadata.name":
 		return Field{Key: func(_, name string) string { return name }}, nil
 	case "metadata.namespace":
-		if res.Namespaced || scheme.SelectableFields[id] == nil {
+		if res.Namespaced || selectableFields[id] == nil {
 			return Field{Key: func(namespace, _ string) string { return namespace }}, nil
 		}
 	case "spec.host":
@@ -162,16 +162,16 @@ func fieldTermFor(res *scheme.Resource, name string) (Field, error) {
 	if res.Custom != nil && slices.Contains(res.Custom.Selectable, name) {
 		return customTerm(res, name), nil
 	}
-	for _, known := range scheme.SelectableFields[id] {
+	for _, known := range selectableFields[id] {
 		path, empty, _ := strings.Cut(known, "|")
-		if path == name && res.Group == res.StorageGroup || res.Group == "events.k8s.io" && scheme.EventField(name) == path {
+		if path == name && res.Group == res.StorageGroup || res.Group == "events.k8s.io" && eventField(name) == path {
 			return pathTerm(path, empty), nil
 		}
 	}
-	if format, ok := scheme.StrictFields[id]; ok {
+	if format, ok := strictFields[id]; ok {
 		return Field{}, fmt.Errorf(format, name)
 	}
-	if scheme.SelectableFields[id] != nil || res.GoType == nil {
+	if selectableFields[id] != nil || res.GoType == nil {
 		return Field{}, fmt.Errorf("field label not supported: %s", name)
 	}
 	return Field{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"apilet/internal/admission"
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -153,7 +154,7 @@ func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) e
 
 // forbidden is the refusal for what is wrong; errors may be nil.
 func forbidden(a *admission.Attributes, errs []error) error {
-	if err := scheme.Joined(errs); err != nil {
+	if err := apierror.Joined(errs); err != nil {
 		return a.Forbidden(err)
 	}
 	return nil

@@ -35,6 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/admission"
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -439,7 +440,7 @@ func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
 			errs = append(errs, err)
 		}
 	}
-	return false, scheme.Joined(errs)
+	return false, apierror.Joined(errs)
 }
 
 // driverOf is the CSI driver that serves a volume; "" when none does.

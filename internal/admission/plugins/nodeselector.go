@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"apilet/internal/admission"
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
 	"apilet/internal/store"
 )
 
@@ -91,7 +91,7 @@ func (n nodeSelectors) of(namespace string) (labels.Set, error) {
 func parseSelector(text string) (labels.Set, error) {
 	set, err := labels.ConvertSelectorToLabelsMap(text)
 	if err != nil {
-		return nil, scheme.StatusError(http.StatusInternalServerError, "", err.Error())
+		return nil, apierror.New(http.StatusInternalServerError, "", err.Error())
 	}
 	return set, nil
 }

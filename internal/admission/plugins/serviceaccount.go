@@ -26,7 +26,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 
 	"apilet/internal/admission"
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
 	"apilet/internal/store"
 )
 
@@ -124,7 +124,7 @@ func (s accounts) validateEphemeral(ctx context.Context, a *admission.Attributes
 	for i := range pod.Spec.EphemeralContainers {
 		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		if err := lendsTo("ephemeral container", &c, account); err != nil {
-			return scheme.StatusError(http.StatusInternalServerError, "", err.Error()) // kube-apiserver forgot to make it a 403
+			return apierror.New(http.StatusInternalServerError, "", err.Error()) // kube-apiserver forgot to make it a 403
 		}
 	}
 	return nil

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/validation"
-	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -130,7 +130,7 @@ func (t tolerations) of(namespace, annotation string, otherwise []corev1.Tolerat
 
 // plainError is kube-apiserver's answer for an error that is no Status.
 func plainError(err error) error {
-	return scheme.StatusError(http.StatusInternalServerError, "", err.Error())
+	return apierror.New(http.StatusInternalServerError, "", err.Error())
 }
 
 // mergeTolerations leaves out what another one covers. Of equal ones the first stays.

@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 	"fmt"
 	"math/rand/v2"
@@ -92,7 +93,7 @@ func TestPermissionsAreCountedFirst(t *testing.T) {
 		t.Errorf("got %d, %v", len(missing), err)
 	}
 	err := x.mayGive(&Access{User: "u"}, cube(36))
-	if err == nil || len(err.Error()) > 2<<20 || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more", 36*36-scheme.MaxErrors)) {
+	if err == nil || len(err.Error()) > 2<<20 || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more", 36*36-apierror.MaxErrors)) {
 		t.Errorf("the refusal has %d bytes", len(fmt.Sprint(err)))
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
 )
 
 const (
@@ -205,10 +205,10 @@ func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 
 // firstLines are the first of many lines, and one that counts the rest.
 func firstLines(lines []string) []string {
-	left := scheme.NewBudget()
+	left := apierror.NewBudget()
 	for i, line := range lines {
 		if left.Spent() {
-			return append(lines[:i:i], scheme.More(len(lines)-i))
+			return append(lines[:i:i], apierror.More(len(lines)-i))
 		}
 		left.Take(line)
 	}

@@ -33,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"apilet/internal/apierror"
 	"apilet/internal/scheme"
 )
 
@@ -338,7 +339,7 @@ func (x *Index) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem string) 
 
 // danglingText joins what is wrong with the user's bindings. as names the resource, "": what the binding refers to.
 func (x *Index) danglingText(q *Access, as string) string {
-	texts, left := scheme.NewErrorText(), scheme.NewBudget()
+	texts, left := apierror.NewText(), apierror.NewBudget()
 	grants := x.applicable(q)
 	for i, g := range grants {
 		if g.dangling == nil {

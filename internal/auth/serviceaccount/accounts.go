@@ -49,7 +49,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
 	"apilet/internal/store"
 )
 
@@ -281,7 +281,7 @@ func methodFor(public crypto.PublicKey) (jwt.SigningMethod, error) {
 func (t *Tokens) Request(obj *authenticationv1.TokenRequest, namespace, name string) (credential string, err error) {
 	kind := schema.GroupKind{Group: authenticationv1.GroupName, Kind: "TokenRequest"}
 	if obj.Name != "" && obj.Name != name {
-		return "", scheme.Invalid(kind, name, field.ErrorList{
+		return "", apierror.Invalid(kind, name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "name"), obj.Name, "must match the service account name if specified")})
 	}
 	account, err := t.object("serviceaccounts", namespace, name)
@@ -295,7 +295,7 @@ func (t *Tokens) Request(obj *authenticationv1.TokenRequest, namespace, name str
 	}
 	t.fillRequest(obj, objectID{name, uid}, namespace)
 	if errs := validateTokenRequest(obj); len(errs) > 0 {
-		return "", scheme.Invalid(kind, "", errs)
+		return "", apierror.Invalid(kind, "", errs)
 	}
 	bound := &boundClaims{Namespace: namespace, Account: objectID{name, uid}}
 	if err := t.bind(bound, obj.Spec.BoundObjectRef); err != nil {

@@ -11,8 +11,8 @@ import (
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"apilet/internal/apierror"
 	"apilet/internal/cel/celenv"
-	"apilet/internal/scheme"
 )
 
 // statelessCompiler compiles what may not even speak of variables.
@@ -27,7 +27,7 @@ type Checker struct {
 	scope    plugincel.Compiler            // of all else
 	composed *plugincel.CompositedCompiler // of variables; nil: there are none
 	stored   map[string]bool               // expressions that may stay as they are
-	left     scheme.Budget                 // of the answer's room for mistakes: a mistake in a long expression costs the compiler half a second
+	left     apierror.Budget               // of the answer's room for mistakes: a mistake in a long expression costs the compiler half a second
 }
 
 var errUnread = errors.New("was not compiled, for what stands before it has too many mistakes")
@@ -47,7 +47,7 @@ func NewMutatingChecker(policy, old *admissionv1.MutatingAdmissionPolicy) (*Chec
 }
 
 func newChecker(params *admissionv1.ParamKind, variables []admissionv1.Variable, stored map[string]bool) (c *Checker, err error) {
-	c = &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params != nil, HasAuthorizer: true}, plain: statelessCompiler(), stored: stored, left: scheme.NewBudget()}
+	c = &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params != nil, HasAuthorizer: true}, plain: statelessCompiler(), stored: stored, left: apierror.NewBudget()}
 	c.scope = c.plain
 	if len(variables) > 0 {
 		c.composed, err = newCompiler()

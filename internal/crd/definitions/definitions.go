@@ -55,9 +55,9 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"apilet/internal/apierror"
 	"apilet/internal/cel/celenv"
 	"apilet/internal/kinds/validation"
-	"apilet/internal/scheme"
 )
 
 const (
@@ -91,13 +91,13 @@ type set map[string]bool
 type checker struct {
 	*validation.Checker
 	lenience
-	structural bool           // schemas have to be
-	left       *scheme.Budget // of an answer's room for mistakes in rules
+	structural bool             // schemas have to be
+	left       *apierror.Budget // of an answer's room for mistakes in rules
 }
 
 // ValidateCreate returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
 func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := checker{Checker: &validation.Checker{}, lenience: lenience{badCA: true}, left: new(scheme.NewBudget())}
+	c := checker{Checker: &validation.Checker{}, lenience: lenience{badCA: true}, left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
 		messages := metavalidation.NameIsDNSSubdomain(name, prefix)
 		if name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
@@ -112,7 +112,7 @@ func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefini
 
 // ValidateUpdate returns what is wrong with a definition that is to follow old.
 func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := checker{Checker: &validation.Checker{}, lenience: lenienceFor(crd, old), left: new(scheme.NewBudget())}
+	c := checker{Checker: &validation.Checker{}, lenience: lenienceFor(crd, old), left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	p := field.NewPath("spec")
 	c.spec(ctx, p, &crd.Spec)
@@ -719,11 +719,11 @@ func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 type schemaChecker struct {
 	*validation.Checker
 	*lenience
-	ruleErrs  field.ErrorList // of CEL rules; reported last
-	left      *scheme.Budget  // of an answer's room for those, of all versions
-	unlimited bool            // a rule may cost what it likes
-	total     uint64          // cost of all rules
-	expensive []ruleCost      // at most namedExpensive, those that cost most first
+	ruleErrs  field.ErrorList  // of CEL rules; reported last
+	left      *apierror.Budget // of an answer's room for those, of all versions
+	unlimited bool             // a rule may cost what it likes
+	total     uint64           // cost of all rules
+	expensive []ruleCost       // at most namedExpensive, those that cost most first
 }
 
 type ruleCost struct {

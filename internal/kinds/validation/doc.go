@@ -2,7 +2,7 @@
 //
 //	errs := validation.ValidateCreate(obj)      // nil: all is well
 //	errs = validation.ValidateUpdate(obj, old)
-//	return scheme.Invalid(kind, name, errs)     // the 422 that names them
+//	return apierror.Invalid(kind, name, errs)   // the 422 that names them
 //
 // A Service with a bad port, for example:
 //
@@ -15,5 +15,5 @@
 //
 // Invariants: objects come defaulted (package defaults) and prepared (package strategy), so that a field which a default fills is never
 // empty here; nothing is read but the two objects, and none is changed; the cost is linear in the object, and what one answer quotes of
-// it is bounded by package scheme; no object panics, however odd.
+// it is bounded by package apierror; no object panics, however odd.
 package validation

@@ -44,8 +44,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/defaults"
-	"apilet/internal/scheme"
 )
 
 // A Format says what is wrong with a string; nothing when it is well formed.
@@ -71,7 +71,7 @@ func at(p *field.Path, name string) *field.Path {
 }
 
 // mistakesKept is how many mistakes of one object are kept: ten times as many as an answer names, since some of these are said twice.
-const mistakesKept = 10 * scheme.MaxErrors
+const mistakesKept = 10 * apierror.MaxErrors
 
 // Add notes mistakes. Those beyond mistakesKept are counted only: each stands for the last one that is kept, and takes eight bytes instead of the
 // two hundred of its text and its path.

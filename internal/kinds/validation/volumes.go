@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/scheme"
+	"apilet/internal/apierror"
 )
 
 var (
@@ -969,7 +969,7 @@ func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
 		tp := field.NewPath("allowedTopologies").Index(i)
 		c.topologyTerm(tp, &term)
 		for range class.AllowedTopologies { // to Kubernetes an empty term is like each of those not looked at yet
-			if len(term.MatchLabelExpressions) == 0 && len(c.Errs) <= scheme.MaxErrors {
+			if len(term.MatchLabelExpressions) == 0 && len(c.Errs) <= apierror.MaxErrors {
 				c.Add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
 			}
 		}

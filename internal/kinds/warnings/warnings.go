@@ -40,8 +40,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/strategy"
-	"apilet/internal/scheme"
 )
 
 // JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy: that API keeps their pods, others do not.
@@ -94,14 +94,14 @@ type texts []string
 
 // at adds a warning about a field.
 func (o *texts) at(p *field.Path, format string, args ...any) {
-	if len(*o) < scheme.MaxErrors {
+	if len(*o) < apierror.MaxErrors {
 		o.say("%s: %s", p, fmt.Sprintf(format, args...))
 	}
 }
 
 // say adds one; what comes late enough fits into no header.
 func (o *texts) say(format string, args ...any) {
-	if len(*o) >= scheme.MaxErrors {
+	if len(*o) >= apierror.MaxErrors {
 		return
 	}
 	*o = append(*o, fmt.Sprintf(format, args...))

@@ -1,13 +1,17 @@
-package scheme
-
-// This file bounds what one answer says is wrong. A body of 3 MiB has room for a hundred thousand mistakes, each of which may quote a
-// value of megabytes, and Kubernetes' own aggregates join them by adding string to string, which is quadratic. Here an answer names the
-// first mistakes and counts the others:
+// Package apierror makes the errors that clients read, and bounds them. A body of 3 MiB has room for a hundred thousand mistakes, each of which
+// may quote a value of megabytes, and Kubernetes' own aggregates join them by adding string to string, which is quadratic. Here an answer
+// names the first mistakes and counts the others:
 //
 //	ConfigMap "a" is invalid: [metadata.finalizers[0]: Invalid value: ..., metadata.finalizers[1]: ..., and 7000 more]
 //
 // A list below both bounds reads as kube-apiserver's to the letter; nobody reads a longer one. What is over the bounds is counted and
 // never formatted, so that the cost is that of the answer, not of the mistakes.
+//
+//	return apierror.New(http.StatusConflict, metav1.StatusReasonConflict, "...") // a Status of that code, reason and message
+//	return apierror.Invalid(kind, name, errs)                                    // the 422 that names what is wrong
+//
+// Most errors come from k8s.io/apimachinery/pkg/api/errors; here is what that has no constructor for. Of ours it imports nothing.
+package apierror
 
 import (
 	"errors"
@@ -17,19 +21,21 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 const (
-	MaxStored    = 9 << 20   // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
 	MaxErrors    = 1000      // mistakes that one answer names
 	maxErrorText = 256 << 10 // bytes of their text, which stands in an answer twice
 	errorTail    = 1 << 10   // bytes at the end of a text that is cut: what is wrong stands behind the value
-	maxBadValues = 100       // of one set in a selector: the library joins them
 )
+
+// New is an error that tells clients code, reason and message.
+func New(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
 
 // A Budget is what is left of an answer's room for mistakes.
 type Budget struct{ count, bytes int }
@@ -49,7 +55,7 @@ func (b *Budget) Take(text string) {
 // Invalid is the 422 that names what is wrong with an object.
 func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierrors.StatusError {
 	left, causes := NewBudget(), make([]metav1.StatusCause, 0, min(len(errs), MaxErrors)+1)
-	message := NewErrorText()
+	message := NewText()
 	for i, err := range errs {
 		if left.Spent() {
 			message.More(len(errs) - i)
@@ -75,6 +81,11 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 	}}
 }
 
+// InvalidWhole is the 422 for what is wrong with an object as a whole.
+func InvalidWhole(kind schema.GroupKind, name string, err error) error {
+	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
+}
+
 // More is how an answer counts what it does not name.
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
 
@@ -98,18 +109,18 @@ func Distinct(errs field.ErrorList) (out field.ErrorList) {
 	return out
 }
 
-// An ErrorText prints as Kubernetes' aggregates do: each text once, one alone without brackets.
-type ErrorText struct {
+// A Text prints as Kubernetes' aggregates do: each text once, one alone without brackets.
+type Text struct {
 	seen    map[string]bool
 	out     strings.Builder
 	entries int
 }
 
-// NewErrorText is an empty text.
-func NewErrorText() *ErrorText { return &ErrorText{seen: map[string]bool{}} }
+// NewText is an empty text.
+func NewText() *Text { return &Text{seen: map[string]bool{}} }
 
 // Add adds an entry, unless there is an equal one.
-func (j *ErrorText) Add(text string) {
+func (j *Text) Add(text string) {
 	if j.seen[text] {
 		return
 	}
@@ -121,10 +132,10 @@ func (j *ErrorText) Add(text string) {
 }
 
 // More says how many entries were left out.
-func (j *ErrorText) More(n int) { j.Add(More(n)) }
+func (j *Text) More(n int) { j.Add(More(n)) }
 
 // String is the one entry, or all in brackets, as Kubernetes' aggregates write them.
-func (j *ErrorText) String() string {
+func (j *Text) String() string {
 	if j.entries > 1 {
 		return "[" + j.out.String() + "]"
 	}
@@ -145,7 +156,7 @@ func Fewer(errs []error) []error {
 
 // Joined is one error of many, which may be nil, in the words of Kubernetes' aggregates; nil if all are.
 func Joined[E error](errs []E) error {
-	left, text := NewBudget(), NewErrorText()
+	left, text := NewBudget(), NewText()
 	for i, err := range errs {
 		switch {
 		case any(err) == nil:
@@ -175,26 +186,29 @@ func Shortened(err error) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// ParseLabels reads a label selector. It looks first for a set with so many bad values that the library would take long to say so.
-func ParseLabels(text string) (labels.Selector, error) {
-	for rest := text; ; {
-		_, after, found := strings.Cut(rest, "(")
-		if !found {
-			return labels.Parse(text)
+// StrictWarnings are the texts for unknown and duplicate fields when the client asked for warnings. YAML's complaint about several keys
+// is one error of many lines; a warning has one.
+func StrictWarnings(strictErrs []error) (texts []string) {
+	for _, err := range strictErrs {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if line = strings.TrimSpace(line); line != "" && line != "yaml: unmarshal errors:" {
+				texts = append(texts, line)
+			}
 		}
-		set, behind, _ := strings.Cut(after, ")")
-		if bad := badValues(set); bad > maxBadValues {
-			return nil, fmt.Errorf("unable to parse requirement: %d values of one set are no label values", bad)
-		}
-		rest = behind
 	}
+	return texts
 }
 
-func badValues(set string) (bad int) {
-	for value := range strings.SplitSeq(set, ",") {
-		if len(validation.IsValidLabelValue(strings.TrimSpace(value))) > 0 {
-			bad++
-		}
+// NotRegistered keeps kube-apiserver's text, the place in its source included.
+func NotRegistered(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
+}
+
+// InternalName is how kube-apiserver's messages call a kind: core.ConfigMap, rbac.Role.
+func InternalName(group, kind string) string {
+	pkg, _, _ := strings.Cut(group, ".")
+	if group == "" || group == "events.k8s.io" {
+		pkg = "core"
 	}
-	return bad
+	return pkg + "." + kind
 }

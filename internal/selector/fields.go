@@ -1,0 +1,74 @@
+package selector
+
+// This file: what may stand in a selector. Labels are read with a bound; of fields, these are the ones that a type can be selected by.
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+const maxBadValues = 100 // of one set in a selector: the library joins them
+
+// ParseLabels reads a label selector. It looks first for a set with so many bad values that the library would take long to say so.
+func ParseLabels(text string) (labels.Selector, error) {
+	for rest := text; ; {
+		_, after, found := strings.Cut(rest, "(")
+		if !found {
+			return labels.Parse(text)
+		}
+		set, behind, _ := strings.Cut(after, ")")
+		if bad := badValues(set); bad > maxBadValues {
+			return nil, fmt.Errorf("unable to parse requirement: %d values of one set are no label values", bad)
+		}
+		rest = behind
+	}
+}
+
+func badValues(set string) (bad int) {
+	for value := range strings.SplitSeq(set, ",") {
+		if len(validation.IsValidLabelValue(strings.TrimSpace(value))) > 0 {
+			bad++
+		}
+	}
+	return bad
+}
+
+// selectableFields are the fields, beside metadata.name and metadata.namespace, that kube-apiserver selects by. A field that typed
+// JSON omits when it is empty is named with its text for that case ("status.replicas|0").
+var selectableFields = map[string][]string{
+	"/pods": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork|false",
+		"status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"},
+	"/events": {"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent",
+		"source", "type"},
+	"/nodes":                  {"spec.unschedulable|false"},
+	"/replicationcontrollers": {"status.replicas|0"},
+	"/namespaces":             {"status.phase"},
+	"/secrets":                {"type"},
+	"/services":               {"spec.clusterIP", "spec.type"},
+	"batch/jobs":              {"status.successful|0"},
+	"certificates.k8s.io/certificatesigningrequests": {"spec.signerName"},
+	"resource.k8s.io/resourceslices":                 {"spec.nodeName", "spec.driver"},
+}
+
+// strictFields are the kinds whose unknown fields kube-apiserver refuses in words of their own.
+var strictFields = map[string]string{
+	"batch/jobs":                     "field label %q not supported for Job",
+	"resource.k8s.io/resourceslices": "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: %s",
+}
+
+// eventField translates a field of events.k8s.io's Event to the core Event that is stored; "" where it has none of the name.
+func eventField(name string) string {
+	switch {
+	case strings.HasPrefix(name, "involvedObject."), name == "reportingComponent", name == "source":
+		return ""
+	case strings.HasPrefix(name, "regarding."):
+		return "involvedObject." + strings.TrimPrefix(name, "regarding.")
+	case name == "reportingController":
+		return "reportingComponent"
+	}
+	return name
+}
