@@ -111,7 +111,7 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	info := request.From(r.Context()).Info
-	key := res.Key(scheme.ScopeOf(res, &info), info.Name)
+	key := res.Key(res.Scope(info.Namespace), info.Name)
 	rec, err := rd.whole(r.Context(), w, key, func(stored int) int { return v.Weight(r, stored) })
 	if err == nil {
 		if err = res.Readable(rec.JSON); err != nil {
@@ -157,7 +157,7 @@ func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, w
 // hides tells whether what the request asks for is hidden, as it was at a revision, from who asks: see history.Reach.
 func (rd *reads) hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
 	rec := request.From(ctx)
-	since, err := rd.past.Since(rec.User, rec.Info, res.Key(scheme.ScopeOf(res, &rec.Info), rec.Info.Name))
+	since, err := rd.past.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
 	return rev < since, err
 }
 

@@ -1013,7 +1013,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		return err
 	}
 	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
-		_, size, _ := s.st.GetUpTo(res.Key(scheme.ScopeOf(res, info), info.Name), 0)
+		_, size, _ := s.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
 		if err := shares.Hold(r.Context(), w, size); err != nil {
 			return err
 		}

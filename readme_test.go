@@ -868,6 +868,24 @@ func TestEssaysNameWhatIsThere(t *testing.T) {
 	}
 }
 
+// TestSchemeIsNoDrawer counts the exported names at the top of package scheme (types, functions, variables and constants, each constant of a
+// group; no methods and no fields). Nearly every package imports it, so that whatever two of them need comes to lie there: what is not about
+// the table of types, or about what follows from its rows, has a package of its own.
+func TestSchemeIsNoDrawer(t *testing.T) {
+	t.Parallel()
+	const most = 45
+	var exported []string
+	for name := range readNames(t).declared["internal/scheme"] {
+		if ast.IsExported(name) && !strings.Contains(name, ".") {
+			exported = append(exported, name)
+		}
+	}
+	slices.Sort(exported)
+	if len(exported) < most/2 || len(exported) > most {
+		t.Errorf("package scheme has %d exported names, of at most %d: %s", len(exported), most, strings.Join(exported, " "))
+	}
+}
+
 // goNames are the names in the Go code below this folder.
 type goNames struct {
 	known    map[string]bool            // identifiers, and words in strings

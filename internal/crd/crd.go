@@ -64,7 +64,7 @@ type Definitions struct {
 	Stands func(error)      // told what came of each round of Run; may be nil
 	row    *scheme.Resource // the type of definitions itself
 
-	reserved scheme.Reservations // what is not for definitions
+	reserved reservations // what is not for definitions
 	services *webhook.ServiceResolver
 	events   *events
 	at       int64 // what it shows is of this revision; 0: of now
@@ -103,7 +103,7 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 	d.news = st.Follow(d.row.Base)
 	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
 		Deleting: markTerminating, Committed: d.Sync}
-	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.row))
+	d.reserved = reserve(append(slices.Clip(scheme.Builtins), d.row))
 	reg.ReplaceCustom([]*scheme.Resource{d.row})
 	return d
 }
@@ -328,7 +328,7 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 // within a group, kind and list kind another. What is taken stays as it was, unless it is a built-in type's: no definition ever had that.
 func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
 	resources, kinds := d.taken(crd)
-	if d.reserved.Holds(crd.Spec.Group, crd.Spec.Names.Plural) {
+	if d.reserved.holds(crd.Spec.Group, crd.Spec.Names.Plural) {
 		crd.Status.AcceptedNames = apiextensionsv1.CustomResourceDefinitionNames{}
 		if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 			apihelpers.SetCRDCondition(crd, notEstablished())
@@ -362,8 +362,8 @@ func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition)
 // taken returns the names that other definitions of the group have, and built-in types.
 func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
 	resources, kinds = map[string]bool{}, map[string]bool{}
-	maps.Copy(resources, d.reserved.Resources[crd.Spec.Group])
-	maps.Copy(kinds, d.reserved.Kinds[crd.Spec.Group])
+	maps.Copy(resources, d.reserved.resources[crd.Spec.Group])
+	maps.Copy(kinds, d.reserved.kinds[crd.Spec.Group])
 	for _, def := range d.table {
 		if def.group != crd.Spec.Group || def.name == crd.Name {
 			continue
@@ -552,7 +552,7 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 // may be written, might name another.
 func (d *Definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	plural := crd.Spec.Names.Plural
-	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.Holds(crd.Spec.Group, plural)
+	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.holds(crd.Spec.Group, plural)
 }
 
 // overLocked is the end of watches of def: that of before, if nothing has changed but status and metadata.
@@ -783,7 +783,7 @@ func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, er
 // deleteObjects deletes what is not being deleted already.
 func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) error {
 	res = res.AsStored()
-	if d.reserved.Bases[res.Base] {
+	if d.reserved.holds(res.StorageGroup, res.Plural) {
 		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
 	}
 	background := metav1.DeletePropagationBackground

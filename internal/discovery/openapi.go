@@ -5,7 +5,7 @@ package discovery
 // kubectl reads them for explain, and before it sends anything with create, apply, replace or edit: there it looks for a PATCH operation
 // of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
 // SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. What reflection cannot see is in tables:
-// enumerations in openapi_enums.txt, what the elements of a list are to each other in scheme/listtypes.go. Defaults, which kube-apiserver also has,
+// enumerations in openapi_enums.txt, what the elements of a list are to each other in scheme/listtypes/listtypes.go. Defaults, which kube-apiserver also has,
 // are left out: no client needs them.
 //
 // The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
@@ -33,6 +33,7 @@ import (
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/listtypes"
 	"apilet/internal/shares"
 )
 
@@ -450,7 +451,7 @@ func (d *oaDocument) define(t reflect.Type) {
 		s.Type = "object"
 		s.Properties = map[string]*oaSchema{}
 		d.addFields(s, t)
-		if slices.Contains(scheme.AtomicTypes, scheme.Unversioned(t)) {
+		if slices.Contains(listtypes.Atomic, listtypes.TypeName(t)) {
 			s.MapType = "atomic"
 		}
 	}
@@ -526,7 +527,7 @@ func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
 		}
 		property.Description += d.enums[enumName(indirect(f.Type))].text
 		property.PatchMergeKey, property.PatchStrategy = f.Tag.Get("patchMergeKey"), f.Tag.Get("patchStrategy")
-		property.relate(cmp.Or(scheme.Relations[scheme.Unversioned(t)+"."+name], scheme.RelationOfTags(f.Tag)))
+		property.relate(cmp.Or(listtypes.Relations[listtypes.TypeName(t)+"."+name], listtypes.OfTags(f.Tag)))
 		s.Properties[name] = property
 		if isRequired(t, name, options) {
 			s.Required = append(s.Required, name)
@@ -542,7 +543,7 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// relate says what server-side apply takes the elements of a field for, in the words of scheme.Relations.
+// relate says what server-side apply takes the elements of a field for, in the words of listtypes.Relations.
 func (s *oaSchema) relate(relation string) {
 	switch {
 	case s.Type == "object" && relation == "atomic":

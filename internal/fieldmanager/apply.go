@@ -2,7 +2,7 @@ package fieldmanager
 
 // This file keeps the entries of one kind at one version (Manager). Who owns an element of a list depends on what the list means:
 // containers are told apart by name, tolerations are one value. The Go types say so in their patchMergeKey tags; what they say in comments
-// only is in the tables of package scheme (Relations, AtomicTypes).
+// only is in the tables of package listtypes (Relations, Atomic).
 
 import (
 	"bytes"
@@ -36,7 +36,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
 	"apilet/internal/apierror"
+	"apilet/internal/bounded"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/listtypes"
 )
 
 // maxApplyElements bounds a list or map in an object whose fields are tracked: the time to tell its elements apart grows with the square.
@@ -99,7 +101,7 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := scheme.CheckSteps(wanted.Object); err != nil {
+	if err := bounded.CheckSteps(wanted.Object); err != nil {
 		return nil, nil, apierror.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
 	}
 	o.ready()
@@ -514,7 +516,7 @@ func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVe
 	}
 	if isMap && s.GoType != nil {
 		out := reflect.New(s.GoType).Interface().(runtime.Object)
-		if err := scheme.FromUnstructured(members.Object, out, false); err != nil {
+		if err := bounded.FromUnstructured(members.Object, out, false); err != nil {
 			return nil, err
 		}
 		in = out
@@ -624,7 +626,7 @@ func (b *typeBuilder) addStruct(t reflect.Type) {
 	}
 	b.seen[t] = true
 	fields := &smd.Map{}
-	if slices.Contains(scheme.AtomicTypes, scheme.Unversioned(t)) && goTypeName(t) != "k8s.io/api/autoscaling/v2.CrossVersionObjectReference" {
+	if slices.Contains(listtypes.Atomic, listtypes.TypeName(t)) && goTypeName(t) != "k8s.io/api/autoscaling/v2.CrossVersionObjectReference" {
 		fields.ElementRelationship = smd.Atomic
 	}
 	b.addFields(fields, t)
@@ -640,9 +642,9 @@ func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
 		if name == "" || name == "-" {
 			continue
 		}
-		key := scheme.Unversioned(t) + "." + name
+		key := listtypes.TypeName(t) + "." + name
 		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: keyDefaults[key]}
-		relate(&field.Type, cmp.Or(scheme.Relations[key], scheme.RelationOfTags(f.Tag)))
+		relate(&field.Type, cmp.Or(listtypes.Relations[key], listtypes.OfTags(f.Tag)))
 		if field.Default == nil && !strings.Contains(options, "omitempty") && f.Type.Comparable() && field.Type.Inlined.Scalar != nil {
 			field.Default = zeroOf(f.Type)
 		}

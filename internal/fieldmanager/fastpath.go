@@ -33,7 +33,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
-	"apilet/internal/scheme"
+	"apilet/internal/bounded"
 )
 
 // maxReapplyElements bounds a list whose elements are told apart here, by comparing each with each.
@@ -454,7 +454,7 @@ func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 		return false
 	}
 	fresh := reflect.New(live.Type())
-	strictErrs, err := scheme.UnmarshalStrict(text, fresh.Interface())
+	strictErrs, err := bounded.UnmarshalStrict(text, fresh.Interface())
 	live.Set(fresh.Elem())
 	return err == nil && len(strictErrs) == 0
 }

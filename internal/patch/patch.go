@@ -40,6 +40,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/apierror"
+	"apilet/internal/bounded"
 	"apilet/internal/scheme"
 )
 
@@ -139,8 +140,8 @@ func (n *JsonNode) UnmarshalJSON(raw []byte) error {
 
 // Encode writes a value. Operations can put more levels into each other than one body has; append calls itself for each of them.
 func (n *JsonNode) Encode() ([]byte, error) {
-	if !n.within(scheme.DecoderDepth) {
-		return nil, scheme.ErrTooDeep
+	if !n.within(bounded.DecoderDepth) {
+		return nil, bounded.ErrTooDeep
 	}
 	room := 64
 	if n != nil {
@@ -654,10 +655,10 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 		merged[name] = own
 	}
 	typed := reflect.New(reflect.TypeOf(schema)).Interface()
-	err = scheme.FromUnstructured(merged, typed, true)
+	err = bounded.FromUnstructured(merged, typed, true)
 	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
 		strictErrs = append(strictErrs, unknown.Errors()...)
-	} else if scheme.TooHeavy(err) {
+	} else if bounded.TooHeavy(err) {
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	} else if err != nil {
 		return nil, nil, Invalid(strategicPatch, body, nil, err)

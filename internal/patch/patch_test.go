@@ -1,6 +1,7 @@
 package patch
 
 import (
+	"apilet/internal/bounded"
 	"apilet/internal/scheme"
 	"bytes"
 	"encoding/json"
@@ -386,10 +387,10 @@ func TestPatchNestsNoDeeperThanItsDecoder(t *testing.T) {
 			}
 		}
 	}
-	if text, err := doc.Root.Encode(); !errors.Is(err, scheme.ErrTooDeep) {
+	if text, err := doc.Root.Encode(); !errors.Is(err, bounded.ErrTooDeep) {
 		t.Errorf("the patch made a document of %d bytes: %v", len(text), err)
 	}
-	if _, err := doc.Root.obj["s"].list[0].Encode(); !errors.Is(err, scheme.ErrTooDeep) {
+	if _, err := doc.Root.obj["s"].list[0].Encode(); !errors.Is(err, bounded.ErrTooDeep) {
 		t.Errorf("its copy would be made: %v", err)
 	}
 }

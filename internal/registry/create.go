@@ -31,7 +31,7 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 		return err
 	}
 	ctx := r.Context()
-	if err := matchNamespace(obj, scheme.ScopeOf(res, &request.From(ctx).Info)); err != nil {
+	if err := matchNamespace(obj, res.Scope(request.From(ctx).Info.Namespace)); err != nil {
 		return err
 	}
 	if res.Virtual {

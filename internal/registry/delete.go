@@ -37,7 +37,7 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, res *scheme.Res
 		return err
 	}
 	info := &request.From(r.Context()).Info
-	rec, gone, err := wr.Delete(r.Context(), res, scheme.ScopeOf(res, info), info.Name, options)
+	rec, gone, err := wr.Delete(r.Context(), res, res.Scope(info.Namespace), info.Name, options)
 	if err != nil {
 		return err
 	}

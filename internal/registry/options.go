@@ -117,7 +117,7 @@ type Target struct {
 
 func targetOf(r *http.Request, res *scheme.Resource) Target {
 	info := &request.From(r.Context()).Info
-	return Target{Resource: res, Namespace: scheme.ScopeOf(res, info), Name: info.Name, Subresource: info.Subresource}
+	return Target{Resource: res, Namespace: res.Scope(info.Namespace), Name: info.Name, Subresource: info.Subresource}
 }
 
 // check compares an object's name and namespace with the URL's.

@@ -5,8 +5,14 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
+	"reflect"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,7 +123,21 @@ func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown
 	if err != nil || !gvk.GroupVersion().Empty() || res.GoType == nil {
 		return res.Decode(doc, "application/json", "")
 	}
-	return nil, scheme.UnknownInside(doc), nil
+	return nil, unknownInside(doc), nil
+}
+
+// unknownInside are the members of a document that Kubernetes' internal form of an object does not know: those of metadata lie beside each other
+// there, and all else has other names.
+func unknownInside(doc []byte) (unknown []error) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(doc, &members) // it has been read
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		_, ofMeta := reflect.TypeFor[metav1.ObjectMeta]().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+		if !ofMeta && name != "kind" && name != "apiVersion" {
+			unknown = append(unknown, fmt.Errorf("unknown field %q", name))
+		}
+	}
+	return unknown
 }
 
 // checkStrictness makes of unknown and duplicate fields what the request asks for.

@@ -475,7 +475,7 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub
 	if err == nil {
 		rec := request.From(r.Context())
 		rec.NoteBody(obj)
-		err = matchNamespace(obj, scheme.ScopeOf(res, &rec.Info))
+		err = matchNamespace(obj, res.Scope(rec.Info.Namespace))
 	}
 	return obj, opts, err
 }
@@ -748,7 +748,7 @@ func NoPodsRun(find func(key string) (store.Record, error), res *scheme.Resource
 			return err
 		}
 	}
-	if _, err := find(res.Key(scheme.ScopeOf(res, info), info.Name)); err != nil {
+	if _, err := find(res.Key(res.Scope(info.Namespace), info.Name)); err != nil {
 		return response.StoreError(err, res, info.Name)
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none",

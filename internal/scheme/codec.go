@@ -39,6 +39,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/apierror"
+	"apilet/internal/bounded"
 	"apilet/internal/scheme/protobuf"
 )
 
@@ -166,8 +167,8 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	if b.Wire == nil {
 		return b.decodeUnstructured(data, original)
 	}
-	obj := NewOf(b.Wire)
-	strictErrs, err := UnmarshalStrict(data, obj)
+	obj := newOf(b.Wire)
+	strictErrs, err := bounded.UnmarshalStrict(data, obj)
 	err = cmp.Or(err, CheckFolded(obj))
 	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
 	if err == nil && b.serves(typeMeta.APIVersion, typeMeta.Kind) {
@@ -178,7 +179,7 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	switch {
 	case metaErr != nil:
 		return nil, nil, b.unrecognized(metaErr, original)
-	case TooHeavy(err):
+	case bounded.TooHeavy(err):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	if gvk = b.filledIn(gvk); gvk.Kind != b.Kind {
@@ -202,7 +203,7 @@ func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKin
 func undecodable(gvk schema.GroupVersionKind, data []byte) error {
 	for _, res := range Builtins {
 		if res.GoType != nil && res.GroupVersionKind() == gvk {
-			_, err := UnmarshalStrict(data, NewOf(res.BodyOf("").Wire))
+			_, err := bounded.UnmarshalStrict(data, newOf(res.BodyOf("").Wire))
 			return err
 		}
 	}
@@ -339,8 +340,8 @@ func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 	if !b.serves(envelope.APIVersion, envelope.Kind) {
 		return nil, b.mismatch(gvk, nil)
 	}
-	obj := NewOf(b.Wire)
-	if err := unmarshalWire(obj.(wireMessage), envelope.Raw); TooHeavy(err) {
+	obj := newOf(b.Wire)
+	if err := bounded.UnmarshalWire(obj.(bounded.WireMessage), envelope.Raw); bounded.TooHeavy(err) {
 		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	} else if err = cmp.Or(err, CheckFolded(obj)); err != nil {
 		return nil, b.mismatch(gvk, err)
@@ -366,21 +367,6 @@ func CheckFolded(obj Object) error {
 	return nil
 }
 
-// A wireMessage decodes itself from protobuf, and calls itself for each message within.
-type wireMessage interface{ Unmarshal([]byte) error }
-
-// unmarshalWire is the way of all protobuf that a client sends.
-func unmarshalWire(message wireMessage, wire []byte) error {
-	t := reflect.TypeOf(message).Elem()
-	if err := errors.Join(checkNesting(t, wire), checkWireQuantities(wire, t)); err != nil {
-		return err
-	}
-	if err := checkWireWeight(wire, t); err != nil {
-		return err
-	}
-	return message.Unmarshal(wire)
-}
-
 // OpenEnvelope reads a body in protobuf up to the object's own bytes; an error when it is no such body.
 func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
 	raw, ok := bytes.CutPrefix(data, protobuf.ProtobufPrefix)
@@ -393,7 +379,7 @@ func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
 		return nil, fmt.Errorf("empty body")
 	}
 	envelope := &runtime.Unknown{}
-	return envelope, unmarshalWire(envelope, raw)
+	return envelope, bounded.UnmarshalWire(envelope, raw)
 }
 
 // DecodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: any APIVersion will do, and unknown fields are dropped.
@@ -408,7 +394,7 @@ func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions
 	case ProtobufFormat:
 		var sealed *runtime.Unknown
 		if sealed, err = OpenEnvelope(data); err == nil {
-			err = unmarshalWire(options, sealed.Raw)
+			err = bounded.UnmarshalWire(options, sealed.Raw)
 			options.APIVersion, options.Kind = sealed.APIVersion, sealed.Kind
 		}
 	case YAMLFormat:
@@ -453,7 +439,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
 	}
 	u := &unstructured.Unstructured{Object: content}
-	if err := CheckSteps(content); err != nil {
+	if err := bounded.CheckSteps(content); err != nil {
 		return nil, nil, apierror.InvalidWhole(gvk.GroupKind(), u.GetName(), err)
 	}
 	shape := b.shape
@@ -522,20 +508,6 @@ func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
 	return strictErrs, err
 }
 
-// UnknownInside are the members of a document that Kubernetes' internal form of an object does not know: those of metadata lie beside each other
-// there, and all else has other names.
-func UnknownInside(doc []byte) (unknown []error) {
-	var members map[string]json.RawMessage
-	_ = json.Unmarshal(doc, &members) // it has been read
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		_, ofMeta := reflect.TypeFor[metav1.ObjectMeta]().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
-		if !ofMeta && name != "kind" && name != "apiVersion" {
-			unknown = append(unknown, fmt.Errorf("unknown field %q", name))
-		}
-	}
-	return unknown
-}
-
 // StrictError is the 400 for unknown and duplicate fields when the client asked for strictness.
 func (res *Resource) StrictError(sub string, strictErrs []error) error {
 	b := res.BodyOf(sub)
@@ -561,7 +533,7 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 	obj := res.NewObject()
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		if err := Unmarshal(stored, obj); err != nil {
+		if err := bounded.Unmarshal(stored, obj); err != nil {
 			return nil, unreadableError(stored, err)
 		}
 		return obj, nil
@@ -649,7 +621,7 @@ func WithoutOwners(stored []byte) []byte {
 
 // oddMetadata says that the metadata of a custom resource, which is decoded into no Go type here, could not be by others.
 func oddMetadata(stored []byte) error {
-	if inspect(stored).oddTime == 0 {
+	if bounded.Inspect(stored).OddTime == 0 {
 		return nil
 	}
 	var meta metav1.ObjectMeta
@@ -657,18 +629,20 @@ func oddMetadata(stored []byte) error {
 }
 
 // Readable says whether stored JSON can be decoded, which is cheap where nothing looks as if it could not.
-func (res *Resource) Readable(stored []byte) error { return res.checkDecodes(stored, inspect(stored)) }
+func (res *Resource) Readable(stored []byte) error {
+	return res.checkDecodes(stored, bounded.Inspect(stored))
+}
 
-func (res *Resource) checkDecodes(stored []byte, found inspection) error {
+func (res *Resource) checkDecodes(stored []byte, found bounded.Inspection) error {
 	switch t := res.StoredType(); {
 	case len(stored) < 2 || stored[0] != '{' || stored[len(stored)-1] != '}': // the store's checksum is against the rest
 		return fmt.Errorf("%w: it is no JSON object", ErrUnreadable)
-	case found.depth > DecoderDepth:
-		return fmt.Errorf("%w: %w", ErrUnreadable, ErrTooDeep)
-	case found.oddTime == 0:
+	case found.Depth > bounded.DecoderDepth:
+		return fmt.Errorf("%w: %w", ErrUnreadable, bounded.ErrTooDeep)
+	case found.OddTime == 0:
 		return nil
 	case t != nil:
-		if err := Unmarshal(stored, NewOf(t)); err != nil {
+		if err := bounded.Unmarshal(stored, newOf(t)); err != nil {
 			return unreadableError(stored, err)
 		}
 	default:
@@ -681,10 +655,10 @@ func (res *Resource) checkDecodes(stored []byte, found inspection) error {
 
 // vet says what keeps an encoded object from being stored: that it could not be read again.
 func (res *Resource) vet(encoded []byte) *field.Error {
-	found := inspect(encoded)
-	if found.depth > storedDepth {
-		return field.Invalid(field.NewPath(placeIn(encoded, found.deepest)), field.OmitValueType{},
-			fmt.Sprintf("is nested %d levels deep, and a stored object at most %d", found.depth, storedDepth))
+	found := bounded.Inspect(encoded)
+	if found.Depth > bounded.StoredDepth {
+		return field.Invalid(field.NewPath(bounded.PlaceIn(encoded, found.Deepest)), field.OmitValueType{},
+			fmt.Sprintf("is nested %d levels deep, and a stored object at most %d", found.Depth, bounded.StoredDepth))
 	}
 	err := res.checkDecodes(encoded, found)
 	if err == nil {
@@ -696,7 +670,7 @@ func (res *Resource) vet(encoded []byte) *field.Error {
 		return field.Invalid(at, field.OmitValueType{}, err.Error())
 	}
 	if offset := bytes.Index(encoded, []byte(strconv.Quote(odd.Value))); offset >= 0 {
-		at = field.NewPath(placeIn(encoded, offset))
+		at = field.NewPath(bounded.PlaceIn(encoded, offset))
 	}
 	return field.Invalid(at, odd.Value, "is a time in UTC whose year has not four digits")
 }

@@ -26,7 +26,7 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/request"
+	"apilet/internal/bounded"
 )
 
 func eventFromV1(in *eventsv1.Event) *corev1.Event {
@@ -179,7 +179,7 @@ func cpuMetric(utilization int32) autoscalingv2.MetricSpec {
 // mappedFrom reads a list that an annotation carries; what is not JSON is no list.
 func mappedFrom[A, B any](annotation string, convert func(A) B) (out []B) {
 	var in []A
-	if annotation == "" || Unmarshal([]byte(annotation), &in) != nil {
+	if annotation == "" || bounded.Unmarshal([]byte(annotation), &in) != nil {
 		return nil
 	}
 	for _, item := range in {
@@ -420,15 +420,6 @@ func currentToV1(m autoscalingv2.MetricStatus) autoscalingv1.MetricStatus {
 			CurrentValue: orZero(s.Current.Value), CurrentAverageValue: s.Current.AverageValue}
 	}
 	return out
-}
-
-// ScopeOf is the namespace in which a request's objects lie. Kubernetes counts a Namespace as being in itself, for authorization; its key
-// says otherwise.
-func ScopeOf(res *Resource, info *request.Info) string {
-	if !res.Namespaced {
-		return ""
-	}
-	return info.Namespace
 }
 
 // NamespacedName returns the namespace and name of an object's key, /group/resource/namespace/name.

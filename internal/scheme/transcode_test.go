@@ -20,7 +20,7 @@ func TestTranscodingIsWhatTheTypesWrite(t *testing.T) {
 	for _, res := range NewRegistry().All() {
 		compared := 0
 		for seed := range int64(30) {
-			obj := NewOf(res.StoredType())
+			obj := newOf(res.StoredType())
 			randomObject(seed).Fill(obj)
 			doc, revAt, err := res.EncodeStored(obj)
 			if err != nil {

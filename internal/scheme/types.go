@@ -483,6 +483,15 @@ func (res *Resource) Subresource(name string) *Subresource {
 // Key is the store's key of one object: /group/resource/namespace/name (namespace "" when cluster-scoped).
 func (res *Resource) Key(namespace, name string) string { return res.Base + namespace + "/" + name }
 
+// Scope is the namespace in which an object lies that a request names. Kubernetes counts a Namespace as being in itself, for authorization; its
+// key says otherwise.
+func (res *Resource) Scope(namespace string) string {
+	if !res.Namespaced {
+		return ""
+	}
+	return namespace
+}
+
 // KeyPrefix is the range of a namespace ("": of the whole resource).
 func (res *Resource) KeyPrefix(namespace string) string {
 	if namespace == "" {
@@ -669,11 +678,11 @@ func (res *Resource) NewObject() Object {
 		u.SetGroupVersionKind(res.GroupVersionKind())
 		return u
 	}
-	return NewOf(t)
+	return newOf(t)
 }
 
-// NewOf is a new object of a struct type.
-func NewOf(t reflect.Type) Object { return reflect.New(t).Interface().(Object) }
+// newOf is a new object of a struct type.
+func newOf(t reflect.Type) Object { return reflect.New(t).Interface().(Object) }
 
 // PatchSchema is a value of the served version for strategic merge patches; nil for custom resources, which have none.
 func (res *Resource) PatchSchema() any {

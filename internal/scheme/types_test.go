@@ -79,7 +79,7 @@ func TestEveryTypeIsComplete(t *testing.T) {
 			if err != nil || !json.Valid(doc) || !bytes.HasPrefix(doc, []byte("{"+res.Prefix+`"metadata":`)) {
 				t.Errorf("document is %s, %v", doc, err)
 			}
-			if _, ok := any(NewOf(res.BodyOf("").Wire)).(interface{ Unmarshal([]byte) error }); !ok {
+			if _, ok := any(newOf(res.BodyOf("").Wire)).(interface{ Unmarshal([]byte) error }); !ok {
 				t.Error("body cannot be protobuf")
 			}
 			for _, sub := range res.Subresources {

@@ -72,32 +72,6 @@ func TestLeavesEncodeWhatTheyDecode(t *testing.T) {
 	}
 }
 
-// TestInspectAgreesWithTheDecoder: a time of any year is odd exactly when it is not read again.
-func TestInspectAgreesWithTheDecoder(t *testing.T) {
-	t.Parallel()
-	for year := int64(-20_000); year < 20_000; year += 7 {
-		at := time.Date(int(year), 1, 1, 0, 0, 0, 0, time.UTC)
-		for _, value := range []any{metav1.NewTime(at), metav1.NewMicroTime(at)} {
-			doc := kubetest.Must(json.Marshal(map[string]any{"a": value}))
-			readable := json.Unmarshal(doc, &struct{ A *metav1.MicroTime }{}) == nil || json.Unmarshal(doc, &struct{ A *metav1.Time }{}) == nil
-			if odd := inspect(doc).oddTime != 0; odd == readable {
-				t.Fatalf("%s: odd %v, readable %v", doc, odd, readable)
-			}
-		}
-	}
-	for doc, want := range map[string]inspection{
-		`{"a":"{[\\\"[[[","b":[[]]}`: {depth: 3, deepest: 22},
-		`"\\"`:                       {},
-		`{"a":"\\","b":{}}`:          {depth: 2, deepest: 14},
-		`"`:                          {},
-		`["x`:                        {depth: 1},
-	} {
-		if got := inspect([]byte(doc)); got != want {
-			t.Errorf("%s: %+v, want %+v", doc, got, want)
-		}
-	}
-}
-
 // BenchmarkVet is what a write pays to be read back for certain: the look through its bytes, beside decoding them.
 func BenchmarkVet(b *testing.B) {
 	res := NewRegistry().Lookup("", "v1", "pods")

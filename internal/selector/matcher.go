@@ -53,7 +53,7 @@ func Read(labelText, fieldText string) (t Terms, err error) {
 
 // For makes the terms ready for the objects of a resource that a request is about; a 400 says what they cannot be selected by.
 func (t Terms) For(res *scheme.Resource, info *request.Info) (Matcher, error) {
-	m := Matcher{namespace: scheme.ScopeOf(res, info), labels: t.labels}
+	m := Matcher{namespace: res.Scope(info.Namespace), labels: t.labels}
 	m.Prefix = res.KeyPrefix(m.namespace)
 	m.Span = m.Prefix
 	if err := m.addFields(res, t.fields.Requirements()); err != nil {

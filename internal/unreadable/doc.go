@@ -6,7 +6,7 @@
 //	err = lost.Survey(ctx, unreadable.NewDecodeCheck(reg))  // once after the start, for those that nobody has asked for
 //	n := lost.Count()                                // /readyz and the metric
 //
-// None comes into being today (scheme/bounds.go), but files that older versions wrote may hold some. Kubernetes has a way to delete such
+// None comes into being today (bounded/document.go), but files that older versions wrote may hold some. Kubernetes has a way to delete such
 // objects since KEP-3926 (AllowUnsafeMalformedObjectDeletion), with an option and a verb of its own; here DELETE alone does.
 //
 // Invariants: what is known is the revision that cannot be read: when the object has another one, or none, the matter has settled itself;

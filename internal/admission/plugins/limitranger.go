@@ -22,7 +22,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
-	"apilet/internal/scheme"
+	"apilet/internal/bounded"
 	"apilet/internal/store"
 )
 
@@ -41,7 +41,7 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 			return err
 		}
 		var object corev1.LimitRange
-		if err := scheme.Unmarshal(rec.JSON, &object); err != nil {
+		if err := bounded.Unmarshal(rec.JSON, &object); err != nil {
 			return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
 		}
 		if err := see(object.Spec.Limits); err != nil {

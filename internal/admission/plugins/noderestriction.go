@@ -36,9 +36,9 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
+	"apilet/internal/bounded"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
-	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -493,5 +493,5 @@ func (w *nodeWrite) read(kind, key, name string, into any) error {
 	if err != nil {
 		return w.Forbidden(err)
 	}
-	return scheme.Unmarshal(rec.JSON, into)
+	return bounded.Unmarshal(rec.JSON, into)
 }

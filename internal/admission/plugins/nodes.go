@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/admission"
-	"apilet/internal/scheme"
+	"apilet/internal/bounded"
 	"apilet/internal/store"
 )
 
@@ -28,7 +28,7 @@ func (n nodes) find(ctx context.Context, name string) (*corev1.Node, error) {
 		return nil, err
 	}
 	node := &corev1.Node{}
-	return node, scheme.Unmarshal(rec.JSON, node)
+	return node, bounded.Unmarshal(rec.JSON, node)
 }
 
 // topology is a node's place, in the labels that pods get of it.

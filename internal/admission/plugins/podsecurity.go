@@ -34,6 +34,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 
 	"apilet/internal/admission"
+	"apilet/internal/bounded"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -426,7 +427,7 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 			return nil, 0, err
 		}
 		pod := &corev1.Pod{}
-		if scheme.Unmarshal(rec.JSON, pod) != nil {
+		if bounded.Unmarshal(rec.JSON, pod) != nil {
 			continue // nobody could write it again, either
 		}
 		if p.exemptClass(pod.Spec.RuntimeClassName) {

@@ -6,7 +6,7 @@
 // when it is over, and nothing interrupts it. So one call must cost no more than its arguments are long:
 //
 //	function                            what it took                                      here
-//	quantity, isQuantity                hours, for "1e-2147483648"                        no quantity (scheme.CheckQuantity)
+//	quantity, isQuantity                hours, for "1e-2147483648"                        no quantity (bounded.CheckQuantity)
 //	indexOf, lastIndexOf                minutes: each place of the one text × the other   linear
 //	sets.contains, .equivalent,         hours: each element of the one list × the other   an error above 4 million comparisons
 //	.intersects; distinct
@@ -31,7 +31,7 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 	"k8s.io/apiserver/pkg/cel/environment"
 
-	"apilet/internal/scheme"
+	"apilet/internal/bounded"
 )
 
 const (
@@ -60,13 +60,13 @@ type bound struct {
 
 var bounds = []bound{
 	{"quantity", "string_to_quantity", func(args ...ref.Val) ref.Val {
-		if err := scheme.CheckQuantity(text(args[0])); err != nil {
+		if err := bounded.CheckQuantity(text(args[0])); err != nil {
 			return types.WrapErr(err)
 		}
 		return nil
 	}},
 	{"isQuantity", "is_quantity_string", func(args ...ref.Val) ref.Val {
-		if scheme.CheckQuantity(text(args[0])) != nil {
+		if bounded.CheckQuantity(text(args[0])) != nil {
 			return types.False
 		}
 		return nil

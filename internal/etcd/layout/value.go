@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/bounded"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
@@ -273,7 +274,7 @@ func decodeCustom(group string, value []byte) (Stored, error) {
 	if meta.Name == "" {
 		return Stored{}, fmt.Errorf("it has no name")
 	}
-	if err := scheme.CheckSteps(u.Object); err != nil {
+	if err := bounded.CheckSteps(u.Object); err != nil {
 		return Stored{}, err
 	}
 	row := &scheme.Resource{Group: group, Version: gv.Version, Kind: u.GetKind()}

@@ -25,8 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/bounded"
 	"apilet/internal/kinds/defaults"
-	"apilet/internal/scheme"
 )
 
 var (
@@ -895,7 +895,7 @@ func (c *podChecker) amountOfResource(p *field.Path, resource string, value quan
 
 func isMultipleOfPage(resource string, amount int64) bool {
 	size := strings.TrimPrefix(resource, corev1.ResourceHugePagesPrefix)
-	if scheme.CheckQuantity(size) != nil {
+	if bounded.CheckQuantity(size) != nil {
 		return false
 	}
 	page, err := quantities.ParseQuantity(size)

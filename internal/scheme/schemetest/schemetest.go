@@ -109,7 +109,7 @@ func unsealedList(res *scheme.Resource, raw []byte) ([]byte, error) {
 			}
 			continue
 		}
-		obj := scheme.NewOf(res.GoType)
+		obj := reflect.New(res.GoType).Interface().(scheme.Object)
 		if err := obj.(unmarshaler).Unmarshal(content); err != nil || tag != protobuf.Field2 {
 			return nil, fmt.Errorf("%s: field %#x: %v", res.ListKind, tag, err)
 		}

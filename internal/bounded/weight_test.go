@@ -1,4 +1,4 @@
-package scheme
+package bounded
 
 import (
 	"encoding/json"
@@ -68,7 +68,7 @@ func TestNoBodyBecomesGigabytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unmarshalWire(&corev1.Pod{}, wire); !TooHeavy(err) {
+	if err := UnmarshalWire(&corev1.Pod{}, wire); !TooHeavy(err) {
 		t.Errorf("protobuf: %v", err)
 	}
 	if _, err := UnmarshalStrict([]byte(`{"spec":{"containers":[`+strings.Repeat("{},", 200_000)+`{}]}}`), &corev1.Pod{}); !TooHeavy(err) {

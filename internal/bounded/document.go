@@ -1,4 +1,4 @@
-package scheme
+package bounded
 
 // This file holds the bounds of an object's document. What crosses them is taken by one half of the world and not by the other: Go's
 // encoders write times and depths that its decoders refuse. So an object is looked through once, as it is about to be stored, and whoever
@@ -28,7 +28,7 @@ import (
 
 const (
 	DecoderDepth = 10_000            // levels of JSON that Go's decoders read, and of protobuf that this server does
-	storedDepth  = DecoderDepth - 16 // levels of a stored object: lists, events and reviews wrap it in a few of their own
+	StoredDepth  = DecoderDepth - 16 // levels of a stored object: lists, events and reviews wrap it in a few of their own
 	shownSteps   = 8                 // of a path in an error
 	stepsMax     = 16 << 20          // of the ways to all members of a custom resource, together: managedFields walk each of them
 )
@@ -38,29 +38,29 @@ var ErrTooDeep = errors.New("exceeded max depth")
 
 // ---- JSON
 
-// An inspection is what a look through a document found.
-type inspection struct {
-	depth   int // levels of the deepest part
-	deepest int // where that begins
-	oddTime int // where the first string begins that reads like a time of no four-digit year; 0 when there is none
+// An Inspection is what a look through a document found.
+type Inspection struct {
+	Depth   int // levels of the deepest part
+	Deepest int // where that begins
+	OddTime int // where the first string begins that reads like a time of no four-digit year; 0 when there is none
 }
 
-// inspect looks through JSON as this server's encoders write it.
-func inspect(doc []byte) (found inspection) {
+// Inspect looks through JSON as this server's encoders write it.
+func Inspect(doc []byte) (found Inspection) {
 	depth := 0
 	for i := 0; i < len(doc); i++ {
 		switch doc[i] {
 		case '{', '[':
-			if depth++; depth > found.depth {
-				found.depth, found.deepest = depth, i
+			if depth++; depth > found.Depth {
+				found.Depth, found.Deepest = depth, i
 			}
 		case '}', ']':
 			depth--
 		case '"':
 			begin := i + 1
 			i = endOfString(doc, begin)
-			if found.oddTime == 0 && isOddTime(doc[begin:i]) {
-				found.oddTime = begin
+			if found.OddTime == 0 && isOddTime(doc[begin:i]) {
+				found.OddTime = begin
 			}
 		}
 	}
@@ -102,8 +102,8 @@ func isOddTime(text []byte) bool {
 	return (negative || digits > 4) && digits > 0 && digits < len(text) && text[digits] == '-'
 }
 
-// placeIn names the place of a byte in a document as errors do: metadata.managedFields[0].time.
-func placeIn(doc []byte, offset int) string {
+// PlaceIn names the place of a byte in a document as errors do: metadata.managedFields[0].time.
+func PlaceIn(doc []byte, offset int) string {
 	w := pathWalk{}
 	for i := 0; i < offset && i < len(doc); i++ {
 		switch doc[i] {
@@ -206,6 +206,21 @@ func stepsLeft(value any, depth, left int) int {
 }
 
 // ---- Protobuf
+
+// A WireMessage decodes itself from protobuf, and calls itself for each message within.
+type WireMessage interface{ Unmarshal([]byte) error }
+
+// UnmarshalWire is the way of all protobuf that a client sends.
+func UnmarshalWire(message WireMessage, wire []byte) error {
+	t := reflect.TypeOf(message).Elem()
+	if err := errors.Join(checkNesting(t, wire), checkWireQuantities(wire, t)); err != nil {
+		return err
+	}
+	if err := checkWireWeight(wire, t); err != nil {
+		return err
+	}
+	return message.Unmarshal(wire)
+}
 
 // checkNesting says whether a message of a Go type can be decoded without the decoder calling itself more than DecoderDepth times. Only
 // types that contain themselves can be that deep (schemas of custom resources do); for all others there is nothing to look at. What is

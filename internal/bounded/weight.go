@@ -1,4 +1,4 @@
-package scheme
+package bounded
 
 // This file bounds how much memory a document takes when it becomes a value of a Go type. An element of a list is a struct, whatever of it is said:
 //

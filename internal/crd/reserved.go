@@ -1,4 +1,4 @@
-package scheme
+package crd
 
 // This file: what belongs to the built-in types, so that no definition of custom resources comes by it. An object's key begins with its
 // type's group and plural name, whatever the version, and that is all that tells types apart in the store. So these two would be one:
@@ -12,17 +12,23 @@ package scheme
 //
 // A definition of an earlier server may be established already. It loses that, and what lies under its keys is the built-in type's.
 
-import "slices"
+import (
+	"slices"
 
-// Reservations are the names of the built-in types. Immutable.
-type Reservations struct {
-	Bases            map[string]bool            // what their keys begin with
-	Resources, Kinds map[string]map[string]bool // their other names, by group
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/scheme"
+)
+
+// reservations are the names of the built-in types. Immutable.
+type reservations struct {
+	stored           map[schema.GroupResource]bool // what their keys begin with
+	resources, kinds map[string]map[string]bool    // their other names, by group
 }
 
-// Reserve takes the names of rows: keys, resources and short names, kinds.
-func Reserve(rows []*Resource) Reservations {
-	r := Reservations{Bases: map[string]bool{}, Resources: map[string]map[string]bool{}, Kinds: map[string]map[string]bool{}}
+// reserve takes the names of rows: keys, resources and short names, kinds.
+func reserve(rows []*scheme.Resource) reservations {
+	r := reservations{stored: map[schema.GroupResource]bool{}, resources: map[string]map[string]bool{}, kinds: map[string]map[string]bool{}}
 	enter := func(into map[string]map[string]bool, group string, names ...string) {
 		if into[group] == nil {
 			into[group] = map[string]bool{}
@@ -32,12 +38,14 @@ func Reserve(rows []*Resource) Reservations {
 		}
 	}
 	for _, res := range rows {
-		r.Bases[res.Base] = true
-		enter(r.Resources, res.Group, slices.Concat([]string{res.Plural, res.Singular}, res.ShortNames)...)
-		enter(r.Kinds, res.Group, res.Kind, res.ListKind)
+		r.stored[schema.GroupResource{Group: res.StorageGroup, Resource: res.Plural}] = true
+		enter(r.resources, res.Group, slices.Concat([]string{res.Plural, res.Singular}, res.ShortNames)...)
+		enter(r.kinds, res.Group, res.Kind, res.ListKind)
 	}
 	return r
 }
 
-// Holds says that the objects of a definition would have the keys of a built-in type's.
-func (r Reservations) Holds(group, plural string) bool { return r.Bases[keyBase(group, plural)] }
+// holds says that the objects of a definition would have the keys of a built-in type's.
+func (r reservations) holds(group, plural string) bool {
+	return r.stored[schema.GroupResource{Group: group, Resource: plural}]
+}

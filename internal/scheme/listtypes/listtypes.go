@@ -1,7 +1,13 @@
-package scheme
-
-// This file: what the elements of a list, and the members of a map, are to each other, where the tags of the Go types do not say it but their
-// comments do (+listType, +listMapKey, +mapType, +structType). Server-side apply and OpenAPI read it.
+// Package listtypes says what the elements of a list, and the members of a map, are to each other: where the tags of the Go types tell it, by
+// [OfTags]; where only their comments do (+listType, +listMapKey, +mapType, +structType), by the tables [Relations] and [Atomic].
+// Server-side apply and OpenAPI read it.
+//
+//	listtypes.Relations["core.ServiceSpec.ports"]    "port,protocol": a map by these keys
+//	"set" · "atomic" · "granular"                    each its own element · one owner for all · a struct by its fields
+//
+// A type is named without its version ([TypeName]), since all versions of a type are alike in this. The tables are not changed. Of ours it
+// imports nothing.
+package listtypes
 
 import (
 	"cmp"
@@ -9,8 +15,8 @@ import (
 	"strings"
 )
 
-// AtomicTypes are owned whole wherever they stand.
-var AtomicTypes = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
+// Atomic are the types whose values are owned whole wherever they stand.
+var Atomic = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
 	"admissionregistration.ParamKind", "admissionregistration.ParamRef", "admissionregistration.Variable",
 	"autoscaling.CrossVersionObjectReference", "core.ConfigMapKeySelector", "core.EndpointAddress", "core.EndpointPort",
 	"core.FileKeySelector", "core.LocalObjectReference", "core.NodeSelector", "core.NodeSelectorTerm", "core.ObjectFieldSelector",
@@ -18,8 +24,8 @@ var AtomicTypes = []string{"admissionregistration.MatchResources", "admissionreg
 	"core.TopologySelectorTerm", "core.TypedLocalObjectReference", "discovery.EndpointPort", "meta.LabelSelector",
 	"meta.OwnerReference", "networking.ServiceBackendPort", "rbac.RoleRef", "rbac.Subject"}
 
-// RelationOfTags translates the tags of strategic merge patch, in the words of the relations table.
-func RelationOfTags(tag reflect.StructTag) string {
+// OfTags translates the tags of strategic merge patch, in the words of Relations.
+func OfTags(tag reflect.StructTag) string {
 	if !strings.HasPrefix(tag.Get("patchStrategy"), "merge") {
 		return ""
 	}
@@ -62,8 +68,8 @@ var Relations = map[string]string{
 	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
 }
 
-// Unversioned names a Go type by group and type, as the tables below do: core.Container for k8s.io/api/core/v1.Container.
-func Unversioned(t reflect.Type) string {
+// TypeName names a Go type by group and type, as the tables do: core.Container for k8s.io/api/core/v1.Container.
+func TypeName(t reflect.Type) string {
 	dirs := strings.Split(t.PkgPath(), "/")
 	return dirs[max(0, len(dirs)-2)] + "." + t.Name()
 }

@@ -1,4 +1,4 @@
-package scheme
+package bounded
 
 // This file keeps quantities out of resource.ParseQuantity whose arithmetic would take hours. Kubernetes' quantities are decimals of any
 // precision, so that ten bytes are enough:
