@@ -51,11 +51,11 @@ import (
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/quota"
 	"apilet/internal/allocator"
+	"apilet/internal/apierror"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/node"
-	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/bootstrap"
 	"apilet/internal/cel/policy"
@@ -408,10 +408,11 @@ func (s *server) assemble() error {
 	s.rd = &reads{st: s.st, past: history.Reach{Store: s.st, May: s.may}, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
 		storage: s.backing().check, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
+	block, err := s.cfg.ServiceBlock()
 	if err != nil {
 		return err
 	}
+	alloc := allocator.New(s.st, block)
 	alloc.Shared = s.cluster != nil
 	if alloc.Failed = s.stands("cluster IPs and node ports"); s.cfg.ManagedFields {
 		alloc.Manager = "apilet"
@@ -424,7 +425,7 @@ func (s *server) assemble() error {
 	s.metrics.registry.MustRegister(s.findings)
 	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.Verbosity, timeout: s.cfg.RequestTimeout,
 		bytes: shares.NewBytes(s.cfg.RequestTimeout / 4)}
-	s.metrics.registry.MustRegister(&datafile.Collector{Store: s.st, Types: s.reg, Scrub: s.scrub, Unreadable: s.lost, Tracked: &s.wr.Tracked})
+	s.metrics.registry.MustRegister(&datafile.Collector{Store: s.st, Types: s.reg, Scrub: s.scrub, Unreadable: s.lost, Tracked: s.wr.Tracked.Load})
 	s.metrics.clockBehind(s.clock.Behind)
 	s.metrics.leader(s.leads.Load)
 	s.metrics.registry.MustRegister(certificateFigures(s.endpoint.Certificates))
@@ -829,10 +830,10 @@ func (s *server) routes() http.Handler {
 		}
 	}
 	backups := datafile.Backups{Store: s.st, Maintenance: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
-	r.Handle(rbac.PathBackup, s.withAuthorization(backups.ServeHTTP))
+	r.Handle(request.PathBackup, s.withAuthorization(backups.ServeHTTP))
 	page := s.page()
-	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
-	r.HandleFunc(rbac.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
+	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
+	r.HandleFunc(request.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
 	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
 	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
@@ -848,7 +849,7 @@ func (s *server) routes() http.Handler {
 func document(contentType string, body []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
-			response.WriteError(w, r, response.ErrMethodNotAllowed())
+			response.WriteError(w, r, apierror.MethodNotAllowed())
 			return
 		}
 		w.Header().Set("Content-Type", contentType)
@@ -947,7 +948,7 @@ func (s *server) serveSwagger(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		response.WriteError(w, r, response.ErrMethodNotAllowed())
+		response.WriteError(w, r, apierror.MethodNotAllowed())
 		return
 	}
 	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,
@@ -1058,7 +1059,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		}
 		return s.rd.listAnd(w, r, res, removeEach)
 	}
-	return response.ErrMethodNotAllowed()
+	return apierror.MethodNotAllowed()
 }
 
 // watchHooks connect a watch with flow control, the metrics and the page. done is to be called when it is over.
@@ -1095,7 +1096,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *s
 	case !slices.Contains(sub.Verbs, info.Verb) && res.GoType == nil:
 		return apierrors.NewMethodNotSupported(res.GroupResource(), info.Verb)
 	case !slices.Contains(sub.Verbs, info.Verb):
-		return response.ErrMethodNotAllowed()
+		return apierror.MethodNotAllowed()
 	}
 	switch info.Subresource {
 	case "log", "exec", "attach", "portforward", "proxy":
@@ -1120,7 +1121,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *s
 	case "patch":
 		return s.wr.Patch(w, r, res)
 	}
-	return response.ErrMethodNotAllowed()
+	return apierror.MethodNotAllowed()
 }
 
 // maySee tells whether who asks may get another path, too.

@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -84,23 +83,10 @@ type Allocator struct {
 	held     map[string]bool   // given to a request that is not committed yet
 }
 
-// New parses --service-cluster-ip-range.
-func New(st *store.Store, cidr string) (*Allocator, error) {
-	block, err := netip.ParsePrefix(cidr)
-	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
-		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
-	}
-	return &Allocator{st: st, Block: block.Masked(), services: st.Follow(serviceRange), claims: st.Follow(addressRange),
-		taken: map[string]string{}, claimed: map[string]claim{}, held: map[string]bool{}, leaks: map[int32]int{}}, nil
-}
-
-// FirstServiceIP is the address that Kubernetes gives the API server's own Service.
-func FirstServiceIP(cidr string) (net.IP, error) {
-	a, err := New(nil, cidr)
-	if err != nil {
-		return nil, err
-	}
-	return a.Block.Addr().Next().AsSlice(), nil
+// New gives the addresses of a block of IPv4, as --service-cluster-ip-range names it, to the Services of a store.
+func New(st *store.Store, block netip.Prefix) *Allocator {
+	return &Allocator{st: st, Block: block, services: st.Follow(serviceRange), claims: st.Follow(addressRange),
+		taken: map[string]string{}, claimed: map[string]claim{}, held: map[string]bool{}, leaks: map[int32]int{}}
 }
 
 // Assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings; objects of other types need

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -47,10 +48,7 @@ func openStore(t testing.TB) *store.Store {
 
 func newServer(t testing.TB, st *store.Store, shared bool) *server {
 	t.Helper()
-	a, err := New(st, "10.96.0.0/24")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := New(st, netip.MustParsePrefix("10.96.0.0/24"))
 	a.Shared, a.Manager = shared, "apilet"
 	a.Failed = func(err error) { t.Error(err) }
 	return &server{a, t, st}

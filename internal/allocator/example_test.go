@@ -3,6 +3,7 @@ package allocator_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,11 +21,7 @@ func ExampleAllocator_Assign() {
 		return
 	}
 	defer st.Close()
-	alloc, err := allocator.New(st, "10.96.0.0/16")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	alloc := allocator.New(st, netip.MustParsePrefix("10.96.0.0/16"))
 	service := func(name string) *corev1.Service {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.3.4"}}
 		defaults.Set(svc)
@@ -41,11 +38,4 @@ func ExampleAllocator_Assign() {
 	// <nil>
 	// Service "db" is invalid: spec.clusterIPs: Invalid value: null: failed to allocate IP 10.96.3.4: provided IP is already allocated
 	// <nil>
-}
-
-// The first address of the range is the API server's own.
-func ExampleFirstServiceIP() {
-	fmt.Println(allocator.FirstServiceIP("10.96.0.0/16"))
-	// Output:
-	// 10.96.0.1 <nil>
 }

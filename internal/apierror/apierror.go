@@ -37,6 +37,23 @@ func New(code int32, reason metav1.StatusReason, message string) *apierrors.Stat
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
+// NoSuchResource is the 404 for a path that leads to no type.
+func NoSuchResource() error {
+	return router(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+}
+
+// MethodNotAllowed is the 405 for a path that does not have the method.
+func MethodNotAllowed() error {
+	return router(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+}
+
+// router is an error of the path or method: its details are there, and empty.
+func router(code int32, reason metav1.StatusReason, message string) error {
+	err := New(code, reason, message)
+	err.ErrStatus.Details = &metav1.StatusDetails{}
+	return err
+}
+
 // A Budget is what is left of an answer's room for mistakes.
 type Budget struct{ count, bytes int }
 

@@ -326,7 +326,7 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
 		return nil
 	}
-	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == rbac.PathUI
+	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == request.PathUI
 	switch {
 	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin"):
 		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))

@@ -2,7 +2,7 @@
 // whom, flow control, watches and how far each lags, deprecated versions in use, findings, and the store; and all objects as they were.
 //
 //	page := &dashboard.Page{Store: st, Types: reg, Watches: watches}
-//	mux.HandleFunc(rbac.PathUI, page.ServePage)        // HTML, CSS, JavaScript: for anybody, there is nothing of the server in it
+//	mux.HandleFunc(request.PathUI, page.ServePage)     // HTML, CSS, JavaScript: for anybody, there is nothing of the server in it
 //	mux.HandleFunc(dashboard.DataPath, page.ServeData) // for whoever may get it
 //
 // The page is the program's own and asks nobody else for anything. Everything that it shows it asks for by paths that have their own
@@ -28,7 +28,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"apilet/internal/auth/rbac"
+	"apilet/internal/apierror"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -38,7 +38,7 @@ import (
 )
 
 // DataPath is where the document is, for whoever may get it.
-const DataPath = rbac.PathUI + "data"
+const DataPath = request.PathUI + "data"
 
 const (
 	madeEvery = 500 * time.Millisecond
@@ -117,9 +117,9 @@ func hashOf(text string) string {
 func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		_ = response.Refuse(w, r, response.ErrMethodNotAllowed())
+		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
-	case r.URL.Path != rbac.PathUI:
+	case r.URL.Path != request.PathUI:
 		http.NotFound(w, r)
 		return
 	}
@@ -156,7 +156,7 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.Method != http.MethodGet:
-		err = response.ErrMethodNotAllowed()
+		err = apierror.MethodNotAllowed()
 	case r.Header.Get("Sec-Fetch-Site") == "cross-site": // which could not read the answer, but take the places of pages that can
 		err = apierrors.NewBadRequest("this is for the page of this server, not for those of other sites")
 	case !p.admit(user, r.URL.Query().Get("page"), time.Now()):

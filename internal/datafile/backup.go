@@ -12,7 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"apilet/internal/response"
+	"apilet/internal/apierror"
 	"apilet/internal/store"
 )
 
@@ -33,7 +33,7 @@ type Backups struct {
 // take longer than --request-timeout, as long as the client is there and reads.
 func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		b.Fail(w, r, response.ErrMethodNotAllowed())
+		b.Fail(w, r, apierror.MethodNotAllowed())
 		return
 	}
 	parent, pattern := filepath.Split(backupFolders(b.Store.Path))

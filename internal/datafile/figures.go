@@ -3,7 +3,6 @@ package datafile
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"apilet/internal/fieldmanager"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
@@ -13,11 +12,11 @@ import (
 
 // A Collector is what Prometheus reads of the store, at each scrape.
 type Collector struct {
-	Store      *store.Store            // whose figures they are
-	Types      *scheme.Registry        // by which objects are counted
-	Scrub      *Scrub                  // what it has found
-	Unreadable *unreadable.Unreadables // what could not be decoded
-	Tracked    *fieldmanager.Ways      // which way the fields of writes went
+	Store      *store.Store                  // whose figures they are
+	Types      *scheme.Registry              // by which objects are counted
+	Scrub      *Scrub                        // what it has found
+	Unreadable *unreadable.Unreadables       // what could not be decoded
+	Tracked    func() (short, general int64) // which way the fields of writes went: how many each since the start
 }
 
 // figures are the store's state at one moment.
@@ -145,7 +144,7 @@ func (c *Collector) read() figures {
 	gauges.damaged = int64(c.Store.Found.Count())
 	gauges.writable, gauges.room = c.Store.Writable() == nil, c.Store.Room()
 	gauges.format, gauges.formatRaised = c.Store.Format()
-	gauges.trackedShort, gauges.trackedGeneral = c.Tracked.Short.Load(), c.Tracked.General.Load()
+	gauges.trackedShort, gauges.trackedGeneral = c.Tracked()
 	gauges.unreadable = int64(c.Unreadable.Count())
 	if problems := c.Scrub.problems.Load(); problems != nil {
 		gauges.corrupt = int64(len(*problems))

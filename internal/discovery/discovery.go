@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apierror"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/shares"
@@ -44,7 +45,7 @@ func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request
 		return
 	}
 	if r.Method != http.MethodGet && onlyGET(reg, root, rest) {
-		response.Refuse(w, r, response.ErrMethodNotAllowed())
+		response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
 	if format := wantsAggregated(r.Header.Get("Accept")); rest == "" && format != "" {
@@ -71,7 +72,7 @@ func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request
 func ServeUnknown(reg *scheme.Registry, w http.ResponseWriter, r *http.Request, group string) {
 	for _, res := range reg.All() {
 		if res.Group == group && res.GoType != nil {
-			response.Refuse(w, r, response.ErrNoSuchResource())
+			response.Refuse(w, r, apierror.NoSuchResource())
 			return
 		}
 	}

@@ -35,6 +35,9 @@ type Ways struct {
 	Short, General atomic.Int64 // writes since the start: by the fast path, and through structured-merge-diff
 }
 
+// Load is how many went each way.
+func (w *Ways) Load() (short, general int64) { return w.Short.Load(), w.General.Load() }
+
 func (w *Ways) count(short bool) {
 	switch {
 	case w == nil:

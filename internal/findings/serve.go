@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 	"apilet/internal/response"
 )
@@ -77,7 +78,7 @@ func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) 
 		_ = response.Refuse(w, r, apierrors.NewForbidden(schema.GroupResource{Resource: "findings"}, "", fmt.Errorf("User %q may not list anything", user.Name)))
 		return
 	case r.Method != http.MethodGet:
-		_ = response.Refuse(w, r, response.ErrMethodNotAllowed())
+		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
 	list := slices.DeleteFunc(d.list(), func(f Finding) bool {

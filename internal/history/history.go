@@ -38,6 +38,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -104,7 +105,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet {
-		return response.ErrMethodNotAllowed()
+		return apierror.MethodNotAllowed()
 	}
 	rec := request.From(r.Context())
 	decision := request.Allowed

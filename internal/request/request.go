@@ -43,6 +43,12 @@ const (
 	NodePrefix           = "system:node:"           // then the node's name
 )
 
+// Paths of the server's own that most wildcards in roles do not reach (package rbac).
+const (
+	PathBackup = "/debug/backup" // the whole file is handed out, with every Secret and the keys that tokens are signed with
+	PathUI     = "/debug/ui/"    // the page for people lies under it: what it shows of others' requests, no role of before was written to show
+)
+
 // Info is what a request asks for, as Kubernetes' authorizers, flow control and audit see it.
 type Info struct {
 	ResourceRequest bool       // false: only Verb and Path say something

@@ -242,22 +242,6 @@ func ErrorStatus(err error) (status metav1.Status, unexpected error) {
 	return status, nil
 }
 
-// ErrNoSuchResource is the 404 for a path that leads to no type.
-func ErrNoSuchResource() error {
-	return routerError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
-}
-
-// ErrMethodNotAllowed is the 405 for a path that does not have the method.
-func ErrMethodNotAllowed() error {
-	return routerError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
-}
-
-// routerError is an error of the path or method: its details are there, and empty.
-func routerError(code int32, reason metav1.StatusReason, message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
-		Message: message, Details: &metav1.StatusDetails{}}}
-}
-
 // WriteObject answers with an object that is not stored, in the form that the request's Accept prefers. obj carries its kind. An Accept
 // that cannot be met gets JSON: the handler has refused it before, and errors have to go out somehow.
 func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.Object) error {

@@ -26,8 +26,8 @@ import (
 	"github.com/go-chi/chi/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
-	"apilet/internal/response"
 	"apilet/internal/scheme"
 )
 
@@ -35,7 +35,7 @@ import (
 func Routed(res *scheme.Resource, info *request.Info, method string) error {
 	switch {
 	case !HasPath(res, info):
-		return response.ErrNoSuchResource()
+		return apierror.NoSuchResource()
 	case info.Subresource != "" && res.Subresource(info.Subresource) == nil: // of a custom resource
 		return apierrors.NewNotFound(res.GroupResource(), info.Name)
 	case hasMethod(res, info, method):
@@ -43,7 +43,7 @@ func Routed(res *scheme.Resource, info *request.Info, method string) error {
 	case res.GoType == nil && info.Verb == "": // of a custom resource
 		return apierrors.NewMethodNotSupported(res.GroupResource(), info.Verb)
 	}
-	return response.ErrMethodNotAllowed()
+	return apierror.MethodNotAllowed()
 }
 
 // HasPath looks the path up in the first column of the table.

@@ -31,7 +31,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"apilet/internal/allocator"
 	"apilet/internal/auth/certs"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
@@ -113,10 +112,11 @@ func (e *Endpoint) Open(share certs.Share) error {
 		return nil
 	}
 	host, _, _ := net.SplitHostPort(e.Options.Listen) // checked with the flags
-	serviceIP, err := allocator.FirstServiceIP(e.ServiceRange)
+	services, err := e.ServiceBlock()
 	if err != nil {
 		return err
 	}
+	serviceIP := services.Addr().Next().AsSlice() // the API server's own Service's
 	named := e.Names
 	if e.Advertised != "" {
 		named = append(slices.Clip(named), e.Advertised)

@@ -34,6 +34,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/apierror"
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
 
@@ -146,7 +147,7 @@ func resolveSubject(s rbacv1.Subject, namespace string) (key subjectName, who st
 	case rbacv1.ServiceAccountKind:
 		namespace = cmp.Or(s.Namespace, namespace)
 		if namespace != "" {
-			return subjectName{rbacv1.UserKind, "system:serviceaccount:" + namespace + ":" + s.Name}, s.Kind + " " + strconv.Quote(s.Name+"/"+namespace)
+			return subjectName{rbacv1.UserKind, request.ServiceAccountPrefix + namespace + ":" + s.Name}, s.Kind + " " + strconv.Quote(s.Name+"/"+namespace)
 		}
 	}
 	return subjectName{}, ""
@@ -200,7 +201,7 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	dangling := false
 	x.visit(q, func(g *grant) bool {
 		dangling = dangling || g.dangling != nil
-		if g.role.all && !q.ResourceRequest && strings.HasPrefix(q.Path, PathUI) {
+		if g.role.all && !q.ResourceRequest && strings.HasPrefix(q.Path, request.PathUI) {
 			allowed, reason = true, g.reason(q)
 			return false
 		}
@@ -296,24 +297,18 @@ func hasResource(list []string, resource, subresource string) bool {
 	})
 }
 
-// PathBackup is where the whole file is handed out, with every Secret and the keys that tokens are signed with.
-const PathBackup = "/debug/backup"
-
-// PathUI is what the page for people lies under: what it shows of other users' requests, no role of before was written to show.
-const PathUI = "/debug/ui/"
-
 // urlCovers: a trailing * stands for anything but the backup, which is worth more than all that roles with such rules were written for:
-// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it. What lies under PathUI
+// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it. What lies under request.PathUI
 // is covered by patterns that begin so; else it takes a role that holds everything.
 func urlCovers(pattern, path string) bool {
 	switch {
 	case pattern == path:
 		return true
-	case path == PathBackup, !strings.HasSuffix(pattern, "*"):
+	case path == request.PathBackup, !strings.HasSuffix(pattern, "*"):
 		return false
 	}
 	prefix := strings.TrimRight(pattern, "*")
-	return strings.HasPrefix(path, prefix) && (len(prefix) >= len(PathUI) || !strings.HasPrefix(path, PathUI))
+	return strings.HasPrefix(path, prefix) && (len(prefix) >= len(request.PathUI) || !strings.HasPrefix(path, request.PathUI))
 }
 
 // applicable lists the grants of a user once each, in order.

@@ -27,11 +27,11 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/atomicfile"
-	"apilet/internal/auth/rbac"
 	"apilet/internal/commandline"
 	"apilet/internal/etcd"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
@@ -125,7 +125,7 @@ func download(remote kubeconfig.Remote, dest string, seen *store.Progress) error
 		return err
 	}
 	return atomicfile.PlaceFile(dest, func(temp string) error {
-		answer, err := client.Get(context.Background(), rbac.PathBackup)
+		answer, err := client.Get(context.Background(), request.PathBackup)
 		if err != nil {
 			return err
 		}
