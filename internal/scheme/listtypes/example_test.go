@@ -1,0 +1,20 @@
+package listtypes_test
+
+import (
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"apilet/internal/scheme/listtypes"
+)
+
+// Containers are told apart by name, as their tag says; the ports of a Service by two keys, as only a comment says.
+func Example() {
+	containers, _ := reflect.TypeFor[corev1.PodSpec]().FieldByName("Containers")
+	fmt.Println(listtypes.OfTags(containers.Tag))
+	fmt.Println(listtypes.Relations[listtypes.TypeName(reflect.TypeFor[corev1.ServiceSpec]())+".ports"])
+	// Output:
+	// name
+	// port,protocol
+}
