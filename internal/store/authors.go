@@ -49,8 +49,6 @@ const (
 	accountPrefix = "system:serviceaccount:" // then NAMESPACE:NAME
 )
 
-var bucketAuthors = []byte("authors")
-
 // An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
 type Author struct {
 	User, Agent, Verb, Subresource string // "" where that is not known, or is none
@@ -232,7 +230,7 @@ func (s *stage) newAuthor(a Author) (*authorEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
+	e := &authorEntry{Author: a, id: AuthorID(max(bucket.sequence(), uint64(s.table.last)) + 1)}
 	key := authorKey(e.id)
 	if err := errors.Join(bucket.put(key, encodeAuthor(key, a)), s.setSequence(inAuthors, uint64(e.id))); err != nil {
 		return nil, err
@@ -294,13 +292,13 @@ func upgrade(to int64) func(*ledger) error {
 	return func(l *ledger) error {
 		s, err := newStage(l)
 		if err == nil {
-			err = s.vetMeta()
+			err = s.guard.vetMeta()
 		}
 		if err != nil {
 			return err
 		}
-		_, err = l.tx.CreateBucketIfNotExists(bucketAuthors)
-		return errors.Join(err, putMetaInt(l, "format", to))
+		_, err = l.tx.CreateBucketIfNotExists(ledgerBuckets[inAuthors])
+		return errors.Join(err, l.putMetaInt("format", to))
 	}
 }
 

@@ -227,7 +227,7 @@ func TestDamagedAuthors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketAuthors).Delete(authorKey(rec.Author)) })
+	db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(ledgerBuckets[inAuthors]).Delete(authorKey(rec.Author)) })
 	db.Close()
 	if rep, err := Check(missing); err != nil || len(rep.Problems) != 1 || !strings.Contains(rep.Problems[0], "names author 1, who is missing") {
 		t.Errorf("a missing author: %v, %v", err, rep.Problems)

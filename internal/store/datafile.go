@@ -25,6 +25,18 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
+// Why nothing was written.
+var (
+	// ErrFull is a full disk. Nothing has changed.
+	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
+
+	// ErrLost: the file's name leads nowhere or elsewhere, and what goes to a removed file is lost at exit. Reads go on.
+	ErrLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
+
+	// ErrClosed is what is asked of a closed file.
+	ErrClosed = errors.New("store is closed")
+)
+
 // errMetaMoved: two commits have overtaken a read transaction that just began.
 var errMetaMoved = errors.New("the meta page was replaced")
 
@@ -50,6 +62,54 @@ type dataFile struct {
 
 // notesKept is how long a list of changes may be to be used again.
 const notesKept = 1 << 20
+
+// fileOptions configure openDataFile.
+type fileOptions struct {
+	Ephemeral bool               // nobody looks for the file by its name, and nothing of it is kept
+	Unlogged  bool               // commits wait for no disk, and there is no log
+	LogBytes  int64              // of the write-ahead log; 0: 16 MiB, or less where the disk is small
+	Fatal     func(error)        // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
+	Damaged   func(place string) // told of each place where the file is found damaged, once; may be nil
+}
+
+// openDataFile opens a file that vetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
+// open, to be abandoned.
+func openDataFile(path string, left *leftLog, o fileOptions) (f *dataFile, err error) {
+	f = &dataFile{Path: path, fatal: o.Fatal, Found: damageBook{report: o.Damaged}}
+	return f, withoutFaults(func() error { return f.begin(left, o) })
+}
+
+func (f *dataFile) begin(left *leftLog, o fileOptions) (err error) {
+	if err = f.open(o.Unlogged); err != nil {
+		return err
+	}
+	if !o.Unlogged {
+		_, disk, _ := f.askDisk()
+		f.logHalf = logHalf(o.LogBytes, disk)
+		f.logGrowth.Store(2 * f.logHalf)
+	}
+	if left.used() {
+		if err = f.resume(left); err != nil {
+			return err
+		}
+	}
+	if !o.Ephemeral {
+		f.file, err = os.Stat(f.Path)
+	}
+	return err
+}
+
+// abandon closes a file whose opening has failed, and leaves its log for the next one.
+func (f *dataFile) abandon() {
+	if f.Db == nil || f.failed.Load() {
+		return
+	}
+	f.metas.close()
+	if f.wal != nil {
+		_ = f.wal.close() // what was written of it is synced
+	}
+	_ = f.Db.Close() // nothing was changed
+}
 
 // open maps a vetted file.
 func (f *dataFile) open(noSync bool) (err error) {
@@ -81,7 +141,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 }
 
 // close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
-func (f *dataFile) close(last func(*ledger) error) (err error) {
+func (f *dataFile) close() (err error) {
 	f.metas.close() // reads that are still to come look into the file
 	if f.failed.Load() {
 		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
@@ -90,13 +150,13 @@ func (f *dataFile) close(last func(*ledger) error) (err error) {
 	switch {
 	case f.Refusal.Load() != nil && f.wal != nil:
 		err = f.wal.close()
-	case f.Refusal.Load() != nil || last == nil:
+	case f.Refusal.Load() != nil || f.file == nil: // nothing is kept of an ephemeral one
 	case f.wal != nil:
-		err = f.endLog(last)
+		err = f.endLog()
 	case f.changed:
 		err = f.transact(last)
 	}
-	if errors.Is(err, ErrDiskFull) || errors.Is(err, ErrDamaged) {
+	if errors.Is(err, ErrFull) || errors.Is(err, ErrDamaged) {
 		err = nil // all is there; only the next opening scans
 	}
 	if f.failed.Load() {
@@ -104,6 +164,56 @@ func (f *dataFile) close(last func(*ledger) error) (err error) {
 	}
 	return errors.Join(err, f.Db.Close())
 }
+
+// last is what the last transaction does: its commit writes the freelist.
+func last(l *ledger) error {
+	_, err := l.guard(map[uint64]pageMark{})
+	return err
+}
+
+// syncAlways has every commit from now on wait for the disk, and waits for what was written.
+func (f *dataFile) syncAlways() error {
+	f.Db.NoSync, f.Db.NoGrowSync = false, false
+	return f.Db.Sync()
+}
+
+// Failed tells whether a transaction was left open: bbolt can no longer be closed.
+func (f *dataFile) Failed() bool { return f.failed.Load() }
+
+// ---- Room
+
+// askDisk tells what the file system has free for this process, and its size; false where that is not known.
+func (f *dataFile) askDisk() (free, size int64, known bool) {
+	conn, err := f.handle.SyscallConn()
+	if err != nil {
+		return 0, 0, false
+	}
+	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // of a closed file nothing is known
+	return free, size, known
+}
+
+// freeBytes are the bytes of pages that are free, or will be after the next checkpoint.
+func (f *dataFile) freeBytes() int64 {
+	s := f.Db.Stats()
+	return int64(s.FreePageN+s.PendingPageN) * int64(f.pageSize())
+}
+
+// readyBytes are the bytes of pages that are free now.
+func (f *dataFile) readyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.pageSize()) }
+
+func (f *dataFile) pageSize() int { return f.meta.Load().pageSize }
+
+// logMayTake is how many bytes the log may take of the disk beside those that it has.
+func (f *dataFile) logMayTake() int64 { return f.logGrowth.Load() }
+
+// tellRoom tells the log how many bytes there are for what can wait, and whether they are few. The writer calls it.
+func (f *dataFile) tellRoom(spare int64, scarce bool) {
+	if f.wal != nil {
+		f.wal.short, f.wal.spare = scarce, spare
+	}
+}
+
+// ---- Transactions
 
 // view runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
 // the inner for the commit.
@@ -116,7 +226,7 @@ func (f *dataFile) view(fn func(*pages) error) error {
 	case err == errMetaMoved:
 		return f.explain(damaged("a meta page cannot be read"))
 	case errors.Is(err, berrors.ErrDatabaseNotOpen):
-		return errClosed
+		return ErrClosed
 	case errors.Is(err, ErrDamaged):
 		return f.explain(err)
 	}
@@ -257,7 +367,7 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 	case errors.Is(err, ErrDamaged):
 		return f.explain(err)
 	case committing && IsDiskFull(err) && !f.replaced(known):
-		return ErrDiskFull
+		return ErrFull
 	case committing:
 		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
 	}
@@ -299,7 +409,7 @@ func (f *dataFile) Writable() error {
 		return nil
 	}
 	if info, err := os.Stat(f.Path); err != nil || !os.SameFile(info, f.file) {
-		return ErrFileLost
+		return ErrLost
 	}
 	return nil
 }

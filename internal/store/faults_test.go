@@ -209,10 +209,10 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 		}
 	}
 	var root int64
-	if err := st.Db.View(func(tx *bbolt.Tx) error { root = int64(tx.Bucket(bucketKeys).RootPage()); return nil }); err != nil {
+	if err := st.Db.View(func(tx *bbolt.Tx) error { root = int64(tx.Bucket(ledgerBuckets[inKeys]).RootPage()); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	size := int64(st.meta.Load().pageSize)
+	size := int64(st.pageSize())
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -222,10 +222,10 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 	}
 	defer file.Close()
 	page := make([]byte, size)
-	if _, err := file.ReadAt(page, root*size); err != nil || binary.NativeEndian.Uint16(page[8:]) != pageBranch {
+	if _, err := file.ReadAt(page, root*size); err != nil || binary.NativeEndian.Uint16(page[8:]) != 1 {
 		t.Fatalf("the root is no branch page: %v", err)
 	}
-	last := pageHeaderSize + (int(binary.NativeEndian.Uint16(page[10:]))-1)*pageElementSize
+	last := 16 + (int(binary.NativeEndian.Uint16(page[10:]))-1)*16
 	binary.NativeEndian.PutUint64(page[last+8:], uint64(root))
 	if _, err := file.WriteAt(page, root*size); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func revisionTree(t *testing.T, keys [][]byte, valueSize int) tree {
 	defer db.Close()
 	value := make([]byte, valueSize)
 	err = db.Update(func(tx *bbolt.Tx) error {
-		revs, err := tx.CreateBucket(bucketRev)
+		revs, err := tx.CreateBucket(ledgerBuckets[inRev])
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func revisionTree(t *testing.T, keys [][]byte, valueSize int) tree {
 		}
 		p := newPages(db, m)
 		p.mapped = bytes.Clone(p.mapped)
-		copied, _ = p.bucket(bucketRev)
+		copied, _ = p.bucket(inRev)
 		return nil
 	})
 	if err != nil {

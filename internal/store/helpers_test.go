@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +16,6 @@ import (
 )
 
 func TestMain(m *testing.M) { apitest.Main(m) }
-
-func pathTo(t tree, key []byte) (ids []uint64) {
-	c := t.cursor()
-	c.seek(key)
-	for i := range c.path {
-		ids = append(ids, c.path[i].id)
-	}
-	return ids
-}
 
 const livePage = 4096
 
@@ -115,6 +105,10 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	for i := range objects / 2 {
 		mustWrite(t, st, OpUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
 	}
+	var used int64
+	if err := st.readSnapshot(func(s *snapshot) error { used = s.size(); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	st.Close()
 	if !clean {
 		unclean(t, path)
@@ -123,17 +117,13 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := readMetas(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b[:tree.high*uint64(tree.pageSize)]
+	return b[:used]
 }
 
 // unclean makes the file of a closed store one without a freelist, as one that was not closed.
 func unclean(t *testing.T, path string) {
 	t.Helper()
-	db, err := bbolt.Open(path, 0o600, dbOptions())
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true})
 	if err == nil {
 		err = errors.Join(db.Update(func(*bbolt.Tx) error { return nil }), db.Close())
 	}

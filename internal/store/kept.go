@@ -46,7 +46,7 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 		}
 	}
 	err = st.maintain(context.Background(), func(l *ledger) error {
-		if v := l.tx.Bucket(bucketMeta).Get(key); v != nil { // somebody was faster
+		if v := l.tx.Bucket(ledgerBuckets[inMeta]).Get(key); v != nil { // somebody was faster
 			value = bytes.Clone(v)
 			return nil
 		}
@@ -81,7 +81,7 @@ func (s *Stats) observeCommit(took time.Duration) {
 func (st *Store) Stats() Stats {
 	var size int64
 	st.readSnapshot(func(s *snapshot) error {
-		size = int64(s.high) * int64(s.pageSize)
+		size = s.size()
 		return nil
 	})
 	st.mu.RLock()

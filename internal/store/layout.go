@@ -24,11 +24,7 @@ const (
 	flagLost      = 8 // what the record replaced was damaged
 )
 
-var (
-	bucketMeta, bucketRev, bucketKeys = []byte("meta"), []byte("rev"), []byte("keys")
-
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-)
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendRevision appends json to b, with the decimal revision where it has room for one: at json[revAt].
 func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
@@ -185,18 +181,6 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 
 // revKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
 func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
-
-func metaInt(meta tree, name string) int64 {
-	if v := meta.get([]byte(name)); len(v) == 8 {
-		return int64(binary.BigEndian.Uint64(v))
-	}
-	return 0
-}
-
-// putMetaInt writes a number of the bucket meta.
-func putMetaInt(l *ledger, name string, n int64) error {
-	return l.put(inMeta, []byte(name), revKey(n))
-}
 
 var (
 	// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.

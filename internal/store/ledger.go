@@ -16,13 +16,22 @@ import (
 	"go.etcd.io/bbolt"
 )
 
+// The formats of a file that has objects of its own, as far as the log changes them.
+const (
+	FormatClosed = 2 // the file counts as it is
+	FormatLogged = 3 // of a file whose log counts, too, until it is closed
+)
+
+// revFill is how much of a page of the bucket rev is filled, which grows at its end only.
+const revFill = 0.95
+
 const (
 	notedDelete   = 16
 	notedSequence = 32
 )
 
 // The buckets by the numbers that stand for them in the log.
-var ledgerBuckets = [...][]byte{bucketMeta, bucketRev, bucketKeys, bucketAuthors}
+var ledgerBuckets = [...][]byte{[]byte("meta"), []byte("rev"), []byte("keys"), []byte("authors")}
 
 const (
 	inMeta = iota
@@ -57,6 +66,19 @@ func (l *ledger) remove(bucket byte, key []byte) error {
 	}
 	l.note(bucket|notedDelete, key)
 	return nil
+}
+
+// putMetaInt writes a number of the bucket meta.
+func (l *ledger) putMetaInt(name string, n int64) error {
+	return l.put(inMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
+}
+
+// metaInt is a number of the bucket meta, 0 where there is none.
+func metaInt(meta tree, name string) int64 {
+	if v := meta.get([]byte(name)); len(v) == 8 {
+		return int64(binary.BigEndian.Uint64(v))
+	}
+	return 0
 }
 
 // setSequence is bbolt's SetSequence, noted.

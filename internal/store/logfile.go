@@ -286,17 +286,17 @@ func (t *pageTree) adopt(l *leftLog, found []*placedMeta) error {
 
 // vouches checks that the tree at a log's checkpoint is that of which the log speaks.
 func (l *leftLog) vouches(p *pages, path string) error {
-	meta, ok := p.bucket(bucketMeta)
-	revs, there := p.bucket(bucketRev)
+	meta, ok := p.bucket(inMeta)
+	revs, there := p.bucket(inRev)
 	switch {
-	case !l.used() && ok && l == nil && metaInt(meta, "format") == loggedFormat:
+	case !l.used() && ok && l == nil && metaInt(meta, "format") == FormatLogged:
 		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
 			"put that beside it, or restore a backup", path, path+logSuffix)
 	case !l.used():
 		return nil
 	case !ok || !there:
 		return l.notOurs("it has other buckets")
-	case metaInt(meta, "format") != loggedFormat:
+	case metaInt(meta, "format") != FormatLogged:
 		return l.notOurs("the file was closed without it")
 	case string(meta.get([]byte("lineage"))) != string(l.head.lineage[:]):
 		return l.notOurs("another lineage")
@@ -307,9 +307,9 @@ func (l *leftLog) vouches(p *pages, path string) error {
 }
 
 // vetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
-// file is as of its checkpoint then. want is checkFormat's.
-func vetToWrite(path string, want int64) (fileVerdict, error) {
-	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, want) })
+// file is as of its checkpoint then. look is vetFile's.
+func vetToWrite(path string, look func(*pages) error) (fileVerdict, error) {
+	verdict, err := vetFile(path, false, nil, look)
 	switch {
 	case err != nil:
 	case verdict.log != nil:

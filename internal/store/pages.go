@@ -114,6 +114,12 @@ func committedPages(tx *bbolt.Tx) (*pages, error) {
 	return newPages(tx.DB(), m), nil
 }
 
+// top is the page from which all buckets are reached.
+func (p *pages) top() []uint64 { return []uint64{p.root} }
+
+// size is how many bytes of the file are pages, used or free.
+func (p *pages) size() int64 { return int64(p.high) * int64(p.pageSize) }
+
 // load returns a branch or leaf page with its overflow, once its header is likely.
 func (p *pages) load(id uint64) (page, error) {
 	if id < 2 || id >= p.high {
@@ -244,7 +250,8 @@ type tree struct {
 }
 
 // bucket finds a bucket; ok is false when there is none. Like all that reads a tree it panics with a *damage where it cannot go on.
-func (p *pages) bucket(name []byte) (t tree, ok bool) {
+func (p *pages) bucket(which byte) (t tree, ok bool) {
+	name := ledgerBuckets[which]
 	e, ok := tree{p: p, root: p.root}.find(name)
 	if !ok {
 		return t, false
@@ -439,6 +446,16 @@ func (c *cursor) settle() (k, v []byte) {
 	return e.key, e.value
 }
 
+// pagesTo are the pages on the way to a key, for who looks into a file.
+func (t tree) pagesTo(key []byte) (ids []uint64) {
+	c := t.cursor()
+	c.seek(key)
+	for i := range c.path {
+		ids = append(ids, c.path[i].id)
+	}
+	return ids
+}
+
 // past runs what walks with the cursor from a key on. When that meets damage, next is the first key that can lie behind the damaged
 // page; nil: none.
 func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
@@ -460,6 +477,22 @@ type guard struct {
 	p     *pages
 	marks map[uint64]pageMark
 	alone bool // all that this transaction has written to its buckets went through this guard
+}
+
+// guard is a guard of the transaction, once the freelist and the tree of buckets are vetted, which every commit writes. marks are empty, and its own from now on.
+func (l *ledger) guard(marks map[uint64]pageMark) (*guard, error) {
+	p, err := committedPages(l.tx)
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{p: p, marks: marks}
+	return g, errors.Join(g.vetFreelist(), g.vetAll(tree{p: p, root: p.root}))
+}
+
+// vetMeta is for those who are going to write into the bucket meta.
+func (g *guard) vetMeta() error {
+	meta, _ := g.p.bucket(inMeta)
+	return g.vetAll(meta)
 }
 
 // A pageMark is what a guard knows of a page.
@@ -611,22 +644,32 @@ func (g *guard) vetFreelist() error {
 
 // A guardedBucket lets bbolt near vetted pages only.
 type guardedBucket struct {
-	*bbolt.Bucket // for reading; the ledger writes
-	ledger        *ledger
-	which         byte
-	guard         *guard
-	tree          tree
-	leaf          vettedPage // of the key that was looked for last
+	bolt   *bbolt.Bucket // for reading; the ledger writes
+	ledger *ledger
+	which  byte
+	guard  *guard
+	tree   tree
+	leaf   vettedPage // of the key that was looked for last
 }
 
 func (g *guard) bucket(l *ledger, which byte) (b guardedBucket, err error) {
 	name := ledgerBuckets[which]
-	t, _ := g.p.bucket(name)
+	t, _ := g.p.bucket(which)
 	if _, err = g.root(t); err != nil {
 		return b, err
 	}
-	return guardedBucket{Bucket: l.tx.Bucket(name), ledger: l, which: which, guard: g, tree: t}, nil
+	b = guardedBucket{bolt: l.tx.Bucket(name), ledger: l, which: which, guard: g, tree: t}
+	if which == inRev {
+		b.bolt.FillPercent = revFill
+	}
+	return b, nil
 }
+
+// sequence is the bucket's, as changed by the transaction.
+func (b *guardedBucket) sequence() uint64 { return b.bolt.Sequence() }
+
+// vetAround vets the pages around a key, for who is about to delete it.
+func (b *guardedBucket) vetAround(key []byte) error { return b.guard.vetAround(b.tree, key) }
 
 // goTo vets the way to a key, unless that is the way to the key before.
 func (b *guardedBucket) goTo(key []byte) (err error) {
@@ -646,7 +689,7 @@ func (b *guardedBucket) get(key []byte) ([]byte, error) {
 	}
 	leaf := b.leaf.page
 	if !b.guard.alone || b.tree.small != nil || b.guard.marks[leaf.id()]&markWritten != 0 {
-		return b.Get(key), nil
+		return b.bolt.Get(key), nil
 	}
 	if i := leaf.find(key); i < leaf.count() && bytes.Equal(leaf.key(i), key) {
 		e, _ := elementAt(leaf, i)

@@ -30,8 +30,8 @@ type snapshot struct {
 func newSnapshot(p *pages, compact int64) *snapshot {
 	s := &snapshot{pages: p, compact: compact}
 	var ok, also bool
-	s.keys, ok = p.bucket(bucketKeys)
-	s.revs, also = p.bucket(bucketRev)
+	s.keys, ok = p.bucket(inKeys)
+	s.revs, also = p.bucket(inRev)
 	if !ok || !also {
 		panicDamaged("a bucket is missing")
 	}
@@ -40,7 +40,7 @@ func newSnapshot(p *pages, compact int64) *snapshot {
 
 // meta is the bucket of that name.
 func (s *snapshot) meta() tree {
-	meta, ok := s.bucket(bucketMeta)
+	meta, ok := s.bucket(inMeta)
 	if !ok {
 		panicDamaged("the bucket meta is missing")
 	}
@@ -49,13 +49,13 @@ func (s *snapshot) meta() tree {
 
 // authors is the bucket of that name. A file of format 1 has none; check alone reads one as it is.
 func (s *snapshot) authors() tree {
-	t, _ := s.bucket(bucketAuthors)
+	t, _ := s.bucket(inAuthors)
 	return t
 }
 
 // author is the entry of a number, nil where there is none.
 func (s *snapshot) author(id AuthorID) []byte {
-	t, ok := s.bucket(bucketAuthors)
+	t, ok := s.bucket(inAuthors)
 	if !ok {
 		return nil
 	}

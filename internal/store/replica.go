@@ -315,10 +315,10 @@ func (s *stage) applyFeed(f *feed) error {
 	if f.compact == 0 {
 		return nil
 	}
-	if err := s.vetMeta(); err != nil {
+	if err := s.guard.vetMeta(); err != nil {
 		return err
 	}
-	return errors.Join(putMetaInt(s.ledger, "compact", f.compact), s.ledger.remove(inMeta, []byte("filling")))
+	return errors.Join(s.putMetaInt("compact", f.compact), s.ledger.remove(inMeta, []byte("filling")))
 }
 
 func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
@@ -380,10 +380,10 @@ func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	if s.onShared != nil {
 		s.onShared()
 	}
-	if err := s.vetMeta(); err != nil {
+	if err := s.guard.vetMeta(); err != nil {
 		return nil, err
 	}
-	return longKey(rev, key), putMetaInt(s.ledger, "shared", 1)
+	return longKey(rev, key), s.putMetaInt("shared", 1)
 }
 
 // record looks a key's record of a revision up, as snapshot.record.
@@ -427,7 +427,7 @@ func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 
 // StartFill begins to fill the replica from a snapshot of the log. Readers go on where they are.
 func (st *Store) StartFill(ctx context.Context) error {
-	return st.maintain(ctx, func(l *ledger) error { return putMetaInt(l, "filling", 1) })
+	return st.maintain(ctx, func(l *ledger) error { return l.putMetaInt("filling", 1) })
 }
 
 // Filled tells whether the replica shows a state of its log: not before the first fill, and not after one that was broken off.
@@ -567,7 +567,7 @@ func discard(path, why string, warn func(string)) error {
 		}
 		defer db.Close()
 		return db.View(func(tx *bbolt.Tx) error {
-			if meta := tx.Bucket(bucketMeta); meta != nil && len(meta.Get([]byte("format"))) == 8 {
+			if meta := tx.Bucket(ledgerBuckets[inMeta]); meta != nil && len(meta.Get([]byte("format"))) == 8 {
 				format = int64(binary.BigEndian.Uint64(meta.Get([]byte("format"))))
 			}
 			return nil
@@ -603,9 +603,8 @@ func machineRun() string {
 
 // syncReplica is what closing does before all else: from here on commits are synced.
 func (st *Store) syncReplica() error {
-	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.failed.Load() {
+	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.Failed() {
 		return nil
 	}
-	st.Db.NoSync, st.Db.NoGrowSync = false, false
-	return st.Db.Sync()
+	return st.syncAlways()
 }

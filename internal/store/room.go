@@ -105,16 +105,6 @@ func (st *Store) limit() {
 	}
 }
 
-// askDisk tells what the file system of the data file has free for this process, and its size; false where that is not known.
-func (st *Store) askDisk() (free, size int64, known bool) {
-	conn, err := st.handle.SyscallConn()
-	if err != nil {
-		return 0, 0, false
-	}
-	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // of a closed file nothing is known
-	return free, size, known
-}
-
 // spare is how much of the room lies above the reserve; below 0 there is less.
 func (st *Store) spare() int64 {
 	if st.reserve == 0 {
@@ -124,8 +114,7 @@ func (st *Store) spare() int64 {
 	if !known {
 		return math.MaxInt64
 	}
-	pages := int64(st.Db.Stats().FreePageN) * int64(st.meta.Load().pageSize)
-	return max(free-st.logGrowth.Load(), pages/scatteredShare) - st.reserve
+	return max(free-st.logMayTake(), st.readyBytes()/scatteredShare) - st.reserve
 }
 
 // scarce tells whether creates and updates are refused with so much to spare.
@@ -133,7 +122,7 @@ func (st *Store) scarce(spare int64) bool {
 	if st.low.Load() {
 		return spare < st.reserve/resumeShare
 	}
-	return spare < pagesOfChange*int64(st.meta.Load().pageSize)
+	return spare < pagesOfChange*int64(st.pageSize())
 }
 
 // measure notes in a stage what its transaction may take.
@@ -145,9 +134,7 @@ func (st *Store) measure(s *stage, tx *bbolt.Tx) {
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)
-	if st.wal != nil {
-		st.wal.short, st.wal.spare = scarce, s.spare
-	}
+	st.tellRoom(s.spare, scarce)
 	if st.low.Store(scarce); scarce {
 		s.spare = min(s.spare, -1)
 	}
@@ -167,7 +154,7 @@ func (s *stage) refusal(e *pendingWrite) error {
 	if s.spare == math.MaxInt64 {
 		return nil
 	}
-	page := int64(s.guard.p.pageSize)
+	page := int64(s.page)
 	takes := int64(len(e.JSON))/page*page + pagesOfChange*page
 	if s.spare < takes {
 		return ErrDiskFull

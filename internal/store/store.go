@@ -119,23 +119,22 @@ var (
 	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type is no live object, or is marked as deleting
 	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
-	errClosed         = errors.New("store is closed")                    // a write after close
+	errClosed         = ErrClosed                                        // a write after close
 
 	// A write on a full disk, or one other than a delete when what is left is kept for deletes (room.go). Nothing has changed.
-	ErrDiskFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
+	ErrDiskFull = ErrFull
 
 	// A write above --quota-backend-bytes. Deletes are taken.
 	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room once history is compacted (--compaction-interval), or start with a higher --quota-backend-bytes")
 
 	// A write while the file's name leads nowhere or elsewhere: what goes to a removed file is lost at exit. Reads go on.
-	ErrFileLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
+	ErrFileLost = ErrLost
 
 	errUnchanged = errors.New("no member of the batch changed anything") // ends a write transaction without a commit
 )
 
 const (
-	loggedFormat  = 3 // of a file whose log counts, too: Format until it is closed
-	Format        = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
+	Format        = FormatClosed // of the data file: one before it is brought to it when it is opened, any other is refused
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
@@ -206,7 +205,7 @@ type Change struct {
 
 // Store is an MVCC store of opaque JSON documents in one bbolt file.
 type Store struct {
-	dataFile
+	*dataFile
 	Opts  Options // as opened
 	id    [16]byte
 	queue chan *pendingWrite // buffered so that writers gather while a commit runs; never closed
@@ -267,26 +266,19 @@ func open(path string, opts Options) (*Store, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	verdict, err := vetToWrite(path, opts.format())
+	verdict, err := vetToWrite(path, func(p *pages) error { return checkFormat(p, path, opts.format()) })
 	if err != nil {
 		return nil, err
 	}
 	st := &Store{
-		dataFile: dataFile{Path: path, fatal: opts.Fatal, Found: damageBook{report: opts.Damaged}}, Opts: opts, tallies: map[string]*tally{},
-		marks: map[uint64]pageMark{},
+		Opts: opts, tallies: map[string]*tally{}, marks: map[uint64]pageMark{},
 		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
 		rooms: newRoomMaker(),
 	}
 	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
-	st.warnAbout(fresh, verdict)
-	if err := withoutFaults(func() error { return st.load(verdict.log) }); err != nil {
-		if st.Db != nil && !st.failed.Load() {
-			st.metas.close()
-			if st.wal != nil {
-				st.wal.close()
-			}
-			st.Db.Close()
-		}
+	st.warnAbout(path, fresh, verdict)
+	if err := withoutFaults(func() error { return st.load(path, verdict.log) }); err != nil {
+		st.abandon()
 		return nil, explainOpen(path, err)
 	}
 	st.limit()
@@ -304,13 +296,13 @@ func preparePath(path string, ephemeral bool) (string, error) {
 }
 
 func initBuckets(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketMeta, bucketRev, bucketKeys, bucketAuthors} {
+	for _, name := range ledgerBuckets {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
 	l := &ledger{tx: tx}
-	return errors.Join(putMetaInt(l, "format", Format), putLineage(l))
+	return errors.Join(l.putMetaInt("format", Format), putLineage(l))
 }
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
@@ -318,7 +310,7 @@ func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	if err := initBuckets(tx); err != nil || o.Replica == nil {
 		return err
 	}
-	return errors.Join(putMetaInt(&ledger{tx: tx}, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
+	return errors.Join((&ledger{tx: tx}).putMetaInt("format", replicaFormat), tx.Bucket(ledgerBuckets[inMeta]).Put([]byte("lineage"), o.Replica.Lineage[:]))
 }
 
 func (o *Options) format() int64 {
@@ -336,16 +328,16 @@ func putLineage(l *ledger) error {
 
 // checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
 func checkFormat(p *pages, path string, want int64) error {
-	for _, name := range [][]byte{bucketMeta, bucketRev, bucketKeys} {
-		if _, ok := p.bucket(name); !ok {
+	for which := range byte(inAuthors) {
+		if _, ok := p.bucket(which); !ok {
 			return fmt.Errorf("%s is a bbolt file of another program: choose another file", path)
 		}
 	}
-	meta, _ := p.bucket(bucketMeta)
+	meta, _ := p.bucket(inMeta)
 	own, replica := isOwnFormat(metaInt(meta, "format")), isFormat(metaInt(meta, "format"), replicaFormat)
 	switch format := metaInt(meta, "format"); {
 	case own && want != replicaFormat, replica && want != Format:
-		if _, ok := p.bucket(bucketAuthors); !ok && (format == Format || format == replicaFormat) {
+		if _, ok := p.bucket(inAuthors); !ok && (format == Format || format == replicaFormat) {
 			return damaged("the bucket authors is missing")
 		}
 	case replica:
@@ -362,57 +354,43 @@ func checkFormat(p *pages, path string, want int64) error {
 func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
 
 // isOwnFormat tells a file that holds objects of its own.
-func isOwnFormat(format int64) bool { return isFormat(format, Format) || format == loggedFormat }
+func isOwnFormat(format int64) bool { return isFormat(format, Format) || format == FormatLogged }
 
-func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
+func (st *Store) warnAbout(path string, fresh bool, verdict fileVerdict) {
 	warn := st.Opts.Warn
 	if warn == nil {
 		return
 	}
 	if fresh && !st.Opts.Ephemeral {
-		warn("made a new, empty data file " + st.Path)
+		warn("made a new, empty data file " + path)
 	}
 	if n := verdict.log.count(); n > 0 {
-		warn(fmt.Sprintf("%s: %d commits are taken over from its log", st.Path, n))
+		warn(fmt.Sprintf("%s: %d commits are taken over from its log", path, n))
 	}
 	if verdict.torn {
-		warn(st.Path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
+		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
 	if !verdict.clean {
-		warn(st.Path + " was not shut down cleanly; its pages have been checked")
+		warn(path + " was not shut down cleanly; its pages have been checked")
 	}
 	if verdict.oneMeta {
-		warn(st.Path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")
+		warn(path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")
 	}
 }
 
 // load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
-func (st *Store) load(left *leftLog) (err error) {
-	unlogged := st.Opts.Ephemeral || st.Opts.Replica != nil
-	if err = st.open(unlogged); err != nil {
+func (st *Store) load(path string, left *leftLog) (err error) {
+	st.dataFile, err = openDataFile(path, left, fileOptions{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.Opts.Replica != nil,
+		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged})
+	if err != nil {
 		return err
-	}
-	if !unlogged {
-		_, disk, _ := st.askDisk()
-		st.logHalf = logHalf(st.Opts.LogBytes, disk)
-		st.logGrowth.Store(2 * st.logHalf)
-	}
-	if left.used() {
-		if err = st.resume(left); err != nil {
-			return err
-		}
-	}
-	if !st.Opts.Ephemeral {
-		if st.file, err = os.Stat(st.Path); err != nil {
-			return err
-		}
 	}
 	backup, made, format := false, int64(0), int64(0)
 	err = st.readSnapshot(func(s *snapshot) error {
 		backup, made, format = s.meta().get([]byte("backup")) != nil, metaInt(s.meta(), "backup"), metaInt(s.meta(), "format")
 		return st.countKeys(s)
 	})
-	if err == nil && format != st.Opts.format() && format != loggedFormat {
+	if err == nil && format != st.Opts.format() && format != FormatLogged {
 		st.raised = true
 		if err = st.transact(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
 			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.Path, format, st.Opts.format()))
@@ -448,14 +426,14 @@ func adoptBackup(bump int64) func(*ledger) error {
 	return func(l *ledger) error {
 		s, err := newStage(l)
 		if err == nil {
-			err = s.vetMeta()
+			err = s.guard.vetMeta()
 		}
 		if err != nil {
 			return err
 		}
 		rev := s.rev + bump
-		return errors.Join(l.remove(inMeta, []byte("backup")), putLineage(l), putMetaInt(l, "compact", rev),
-			putMetaInt(l, "swept", rev), l.setSequence(inRev, uint64(rev)))
+		return errors.Join(l.remove(inMeta, []byte("backup")), putLineage(l), l.putMetaInt("compact", rev),
+			l.putMetaInt("swept", rev), l.setSequence(inRev, uint64(rev)))
 	}
 }
 
@@ -504,12 +482,8 @@ func (st *Store) Close() (err error) {
 	st.closeOnce.Do(func() {
 		close(st.closing)
 		<-st.stopped
-		var last func(*ledger) error
-		if !st.Opts.Ephemeral {
-			last = func(l *ledger) error { _, err := newStage(l); return err }
-		}
-		err = errors.Join(st.syncReplica(), st.dataFile.close(last))
-		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.failed.Load()) {
+		err = errors.Join(st.syncReplica(), st.dataFile.close())
+		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.Failed()) {
 			err = errors.Join(err, st.closed())
 		}
 		if st.Opts.Ephemeral {

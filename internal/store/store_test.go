@@ -866,7 +866,7 @@ func benchKey(i int) string {
 
 // benchRaw puts the same bytes with plain bbolt, as many in one commit as half the writers would gather.
 func benchRaw(b *testing.B, writers int) {
-	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, dbOptions())
+	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -876,7 +876,7 @@ func benchRaw(b *testing.B, writers int) {
 	b.ResetTimer()
 	for i := 0; i < b.N; {
 		err := db.Update(func(tx *bbolt.Tx) error {
-			revs, keys := tx.Bucket(bucketRev), tx.Bucket(bucketKeys)
+			revs, keys := tx.Bucket(ledgerBuckets[inRev]), tx.Bucket(ledgerBuckets[inKeys])
 			revs.FillPercent = 0.95
 			for range max(1, writers/2) {
 				i++

@@ -208,7 +208,7 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 		err := up.st.maintain(ctx, func(l *ledger) error {
 			err := up.deleteRecords(l, slice)
 			if last {
-				err = errors.Join(err, putMetaInt(l, "swept", upTo))
+				err = errors.Join(err, l.putMetaInt("swept", upTo))
 			}
 			return err
 		})
@@ -244,7 +244,7 @@ func (s *stage) deleteRecord(d deadRecord) error {
 	if b[0]&flagTombstone != 0 {
 		// A damaged entry answers the zero state and stays; the scrub names it.
 		if state, _ := s.state(string(recordKey(b))); state.rev == d.rev {
-			if err := s.revs.guard.vetAround(s.revs.tree, place); err != nil {
+			if err := s.revs.vetAround(place); err != nil {
 				return err // before the entry is gone
 			}
 			if err := s.keys.remove(s.key); err != nil {
@@ -431,7 +431,7 @@ func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 		return err
 	}
 	return db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketAuthors)
+		b := tx.Bucket(ledgerBuckets[inAuthors])
 		for key, value := range entries {
 			if err := b.Put([]byte(key), value); err != nil {
 				return err
@@ -458,11 +458,11 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	meta["backup"], meta["compact"], meta["swept"] = revKey(up.st.Now().Unix()), revKey(rev), revKey(rev)
 	return db.Update(func(tx *bbolt.Tx) error {
 		for name, value := range meta {
-			if err := tx.Bucket(bucketMeta).Put([]byte(name), value); err != nil {
+			if err := tx.Bucket(ledgerBuckets[inMeta]).Put([]byte(name), value); err != nil {
 				return err
 			}
 		}
-		return tx.Bucket(bucketRev).SetSequence(uint64(rev))
+		return tx.Bucket(ledgerBuckets[inRev]).SetSequence(uint64(rev))
 	})
 }
 
@@ -554,7 +554,7 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 
 // inspectAuthors looks at all authors: there are few.
 func (rep *Report) inspectAuthors(s *snapshot) {
-	if _, ok := s.bucket(bucketAuthors); !ok {
+	if _, ok := s.bucket(inAuthors); !ok {
 		return // format 1
 	}
 	err := withoutFaults(func() error {
@@ -686,7 +686,7 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	verdict, err := vetToWrite(path, 0)
+	verdict, err := vetToWrite(path, func(p *pages) error { return checkFormat(p, path, 0) })
 	if err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	dir := t.TempDir()
 	newer := filepath.Join(dir, "newer.db")
 	st := openTestStore(t, newer)
-	st.Db.Update(func(tx *bbolt.Tx) error { return putMetaInt(&ledger{tx: tx}, "format", loggedFormat+1) })
+	st.Db.Update(func(tx *bbolt.Tx) error { return (&ledger{tx: tx}).putMetaInt("format", FormatLogged+1) })
 	st.Close()
 	foreign := filepath.Join(dir, "foreign.db")
 	db, _ := bbolt.Open(foreign, 0o600, nil)
@@ -197,7 +197,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	db.Close()
 	cases := map[string][2]string{
 		"a folder":          {dir, "no regular file"},
-		"a newer format":    {newer, fmt.Sprint("format ", loggedFormat+1)},
+		"a newer format":    {newer, fmt.Sprint("format ", FormatLogged+1)},
 		"another program's": {foreign, "another program"},
 		"empty":             {writeDataFile(t, nil), "is empty"},
 		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},

@@ -81,15 +81,11 @@ var errLogLost = errors.New("the write-ahead log cannot go on")
 
 // A wal is a log in use. All of it is the writer's, but for what the goroutine of a checkpoint was given.
 type wal struct {
-	db          *bbolt.DB
-	path        string
-	file        *os.File
-	write       func(b []byte, at int64) (int, error) // to the log
-	sync        func() error                          // of the log
-	heads       *os.File                              // the same file, for its heads
-	writeAtHead func(b []byte, at int64) (int, error) // writes a head through it
-	syncHead    func() error
-	syncData    func(high uint64, but pageRun) error // of the data file's pages, but for some
+	db    *bbolt.DB
+	path  string
+	file  *os.File
+	heads *os.File // the same file, for its heads
+	disk
 
 	head   logHead       // the newest that was asked for
 	epoch  uint64        // that is written
@@ -111,6 +107,39 @@ type wal struct {
 	grown    pageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
 	grownFor int     // the checkpoint after which that was done last
 	settled  int     // commits since the last checkpoint was there
+}
+
+// A disk is what a log goes through on its way to the disk. Tests come between, and cut the power.
+type disk struct {
+	write       func(b []byte, at int64) (int, error) // to the log
+	sync        func() error                          // of the log
+	writeAtHead func(b []byte, at int64) (int, error) // to the log's heads
+	syncHead    func() error
+	syncData    func(high uint64, but pageRun) error // of the data file's pages up to one, but for some
+}
+
+// logDisk is nil while there is no log. The writer alone may change it.
+func (f *dataFile) logDisk() *disk {
+	if f.wal == nil {
+		return nil
+	}
+	return &f.wal.disk
+}
+
+// checkpoints is how many checkpoints were begun. The writer calls it.
+func (f *dataFile) checkpoints() int {
+	if f.wal == nil {
+		return 0
+	}
+	return f.wal.turns
+}
+
+// settle waits for the checkpoint that is under way. The writer calls it.
+func (f *dataFile) settle() error {
+	if f.wal == nil {
+		return nil
+	}
+	return f.wal.reap(true)
 }
 
 // logHalf is how long a half is to be, given the bytes of the log and of the disk; 0: not known.
@@ -380,7 +409,7 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	copy(h.meta[:], mapping(w.db, 2*m.pageSize)[int(tx.ID()%2)*m.pageSize:])
 	w.mapped = max(w.mapped, mapBytes(int64(m.high)*int64(m.pageSize)))
 	err = withoutFaults(func() error {
-		revs, _ := newPages(w.db, m).bucket(bucketRev)
+		revs, _ := newPages(w.db, m).bucket(inRev)
 		h.rev = int64(revs.sequence)
 		return nil
 	})
@@ -473,7 +502,7 @@ func (f *dataFile) growAhead(pages int) error {
 			b, err := tx.CreateBucketIfNotExists(name)
 			for n := 0; n < 2*pages && err == nil; n++ {
 				b.FillPercent = 1
-				err = b.Put(revKey(int64(n)), value)
+				err = b.Put(binary.BigEndian.AppendUint64(nil, uint64(n)), value)
 			}
 			return err
 		},
@@ -482,7 +511,7 @@ func (f *dataFile) growAhead(pages int) error {
 	} {
 		if err := f.transact(func(l *ledger) error {
 			l.unlogged = true
-			_, err := newStage(l)
+			_, err := l.guard(map[uint64]pageMark{})
 			return errors.Join(err, change(l.tx))
 		}); err != nil {
 			return err
@@ -502,7 +531,7 @@ func (f *dataFile) startLog() (err error) {
 	path := f.Path + logSuffix
 	var lineage [16]byte
 	if err := f.view(func(p *pages) error {
-		meta, _ := p.bucket(bucketMeta)
+		meta, _ := p.bucket(inMeta)
 		copy(lineage[:], meta.get([]byte("lineage")))
 		return nil
 	}); err != nil {
@@ -531,11 +560,11 @@ func (f *dataFile) startLog() (err error) {
 		return err
 	}
 	if err = f.transact(func(l *ledger) error {
-		s, err := newStage(l)
+		g, err := l.guard(map[uint64]pageMark{})
 		if err == nil {
-			err = s.vetMeta()
+			err = g.vetMeta()
 		}
-		return errors.Join(err, putMetaInt(l, "format", loggedFormat))
+		return errors.Join(err, l.putMetaInt("format", FormatLogged))
 	}); err != nil {
 		return errors.Join(err, w.close())
 	}
@@ -593,8 +622,8 @@ func (l *leftLog) txid() uint64 {
 	return m.txid
 }
 
-// endLog closes the file without a log, as of the last commit. last is what a last transaction is to do.
-func (f *dataFile) endLog(last func(*ledger) error) error {
+// endLog closes the file without a log, as of the last commit.
+func (f *dataFile) endLog() error {
 	w := f.wal
 	f.wal = nil
 	err := w.checkpointNow()
@@ -609,7 +638,7 @@ func (f *dataFile) endLog(last func(*ledger) error) error {
 		return err
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
-	if err := f.transact(func(l *ledger) error { return errors.Join(last(l), putMetaInt(l, "format", Format)) }); err != nil {
+	if err := f.transact(func(l *ledger) error { return errors.Join(last(l), l.putMetaInt("format", FormatClosed)) }); err != nil {
 		return err // the log is idle: the next opening needs it no more, and is not hindered
 	}
 	if !ours {

@@ -40,8 +40,6 @@ const (
 	writeAbandoned // who asked for it has gone: the writer drops it
 )
 
-const revFill = 0.95 // of a page of the bucket rev, which grows at its end only
-
 // Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
 // once the writer has taken the change its answer is awaited.
 func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
@@ -92,7 +90,7 @@ func (st *Store) WriterAnswers(ctx context.Context) error {
 
 // raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
 func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
-	err := st.maintain(ctx, func(l *ledger) error { return putMetaInt(l, "compact", rev) })
+	err := st.maintain(ctx, func(l *ledger) error { return l.putMetaInt("compact", rev) })
 	if err == nil {
 		st.compactRev.Store(rev)
 	}
@@ -247,7 +245,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if s, err = newStageWith(l, st.marks); err != nil {
 			return err
 		}
-		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.commitTime(), true
+		s.page, s.table, s.ring, s.now, s.guard.alone = st.pageSize(), &st.authors, &st.log, st.commitTime(), true
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
@@ -313,16 +311,12 @@ func (st *Store) tellOutcome(err error, full bool, refused error) {
 // usedBytes is the file's size without its free pages, as of the last commit.
 func (st *Store) usedBytes(tx *bbolt.Tx) int64 { return tx.Size() - st.freeBytes() }
 
-func (st *Store) freeBytes() int64 {
-	s := st.Db.Stats()
-	return int64(s.FreePageN+s.PendingPageN) * int64(st.meta.Load().pageSize)
-}
-
 // A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
 type stage struct {
 	*ledger
 	guard      *guard
 	revs, keys guardedBucket
+	page       int            // bytes of one
 	rev        int64          // the newest revision given out
 	full       bool           // above the quota
 	spare      int64          // how much of the disk's room creates and updates may still take
@@ -341,29 +335,19 @@ func newStage(l *ledger) (*stage, error) { return newStageWith(l, map[uint64]pag
 
 // newStageWith is newStage with a map that its guard may use; nothing is in it.
 func newStageWith(l *ledger, marks map[uint64]pageMark) (*stage, error) {
-	p, err := committedPages(l.tx)
+	g, err := l.guard(marks)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{ledger: l, guard: &guard{p: p, marks: marks}}
-	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(tree{p: p, root: p.root})); err != nil {
-		return nil, err
-	}
+	s := &stage{ledger: l, guard: g}
 	var missing error
 	s.revs, err = s.guard.bucket(l, inRev)
 	s.keys, missing = s.guard.bucket(l, inKeys)
 	if err = errors.Join(err, missing); err != nil {
 		return nil, err
 	}
-	s.revs.FillPercent = revFill
-	s.rev = int64(s.revs.Sequence())
+	s.rev = int64(s.revs.sequence())
 	return s, nil
-}
-
-// vetMeta is for those who are going to write into the bucket meta.
-func (s *stage) vetMeta() error {
-	meta, _ := s.guard.p.bucket(bucketMeta)
-	return s.guard.vetAll(meta)
 }
 
 func (s *stage) apply(e *pendingWrite) (err error) {
@@ -371,7 +355,7 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 		return errUnchanged
 	}
 	if e.job != nil {
-		if err := s.vetMeta(); err != nil {
+		if err := s.guard.vetMeta(); err != nil {
 			return err
 		}
 		s.guard.alone, s.depended = false, [2]dependency{}

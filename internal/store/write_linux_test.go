@@ -33,8 +33,8 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	const before = 20_000
 	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
 	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // the log is there from now on
-	doSync := st.wal.sync
-	st.wal.sync = func() error { return nil }
+	doSync := st.logDisk().sync
+	st.logDisk().sync = func() error { return nil }
 	random := rand.New(rand.NewPCG(1, 2))
 	author := Author{User: "admin", Agent: "benchmark/v1", Verb: "create"}
 	revs, made := map[int]int64{}, 0
@@ -76,7 +76,7 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 		commit()
 	}
 	if sync {
-		st.wal.sync = doSync
+		st.logDisk().sync = doSync
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -168,7 +168,7 @@ func benchBytes(b *testing.B, op ChangeOp, before, clients int, random bool) {
 			from += n
 		}
 	}
-	b.ReportMetric(float64(st.wal.turns), "turns")
+	b.ReportMetric(float64(st.checkpoints()), "turns")
 	b.ReportMetric(float64(diskBytes(b)-begun)/1000/float64(b.N), "KB/write")
 	b.ReportMetric(float64(deviceBytes(b, st.Path)-device)/1000/float64(b.N), "device-KB/write")
 }
