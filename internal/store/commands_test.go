@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"apilet/internal/apitest"
+	"apilet/internal/store/boltfile"
 )
 
 // A period of a nanosecond is what a second is to a large file.
@@ -19,7 +20,7 @@ func TestProgressIsTold(t *testing.T) {
 	for i := range 200 {
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, "{}")
 	}
-	backup := &Progress{}
+	backup := &boltfile.Progress{}
 	if err := mustUpkeep(t, st).Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db"), backup); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func TestProgressIsTold(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	check, defrag := &Progress{}, &Progress{}
+	check, defrag := &boltfile.Progress{}, &boltfile.Progress{}
 	var told apitest.Log
 	stop := check.Show(&told, "apilet check", time.Nanosecond)
 	if _, err := CheckObjects(path, nil, check); err != nil {
@@ -37,8 +38,8 @@ func TestProgressIsTold(t *testing.T) {
 	}
 	apitest.WaitFor(t, "the last line", func() bool { return strings.Contains(told.String(), "apilet check: objects 200\n") })
 	stop()
-	looked := &Progress{}
-	if _, err := vetFile(path, true, looked, func(*pages) error { return nil }); err != nil {
+	looked := &boltfile.Progress{}
+	if _, err := boltfile.Vet(path, true, looked, func(*boltfile.Pages) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if got := looked.String(); !regexp.MustCompile(`^page [1-9]\d* of \d+ \(\d+ %\)$`).MatchString(got) {

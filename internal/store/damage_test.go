@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"apilet/internal/store/boltfile"
 )
 
 // TestDamageUnderAServingStore damages the file under a store that has it open. What lies on damaged pages is refused by name; everything
@@ -68,7 +70,7 @@ type liveDamage struct {
 func (d *liveDamage) prepare() {
 	path := filepath.Join(d.t.TempDir(), "a.db")
 	st := openTestStore(d.t, path)
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	for i := range 400 {
 		rev := mustWrite(d.t, st, OpCreate, fmt.Sprintf("//pods/%080d/n%d", i%7, i), 0, strings.Repeat("x", i*3)).Rev
 		if i%3 == 0 {
@@ -93,7 +95,7 @@ func (d *liveDamage) prepare() {
 		d.truth[key] = string(rec.JSON)
 	}
 	var used int64
-	st.readSnapshot(func(s *snapshot) error { used = s.size(); return nil })
+	st.readSnapshot(func(s *snapshot) error { used = s.Size(); return nil })
 	st.Close()
 	d.sound, _ = os.ReadFile(path)
 	d.sound = d.sound[:used]
@@ -104,11 +106,11 @@ func (d *liveDamage) chart() {
 	d.under = map[string][]uint64{}
 	err := d.st.readSnapshot(func(s *snapshot) error {
 		for key := range d.now {
-			state, err := decodeKeyState([]byte(key), s.keys.get([]byte(key)))
+			state, err := decodeKeyState([]byte(key), s.keys.Get([]byte(key)))
 			if err != nil {
 				return err
 			}
-			d.under[key] = slices.Concat(s.keys.pagesTo([]byte(key)), s.revs.pagesTo(revKey(state.rev)), s.top())
+			d.under[key] = slices.Concat(s.keys.PagesTo([]byte(key)), s.revs.PagesTo(revKey(state.rev)), []uint64{s.Top()})
 		}
 		return nil
 	})
@@ -172,7 +174,7 @@ func (d *liveDamage) round(i int) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	d.st = st
 	up := mustUpkeep(d.t, st)
 	if d.rnd.IntN(2) == 0 {
@@ -195,7 +197,7 @@ func (d *liveDamage) round(i int) {
 	d.mayFail("scrub", err)
 	d.backup(up)
 	d.watch()
-	found := len(rep.Problems) > 0 || st.Found.Count() > 0
+	found := len(rep.Problems) > 0 || st.File.Found.Count() > 0
 	d.list(found)
 	d.listSound()
 	d.discards()
@@ -211,13 +213,13 @@ func (d *liveDamage) mayFail(doing string, err error) bool {
 		d.counts[doing]++
 	case errors.Is(err, ErrCompacted) && strings.Contains(d.what, "kind 2"): // a root of some time ago is sound, and knows another newest revision
 		d.counts[doing+" with an older root"]++
-	case !errors.Is(err, ErrDamaged):
+	case !errors.Is(err, boltfile.ErrDamaged):
 		d.t.Errorf("%s: %s: %v", d.what, doing, err)
-	case !strings.Contains(err.Error(), d.st.Path):
+	case !strings.Contains(err.Error(), d.st.File.Path):
 		d.t.Errorf("%s: %s: %v does not name the file", d.what, doing, err)
 	default:
 		d.counts[doing+" refused"]++
-		if d.st.Found.First() == "" && d.st.Refusal.Load() == nil {
+		if d.st.File.Found.First() == "" && d.st.File.Refusal.Load() == nil {
 			d.t.Errorf("%s: %s: %v is not noted", d.what, doing, err)
 		}
 	}
@@ -355,7 +357,7 @@ func (d *liveDamage) discards() {
 		}
 		if d.mayFail("discard", err) {
 			delete(d.now, key)
-			if _, err := d.st.Get(key); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged) {
+			if _, err := d.st.Get(key); !errors.Is(err, ErrNotFound) && !errors.Is(err, boltfile.ErrDamaged) {
 				d.t.Errorf("%s: %s was discarded: %v", d.what, key, err)
 			}
 		}
@@ -381,7 +383,7 @@ func (d *liveDamage) reopen(path string, found bool) {
 		d.st.Close()
 		os.WriteFile(path, before, 0o600)
 	}
-	if d.st.failed.Load() { // which still has the lock
+	if d.st.File.Failed() { // which still has the lock
 		other := filepath.Join(filepath.Dir(path), "b.db")
 		os.WriteFile(other, before, 0o600)
 		defer os.Remove(other)
@@ -415,7 +417,7 @@ func TestReadsGoOnWithoutMetaPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	sound := make([]byte, 2*st.pageSize())
+	sound := make([]byte, 2*st.File.PageSize())
 	if _, err := file.ReadAt(sound, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -428,10 +430,10 @@ func TestReadsGoOnWithoutMetaPages(t *testing.T) {
 				t.Fatalf("round %d: revision %d, %v", round, got.Rev, err)
 			}
 			lost := &pages[0] != &sound[0]
-			if found := st.Found.First(); strings.Contains(found, "the meta pages, are lost") != lost {
+			if found := st.File.Found.First(); strings.Contains(found, "the meta pages, are lost") != lost {
 				t.Fatalf("round %d: lost: %v, found: %q", round, lost, found)
 			}
-			st.Found.Forget()
+			st.File.Found.Forget()
 		}
 	}
 	if err := st.Close(); err != nil {

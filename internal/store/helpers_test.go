@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
+	"apilet/internal/store/boltfile"
 )
 
 func TestMain(m *testing.M) { apitest.Main(m) }
@@ -106,7 +107,7 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 		mustWrite(t, st, OpUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
 	}
 	var used int64
-	if err := st.readSnapshot(func(s *snapshot) error { used = s.size(); return nil }); err != nil {
+	if err := st.readSnapshot(func(s *snapshot) error { used = s.Size(); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	st.Close()
@@ -135,13 +136,13 @@ func unclean(t *testing.T, path string) {
 // copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them.
 func copyOpen(t *testing.T, st *Store) (path string) {
 	t.Helper()
-	b, err := os.ReadFile(st.Path)
+	b, err := os.ReadFile(st.File.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path = writeDataFile(t, b)
-	if b, err = os.ReadFile(st.Path + logSuffix); err == nil {
-		err = os.WriteFile(path+logSuffix, b, 0o600)
+	if b, err = os.ReadFile(st.File.Path + boltfile.LogSuffix); err == nil {
+		err = os.WriteFile(path+boltfile.LogSuffix, b, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func copyOpen(t *testing.T, st *Store) (path string) {
 	return path
 }
 
-func maintainTest(t *testing.T, st *Store, fn func(l *ledger) error) {
+func maintainTest(t *testing.T, st *Store, fn func(l *boltfile.Ledger) error) {
 	t.Helper()
 	if err := st.maintain(t.Context(), fn); err != nil && !errors.Is(err, errRefused) {
 		t.Fatal(err)

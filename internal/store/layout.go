@@ -13,6 +13,8 @@ import (
 	"math"
 	"strconv"
 	"sync"
+
+	"apilet/internal/store/boltfile"
 )
 
 const (
@@ -148,7 +150,7 @@ func recordKey(b []byte) []byte {
 }
 
 func damagedRecord(rev int64, b []byte) error {
-	return damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
+	return boltfile.Damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
 }
 
 // keyState is a value of the bucket keys.
@@ -174,7 +176,7 @@ func keyStateCRC(key, b []byte) uint32 {
 
 func decodeKeyState(key, b []byte) (keyState, error) {
 	if len(b) != keyStateSize || binary.BigEndian.Uint32(b[13:]) != keyStateCRC(key, b) {
-		return keyState{}, damaged("the entry of key %q is damaged: its checksum does not match", key)
+		return keyState{}, boltfile.Damaged("the entry of key %q is damaged: its checksum does not match", key)
 	}
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }

@@ -56,7 +56,7 @@ type Room struct {
 func (st *Store) Room() Room {
 	stats := st.Stats()
 	r := Room{Reserve: st.reserve, Used: stats.FileBytes - stats.FreeBytes, Quota: max(0, st.Opts.Quota)}
-	r.DiskFree, r.DiskBytes, _ = st.askDisk()
+	r.DiskFree, r.DiskBytes, _ = st.File.DiskSpace()
 	switch {
 	case st.Opts.Replica != nil:
 		r.Quota = 0
@@ -74,7 +74,7 @@ func (st *Store) Room() Room {
 // HasRoom is ErrDiskFull while nothing but deletes can be written for want of room on the disk.
 func (st *Store) HasRoom() error {
 	if r := st.Room(); r.Refusal == ErrDiskFull {
-		return fmt.Errorf("%s: %w", st.Path, ErrDiskFull)
+		return fmt.Errorf("%s: %w", st.File.Path, ErrDiskFull)
 	}
 	return nil
 }
@@ -82,14 +82,14 @@ func (st *Store) HasRoom() error {
 // WithinQuota is ErrQuota while nothing but deletes can be written because of the quota.
 func (st *Store) WithinQuota() error {
 	if r := st.Room(); r.Quota > 0 && r.Used > r.Quota {
-		return fmt.Errorf("%s: %d of %d bytes: %w", st.Path, r.Used, r.Quota, ErrQuota)
+		return fmt.Errorf("%s: %d of %d bytes: %w", st.File.Path, r.Used, r.Quota, ErrQuota)
 	}
 	return nil
 }
 
 // limit decides at the opening what the quota and the reserve are.
 func (st *Store) limit() {
-	_, size, known := st.askDisk()
+	_, size, known := st.File.DiskSpace()
 	known = known && size > 0
 	if st.Opts.Quota == 0 && !st.Opts.Ephemeral && st.Opts.Replica == nil {
 		st.Opts.Quota = defaultQuota
@@ -101,7 +101,7 @@ func (st *Store) limit() {
 		st.reserve = min(size/reserveShare, reserveMax)
 	}
 	if r := st.Room(); st.Opts.Warn != nil && r.Quota > 0 && r.Used > r.Quota/10*8 {
-		st.Opts.Warn(fmt.Sprintf("%s: %d of the %d bytes that --quota-backend-bytes allows are used: above all of them nothing but deletes is taken. Delete objects, or raise it", st.Path, r.Used, r.Quota))
+		st.Opts.Warn(fmt.Sprintf("%s: %d of the %d bytes that --quota-backend-bytes allows are used: above all of them nothing but deletes is taken. Delete objects, or raise it", st.File.Path, r.Used, r.Quota))
 	}
 }
 
@@ -110,11 +110,11 @@ func (st *Store) spare() int64 {
 	if st.reserve == 0 {
 		return math.MaxInt64
 	}
-	free, _, known := st.askDisk()
+	free, _, known := st.File.DiskSpace()
 	if !known {
 		return math.MaxInt64
 	}
-	return max(free-st.logMayTake(), st.readyBytes()/scatteredShare) - st.reserve
+	return max(free-st.File.LogMayTake(), st.File.ReadyBytes()/scatteredShare) - st.reserve
 }
 
 // scarce tells whether creates and updates are refused with so much to spare.
@@ -122,7 +122,7 @@ func (st *Store) scarce(spare int64) bool {
 	if st.low.Load() {
 		return spare < st.reserve/resumeShare
 	}
-	return spare < pagesOfChange*int64(st.pageSize())
+	return spare < pagesOfChange*int64(st.File.PageSize())
 }
 
 // measure notes in a stage what its transaction may take.
@@ -134,7 +134,7 @@ func (st *Store) measure(s *stage, tx *bbolt.Tx) {
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)
-	st.tellRoom(s.spare, scarce)
+	st.File.TellRoom(s.spare, scarce)
 	if st.low.Store(scarce); scarce {
 		s.spare = min(s.spare, -1)
 	}

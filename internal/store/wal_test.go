@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"apilet/internal/store/boltfile"
 )
 
 const powerSector = 512
@@ -78,8 +80,8 @@ type cutDisk struct {
 
 // look notes what the files hold, and at times looks what a cut would leave.
 func (d *cutDisk) look() {
-	data, err := os.ReadFile(d.st.Path)
-	log, failed := os.ReadFile(d.st.Path + logSuffix)
+	data, err := os.ReadFile(d.st.File.Path)
+	log, failed := os.ReadFile(d.st.File.Path + boltfile.LogSuffix)
 	if err = errors.Join(err, failed); err != nil {
 		d.t.Error(err)
 		return
@@ -115,16 +117,16 @@ func (d *cutDisk) sync(f *cutFile, under func() error) func() error {
 }
 
 // syncPages syncs but for some pages, of which the disk may keep anything.
-func (d *cutDisk) syncPages(under func(uint64, pageRun) error) func(uint64, pageRun) error {
-	return func(high uint64, but pageRun) error {
+func (d *cutDisk) syncPages(under func(uint64, boltfile.PageRun) error) func(uint64, boltfile.PageRun) error {
+	return func(high uint64, but boltfile.PageRun) error {
 		return d.sync(&d.data, func() error {
-			if err := under(high, but); err != nil || but.count < 2 {
+			if err := under(high, but); err != nil || but.Count < 2 {
 				return err
 			}
 			page := uint64(os.Getpagesize())
 			last := len(d.data.versions) - 1
 			b := bytes.Clone(d.data.versions[last])
-			for at := but.first * page; at < min((but.first+but.count-1)*page, uint64(len(b))); at++ {
+			for at := but.First * page; at < min((but.First+but.Count-1)*page, uint64(len(b))); at++ {
 				b[at] = 0xff
 			}
 			d.data.versions[last] = b
@@ -138,7 +140,7 @@ func (d *cutDisk) syncPages(under func(uint64, pageRun) error) func(uint64, page
 func (d *cutDisk) cut() {
 	d.images++
 	path := filepath.Join(d.t.TempDir(), "a.db")
-	err := errors.Join(os.WriteFile(path, d.data.image(d.rnd), 0o600), os.WriteFile(path+logSuffix, d.log.image(d.rnd), 0o600))
+	err := errors.Join(os.WriteFile(path, d.data.image(d.rnd), 0o600), os.WriteFile(path+boltfile.LogSuffix, d.log.image(d.rnd), 0o600))
 	if err != nil {
 		d.t.Error(err)
 		return
@@ -185,11 +187,11 @@ func (d *cutDisk) read(st *Store) map[string]string {
 
 // attach comes between the log and the disk, once there is a log.
 func (d *cutDisk) attach() {
-	maintainTest(d.t, d.st, func(*ledger) error {
-		w := d.st.logDisk()
-		w.write, w.sync = d.write(w.write), d.sync(&d.log, w.sync)
-		w.writeAtHead, w.syncHead = d.write(w.writeAtHead), d.sync(&d.log, w.syncHead)
-		w.syncData = d.syncPages(w.syncData)
+	maintainTest(d.t, d.st, func(*boltfile.Ledger) error {
+		w := d.st.File.Disk()
+		w.Write, w.Sync = d.write(w.Write), d.sync(&d.log, w.Sync)
+		w.WriteAtHead, w.SyncHead = d.write(w.WriteAtHead), d.sync(&d.log, w.SyncHead)
+		w.SyncData = d.syncPages(w.SyncData)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.look()
@@ -260,12 +262,12 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 			}
 		}
 	}
-	maintainTest(t, d.st, func(*ledger) error { return d.st.settle() }) // nobody else looks any more
+	maintainTest(t, d.st, func(*boltfile.Ledger) error { return d.st.File.Settle() }) // nobody else looks any more
 	d.mu.Lock()
 	d.rate = 0
 	d.mu.Unlock()
-	t.Logf("%d images, %d with something to replay, %d checkpoints, %d of them without pages that were made ahead, revision %d", d.images, d.replayed, d.st.checkpoints(), d.skipped, d.st.Revision())
-	if d.replayed < images/4 || d.st.checkpoints() < 10 || d.skipped < 1 {
+	t.Logf("%d images, %d with something to replay, %d checkpoints, %d of them without pages that were made ahead, revision %d", d.images, d.replayed, d.st.File.Checkpoints(), d.skipped, d.st.Revision())
+	if d.replayed < images/4 || d.st.File.Checkpoints() < 10 || d.skipped < 1 {
 		t.Error("not everything has come up")
 	}
 }
@@ -321,12 +323,12 @@ func change(op ChangeOp, key string, expect int64, author Author) Change {
 func dumped(t *testing.T, st *Store) string {
 	t.Helper()
 	var b strings.Builder
-	if err := st.view(func(p *pages) error {
-		for which, name := range ledgerBuckets {
-			bucket, _ := p.bucket(byte(which))
-			fmt.Fprintf(&b, "%s %d\n", name, bucket.sequence)
-			c := bucket.cursor()
-			for k, v := c.first(); k != nil; k, v = c.next() {
+	if err := st.File.View(func(p *boltfile.Pages) error {
+		for which, name := range boltfile.Buckets {
+			bucket, _ := p.Bucket(byte(which))
+			fmt.Fprintf(&b, "%s %d\n", name, bucket.Sequence)
+			c := bucket.Cursor()
+			for k, v := c.First(); k != nil; k, v = c.Next() {
 				fmt.Fprintf(&b, "%x %x\n", k, v)
 			}
 		}
@@ -344,7 +346,7 @@ func TestCleanCloseLeavesOneFile(t *testing.T) {
 	for i := range 3 {
 		st := openLogged(t, path)
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
-		if info, err := os.Stat(path + logSuffix); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(path + boltfile.LogSuffix); err != nil || info.Mode().Perm() != 0o600 {
 			t.Error(info, err)
 		}
 		if err := st.Close(); err != nil {
@@ -386,24 +388,26 @@ func TestLogsThatAreRefused(t *testing.T) {
 		change func(path string)
 		want   string
 	}{
-		"no log":         {func(path string) { os.Remove(path + logSuffix) }, "is missing, which has what was written last"},
-		"no file":        {func(path string) { os.Remove(path) }, "its log"},
-		"another's log":  {func(path string) { copyTo(made(20)+logSuffix, path+logSuffix) }, "is the log of another data file"},
-		"a closed file":  {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
-		"both heads":     {func(path string) { overwrite(t, path+logSuffix, 0, make([]byte, headsBytes)) }, "has lost both of its heads"},
-		"newer version":  {func(path string) { overwrite(t, path+logSuffix, 8, []byte{0, 0, 0, 2}) }, "newer version"},
-		"first record":   {func(path string) { overwrite(t, path+logSuffix, headsBytes+int64(32), []byte("xxxx")) }, "record"},
-		"a middle block": {func(path string) { overwrite(t, path+logSuffix, headsBytes+headBytes, make([]byte, headBytes)) }, "record"},
+		"no log":        {func(path string) { os.Remove(path + boltfile.LogSuffix) }, "is missing, which has what was written last"},
+		"no file":       {func(path string) { os.Remove(path) }, "its log"},
+		"another's log": {func(path string) { copyTo(made(20)+boltfile.LogSuffix, path+boltfile.LogSuffix) }, "is the log of another data file"},
+		"a closed file": {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
+		"both heads":    {func(path string) { overwrite(t, path+boltfile.LogSuffix, 0, make([]byte, headsBytes)) }, "has lost both of its heads"},
+		"newer version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 2}) }, "newer version"},
+		"first record":  {func(path string) { overwrite(t, path+boltfile.LogSuffix, headsBytes+int64(32), []byte("xxxx")) }, "record"},
+		"a middle block": {func(path string) {
+			overwrite(t, path+boltfile.LogSuffix, headsBytes+headBytes, make([]byte, headBytes))
+		}, "record"},
 	} {
 		path := made(60)
 		if at := usedHalf(t, path); name == "first record" || name == "a middle block" {
 			c.change = func(path string) {
-				overwrite(t, path+logSuffix, at+64*int64(len(name)-12), bytes.Repeat([]byte("x"), 64))
+				overwrite(t, path+boltfile.LogSuffix, at+64*int64(len(name)-12), bytes.Repeat([]byte("x"), 64))
 			}
 		}
 		c.change(path)
 		before, _ := os.ReadFile(path)
-		log, _ := os.ReadFile(path + logSuffix)
+		log, _ := os.ReadFile(path + boltfile.LogSuffix)
 		st, err := Open(path, Options{})
 		if err == nil {
 			st.Close()
@@ -414,7 +418,7 @@ func TestLogsThatAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		after, _ := os.ReadFile(path)
-		logAfter, _ := os.ReadFile(path + logSuffix)
+		logAfter, _ := os.ReadFile(path + boltfile.LogSuffix)
 		if !bytes.Equal(before, after) || !bytes.Equal(log, logAfter) {
 			t.Errorf("%s: refused, and changed", name)
 		}
@@ -424,7 +428,7 @@ func TestLogsThatAreRefused(t *testing.T) {
 // usedHalf is where the log's first record lies, by its head.
 func usedHalf(t *testing.T, path string) int64 {
 	t.Helper()
-	b, err := os.ReadFile(path + logSuffix)
+	b, err := os.ReadFile(path + boltfile.LogSuffix)
 	if err != nil || len(b) < headsBytes {
 		t.Fatal(err)
 	}
@@ -457,12 +461,12 @@ func TestOneLostHeadIsMadeGood(t *testing.T) {
 	}
 	for n := range int64(2) {
 		path := copyOpen(t, st)
-		overwrite(t, path+logSuffix, n*headBytes, make([]byte, headBytes))
+		overwrite(t, path+boltfile.LogSuffix, n*headBytes, make([]byte, headBytes))
 		again := openLogged(t, path)
 		if again.Revision() != 30 {
 			t.Errorf("without copy %d: revision %d", n, again.Revision())
 		}
-		b, _ := os.ReadFile(path + logSuffix)
+		b, _ := os.ReadFile(path + boltfile.LogSuffix)
 		if !bytes.Equal(b[:headBytes], b[headBytes:headsBytes]) {
 			t.Error("the copies differ")
 		}
@@ -474,10 +478,10 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	w, refused := st.logDisk(), 0
-	write := w.write
-	maintainTest(t, st, func(*ledger) error {
-		w.write = func(b []byte, at int64) (int, error) {
+	w, refused := st.File.Disk(), 0
+	write := w.Write
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		w.Write = func(b []byte, at int64) (int, error) {
 			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
 				refused++
 				write(b, at) // all of it is there, and the disk says that it is full
@@ -515,9 +519,9 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
 	without := 0
-	maintainTest(t, st, func(*ledger) error {
-		write := st.logDisk().write
-		st.logDisk().write = func(b []byte, at int64) (int, error) {
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		write := st.File.Disk().Write
+		st.File.Disk().Write = func(b []byte, at int64) (int, error) {
 			if bytes.Count(b, []byte{0}) == len(b) { // what makes it longer
 				without++
 				return 0, syscall.ENOSPC
@@ -546,12 +550,12 @@ func TestFewPagesServeManyCommits(t *testing.T) {
 	turns, most := 0, 0
 	for i := range 600 {
 		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, "a")
-		maintainTest(t, st, func(*ledger) error {
-			turns = st.checkpoints()
-			return errors.Join(st.settle(), errRefused) // however slow the machine is
+		maintainTest(t, st, func(*boltfile.Ledger) error {
+			turns = st.File.Checkpoints()
+			return errors.Join(st.File.Settle(), errRefused) // however slow the machine is
 		})
 		if i > 100 {
-			most = max(most, st.Db.Stats().PendingPageN)
+			most = max(most, st.File.Db.Stats().PendingPageN)
 		}
 	}
 	if most > 100 || turns < 2 { // without pages ahead five more wait after each commit
@@ -569,8 +573,8 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	}
 	defer st.Close()
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	maintainTest(t, st, func(*ledger) error {
-		st.logDisk().sync = func() error { return syscall.EIO }
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		st.File.Disk().Sync = func() error { return syscall.EIO }
 		return errRefused
 	})
 	for range 2 {

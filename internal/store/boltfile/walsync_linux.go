@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 import (
 	"os"
@@ -20,13 +20,13 @@ func syncFile(file *os.File) error {
 
 // syncPages waits until the data file's pages are on the disk, but for some of which no byte counts: msync takes a range, which fsync does not. A checkpoint is
 // pinned meanwhile, so that bbolt's mapping stays where it is. The last one of those pages is synced, too: the file is as long as it says then.
-func (w *wal) syncPages(high uint64, but pageRun) error {
+func (w *wal) syncPages(high uint64, but PageRun) error {
 	page := uint64(w.db.Info().PageSize)
-	if but.count < 2 || page%uint64(os.Getpagesize()) != 0 {
+	if but.Count < 2 || page%uint64(os.Getpagesize()) != 0 {
 		return w.db.Sync()
 	}
 	all := mapping(w.db, int(high*page))
-	for _, part := range [][]byte{all[:but.first*page], all[(but.first+but.count-1)*page:]} {
+	for _, part := range [][]byte{all[:but.First*page], all[(but.First+but.Count-1)*page:]} {
 		if _, _, failed := syscall.Syscall(syscall.SYS_MSYNC, uintptr(unsafe.Pointer(unsafe.SliceData(part))), uintptr(len(part)), syscall.MS_SYNC); failed != 0 {
 			return &os.PathError{Op: "msync", Path: w.db.Path(), Err: failed}
 		}

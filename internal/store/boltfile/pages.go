@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file reads the trees of a bbolt file without trusting a byte of them. dbfile.go draws the pages.
 //
@@ -42,10 +42,10 @@ func (d *Damage) Error() string { return ErrDamaged.Error() + " (" + d.Place + "
 // Unwrap makes every damage an ErrDamaged.
 func (d *Damage) Unwrap() error { return ErrDamaged }
 
-func damaged(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
+func Damaged(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
 
 // placeOf is the place of a damage, without what to do about it; any other error's text.
-func placeOf(err error) string {
+func PlaceOf(err error) string {
 	var d *Damage
 	if errors.As(err, &d) {
 		return d.Place
@@ -92,21 +92,21 @@ func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 	if m, ok := decodeMeta(mapping(db, 2*size)[at : at+size]); ok && m.txid == txid && m.pageSize == size {
 		return m, nil
 	}
-	return metaPage{}, damaged("page %d, a meta page, is not that of transaction %d", txid%2, txid)
+	return metaPage{}, Damaged("page %d, a meta page, is not that of transaction %d", txid%2, txid)
 }
 
 // pages are the file as one transaction found it.
-type pages struct {
+type Pages struct {
 	metaPage
 	mapped []byte // up to the high-water mark
 }
 
-func newPages(db *bbolt.DB, m metaPage) *pages {
-	return &pages{m, mapping(db, int(m.high)*m.pageSize)}
+func newPages(db *bbolt.DB, m metaPage) *Pages {
+	return &Pages{m, mapping(db, int(m.high)*m.pageSize)}
 }
 
 // committedPages are the file as a write transaction found it.
-func committedPages(tx *bbolt.Tx) (*pages, error) {
+func committedPages(tx *bbolt.Tx) (*Pages, error) {
 	m, err := mappedMeta(tx.DB(), uint64(tx.ID()-1))
 	if err != nil {
 		return nil, err
@@ -115,25 +115,25 @@ func committedPages(tx *bbolt.Tx) (*pages, error) {
 }
 
 // top is the page from which all buckets are reached.
-func (p *pages) top() []uint64 { return []uint64{p.root} }
+func (p *Pages) Top() uint64 { return p.root }
 
 // size is how many bytes of the file are pages, used or free.
-func (p *pages) size() int64 { return int64(p.high) * int64(p.pageSize) }
+func (p *Pages) Size() int64 { return int64(p.high) * int64(p.pageSize) }
 
 // load returns a branch or leaf page with its overflow, once its header is likely.
-func (p *pages) load(id uint64) (page, error) {
+func (p *Pages) load(id uint64) (page, error) {
 	if id < 2 || id >= p.high {
-		return nil, damaged("page %d is beyond the file's %d pages", id, p.high)
+		return nil, Damaged("page %d is beyond the file's %d pages", id, p.high)
 	}
 	at := int(id) * p.pageSize
 	b := page(p.mapped[at : at+p.pageSize])
 	overflow := uint64(binary.NativeEndian.Uint32(b[12:]))
 	if own := binary.NativeEndian.Uint64(b); own != id || overflow >= p.high-id {
-		return nil, damaged("page %d has a damaged header", id)
+		return nil, Damaged("page %d has a damaged header", id)
 	}
 	b = p.mapped[at : at+int(overflow+1)*p.pageSize]
 	if what := b.misshapen(); what != "" {
-		return nil, damaged("page %d %s", id, what)
+		return nil, Damaged("page %d %s", id, what)
 	}
 	return b, nil
 }
@@ -242,43 +242,43 @@ func (b page) fits(used, pageSize int) bool { return len(b) == (used+pageSize-1)
 // ---- Reading
 
 // A tree is one bucket, or the tree of all buckets.
-type tree struct {
-	p        *pages
+type Tree struct {
+	p        *Pages
 	root     uint64
 	small    page // in place of root: a small bucket's page
-	sequence uint64
+	Sequence uint64
 }
 
 // bucket finds a bucket; ok is false when there is none. Like all that reads a tree it panics with a *damage where it cannot go on.
-func (p *pages) bucket(which byte) (t tree, ok bool) {
-	name := ledgerBuckets[which]
-	e, ok := tree{p: p, root: p.root}.find(name)
+func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
+	name := Buckets[which]
+	e, ok := Tree{p: p, root: p.root}.find(name)
 	if !ok {
 		return t, false
 	}
 	if !e.bucket || len(e.value) < 16 {
-		panicDamaged("the entry of bucket %s", name)
+		PanicDamaged("the entry of bucket %s", name)
 	}
-	t = tree{p: p, root: binary.NativeEndian.Uint64(e.value), sequence: binary.NativeEndian.Uint64(e.value[8:])}
+	t = Tree{p: p, root: binary.NativeEndian.Uint64(e.value), Sequence: binary.NativeEndian.Uint64(e.value[8:])}
 	if t.root != 0 {
 		return t, true
 	}
 	t.small = page(e.value[16:])
 	if len(t.small) < pageHeaderSize || t.small.misshapen() != "" || !t.small.leaf() {
-		panicDamaged("the small bucket %s", name)
+		PanicDamaged("the small bucket %s", name)
 	}
 	return t, true
 }
 
-func panicDamaged(format string, args ...any) { panic(damaged(format, args...)) }
+func PanicDamaged(format string, args ...any) { panic(Damaged(format, args...)) }
 
 // get returns a key's value, nil when there is none.
-func (t tree) get(key []byte) []byte {
+func (t Tree) Get(key []byte) []byte {
 	e, _ := t.find(key)
 	return e.value
 }
 
-func (t tree) find(key []byte) (e pageElement, ok bool) {
+func (t Tree) find(key []byte) (e pageElement, ok bool) {
 	s := t.top()
 	for depth := 0; !s.leaf; depth++ {
 		s.goTo(s.page.branchTo(key))
@@ -293,7 +293,7 @@ func (t tree) find(key []byte) (e pageElement, ok bool) {
 		}
 	}
 	// That there is no such key is believed only of pages that are sound: a search in disorder misses what is there.
-	g := guard{p: t.p, marks: map[uint64]pageMark{}}
+	g := Guard{p: t.p, marks: map[uint64]PageMark{}}
 	if _, err := g.vetPath(t, key); err != nil {
 		panic(err)
 	}
@@ -310,7 +310,7 @@ type step struct {
 	below []byte // keys have to lie below; nil: no bound
 }
 
-func (s *step) outOfBounds() { panicDamaged("page %d has an element out of its bounds", s.id) }
+func (s *step) outOfBounds() { PanicDamaged("page %d has an element out of its bounds", s.id) }
 
 // goTo sets the element that a search in the page has found.
 func (s *step) goTo(i int) {
@@ -321,7 +321,7 @@ func (s *step) goTo(i int) {
 }
 
 // top is the step to the root.
-func (t tree) top() step {
+func (t Tree) top() step {
 	if t.small != nil {
 		return step{page: t.small, count: t.small.count(), leaf: true}
 	}
@@ -333,7 +333,7 @@ func (t tree) top() step {
 }
 
 // child is the step to the child at which s stands, a branch.
-func (t tree) child(s *step, depth int) step {
+func (t Tree) child(s *step, depth int) step {
 	lowest, below := s.page.key(s.at), s.below
 	if s.at+1 < s.count {
 		if below = s.page.key(s.at + 1); below == nil {
@@ -349,7 +349,7 @@ func (t tree) child(s *step, depth int) step {
 		panic(err)
 	}
 	if depth > treeDepthMax {
-		panicDamaged("page %d lies too deep", id)
+		PanicDamaged("page %d lies too deep", id)
 	}
 	c := step{page: b, id: id, count: b.count(), leaf: b.leaf(), below: below}
 	if c.count == 0 {
@@ -360,14 +360,14 @@ func (t tree) child(s *step, depth int) step {
 		c.outOfBounds()
 	}
 	if bytes.Compare(first, lowest) < 0 || below != nil && bytes.Compare(last, below) >= 0 {
-		panicDamaged("page %d holds keys of another place", id)
+		PanicDamaged("page %d holds keys of another place", id)
 	}
 	return c
 }
 
 // A cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
-type cursor struct {
-	t     tree
+type Cursor struct {
+	t     Tree
 	path  []step  // from the root down to where it stands
 	last  []byte  // the key that it stands on
 	room  [4]step // of most paths
@@ -375,12 +375,12 @@ type cursor struct {
 }
 
 // cursor is a new one before the first key.
-func (t tree) cursor() cursor { return cursor{t: t} }
+func (t Tree) Cursor() Cursor { return Cursor{t: t} }
 
-func (c *cursor) top() *step { return &c.path[len(c.path)-1] }
+func (c *Cursor) top() *step { return &c.path[len(c.path)-1] }
 
 // start goes to the root.
-func (c *cursor) start() {
+func (c *Cursor) start() {
 	if c.path == nil {
 		c.path = c.room[:0]
 	}
@@ -388,10 +388,10 @@ func (c *cursor) start() {
 }
 
 // descend goes to the child at which the topmost step stands.
-func (c *cursor) descend() { c.path = append(c.path, c.t.child(c.top(), len(c.path))) }
+func (c *Cursor) descend() { c.path = append(c.path, c.t.child(c.top(), len(c.path))) }
 
 // Seek goes to the first key that is not below key.
-func (c *cursor) seek(key []byte) (k, v []byte) {
+func (c *Cursor) Seek(key []byte) (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 		c.top().goTo(c.top().page.branchTo(key))
 	}
@@ -402,14 +402,14 @@ func (c *cursor) seek(key []byte) (k, v []byte) {
 	return k, v
 }
 
-func (c *cursor) first() (k, v []byte) {
+func (c *Cursor) First() (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 	}
 	return c.settle()
 }
 
 // next goes on to the next key, after one of the three has returned a key.
-func (c *cursor) next() (k, v []byte) {
+func (c *Cursor) Next() (k, v []byte) {
 	if len(c.path) == 0 {
 		return nil, nil
 	}
@@ -422,10 +422,10 @@ func (c *cursor) next() (k, v []byte) {
 }
 
 // disorder stops who walks: nobody may come by a key twice, or go on at one for ever.
-func (c *cursor) disorder() { panicDamaged("page %d has its keys out of order", c.top().id) }
+func (c *Cursor) disorder() { PanicDamaged("page %d has its keys out of order", c.top().id) }
 
 // settle returns the element at which the cursor stands, or at the end of a leaf the first of the next one.
-func (c *cursor) settle() (k, v []byte) {
+func (c *Cursor) settle() (k, v []byte) {
 	for c.top().at >= c.top().count {
 		for len(c.path) > 0 && c.top().at+1 >= c.top().count {
 			c.path = c.path[:len(c.path)-1]
@@ -447,9 +447,9 @@ func (c *cursor) settle() (k, v []byte) {
 }
 
 // pagesTo are the pages on the way to a key, for who looks into a file.
-func (t tree) pagesTo(key []byte) (ids []uint64) {
-	c := t.cursor()
-	c.seek(key)
+func (t Tree) PagesTo(key []byte) (ids []uint64) {
+	c := t.Cursor()
+	c.Seek(key)
 	for i := range c.path {
 		ids = append(ids, c.path[i].id)
 	}
@@ -458,8 +458,8 @@ func (t tree) pagesTo(key []byte) (ids []uint64) {
 
 // past runs what walks with the cursor from a key on. When that meets damage, next is the first key that can lie behind the damaged
 // page; nil: none.
-func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
-	err = withoutFaults(func() error { walk(from); return nil })
+func (c *Cursor) Past(from []byte, walk func(from []byte)) (next []byte, err error) {
+	err = WithoutFaults(func() error { walk(from); return nil })
 	for i := len(c.path) - 1; err != nil && i >= 0; i-- {
 		if s := &c.path[i]; !s.leaf && s.at+1 < s.count {
 			if next = bytes.Clone(s.page.key(s.at + 1)); bytes.Compare(next, from) > 0 {
@@ -473,33 +473,33 @@ func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err err
 // ---- Writing
 
 // A guard vets what bbolt is going to load in one write transaction.
-type guard struct {
-	p     *pages
-	marks map[uint64]pageMark
-	alone bool // all that this transaction has written to its buckets went through this guard
+type Guard struct {
+	p     *Pages
+	marks map[uint64]PageMark
+	Alone bool // all that this transaction has written to its buckets went through this guard
 }
 
 // guard is a guard of the transaction, once the freelist and the tree of buckets are vetted, which every commit writes. marks are empty, and its own from now on.
-func (l *ledger) guard(marks map[uint64]pageMark) (*guard, error) {
-	p, err := committedPages(l.tx)
+func (l *Ledger) Guard(marks map[uint64]PageMark) (*Guard, error) {
+	p, err := committedPages(l.Tx)
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{p: p, marks: marks}
-	return g, errors.Join(g.vetFreelist(), g.vetAll(tree{p: p, root: p.root}))
+	g := &Guard{p: p, marks: marks}
+	return g, errors.Join(g.vetFreelist(), g.vetAll(Tree{p: p, root: p.root}))
 }
 
 // vetMeta is for those who are going to write into the bucket meta.
-func (g *guard) vetMeta() error {
-	meta, _ := g.p.bucket(inMeta)
+func (g *Guard) VetMeta() error {
+	meta, _ := g.p.Bucket(InMeta)
 	return g.vetAll(meta)
 }
 
 // A pageMark is what a guard knows of a page.
-type pageMark uint8
+type PageMark uint8
 
 const (
-	markSound   pageMark = 1 << iota // vetted
+	markSound   PageMark = 1 << iota // vetted
 	markWritten                      // a leaf that bbolt has changed in its memory: what the file has of it is the past
 )
 
@@ -509,7 +509,7 @@ type vettedPage struct {
 	keys keyRange
 }
 
-func (g *guard) load(id uint64, keys keyRange) (v vettedPage, err error) {
+func (g *Guard) load(id uint64, keys keyRange) (v vettedPage, err error) {
 	b, err := g.p.load(id)
 	if err != nil || g.marks[id]&markSound != 0 {
 		return vettedPage{b, keys}, err
@@ -519,13 +519,13 @@ func (g *guard) load(id uint64, keys keyRange) (v vettedPage, err error) {
 		what = "claims pages that it does not need"
 	}
 	if what != "" {
-		return v, damaged("page %d %s", id, what)
+		return v, Damaged("page %d %s", id, what)
 	}
 	g.marks[id] |= markSound
 	return vettedPage{b, keys}, nil
 }
 
-func (g *guard) child(v vettedPage, i int) (vettedPage, error) {
+func (g *Guard) child(v vettedPage, i int) (vettedPage, error) {
 	e, _ := elementAt(v.page, i)
 	keys := keyRange{e.key, v.keys.below}
 	if i+1 < v.count() {
@@ -535,22 +535,22 @@ func (g *guard) child(v vettedPage, i int) (vettedPage, error) {
 }
 
 // root vets the first page of a bucket.
-func (g *guard) root(t tree) (vettedPage, error) {
+func (g *Guard) root(t Tree) (vettedPage, error) {
 	if t.small == nil {
 		return g.load(t.root, keyRange{})
 	}
 	if _, what := t.small.vet(keyRange{}); what != "" {
-		return vettedPage{}, damaged("a small bucket %s", what)
+		return vettedPage{}, Damaged("a small bucket %s", what)
 	}
 	return vettedPage{page: t.small}, nil
 }
 
 // vetPath vets the pages from the root to a key, and returns the leaf.
-func (g *guard) vetPath(t tree, key []byte) (v vettedPage, err error) {
+func (g *Guard) vetPath(t Tree, key []byte) (v vettedPage, err error) {
 	v, err = g.root(t)
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
-			return v, damaged("the path to a key has no end")
+			return v, Damaged("the path to a key has no end")
 		}
 		v, err = g.child(v, v.branchTo(key))
 	}
@@ -559,12 +559,12 @@ func (g *guard) vetPath(t tree, key []byte) (v vettedPage, err error) {
 
 // vetAround vets the pages from the root to a key and on every level those beside them, also below another parent: by the time that
 // bbolt merges a page, its parent may have been merged, too.
-func (g *guard) vetAround(t tree, key []byte) error {
+func (g *Guard) vetAround(t Tree, key []byte) error {
 	v, err := g.root(t)
 	var left, right *vettedPage // of v, on its level
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
-			return damaged("the path to a key has no end")
+			return Damaged("the path to a key has no end")
 		}
 		i := v.branchTo(key)
 		var before, after *vettedPage
@@ -581,7 +581,7 @@ func (g *guard) vetAround(t tree, key []byte) error {
 }
 
 // beside vets child i of a page, or where that is none the outermost child of the page beside; nil when there is none either.
-func (g *guard) beside(v vettedPage, i int, neighbour *vettedPage, last bool) (*vettedPage, error) {
+func (g *Guard) beside(v vettedPage, i int, neighbour *vettedPage, last bool) (*vettedPage, error) {
 	if i < 0 || i >= v.count() {
 		if neighbour == nil || neighbour.leaf() {
 			return nil, nil
@@ -595,7 +595,7 @@ func (g *guard) beside(v vettedPage, i int, neighbour *vettedPage, last bool) (*
 }
 
 // vetAll vets a whole bucket.
-func (g *guard) vetAll(t tree) error {
+func (g *Guard) vetAll(t Tree) error {
 	v, err := g.root(t)
 	if err != nil {
 		return err
@@ -603,9 +603,9 @@ func (g *guard) vetAll(t tree) error {
 	return g.vetBelow(v, 0)
 }
 
-func (g *guard) vetBelow(v vettedPage, depth int) error {
+func (g *Guard) vetBelow(v vettedPage, depth int) error {
 	if depth > treeDepthMax {
-		return damaged("a bucket has no end")
+		return Damaged("a bucket has no end")
 	}
 	for i := 0; !v.leaf() && i < v.count(); i++ {
 		child, err := g.child(v, i)
@@ -620,13 +620,13 @@ func (g *guard) vetBelow(v vettedPage, depth int) error {
 }
 
 // vetFreelist vets the freelist's page, which the next commit frees.
-func (g *guard) vetFreelist() error {
+func (g *Guard) vetFreelist() error {
 	id := g.p.freelist
 	if id == noFreelist {
 		return nil
 	}
 	if id < 2 || id >= g.p.high {
-		return damaged("page %d, the freelist, is beyond the file's %d pages", id, g.p.high)
+		return Damaged("page %d, the freelist, is beyond the file's %d pages", id, g.p.high)
 	}
 	b := g.p.mapped[int(id)*g.p.pageSize:]
 	count, overflow := uint64(binary.NativeEndian.Uint16(b[10:])), uint64(binary.NativeEndian.Uint32(b[12:]))
@@ -637,42 +637,42 @@ func (g *guard) vetFreelist() error {
 	need := func(ids uint64) uint64 { return (pageHeaderSize + 8*(ids+1)) / uint64(g.p.pageSize) }
 	if binary.NativeEndian.Uint64(b) != id || binary.NativeEndian.Uint16(b[8:]) != pageFreelist || overflow >= g.p.high-id ||
 		count > g.p.high || overflow+1 < need(count) || overflow > need(count+overflow+1) {
-		return damaged("page %d is no freelist", id)
+		return Damaged("page %d is no freelist", id)
 	}
 	return nil
 }
 
 // A guardedBucket lets bbolt near vetted pages only.
-type guardedBucket struct {
+type GuardedBucket struct {
 	bolt   *bbolt.Bucket // for reading; the ledger writes
-	ledger *ledger
+	ledger *Ledger
 	which  byte
-	guard  *guard
-	tree   tree
+	guard  *Guard
+	tree   Tree
 	leaf   vettedPage // of the key that was looked for last
 }
 
-func (g *guard) bucket(l *ledger, which byte) (b guardedBucket, err error) {
-	name := ledgerBuckets[which]
-	t, _ := g.p.bucket(which)
+func (g *Guard) Bucket(l *Ledger, which byte) (b GuardedBucket, err error) {
+	name := Buckets[which]
+	t, _ := g.p.Bucket(which)
 	if _, err = g.root(t); err != nil {
 		return b, err
 	}
-	b = guardedBucket{bolt: l.tx.Bucket(name), ledger: l, which: which, guard: g, tree: t}
-	if which == inRev {
+	b = GuardedBucket{bolt: l.Tx.Bucket(name), ledger: l, which: which, guard: g, tree: t}
+	if which == InRev {
 		b.bolt.FillPercent = revFill
 	}
 	return b, nil
 }
 
 // sequence is the bucket's, as changed by the transaction.
-func (b *guardedBucket) sequence() uint64 { return b.bolt.Sequence() }
+func (b *GuardedBucket) Sequence() uint64 { return b.bolt.Sequence() }
 
 // vetAround vets the pages around a key, for who is about to delete it.
-func (b *guardedBucket) vetAround(key []byte) error { return b.guard.vetAround(b.tree, key) }
+func (b *GuardedBucket) VetAround(key []byte) error { return b.guard.vetAround(b.tree, key) }
 
 // goTo vets the way to a key, unless that is the way to the key before.
-func (b *guardedBucket) goTo(key []byte) (err error) {
+func (b *GuardedBucket) goTo(key []byte) (err error) {
 	if at := b.leaf.keys; b.leaf.page == nil || bytes.Compare(key, at.lowest) < 0 || at.below != nil && bytes.Compare(key, at.below) >= 0 {
 		b.leaf, err = b.guard.vetPath(b.tree, key)
 	}
@@ -683,36 +683,36 @@ func (b *guardedBucket) goTo(key []byte) (err error) {
 }
 
 // get reads the vetted leaf itself, unless bbolt knows of something newer.
-func (b *guardedBucket) get(key []byte) ([]byte, error) {
+func (b *GuardedBucket) Get(key []byte) ([]byte, error) {
 	if err := b.goTo(key); err != nil {
 		return nil, err
 	}
 	leaf := b.leaf.page
-	if !b.guard.alone || b.tree.small != nil || b.guard.marks[leaf.id()]&markWritten != 0 {
+	if !b.guard.Alone || b.tree.small != nil || b.guard.marks[leaf.id()]&markWritten != 0 {
 		return b.bolt.Get(key), nil
 	}
 	if i := leaf.find(key); i < leaf.count() && bytes.Equal(leaf.key(i), key) {
 		e, _ := elementAt(leaf, i)
 		if e.bucket {
-			return nil, damaged("page %d has a bucket in the place of a value", leaf.id())
+			return nil, Damaged("page %d has a bucket in the place of a value", leaf.id())
 		}
 		return e.value, nil
 	}
 	return nil, nil
 }
 
-func (b *guardedBucket) put(key, value []byte) error {
+func (b *GuardedBucket) Put(key, value []byte) error {
 	if err := b.goTo(key); err != nil {
 		return err
 	}
 	b.guard.marks[b.leaf.id()] |= markWritten
-	return b.ledger.put(b.which, key, value)
+	return b.ledger.Put(b.which, key, value)
 }
 
-func (b *guardedBucket) remove(key []byte) error {
+func (b *GuardedBucket) Remove(key []byte) error {
 	if err := b.guard.vetAround(b.tree, key); err != nil {
 		return err
 	}
-	b.guard.alone = false
-	return b.ledger.remove(b.which, key)
+	b.guard.Alone = false
+	return b.ledger.Remove(b.which, key)
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package store
+package boltfile
 
 import "os"
 
@@ -8,4 +8,4 @@ import "os"
 func syncFile(file *os.File) error { return file.Sync() }
 
 // syncPages waits until the data file is on the disk.
-func (w *wal) syncPages(uint64, pageRun) error { return w.db.Sync() }
+func (w *wal) syncPages(uint64, PageRun) error { return w.db.Sync() }

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file knows how a bbolt file lies on the disk, and nothing of what apilet keeps in it: making a file so that a power cut
 // leaves either none or a whole one, telling damage apart before bbolt meets it, and packing a file.
@@ -55,7 +55,7 @@ const (
 	noFreelist      = ^uint64(0)
 	metaMagic       = 0xED0CDAED
 	treeDepthMax    = 64  // deeper than any tree that fits a disk
-	problemsMax     = 100 // a report names no more than this
+	ProblemsMax     = 100 // a report names no more than this
 )
 
 // dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit costs more than all
@@ -73,7 +73,7 @@ func dbOptions() *bbolt.Options {
 }
 
 // createFile makes the data file at path as atomicfile.PlaceFile does. fill is to put into it what belongs there.
-func createFile(path string, fill func(*bbolt.DB) error) error {
+func Create(path string, fill func(*bbolt.DB) error) error {
 	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
 }
 
@@ -86,14 +86,14 @@ func fillFile(path string, fill func(*bbolt.DB) error) error {
 }
 
 // packFile rewrites a stopped server's file without its free pages.
-func packFile(path string, seen *Progress) error {
+func Pack(path string, seen *Progress) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
 	src, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
 	if err != nil {
-		return explainOpen(path, err)
+		return ExplainOpen(path, err)
 	}
 	defer src.Close()
 	packed := path + ".defrag"
@@ -102,9 +102,9 @@ func packFile(path string, seen *Progress) error {
 	if info, err := os.Stat(path); err == nil {
 		seen.Begin("bytes written, of a file with", info.Size())
 	}
-	err = createFile(packed, func(dst *bbolt.DB) error {
+	err = Create(packed, func(dst *bbolt.DB) error {
 		defer followSize(dst.Path(), seen)()
-		return withoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
+		return WithoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
 	})
 	if err == nil {
 		err = src.Close() // Windows renames over closed files only
@@ -126,7 +126,7 @@ func followSize(path string, seen *Progress) (stop func()) {
 			case <-time.After(200 * time.Millisecond):
 			}
 			if info, err := os.Stat(path); err == nil {
-				seen.reach(info.Size())
+				seen.Reach(info.Size())
 			}
 		}
 	}()
@@ -134,7 +134,7 @@ func followSize(path string, seen *Progress) (stop func()) {
 }
 
 // explainOpen says what to do about an error of bbolt.Open.
-func explainOpen(path string, err error) error {
+func ExplainOpen(path string, err error) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
@@ -158,7 +158,7 @@ func IsDiskFull(err error) bool {
 }
 
 // withoutFaults turns a panic or memory fault under fn (a cursor or bbolt on a damaged page, a file truncated while mapped) into an error.
-func withoutFaults(fn func() error) (err error) {
+func WithoutFaults(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
@@ -166,19 +166,19 @@ func withoutFaults(fn func() error) (err error) {
 		case *Damage:
 			err = p
 		default:
-			err = damaged("%v", p)
+			err = Damaged("%v", p)
 		}
 	}()
 	return fn()
 }
 
 // A fileVerdict is what vetFile found.
-type fileVerdict struct {
-	clean    bool     // closed cleanly
-	oneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
-	log      *leftLog // that lies beside; nil: none
-	torn     bool     // the newest meta page does not count: its commit was cut short
-	problems []string // damaged pages
+type Verdict struct {
+	Clean    bool     // closed cleanly
+	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
+	Log      *LeftLog // that lies beside; nil: none
+	Torn     bool     // the newest meta page does not count: its commit was cut short
+	Problems []string // damaged pages
 }
 
 // openShared opens a file that no process writes for reading, with the handle that bbolt has. Nobody can write it until it is closed.
@@ -189,14 +189,14 @@ func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 		return file, err
 	}}
 	if db, err = bbolt.Open(path, 0, o); err != nil {
-		return nil, nil, explainOpen(path, err)
+		return nil, nil, ExplainOpen(path, err)
 	}
 	return db, file, nil
 }
 
 // vetFile looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
 // peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
-func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error) (v fileVerdict, err error) {
+func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -211,33 +211,33 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 		return v, err
 	}
 	defer db.Close()
-	if v.log, err = readLog(path); err != nil {
+	if v.Log, err = readLog(path); err != nil {
 		return v, err
 	}
 	tree, err := readMetas(file)
-	if v.log.used() {
+	if v.Log.used() {
 		if tree == nil {
 			tree = &pageTree{file: file}
 		}
-		err = tree.adopt(v.log, tree.found)
+		err = tree.adopt(v.Log, tree.found)
 	}
 	if err != nil {
-		return v, explainOpen(path, err)
+		return v, ExplainOpen(path, err)
 	}
-	v.clean, v.oneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
-	v.torn = tree.torn != nil
-	v.clean = v.clean && !v.torn
+	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
+	v.Torn = tree.torn != nil
+	v.Clean = v.Clean && !v.Torn
 	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))
-	if v.problems = tree.vet(thorough || !v.clean); len(v.problems) > 0 {
-		return v, fmt.Errorf("%s: %w", path, &Damage{v.problems[0]})
+	if v.Problems = tree.vet(thorough || !v.Clean); len(v.Problems) > 0 {
+		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
 	}
-	return v, withoutFaults(func() error {
+	return v, WithoutFaults(func() error {
 		p := newPages(db, tree.meta.metaPage)
-		if err := v.log.vouches(p, path); err != nil {
+		if err := v.Log.vouches(p, path); err != nil {
 			return err
 		}
 		return look(p)
@@ -317,7 +317,7 @@ func (t *pageTree) vet(all bool) []string {
 }
 
 func (t *pageTree) problem(format string, args ...any) {
-	if len(t.problems) < problemsMax {
+	if len(t.problems) < ProblemsMax {
 		t.problems = append(t.problems, fmt.Sprintf(format, args...))
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file reads seals. Versions of apilet before the write-ahead log waited for the disk once for each commit, pages and meta page together, and sealed
 // the meta page so that a start could tell whether the pages had come, too. A file that such a version left when the power went is opened by this one, which
@@ -31,7 +31,7 @@ const (
 )
 
 // A pageRun is some pages that lie one behind the other.
-type pageRun struct{ first, count uint64 }
+type PageRun struct{ First, Count uint64 }
 
 // markOf is the upper half of a transaction's mark.
 func markOf(txid uint64) uint64 { return 1<<31 | txid&(1<<31-1) }
@@ -44,7 +44,7 @@ func sumMeta(b []byte) {
 }
 
 // decodeRuns reads a list of pages below high, and tells how many bytes it takes; ok is false for what is no such list.
-func decodeRuns(b []byte, high uint64) (runs []pageRun, size int, ok bool) {
+func decodeRuns(b []byte, high uint64) (runs []PageRun, size int, ok bool) {
 	next := func() uint64 {
 		v, n := binary.Uvarint(b[size:])
 		ok = ok && n > 0
@@ -56,7 +56,7 @@ func decodeRuns(b []byte, high uint64) (runs []pageRun, size int, ok bool) {
 	for n := next(); ok && n > 0; n-- {
 		gap, count := next(), next()
 		if ok = ok && gap < high-end && count > 0 && count <= high-end-gap && end+gap >= 2; ok {
-			runs = append(runs, pageRun{end + gap, count})
+			runs = append(runs, PageRun{end + gap, count})
 			end += gap + count
 		}
 	}
@@ -97,7 +97,7 @@ func (m *placedMeta) fits(file io.ReaderAt) bool {
 	runs, size, ok := decodeRuns(page[runsAt:], m.high)
 	sum, buf := uint32(0), make([]byte, 64<<10)
 	for _, r := range runs {
-		at, left := int64(r.first)*int64(m.pageSize), int64(r.count)*int64(m.pageSize)
+		at, left := int64(r.First)*int64(m.pageSize), int64(r.Count)*int64(m.pageSize)
 		for ok && left > 0 {
 			part := buf[:min(left, int64(len(buf)))]
 			n, _ := file.ReadAt(part, at)

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file knows the bytes of the write-ahead log, apilet.db-wal beside apilet.db, and reads a log that somebody has left. wal.go tells what it is for.
 //
@@ -46,7 +46,7 @@ import (
 )
 
 const (
-	logSuffix     = "-wal"
+	LogSuffix     = "-wal"
 	logMagic      = "apiletWL"
 	logVersion    = 1
 	logBlock      = 4096
@@ -84,6 +84,9 @@ func (h *logHead) encode() []byte {
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 	return b[:logBlock]
 }
+
+// castagnoli is the table of CRC-32C.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var errLogVersion = errors.New("of a newer version")
 
@@ -148,17 +151,17 @@ func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRec
 }
 
 // A leftLog is a log that a server has left.
-type leftLog struct {
+type LeftLog struct {
 	path    string
 	head    logHead
 	records []logRecord // those to be replayed, in their order
 }
 
 // used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
-func (l *leftLog) used() bool { return l != nil && l.head.phase == logUsed }
+func (l *LeftLog) used() bool { return l != nil && l.head.phase == logUsed }
 
 // count is how many records are to be replayed.
-func (l *leftLog) count() int {
+func (l *LeftLog) Count() int {
 	if l == nil {
 		return 0
 	}
@@ -166,10 +169,10 @@ func (l *leftLog) count() int {
 }
 
 // revision is the newest that the records have made, 0 where none has.
-func (l *leftLog) revision() (rev int64) {
-	for n := l.count() - 1; n >= 0 && rev == 0; n-- {
+func (l *LeftLog) Revision() (rev int64) {
+	for n := l.Count() - 1; n >= 0 && rev == 0; n-- {
 		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
-			if what == inRev|notedSequence {
+			if what == InRev|notedSequence {
 				rev = int64(n)
 			}
 			return nil
@@ -179,8 +182,8 @@ func (l *leftLog) revision() (rev int64) {
 }
 
 // readLog reads the log of a data file; nil when it has none. It tells a torn tail, which was answered to nobody, from damage.
-func readLog(path string) (*leftLog, error) {
-	file, err := os.Open(path + logSuffix)
+func readLog(path string) (*LeftLog, error) {
+	file, err := os.Open(path + LogSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -188,7 +191,7 @@ func readLog(path string) (*leftLog, error) {
 		return nil, err
 	}
 	defer file.Close()
-	l := &leftLog{path: path + logSuffix}
+	l := &LeftLog{path: path + LogSuffix}
 	if l.head, err = readHead(file, l.path); err != nil || l.head.phase == logIdle {
 		return l, err
 	}
@@ -211,14 +214,14 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 	}
 	if !found {
 		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)",
-			path, damaged("the log's heads"))
+			path, Damaged("the log's heads"))
 	}
 	return newest, nil
 }
 
 // readRecords reads from the first record on, through one half and then the other. Each was synced before the next one was begun, so that one that is there
 // behind one that is not means damage.
-func (l *leftLog) readRecords(file io.ReaderAt) error {
+func (l *LeftLog) readRecords(file io.ReaderAt) error {
 	var halves [2][]byte
 	for i := range halves {
 		b := make([]byte, l.head.half)
@@ -248,7 +251,7 @@ func (l *leftLog) readRecords(file io.ReaderAt) error {
 		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
 			if r, _, ok := l.head.recordAt(halves[half], half, at, epoch); ok && r.number >= next {
-				return fmt.Errorf("%s: %w", l.path, damaged("record %d of the log, while record %d is there", next, r.number))
+				return fmt.Errorf("%s: %w", l.path, Damaged("record %d of the log, while record %d is there", next, r.number))
 			}
 		}
 	}
@@ -256,16 +259,16 @@ func (l *leftLog) readRecords(file io.ReaderAt) error {
 }
 
 // notOurs is the refusal of a log that belongs to another data file, or to this one at another time.
-func (l *leftLog) notOurs(why string) error {
+func (l *LeftLog) notOurs(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)
 }
 
 // adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
-func (t *pageTree) adopt(l *leftLog, found []*placedMeta) error {
+func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
 	m, ok := decodeMeta(l.head.meta[:])
 	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
-		return fmt.Errorf("%s: %w", l.path, damaged("the checkpoint in the log's head"))
+		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
 	}
 	for _, other := range found {
 		switch {
@@ -285,22 +288,22 @@ func (t *pageTree) adopt(l *leftLog, found []*placedMeta) error {
 }
 
 // vouches checks that the tree at a log's checkpoint is that of which the log speaks.
-func (l *leftLog) vouches(p *pages, path string) error {
-	meta, ok := p.bucket(inMeta)
-	revs, there := p.bucket(inRev)
+func (l *LeftLog) vouches(p *Pages, path string) error {
+	meta, ok := p.Bucket(InMeta)
+	revs, there := p.Bucket(InRev)
 	switch {
-	case !l.used() && ok && l == nil && metaInt(meta, "format") == FormatLogged:
+	case !l.used() && ok && l == nil && MetaInt(meta, "format") == FormatLogged:
 		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
-			"put that beside it, or restore a backup", path, path+logSuffix)
+			"put that beside it, or restore a backup", path, path+LogSuffix)
 	case !l.used():
 		return nil
 	case !ok || !there:
 		return l.notOurs("it has other buckets")
-	case metaInt(meta, "format") != FormatLogged:
+	case MetaInt(meta, "format") != FormatLogged:
 		return l.notOurs("the file was closed without it")
-	case string(meta.get([]byte("lineage"))) != string(l.head.lineage[:]):
+	case string(meta.Get([]byte("lineage"))) != string(l.head.lineage[:]):
 		return l.notOurs("another lineage")
-	case int64(revs.sequence) != l.head.rev:
+	case int64(revs.Sequence) != l.head.rev:
 		return l.notOurs("another revision")
 	}
 	return nil
@@ -308,13 +311,13 @@ func (l *leftLog) vouches(p *pages, path string) error {
 
 // vetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
 // file is as of its checkpoint then. look is vetFile's.
-func vetToWrite(path string, look func(*pages) error) (fileVerdict, error) {
-	verdict, err := vetFile(path, false, nil, look)
+func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
+	verdict, err := Vet(path, false, nil, look)
 	switch {
 	case err != nil:
-	case verdict.log != nil:
-		err = verdict.log.putBack(path)
-	case verdict.torn:
+	case verdict.Log != nil:
+		err = verdict.Log.putBack(path)
+	case verdict.Torn:
 		err = takeBack(path)
 	}
 	return verdict, err
@@ -344,7 +347,7 @@ func (h *logHead) settle(path string) error {
 
 // putBack makes the checkpoint the newest commit of the data file, for bbolt too, and syncs that. Who does so holds the file's lock together with others
 // who may be at the same, and has found the log as it was: a server that had the file meanwhile has left another one.
-func (l *leftLog) putBack(path string) error {
+func (l *LeftLog) putBack(path string) error {
 	db, file, err := openShared(path)
 	if err != nil {
 		return err

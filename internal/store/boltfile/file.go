@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file runs transactions on the data file and knows in what state the file is: sound, damaged in places, or not to be written any
 // more. pages.go tells damage; here is what follows from it.
@@ -41,13 +41,13 @@ var (
 var errMetaMoved = errors.New("the meta page was replaced")
 
 // A dataFile is an open bbolt file.
-type dataFile struct {
+type File struct {
 	Path      string                   // of the file
 	Db        *bbolt.DB                // for the writer; reads go past it, page by page
 	handle    *os.File                 // bbolt's own
 	file      os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
 	fatal     func(error)              // ends the process
-	Found     damageBook               // what reads and scrubs have met
+	Found     DamageBook               // what reads and scrubs have met
 	meta      atomic.Pointer[metaPage] // of the newest commit
 	metas     metaMap                  // for reads, which look whether there is a meta page
 	logHalf   int64                    // bytes of half a log; 0: there is to be none
@@ -64,7 +64,7 @@ type dataFile struct {
 const notesKept = 1 << 20
 
 // fileOptions configure openDataFile.
-type fileOptions struct {
+type Options struct {
 	Ephemeral bool               // nobody looks for the file by its name, and nothing of it is kept
 	Unlogged  bool               // commits wait for no disk, and there is no log
 	LogBytes  int64              // of the write-ahead log; 0: 16 MiB, or less where the disk is small
@@ -74,17 +74,17 @@ type fileOptions struct {
 
 // openDataFile opens a file that vetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
 // open, to be abandoned.
-func openDataFile(path string, left *leftLog, o fileOptions) (f *dataFile, err error) {
-	f = &dataFile{Path: path, fatal: o.Fatal, Found: damageBook{report: o.Damaged}}
-	return f, withoutFaults(func() error { return f.begin(left, o) })
+func Open(path string, left *LeftLog, o Options) (f *File, err error) {
+	f = &File{Path: path, fatal: o.Fatal, Found: DamageBook{report: o.Damaged}}
+	return f, WithoutFaults(func() error { return f.begin(left, o) })
 }
 
-func (f *dataFile) begin(left *leftLog, o fileOptions) (err error) {
+func (f *File) begin(left *LeftLog, o Options) (err error) {
 	if err = f.open(o.Unlogged); err != nil {
 		return err
 	}
 	if !o.Unlogged {
-		_, disk, _ := f.askDisk()
+		_, disk, _ := f.DiskSpace()
 		f.logHalf = logHalf(o.LogBytes, disk)
 		f.logGrowth.Store(2 * f.logHalf)
 	}
@@ -100,7 +100,7 @@ func (f *dataFile) begin(left *leftLog, o fileOptions) (err error) {
 }
 
 // abandon closes a file whose opening has failed, and leaves its log for the next one.
-func (f *dataFile) abandon() {
+func (f *File) Abandon() {
 	if f.Db == nil || f.failed.Load() {
 		return
 	}
@@ -112,7 +112,7 @@ func (f *dataFile) abandon() {
 }
 
 // open maps a vetted file.
-func (f *dataFile) open(noSync bool) (err error) {
+func (f *File) open(noSync bool) (err error) {
 	options := dbOptions()
 	options.NoSync = noSync
 	if noSync { // no disk is spared by taking the lowest free page first, which costs more the more of them there are
@@ -141,7 +141,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 }
 
 // close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
-func (f *dataFile) close() (err error) {
+func (f *File) Close() (err error) {
 	f.metas.close() // reads that are still to come look into the file
 	if f.failed.Load() {
 		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
@@ -154,7 +154,7 @@ func (f *dataFile) close() (err error) {
 	case f.wal != nil:
 		err = f.endLog()
 	case f.changed:
-		err = f.transact(last)
+		err = f.Transact(last)
 	}
 	if errors.Is(err, ErrFull) || errors.Is(err, ErrDamaged) {
 		err = nil // all is there; only the next opening scans
@@ -166,24 +166,24 @@ func (f *dataFile) close() (err error) {
 }
 
 // last is what the last transaction does: its commit writes the freelist.
-func last(l *ledger) error {
-	_, err := l.guard(map[uint64]pageMark{})
+func last(l *Ledger) error {
+	_, err := l.Guard(map[uint64]PageMark{})
 	return err
 }
 
 // syncAlways has every commit from now on wait for the disk, and waits for what was written.
-func (f *dataFile) syncAlways() error {
+func (f *File) SyncAlways() error {
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
 	return f.Db.Sync()
 }
 
 // Failed tells whether a transaction was left open: bbolt can no longer be closed.
-func (f *dataFile) Failed() bool { return f.failed.Load() }
+func (f *File) Failed() bool { return f.failed.Load() }
 
 // ---- Room
 
 // askDisk tells what the file system has free for this process, and its size; false where that is not known.
-func (f *dataFile) askDisk() (free, size int64, known bool) {
+func (f *File) DiskSpace() (free, size int64, known bool) {
 	conn, err := f.handle.SyscallConn()
 	if err != nil {
 		return 0, 0, false
@@ -193,21 +193,21 @@ func (f *dataFile) askDisk() (free, size int64, known bool) {
 }
 
 // freeBytes are the bytes of pages that are free, or will be after the next checkpoint.
-func (f *dataFile) freeBytes() int64 {
+func (f *File) FreeBytes() int64 {
 	s := f.Db.Stats()
-	return int64(s.FreePageN+s.PendingPageN) * int64(f.pageSize())
+	return int64(s.FreePageN+s.PendingPageN) * int64(f.PageSize())
 }
 
 // readyBytes are the bytes of pages that are free now.
-func (f *dataFile) readyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.pageSize()) }
+func (f *File) ReadyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.PageSize()) }
 
-func (f *dataFile) pageSize() int { return f.meta.Load().pageSize }
+func (f *File) PageSize() int { return f.meta.Load().pageSize }
 
 // logMayTake is how many bytes the log may take of the disk beside those that it has.
-func (f *dataFile) logMayTake() int64 { return f.logGrowth.Load() }
+func (f *File) LogMayTake() int64 { return f.logGrowth.Load() }
 
 // tellRoom tells the log how many bytes there are for what can wait, and whether they are few. The writer calls it.
-func (f *dataFile) tellRoom(spare int64, scarce bool) {
+func (f *File) TellRoom(spare int64, scarce bool) {
 	if f.wal != nil {
 		f.wal.short, f.wal.spare = scarce, spare
 	}
@@ -217,34 +217,34 @@ func (f *dataFile) tellRoom(spare int64, scarce bool) {
 
 // view runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
 // the inner for the commit.
-func (f *dataFile) view(fn func(*pages) error) error {
+func (f *File) View(fn func(*Pages) error) error {
 	err := errMetaMoved
 	for n := 0; n < 3 && err == errMetaMoved; n++ {
-		err = withoutFaults(func() error { return f.look(fn) })
+		err = WithoutFaults(func() error { return f.look(fn) })
 	}
 	switch {
 	case err == errMetaMoved:
-		return f.explain(damaged("a meta page cannot be read"))
+		return f.Explain(Damaged("a meta page cannot be read"))
 	case errors.Is(err, berrors.ErrDatabaseNotOpen):
 		return ErrClosed
 	case errors.Is(err, ErrDamaged):
-		return f.explain(err)
+		return f.Explain(err)
 	}
 	return err
 }
 
-func (f *dataFile) look(fn func(*pages) error) error {
+func (f *File) look(fn func(*Pages) error) error {
 	known := *f.meta.Load()
 	if !f.hasMeta(known) {
 		// bbolt would panic with its locks held. Nobody writes any more either, so that nothing moves and no page is reused.
-		f.Found.note(damaged("pages 0 and 1, the meta pages, are lost"))
+		f.Found.note(Damaged("pages 0 and 1, the meta pages, are lost"))
 		return fn(newPages(f.Db, known))
 	}
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, id := known, uint64(tx.ID())
 		switch {
 		case id < known.txid: // nobody writes any more
-			f.Found.note(damaged("page %d, the newest meta page, is lost", known.txid%2))
+			f.Found.note(Damaged("page %d, the newest meta page, is lost", known.txid%2))
 		case id > known.txid:
 			var err error
 			if m, err = mappedMeta(f.Db, id); err != nil {
@@ -256,7 +256,7 @@ func (f *dataFile) look(fn func(*pages) error) error {
 }
 
 // hasMeta tells whether bbolt will find a meta page, given the newest one that we know. Every read asks, so it looks at memory first.
-func (f *dataFile) hasMeta(known metaPage) bool {
+func (f *File) hasMeta(known metaPage) bool {
 	if f.metas.sound(known.pageSize) {
 		return true
 	}
@@ -269,7 +269,7 @@ func (f *dataFile) hasMeta(known metaPage) bool {
 }
 
 // metaAt reads meta page 0 or 1 from the file.
-func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
+func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	var buf [metaSize]byte
 	_, err = f.handle.ReadAt(buf[:], int64(n)*int64(pageSize))
 	if errors.Is(err, os.ErrClosed) {
@@ -277,7 +277,7 @@ func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	}
 	m, ok := decodeMeta(buf[:])
 	if err != nil || !ok {
-		return m, damaged("page %d, a meta page, is lost", n)
+		return m, Damaged("page %d, a meta page, is lost", n)
 	}
 	return m, nil
 }
@@ -285,7 +285,7 @@ func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 // update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
 // show the new state already. There is one writer.
-func (f *dataFile) update(fn func(*ledger) error) error {
+func (f *File) Update(fn func(*Ledger) error) error {
 	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
 		return err
 	}
@@ -304,11 +304,11 @@ func (f *dataFile) update(fn func(*ledger) error) error {
 			return err
 		}
 	}
-	return f.transact(fn)
+	return f.Transact(fn)
 }
 
 // makePages sees to it that the next transaction finds free pages: those that wait for a checkpoint when the disk has no others.
-func (f *dataFile) makePages() error {
+func (f *File) makePages() error {
 	if f.wal.short {
 		if err := f.wal.release(); err != nil {
 			err = lostLog(err)
@@ -325,12 +325,12 @@ func (f *dataFile) makePages() error {
 }
 
 // transact is update of a file that may be lost, and without a log while there is none.
-func (f *dataFile) transact(fn func(*ledger) error) error {
+func (f *File) Transact(fn func(*Ledger) error) error {
 	known := *f.meta.Load()
 	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
 	txid, open, committing := 0, false, false
-	l := &ledger{notes: f.notes[:0]}
-	err := withoutFaults(func() error {
+	l := &Ledger{notes: f.notes[:0]}
+	err := WithoutFaults(func() error {
 		if _, err := f.metaAt(known.txid%2, known.pageSize); err != nil {
 			return err
 		}
@@ -338,10 +338,10 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 		if err != nil {
 			return err
 		}
-		txid, open, l.tx = tx.ID(), true, tx
-		if err := withoutFaults(func() error {
+		txid, open, l.Tx = tx.ID(), true, tx
+		if err := WithoutFaults(func() error {
 			if uint64(txid) <= known.txid { // bbolt would build on the commit before and lose the last one
-				return damaged("page %d, the newest meta page, is lost", known.txid%2)
+				return Damaged("page %d, the newest meta page, is lost", known.txid%2)
 			}
 			return fn(l)
 		}); err != nil {
@@ -363,9 +363,9 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 		return err
 	case errors.Is(err, ErrDamaged) && open && !f.cutShort():
 		f.stopWriting(err)
-		return f.explain(err)
+		return f.Explain(err)
 	case errors.Is(err, ErrDamaged):
-		return f.explain(err)
+		return f.Explain(err)
 	case committing && IsDiskFull(err) && !f.replaced(known):
 		return ErrFull
 	case committing:
@@ -375,33 +375,33 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 }
 
 // commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
-func (f *dataFile) commit(l *ledger) error {
+func (f *File) commit(l *Ledger) error {
 	if f.wal == nil || l.unlogged {
-		return l.tx.Commit()
+		return l.Tx.Commit()
 	}
 	return f.wal.commit(l)
 }
 
 // committed notes the meta page of a commit. The writer alone moves the map.
-func (f *dataFile) committed(txid int) error {
+func (f *File) committed(txid int) error {
 	f.changed = true
 	m, err := mappedMeta(f.Db, uint64(txid))
 	if err != nil {
 		f.stopWriting(err)
-		return f.explain(err)
+		return f.Explain(err)
 	}
 	f.meta.Store(&m)
 	return nil
 }
 
 // replaced tells whether a newer meta page than a known one has come into the file.
-func (f *dataFile) replaced(known metaPage) bool {
+func (f *File) replaced(known metaPage) bool {
 	next, err := f.metaAt((known.txid+1)%2, known.pageSize)
 	return err == nil && next.txid > known.txid
 }
 
 // Writable returns why nothing can be written now, nil while it can.
-func (f *dataFile) Writable() error {
+func (f *File) Writable() error {
 	if refusal := f.Refusal.Load(); refusal != nil {
 		return *refusal
 	}
@@ -415,7 +415,7 @@ func (f *dataFile) Writable() error {
 }
 
 // explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
-func (f *dataFile) explain(err error) error {
+func (f *File) Explain(err error) error {
 	if f.cutShort() {
 		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
 		return err
@@ -425,21 +425,21 @@ func (f *dataFile) explain(err error) error {
 }
 
 // cutShort tells whether the file ends before its last page.
-func (f *dataFile) cutShort() bool {
+func (f *File) cutShort() bool {
 	m := f.meta.Load()
 	info, err := f.handle.Stat()
 	return err == nil && info.Size() < int64(m.high)*int64(m.pageSize)
 }
 
 // stopWriting leaves a transaction open, so that no other one can begin. Reads go on.
-func (f *dataFile) stopWriting(err error) {
+func (f *File) stopWriting(err error) {
 	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 }
 
 // fail ends the process.
-func (f *dataFile) fail(err error) {
+func (f *File) fail(err error) {
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 	if f.fatal != nil {
@@ -451,7 +451,7 @@ func (f *dataFile) fail(err error) {
 }
 
 // A damageBook remembers where the file was found damaged.
-type damageBook struct {
+type DamageBook struct {
 	report func(place string) // told of each place once; may be nil
 
 	mu     sync.Mutex // guards places
@@ -459,10 +459,10 @@ type damageBook struct {
 }
 
 // note adds the place of a damage, unless it is known or there are too many.
-func (d *damageBook) note(err error) {
-	place := placeOf(err)
+func (d *DamageBook) note(err error) {
+	place := PlaceOf(err)
 	d.mu.Lock()
-	fresh := len(d.places) < problemsMax && !slices.Contains(d.places, place)
+	fresh := len(d.places) < ProblemsMax && !slices.Contains(d.places, place)
 	if fresh {
 		d.places = append(d.places, place)
 	}
@@ -473,14 +473,14 @@ func (d *damageBook) note(err error) {
 }
 
 // Count is how many places of the file are known to be damaged.
-func (d *damageBook) Count() int {
+func (d *DamageBook) Count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.places)
 }
 
 // First is the place found first, "" while there is none.
-func (d *damageBook) First() string {
+func (d *DamageBook) First() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.places) == 0 {
@@ -490,7 +490,7 @@ func (d *damageBook) First() string {
 }
 
 // Forget is for a scrub that has looked everywhere and found nothing.
-func (d *damageBook) Forget() {
+func (d *DamageBook) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.places = nil

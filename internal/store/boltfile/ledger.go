@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file is the one door through which the store's writer changes its buckets. A ledger is a write transaction of bbolt that notes each change as it is
 // made; what it has noted is the body of the transaction's record in the write-ahead log (wal.go), and making the same changes again, in their order, on the
@@ -31,18 +31,18 @@ const (
 )
 
 // The buckets by the numbers that stand for them in the log.
-var ledgerBuckets = [...][]byte{[]byte("meta"), []byte("rev"), []byte("keys"), []byte("authors")}
+var Buckets = [...][]byte{[]byte("meta"), []byte("rev"), []byte("keys"), []byte("authors")}
 
 const (
-	inMeta = iota
-	inRev
-	inKeys
-	inAuthors
+	InMeta = iota
+	InRev
+	InKeys
+	InAuthors
 )
 
 // A ledger is a write transaction and the list of what it has changed.
-type ledger struct {
-	tx      *bbolt.Tx
+type Ledger struct {
+	Tx      *bbolt.Tx
 	notes   []byte
 	changes int
 
@@ -50,8 +50,8 @@ type ledger struct {
 }
 
 // put is bbolt's Put, noted.
-func (l *ledger) put(bucket byte, key, value []byte) error {
-	if err := l.tx.Bucket(ledgerBuckets[bucket]).Put(key, value); err != nil {
+func (l *Ledger) Put(bucket byte, key, value []byte) error {
+	if err := l.Tx.Bucket(Buckets[bucket]).Put(key, value); err != nil {
 		return err
 	}
 	l.note(bucket, key)
@@ -60,8 +60,8 @@ func (l *ledger) put(bucket byte, key, value []byte) error {
 }
 
 // remove is bbolt's Delete, noted.
-func (l *ledger) remove(bucket byte, key []byte) error {
-	if err := l.tx.Bucket(ledgerBuckets[bucket]).Delete(key); err != nil {
+func (l *Ledger) Remove(bucket byte, key []byte) error {
+	if err := l.Tx.Bucket(Buckets[bucket]).Delete(key); err != nil {
 		return err
 	}
 	l.note(bucket|notedDelete, key)
@@ -69,21 +69,21 @@ func (l *ledger) remove(bucket byte, key []byte) error {
 }
 
 // putMetaInt writes a number of the bucket meta.
-func (l *ledger) putMetaInt(name string, n int64) error {
-	return l.put(inMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
+func (l *Ledger) PutMetaInt(name string, n int64) error {
+	return l.Put(InMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
 // metaInt is a number of the bucket meta, 0 where there is none.
-func metaInt(meta tree, name string) int64 {
-	if v := meta.get([]byte(name)); len(v) == 8 {
+func MetaInt(meta Tree, name string) int64 {
+	if v := meta.Get([]byte(name)); len(v) == 8 {
 		return int64(binary.BigEndian.Uint64(v))
 	}
 	return 0
 }
 
 // setSequence is bbolt's SetSequence, noted.
-func (l *ledger) setSequence(bucket byte, n uint64) error {
-	if err := l.tx.Bucket(ledgerBuckets[bucket]).SetSequence(n); err != nil {
+func (l *Ledger) SetSequence(bucket byte, n uint64) error {
+	if err := l.Tx.Bucket(Buckets[bucket]).SetSequence(n); err != nil {
 		return err
 	}
 	l.notes = binary.AppendUvarint(append(l.notes, bucket|notedSequence), n)
@@ -91,7 +91,7 @@ func (l *ledger) setSequence(bucket byte, n uint64) error {
 	return nil
 }
 
-func (l *ledger) note(what byte, key []byte) {
+func (l *Ledger) note(what byte, key []byte) {
 	l.notes = append(l.notes, what)
 	l.notes = append(binary.AppendUvarint(l.notes, uint64(len(key))), key...)
 	l.changes++
@@ -121,7 +121,7 @@ func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) e
 	for len(notes) > 0 {
 		what := notes[0]
 		notes = notes[1:]
-		if int(what&15) >= len(ledgerBuckets) {
+		if int(what&15) >= len(Buckets) {
 			return bad
 		}
 		var key, value []byte
@@ -151,14 +151,14 @@ func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) e
 }
 
 // replay makes the changes again that a record's body lists.
-func (l *ledger) replay(notes []byte) error {
-	var buckets [len(ledgerBuckets)]*bbolt.Bucket
-	for i, name := range ledgerBuckets {
-		if buckets[i] = l.tx.Bucket(name); buckets[i] == nil {
-			return damaged("the bucket %s is missing", name)
+func (l *Ledger) replay(notes []byte) error {
+	var buckets [len(Buckets)]*bbolt.Bucket
+	for i, name := range Buckets {
+		if buckets[i] = l.Tx.Bucket(name); buckets[i] == nil {
+			return Damaged("the bucket %s is missing", name)
 		}
 	}
-	buckets[inRev].FillPercent = revFill
+	buckets[InRev].FillPercent = revFill
 	return eachNoted(notes, func(what byte, key, value []byte, n uint64) error {
 		b := buckets[what&15]
 		switch what &^ 15 {
