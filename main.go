@@ -292,7 +292,7 @@ func (s *server) open(listener net.Listener) error {
 		return err
 	}
 	s.clock.Passed(s.st.TimeOf(s.st.Revision()))
-	datafile.RemoveLeftovers(s.st.Path)
+	datafile.RemoveLeftovers(s.st.File.Path)
 	if err := s.preflight(); err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func (s *server) preflight() error {
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
+		if _, err := certs.Hide(s.log, s.st.File.Path); err != nil {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
@@ -362,7 +362,7 @@ func (s *server) start(listener net.Listener) error {
 	s.startWorkers()
 	go s.rd.news.Run(s.stopping)
 	go s.accept(listener)
-	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
+	s.log.Info().Str("url", s.url).Str("data", s.st.File.Path).Int64("revision", s.st.Revision()).Msg("serving")
 	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.url))
 	return nil
 }

@@ -20,7 +20,7 @@ func TestProgressIsTold(t *testing.T) {
 	for i := range 200 {
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, "{}")
 	}
-	backup := &boltfile.Progress{}
+	backup := &Progress{}
 	if err := mustUpkeep(t, st).Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db"), backup); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestProgressIsTold(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	check, defrag := &boltfile.Progress{}, &boltfile.Progress{}
+	check, defrag := &Progress{}, &Progress{}
 	var told apitest.Log
 	stop := check.Show(&told, "apilet check", time.Nanosecond)
 	if _, err := CheckObjects(path, nil, check); err != nil {
@@ -38,7 +38,7 @@ func TestProgressIsTold(t *testing.T) {
 	}
 	apitest.WaitFor(t, "the last line", func() bool { return strings.Contains(told.String(), "apilet check: objects 200\n") })
 	stop()
-	looked := &boltfile.Progress{}
+	looked := &Progress{}
 	if _, err := boltfile.Vet(path, true, looked, func(*boltfile.Pages) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

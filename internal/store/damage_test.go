@@ -15,8 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"apilet/internal/store/boltfile"
 )
 
 // TestDamageUnderAServingStore damages the file under a store that has it open. What lies on damaged pages is refused by name; everything
@@ -213,7 +211,7 @@ func (d *liveDamage) mayFail(doing string, err error) bool {
 		d.counts[doing]++
 	case errors.Is(err, ErrCompacted) && strings.Contains(d.what, "kind 2"): // a root of some time ago is sound, and knows another newest revision
 		d.counts[doing+" with an older root"]++
-	case !errors.Is(err, boltfile.ErrDamaged):
+	case !errors.Is(err, ErrDamaged):
 		d.t.Errorf("%s: %s: %v", d.what, doing, err)
 	case !strings.Contains(err.Error(), d.st.File.Path):
 		d.t.Errorf("%s: %s: %v does not name the file", d.what, doing, err)
@@ -357,7 +355,7 @@ func (d *liveDamage) discards() {
 		}
 		if d.mayFail("discard", err) {
 			delete(d.now, key)
-			if _, err := d.st.Get(key); !errors.Is(err, ErrNotFound) && !errors.Is(err, boltfile.ErrDamaged) {
+			if _, err := d.st.Get(key); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged) {
 				d.t.Errorf("%s: %s was discarded: %v", d.what, key, err)
 			}
 		}

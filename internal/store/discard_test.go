@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"go.etcd.io/bbolt"
-
-	"apilet/internal/store/boltfile"
 )
 
 // damageFile changes the bucket of a stopped store's file past everything that looks at it.
@@ -92,7 +90,7 @@ func TestDamagedObjectIsPassedOverAndDiscarded(t *testing.T) {
 func passOver(t *testing.T, st *Store) {
 	t.Helper()
 	var c Chunk
-	if err := st.Chunk(Span{Prefix: "//pods/"}, &c); !errors.Is(err, boltfile.ErrDamaged) {
+	if err := st.Chunk(Span{Prefix: "//pods/"}, &c); !errors.Is(err, ErrDamaged) {
 		t.Errorf("chunk: %v", err)
 	}
 	if err := st.Chunk(Span{Prefix: "//pods/", Sound: true}, &c); err != nil || len(c.Records) != 2 || strings.Join(c.Damaged, " ") != "//pods/x/b" || c.Next != "" {
@@ -175,7 +173,7 @@ func TestHistoryPassesOverDamage(t *testing.T) {
 	if seen != 598 {
 		t.Errorf("%d events", seen)
 	}
-	if _, _, err := st.Events(Everything, 190, 50, nil); !errors.Is(err, boltfile.ErrDamaged) {
+	if _, _, err := st.Events(Everything, 190, 50, nil); !errors.Is(err, ErrDamaged) {
 		t.Errorf("who follows: %v", err)
 	}
 }

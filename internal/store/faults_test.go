@@ -235,7 +235,7 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 	if _, err := file.WriteAt(page, root*size); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := Open(path, Options{}); !errors.Is(err, boltfile.ErrDamaged) {
+	if st, err := Open(path, Options{}); !errors.Is(err, ErrDamaged) {
 		t.Errorf("opened: %v, %v", st != nil, err)
 	}
 	if rep, err := Check(path); err != nil || len(rep.Problems) == 0 {

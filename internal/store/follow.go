@@ -29,8 +29,6 @@ import (
 	"errors"
 	"strings"
 	"time"
-
-	"apilet/internal/store/boltfile"
 )
 
 const (
@@ -101,7 +99,7 @@ func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err er
 	for i := 0; i < len(f.resources) && len(f.events) == 0 && err == nil; i++ {
 		err = f.readLog(i)
 	}
-	if errors.Is(err, ErrCompacted) || errors.Is(err, boltfile.ErrDamaged) && f.walking == len(f.resources) {
+	if errors.Is(err, ErrCompacted) || errors.Is(err, ErrDamaged) && f.walking == len(f.resources) {
 		f.From(-1)
 		return f.Next(ctx)
 	}

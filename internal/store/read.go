@@ -327,7 +327,7 @@ type Chunk struct {
 func (st *Store) Chunk(sp Span, c *Chunk) error {
 	current := st.Revision()
 	err := st.fill(c, &sp, current, (*snapshot).each)
-	if sp.Sound && errors.Is(err, boltfile.ErrDamaged) { // few need the care that this takes
+	if sp.Sound && errors.Is(err, ErrDamaged) { // few need the care that this takes
 		err = st.fill(c, &sp, current, func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (string, error) {
 			return s.eachSound(prefix, start, visit, c.passOver(st)), nil
 		})

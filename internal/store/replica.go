@@ -538,7 +538,7 @@ func openReplica(path string, opts Options) (*Store, error) {
 		}
 	}
 	st, err := open(path, opts)
-	if errors.Is(err, boltfile.ErrDamaged) && ours {
+	if errors.Is(err, ErrDamaged) && ours {
 		if err = discard(path, err.Error(), opts.Warn); err == nil {
 			st, err = open(path, opts)
 		}

@@ -132,6 +132,9 @@ var (
 	// A write while the file's name leads nowhere or elsewhere: what goes to a removed file is lost at exit. Reads go on.
 	ErrFileLost = boltfile.ErrLost
 
+	// A read of what is damaged, or a write beside it. Its text says where.
+	ErrDamaged = boltfile.ErrDamaged
+
 	errUnchanged = errors.New("no member of the batch changed anything") // ends a write transaction without a commit
 )
 
@@ -149,6 +152,12 @@ const (
 	walkKeysMax   = 10_000    // and passes no more keys than this
 	replayScanMax = 1000      // records that one read of the log's older part passes
 )
+
+// Progress is told how far something long has come.
+type Progress = boltfile.Progress
+
+// IsDiskFull tells the errors of a full disk, also of what is no commit: a backup, a file that is made.
+func IsDiskFull(err error) bool { return boltfile.IsDiskFull(err) }
 
 // CommitBounds are the upper bounds in seconds of Stats.CommitBuckets, whose last bucket has none.
 var CommitBounds = [...]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 4.096}

@@ -230,7 +230,7 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 func (up *Maintenance) deleteRecords(l *boltfile.Ledger, dead []deadRecord) error {
 	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
-		if err = s.deleteRecord(dead[i]); errors.Is(err, boltfile.ErrDamaged) {
+		if err = s.deleteRecord(dead[i]); errors.Is(err, ErrDamaged) {
 			up.st.File.Explain(err)
 			err = nil
 		}
@@ -364,7 +364,7 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 
 // Backup makes a new file at dest, which must not exist: the live objects at one revision, copied chunk by chunk beside the writes.
 // Compaction waits meanwhile.
-func (up *Maintenance) Backup(ctx context.Context, dest string, seen *boltfile.Progress) error {
+func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) error {
 	release, err := up.hold(ctx)
 	if err != nil {
 		return err
@@ -382,7 +382,7 @@ func (up *Maintenance) Backup(ctx context.Context, dest string, seen *boltfile.P
 	})
 }
 
-func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64, seen *boltfile.Progress) error {
+func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64, seen *Progress) error {
 	var c Chunk
 	seen.Begin("objects", up.st.Objects())
 	for sp := (Span{Rev: rev}); ; sp.Start = c.Next {
@@ -491,7 +491,7 @@ func (rep *Report) Problem(format string, args ...any) {
 func Check(path string) (rep Report, err error) { return CheckObjects(path, nil, nil) }
 
 // CheckObjects is Check, with decodes asked about each live object's JSON: why it cannot be decoded. nil asks nothing.
-func CheckObjects(path string, decodes func(key string, json []byte) error, seen *boltfile.Progress) (rep Report, err error) {
+func CheckObjects(path string, decodes func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
 	rep.decodes = decodes
 	verdict, err := boltfile.Vet(path, true, seen, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
@@ -520,7 +520,7 @@ func CheckObjects(path string, decodes func(key string, json []byte) error, seen
 	if verdict.OneMeta {
 		rep.Problem("one of the two meta pages is damaged: if it was the newer one, the last commit is gone")
 	}
-	if errors.Is(err, boltfile.ErrDamaged) && len(rep.Problems) > 0 {
+	if errors.Is(err, ErrDamaged) && len(rep.Problems) > 0 {
 		err = nil
 	}
 	return rep, err
@@ -687,7 +687,7 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 }
 
 // Defrag rewrites a stopped server's file without its free pages.
-func Defrag(path string, seen *boltfile.Progress) error {
+func Defrag(path string, seen *Progress) error {
 	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, 0) })
 	if err != nil {
 		return err

@@ -281,7 +281,7 @@ func TestStoreFlippedBits(t *testing.T) {
 		bit := rnd.IntN(8)
 		b[at] ^= 1 << bit
 		out, _ := probe(t, fmt.Sprintf("bit %d of byte %d", bit, at), writeDataFile(t, b))
-		if strings.Contains(out, "panic") && !strings.Contains(out, boltfile.ErrDamaged.Error()) {
+		if strings.Contains(out, "panic") && !strings.Contains(out, ErrDamaged.Error()) {
 			t.Error(out)
 		}
 	}
@@ -360,14 +360,14 @@ func TestStoreFileCutWhileInUse(t *testing.T) {
 	if err := os.Truncate(path, 8192); err != nil {
 		t.Skip(err)
 	}
-	if _, err := st.Get("//pods/x/1"); !errors.Is(err, boltfile.ErrDamaged) || len(fatal) != 1 {
+	if _, err := st.Get("//pods/x/1"); !errors.Is(err, ErrDamaged) || len(fatal) != 1 {
 		t.Errorf("get: %v, fatal %v", err, fatal)
 	}
 	st.File.Refusal.Store(nil)
-	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, boltfile.ErrDamaged) || len(fatal) != 2 {
+	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, ErrDamaged) || len(fatal) != 2 {
 		t.Errorf("write: %v, fatal %v", err, fatal)
 	}
-	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, boltfile.ErrDamaged) || len(fatal) != 2 {
+	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, ErrDamaged) || len(fatal) != 2 {
 		t.Errorf("write after failing: %v, fatal %v", err, fatal)
 	}
 	st.Close()

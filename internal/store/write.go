@@ -256,7 +256,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		full = s.full || s.spare < 0
 		defer func() { fresh = s.fresh }()
 		for _, e := range batch {
-			if e.err = s.apply(e); errors.Is(e.err, boltfile.ErrDamaged) {
+			if e.err = s.apply(e); errors.Is(e.err, ErrDamaged) {
 				e.err = st.File.Explain(e.err)
 			}
 			dirty = dirty || e.err == nil

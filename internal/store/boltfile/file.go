@@ -489,6 +489,14 @@ func (d *DamageBook) First() string {
 	return d.places[0]
 }
 
+// Err is the damage that was found first, nil while there is none.
+func (d *DamageBook) Err() error {
+	if place := d.First(); place != "" {
+		return &Damage{place}
+	}
+	return nil
+}
+
 // Forget is for a scrub that has looked everywhere and found nothing.
 func (d *DamageBook) Forget() {
 	d.mu.Lock()
