@@ -752,7 +752,7 @@ func (s *server) started() []health.Check {
 // readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
 // ready, since it answers reads and deletes, and whoever is to help must get at it.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.leaving), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.scrub.Whole},
+	checks := []health.Check{health.Ping, health.Shutdown(s.leaving), {Name: "store", Err: s.st.File.Writable}, {Name: "damage", Err: s.scrub.Whole},
 		{Name: "scrub", Err: s.scrub.Intact}, {Name: "unreadable", Err: s.lost.Check}, {Name: "disk", Err: s.st.HasRoom, Warns: true},
 		{Name: "certificates", Err: s.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
 	if s.audit != nil {

@@ -26,7 +26,6 @@ package store
 // its cluster wrote has a time alone: that of its arrival here.
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -305,54 +304,6 @@ func upgrade(to int64) func(*boltfile.Ledger) error {
 }
 
 // ---- Those whom no record names
-
-// sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.
-func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
-	table := &up.st.authors
-	table.mu.RLock()
-	many := len(table.named) >= authorsSweep
-	table.mu.RUnlock()
-	if !many || now.Sub(up.authorsSwept) < authorsEvery {
-		return nil
-	}
-	up.authorsSwept = now
-	begun := up.st.Revision()
-	named, err := up.namedAuthors(ctx)
-	if err != nil {
-		return err
-	}
-	err = up.st.maintain(ctx, func(l *boltfile.Ledger) error { return up.st.dropAuthors(l, named, begun) })
-	if err != nil {
-		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s); return nil }))
-	}
-	return nil
-}
-
-// namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
-func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
-	named = map[AuthorID]bool{}
-	from := revKey(0)
-	for from != nil && err == nil {
-		err = up.st.readSnapshot(func(s *snapshot) error {
-			c := s.revs.Cursor()
-			k, v := c.Seek(from)
-			for n := 0; k != nil && n < replayScanMax; n++ {
-				r, _, err := decodeRecord(revOf(k), v)
-				if err != nil {
-					return err
-				}
-				named[r.Author] = true
-				k, v = c.Next()
-			}
-			from = append([]byte(nil), k...)
-			return ctx.Err()
-		})
-		if len(from) == 0 {
-			from = nil
-		}
-	}
-	return named, err
-}
 
 // dropAuthors is the writer's: what has been written since the walk began counts as named.
 func (st *Store) dropAuthors(l *boltfile.Ledger, named map[AuthorID]bool, begun int64) error {

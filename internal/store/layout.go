@@ -12,7 +12,6 @@ import (
 	"hash/crc32"
 	"math"
 	"strconv"
-	"sync"
 
 	"apilet/internal/store/boltfile"
 )
@@ -184,7 +183,13 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 // revKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
 func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
-var (
-	// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.
-	ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
-)
+// longKey is the key of a record whose revision has one of another key already.
+func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
+
+// revOf reads a key of the bucket rev; above all revisions where there is none.
+func revOf(k []byte) int64 {
+	if len(k) < 8 {
+		return math.MaxInt64
+	}
+	return int64(binary.BigEndian.Uint64(k))
+}

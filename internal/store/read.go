@@ -10,6 +10,7 @@ import (
 	"iter"
 	"math"
 	"strings"
+	"sync"
 
 	"apilet/internal/store/boltfile"
 )
@@ -322,6 +323,9 @@ type Chunk struct {
 	keyEnds []int
 	left    int // bytes of the budget
 }
+
+// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.
+var ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
 
 // Chunk fills c with live objects in key order. ErrCompacted, errFutureRev.
 func (st *Store) Chunk(sp Span, c *Chunk) error {

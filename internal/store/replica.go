@@ -368,9 +368,6 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	return s.write(m)
 }
 
-// longKey is the key of a record whose revision has one of another key already.
-func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
-
 // vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
 func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	short := revKey(rev)

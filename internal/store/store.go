@@ -13,12 +13,11 @@
 //	log.Wait(ctx, time.Time{}, nil) // for the next commit that touches pods
 //
 // Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It knows
-// nothing of HTTP or of types, and imports atomicfile alone.
+// nothing of HTTP or of types. Package boltfile is the file below it: pages, the write-ahead log, and what a disk may do to both.
 //
-// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
+// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk),
 // waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
-// authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged;
-// wal.go is the log that makes a commit durable; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+// authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.

@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -164,14 +163,6 @@ func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]
 		after = s.compact
 	}
 	return dead, after
-}
-
-// revOf reads a key of the bucket rev; above all revisions where there is none.
-func revOf(k []byte) int64 {
-	if len(k) < 8 {
-		return math.MaxInt64
-	}
-	return int64(binary.BigEndian.Uint64(k))
 }
 
 // appendDead adds what a record at or below CompactRev makes superfluous. A damaged one cannot be believed, and stays.
@@ -702,4 +693,52 @@ func Defrag(path string, seen *Progress) error {
 		}
 	}
 	return boltfile.Pack(path, seen)
+}
+
+// sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.
+func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
+	table := &up.st.authors
+	table.mu.RLock()
+	many := len(table.named) >= authorsSweep
+	table.mu.RUnlock()
+	if !many || now.Sub(up.authorsSwept) < authorsEvery {
+		return nil
+	}
+	up.authorsSwept = now
+	begun := up.st.Revision()
+	named, err := up.namedAuthors(ctx)
+	if err != nil {
+		return err
+	}
+	err = up.st.maintain(ctx, func(l *boltfile.Ledger) error { return up.st.dropAuthors(l, named, begun) })
+	if err != nil {
+		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s); return nil }))
+	}
+	return nil
+}
+
+// namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
+func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
+	named = map[AuthorID]bool{}
+	from := revKey(0)
+	for from != nil && err == nil {
+		err = up.st.readSnapshot(func(s *snapshot) error {
+			c := s.revs.Cursor()
+			k, v := c.Seek(from)
+			for n := 0; k != nil && n < replayScanMax; n++ {
+				r, _, err := decodeRecord(revOf(k), v)
+				if err != nil {
+					return err
+				}
+				named[r.Author] = true
+				k, v = c.Next()
+			}
+			from = append([]byte(nil), k...)
+			return ctx.Err()
+		})
+		if len(from) == 0 {
+			from = nil
+		}
+	}
+	return named, err
 }

@@ -1,7 +1,7 @@
 package boltfile
 
 // This file runs transactions on the data file and knows in what state the file is: sound, damaged in places, or not to be written any
-// more. pages.go tells damage; here is what follows from it.
+// more. tree.go and guard.go find damage; here is what follows from it.
 //
 //	found by                     the caller gets        and then
 //	a read                       ErrDamaged             nothing: who reads elsewhere is served
@@ -17,8 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"go.etcd.io/bbolt"
@@ -40,7 +38,7 @@ var (
 // errMetaMoved: two commits have overtaken a read transaction that just began.
 var errMetaMoved = errors.New("the meta page was replaced")
 
-// A dataFile is an open bbolt file.
+// A File is an open bbolt file.
 type File struct {
 	Path      string                   // of the file
 	Db        *bbolt.DB                // for the writer; reads go past it, page by page
@@ -63,7 +61,7 @@ type File struct {
 // notesKept is how long a list of changes may be to be used again.
 const notesKept = 1 << 20
 
-// fileOptions configure openDataFile.
+// Options configure Open.
 type Options struct {
 	Ephemeral bool               // nobody looks for the file by its name, and nothing of it is kept
 	Unlogged  bool               // commits wait for no disk, and there is no log
@@ -72,7 +70,7 @@ type Options struct {
 	Damaged   func(place string) // told of each place where the file is found damaged, once; may be nil
 }
 
-// openDataFile opens a file that vetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
+// Open opens a file that VetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
 // open, to be abandoned.
 func Open(path string, left *LeftLog, o Options) (f *File, err error) {
 	f = &File{Path: path, fatal: o.Fatal, Found: DamageBook{report: o.Damaged}}
@@ -99,7 +97,7 @@ func (f *File) begin(left *LeftLog, o Options) (err error) {
 	return err
 }
 
-// abandon closes a file whose opening has failed, and leaves its log for the next one.
+// Abandon closes a file whose opening has failed, and leaves its log for the next one.
 func (f *File) Abandon() {
 	if f.Db == nil || f.failed.Load() {
 		return
@@ -140,7 +138,7 @@ func (f *File) open(noSync bool) (err error) {
 	})
 }
 
-// close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
+// Close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
 func (f *File) Close() (err error) {
 	f.metas.close() // reads that are still to come look into the file
 	if f.failed.Load() {
@@ -171,7 +169,7 @@ func last(l *Ledger) error {
 	return err
 }
 
-// syncAlways has every commit from now on wait for the disk, and waits for what was written.
+// SyncAlways has every commit from now on wait for the disk, and waits for what was written.
 func (f *File) SyncAlways() error {
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
 	return f.Db.Sync()
@@ -182,7 +180,7 @@ func (f *File) Failed() bool { return f.failed.Load() }
 
 // ---- Room
 
-// askDisk tells what the file system has free for this process, and its size; false where that is not known.
+// DiskSpace tells what the file system has free for this process, and its size; false where that is not known.
 func (f *File) DiskSpace() (free, size int64, known bool) {
 	conn, err := f.handle.SyscallConn()
 	if err != nil {
@@ -192,21 +190,21 @@ func (f *File) DiskSpace() (free, size int64, known bool) {
 	return free, size, known
 }
 
-// freeBytes are the bytes of pages that are free, or will be after the next checkpoint.
+// FreeBytes are the bytes of pages that are free, or will be after the next checkpoint.
 func (f *File) FreeBytes() int64 {
 	s := f.Db.Stats()
 	return int64(s.FreePageN+s.PendingPageN) * int64(f.PageSize())
 }
 
-// readyBytes are the bytes of pages that are free now.
+// ReadyBytes are the bytes of pages that are free now.
 func (f *File) ReadyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.PageSize()) }
 
 func (f *File) PageSize() int { return f.meta.Load().pageSize }
 
-// logMayTake is how many bytes the log may take of the disk beside those that it has.
+// LogMayTake is how many bytes the log may take of the disk beside those that it has.
 func (f *File) LogMayTake() int64 { return f.logGrowth.Load() }
 
-// tellRoom tells the log how many bytes there are for what can wait, and whether they are few. The writer calls it.
+// TellRoom tells the log how many bytes there are for what can wait, and whether they are few. The writer calls it.
 func (f *File) TellRoom(spare int64, scarce bool) {
 	if f.wal != nil {
 		f.wal.short, f.wal.spare = scarce, spare
@@ -215,7 +213,7 @@ func (f *File) TellRoom(spare int64, scarce bool) {
 
 // ---- Transactions
 
-// view runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
+// View runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
 // the inner for the commit.
 func (f *File) View(fn func(*Pages) error) error {
 	err := errMetaMoved
@@ -282,7 +280,7 @@ func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	return m, nil
 }
 
-// update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
+// Update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
 // show the new state already. There is one writer.
 func (f *File) Update(fn func(*Ledger) error) error {
@@ -324,7 +322,7 @@ func (f *File) makePages() error {
 	return nil
 }
 
-// transact is update of a file that may be lost, and without a log while there is none.
+// Transact is update of a file that may be lost, and without a log while there is none.
 func (f *File) Transact(fn func(*Ledger) error) error {
 	known := *f.meta.Load()
 	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
@@ -414,7 +412,7 @@ func (f *File) Writable() error {
 	return nil
 }
 
-// explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
+// Explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
 func (f *File) Explain(err error) error {
 	if f.cutShort() {
 		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
@@ -448,58 +446,4 @@ func (f *File) fail(err error) {
 	}
 	fmt.Fprintln(os.Stderr, "apilet:", err)
 	os.Exit(1)
-}
-
-// A damageBook remembers where the file was found damaged.
-type DamageBook struct {
-	report func(place string) // told of each place once; may be nil
-
-	mu     sync.Mutex // guards places
-	places []string   // the first 100
-}
-
-// note adds the place of a damage, unless it is known or there are too many.
-func (d *DamageBook) note(err error) {
-	place := PlaceOf(err)
-	d.mu.Lock()
-	fresh := len(d.places) < ProblemsMax && !slices.Contains(d.places, place)
-	if fresh {
-		d.places = append(d.places, place)
-	}
-	d.mu.Unlock()
-	if fresh && d.report != nil {
-		d.report(place)
-	}
-}
-
-// Count is how many places of the file are known to be damaged.
-func (d *DamageBook) Count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.places)
-}
-
-// First is the place found first, "" while there is none.
-func (d *DamageBook) First() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.places) == 0 {
-		return ""
-	}
-	return d.places[0]
-}
-
-// Err is the damage that was found first, nil while there is none.
-func (d *DamageBook) Err() error {
-	if place := d.First(); place != "" {
-		return &Damage{place}
-	}
-	return nil
-}
-
-// Forget is for a scrub that has looked everywhere and found nothing.
-func (d *DamageBook) Forget() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.places = nil
 }

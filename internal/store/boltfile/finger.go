@@ -19,13 +19,7 @@ package boltfile
 
 import "encoding/binary"
 
-const (
-	cacheLine = 64
-	touchMax  = 4096 // bytes; what is longer is foreseen while it is read
-	nearby    = 128  // revisions: more than a crowd of writers brings out of the order of names
-)
-
-// A finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
+// A Finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
 type Finger struct {
 	branch place // the last one that a search came by
 	leaf   place
@@ -40,7 +34,7 @@ type place struct {
 
 func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
 
-// get returns the value under a revision in its tree; nil when it does not know.
+// Get returns the value under a revision in its tree; nil when it does not know.
 func (f *Finger) Get(t *Tree, rev uint64) []byte {
 	near := f.near(rev)
 	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
@@ -63,22 +57,6 @@ func (f *Finger) Get(t *Tree, rev uint64) []byte {
 // near tells whether a revision lies close to the last one.
 func (f *Finger) near(rev uint64) bool {
 	return f.leaf.page != nil && rev+nearby >= f.leaf.first && rev-min(rev, nearby) <= f.leaf.last
-}
-
-// touch reads a byte of each cache line. That the sum is kept sees to it that they are read.
-func touch(b []byte) (sum byte) {
-	for i := 0; i < min(len(b), touchMax); i += cacheLine {
-		sum += b[i]
-	}
-	return sum
-}
-
-// touch asks for a page, before its header is waited for.
-func (p *Pages) touch(id uint64) (sum byte) {
-	if id >= p.high {
-		return 0
-	}
-	return touch(p.mapped[int(id)*p.pageSize:][:p.pageSize])
 }
 
 // moveTo goes to the leaf where a revision belongs; false when it cannot. All of a leaf nearby is asked for.

@@ -30,17 +30,7 @@ const (
 	notedSequence = 32
 )
 
-// The buckets by the numbers that stand for them in the log.
-var Buckets = [...][]byte{[]byte("meta"), []byte("rev"), []byte("keys"), []byte("authors")}
-
-const (
-	InMeta = iota
-	InRev
-	InKeys
-	InAuthors
-)
-
-// A ledger is a write transaction and the list of what it has changed.
+// A Ledger is a write transaction and the list of what it has changed.
 type Ledger struct {
 	Tx      *bbolt.Tx
 	notes   []byte
@@ -49,7 +39,7 @@ type Ledger struct {
 	unlogged bool // it changes nothing that a start would miss
 }
 
-// put is bbolt's Put, noted.
+// Put is bbolt's Put, noted.
 func (l *Ledger) Put(bucket byte, key, value []byte) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).Put(key, value); err != nil {
 		return err
@@ -59,7 +49,7 @@ func (l *Ledger) Put(bucket byte, key, value []byte) error {
 	return nil
 }
 
-// remove is bbolt's Delete, noted.
+// Remove is bbolt's Delete, noted.
 func (l *Ledger) Remove(bucket byte, key []byte) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).Delete(key); err != nil {
 		return err
@@ -68,20 +58,12 @@ func (l *Ledger) Remove(bucket byte, key []byte) error {
 	return nil
 }
 
-// putMetaInt writes a number of the bucket meta.
+// PutMetaInt writes a number of the bucket meta.
 func (l *Ledger) PutMetaInt(name string, n int64) error {
 	return l.Put(InMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
-// metaInt is a number of the bucket meta, 0 where there is none.
-func MetaInt(meta Tree, name string) int64 {
-	if v := meta.Get([]byte(name)); len(v) == 8 {
-		return int64(binary.BigEndian.Uint64(v))
-	}
-	return 0
-}
-
-// setSequence is bbolt's SetSequence, noted.
+// SetSequence is bbolt's SetSequence, noted.
 func (l *Ledger) SetSequence(bucket byte, n uint64) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).SetSequence(n); err != nil {
 		return err

@@ -35,7 +35,6 @@ package boltfile
 // Epoch and offset are in the checksum: what a former use of the half has left, or somebody's object that looks like a record, is none here.
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,9 +83,6 @@ func (h *logHead) encode() []byte {
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 	return b[:logBlock]
 }
-
-// castagnoli is the table of CRC-32C.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var errLogVersion = errors.New("of a newer version")
 
@@ -150,7 +146,7 @@ func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRec
 	return r, size, logRecordSum(head[:size]) == binary.BigEndian.Uint32(head[4:])
 }
 
-// A leftLog is a log that a server has left.
+// A LeftLog is a log that a server has left.
 type LeftLog struct {
 	path    string
 	head    logHead
@@ -160,7 +156,7 @@ type LeftLog struct {
 // used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
 func (l *LeftLog) used() bool { return l != nil && l.head.phase == logUsed }
 
-// count is how many records are to be replayed.
+// Count is how many records are to be replayed.
 func (l *LeftLog) Count() int {
 	if l == nil {
 		return 0
@@ -168,7 +164,7 @@ func (l *LeftLog) Count() int {
 	return len(l.records)
 }
 
-// revision is the newest that the records have made, 0 where none has.
+// Revision is the newest that the records have made, 0 where none has.
 func (l *LeftLog) Revision() (rev int64) {
 	for n := l.Count() - 1; n >= 0 && rev == 0; n-- {
 		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
@@ -262,113 +258,4 @@ func (l *LeftLog) readRecords(file io.ReaderAt) error {
 func (l *LeftLog) notOurs(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)
-}
-
-// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
-func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
-	m, ok := decodeMeta(l.head.meta[:])
-	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
-		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
-	}
-	for _, other := range found {
-		switch {
-		case other.pageSize != m.pageSize:
-			return l.notOurs("its pages have another size")
-		case other.txid+1 < m.txid:
-			return l.notOurs("the file is older")
-		case other.txid == m.txid && other.raw != l.head.meta:
-			return l.notOurs("transactions of one number differ")
-		}
-	}
-	at := int64(m.txid%2) * int64(m.pageSize)
-	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
-	t.invalidMetas = 0
-	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
-	return nil
-}
-
-// vouches checks that the tree at a log's checkpoint is that of which the log speaks.
-func (l *LeftLog) vouches(p *Pages, path string) error {
-	meta, ok := p.Bucket(InMeta)
-	revs, there := p.Bucket(InRev)
-	switch {
-	case !l.used() && ok && l == nil && MetaInt(meta, "format") == FormatLogged:
-		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
-			"put that beside it, or restore a backup", path, path+LogSuffix)
-	case !l.used():
-		return nil
-	case !ok || !there:
-		return l.notOurs("it has other buckets")
-	case MetaInt(meta, "format") != FormatLogged:
-		return l.notOurs("the file was closed without it")
-	case string(meta.Get([]byte("lineage"))) != string(l.head.lineage[:]):
-		return l.notOurs("another lineage")
-	case int64(revs.Sequence) != l.head.rev:
-		return l.notOurs("another revision")
-	}
-	return nil
-}
-
-// vetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
-// file is as of its checkpoint then. look is vetFile's.
-func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
-	verdict, err := Vet(path, false, nil, look)
-	switch {
-	case err != nil:
-	case verdict.Log != nil:
-		err = verdict.Log.putBack(path)
-	case verdict.Torn:
-		err = takeBack(path)
-	}
-	return verdict, err
-}
-
-// settle makes both copies of a head the same. Of two that differ the older one tells of what is about to be written over.
-func (h *logHead) settle(path string) error {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	b, there := h.encode(), make([]byte, logBlock)
-	for n := range int64(2) {
-		if size, _ := file.ReadAt(there, n*logBlock); size == logBlock && bytes.Equal(there, b) {
-			continue
-		}
-		if _, err := file.WriteAt(b, n*logBlock); err != nil {
-			return err
-		}
-		if err := file.Sync(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// putBack makes the checkpoint the newest commit of the data file, for bbolt too, and syncs that. Who does so holds the file's lock together with others
-// who may be at the same, and has found the log as it was: a server that had the file meanwhile has left another one.
-func (l *LeftLog) putBack(path string) error {
-	db, file, err := openShared(path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	now, err := readLog(path)
-	if err != nil {
-		return err
-	}
-	if now == nil || now.head != l.head || len(now.records) != len(l.records) {
-		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
-	}
-	if err := l.head.settle(l.path); err != nil || !l.used() {
-		return err
-	}
-	t := &pageTree{file: file}
-	if err := t.adopt(l, nil); err != nil {
-		return err
-	}
-	other := 1 - t.meta.at/int64(t.pageSize)
-	page := make([]byte, t.pageSize) // the checkpoint's own, whole
-	copy(page, l.head.meta[:])
-	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, t.meta.before(other), other*int64(t.pageSize)))
 }

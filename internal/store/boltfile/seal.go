@@ -4,7 +4,7 @@ package boltfile
 // the meta page so that a start could tell whether the pages had come, too. A file that such a version left when the power went is opened by this one, which
 // has to judge the last commit as that version would have; nobody writes seals any more.
 //
-//	OFFSET  SIZE  MEANING, in a meta page behind what dbfile.go draws
+//	OFFSET  SIZE  MEANING, in a meta page behind what page.go draws
 //	    40     8  the mark: a bit that is set, 31 bits of the transaction number, CRC-32C of the pages' bytes and of the list
 //	    80     8  the note: the mark of the commit in the other meta page, once that was known to be on the disk
 //	    96        the list of the pages that this transaction has written: how many runs; of each, how far it lies behind the one
@@ -22,7 +22,6 @@ import (
 	"hash/crc32"
 	"hash/fnv"
 	"io"
-	"os"
 )
 
 const (
@@ -30,7 +29,7 @@ const (
 	runsAt = metaSize + 16
 )
 
-// A pageRun is some pages that lie one behind the other.
+// A PageRun is some pages that lie one behind the other.
 type PageRun struct{ First, Count uint64 }
 
 // markOf is the upper half of a transaction's mark.
@@ -117,31 +116,4 @@ func (m *placedMeta) before(slot int64) []byte {
 	binary.NativeEndian.PutUint64(page[pageHeaderSize+48:], m.txid-1)
 	sumMeta(page)
 	return page
-}
-
-// takeBack undoes in a file that no process writes what a power cut has left of a commit.
-func takeBack(path string) error {
-	db, file, err := openShared(path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	tree, err := readMetas(file)
-	if err != nil || tree.torn == nil {
-		return err
-	}
-	return writeSynced(path, tree.meta.before(tree.torn.at/int64(tree.pageSize)), tree.torn.at)
-}
-
-// writeSynced writes into an existing file. Two processes may do so at once with the same bytes.
-func writeSynced(path string, b []byte, at int64) error {
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.WriteAt(b, at); err != nil {
-		return err
-	}
-	return file.Sync()
 }

@@ -1,178 +1,21 @@
 package boltfile
 
-// This file knows how a bbolt file lies on the disk, and nothing of what apilet keeps in it: making a file so that a power cut
-// leaves either none or a whole one, telling damage apart before bbolt meets it, and packing a file.
-//
-// bbolt trusts its file. It maps it into memory and follows page numbers without looking, so that a truncated file is a SIGBUS and
-// a zeroed page a panic, one of them in a goroutine that no caller can recover. vetFile therefore reads the file first, the plain
-// way. A file is a row of pages of equal size; every page but the two meta pages begins with the same header:
-//
-//	OFFSET  SIZE  MEANING (integers in the byte order of the machine that wrote it)
-//	     0     8  the page's own number
-//	     8     2  flags: 1 branch, 2 leaf, 4 meta, 16 freelist
-//	    10     2  count of elements (freelist: 0xFFFF when the count did not fit and is the first 8 bytes after the header)
-//	    12     4  overflow: how many following pages belong to this one
-//	    16    16  each element. branch: key offset 4, key size 4, child 8. leaf: flags 4 (1: a bucket), offset 4, key size 4, value size 4
-//
-// Pages 0 and 1 hold a meta each, the valid one with the higher transaction number counts, unless its commit was cut short (seal.go):
-//
-//	    16     8  magic 0xED0CDAED, version 2
-//	    24     8  page size, flags
-//	    32     8  root page of the tree of buckets
-//	    40     8  the mark of a sealed commit
-//	    48     8  freelist page, or all ones: not written, so the file was not closed cleanly
-//	    56     8  high-water mark: pages from here on are no part of the file
-//	    64     8  transaction number
-//	    72     8  FNV-1a of the 56 bytes from the magic on; seal.go draws what follows
+// This file looks at a file that nobody has open, before bbolt does. bbolt maps its file into memory and follows page numbers without looking, so that a
+// truncated file is a SIGBUS, and a zeroed page a panic, one of them in a goroutine that no caller can recover. Vet reads the file the plain way: the meta
+// pages, the log beside it, and all pages where it was not closed cleanly.
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"runtime"
-	"runtime/debug"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
-
-	"apilet/internal/atomicfile"
 )
 
-const (
-	pageHeaderSize  = 16
-	pageElementSize = 16
-	pageBranch      = 1
-	pageLeaf        = 2
-	pageFreelist    = 16
-	leafIsBucket    = 1
-	noFreelist      = ^uint64(0)
-	metaMagic       = 0xED0CDAED
-	treeDepthMax    = 64  // deeper than any tree that fits a disk
-	ProblemsMax     = 100 // a report names no more than this
-)
-
-// dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit costs more than all
-// else); a clean close writes it once. The lowest free page is taken first, so that few pages serve many commits (wal.go).
-func dbOptions() *bbolt.Options {
-	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
-	switch { // address space alone; growing the mapping waits for every reader
-	case runtime.GOOS == "windows": // it would size the file
-	case strconv.IntSize == 64:
-		o.InitialMmapSize = 1 << 30
-	default:
-		o.InitialMmapSize = 128 << 20
-	}
-	return o
-}
-
-// createFile makes the data file at path as atomicfile.PlaceFile does. fill is to put into it what belongs there.
-func Create(path string, fill func(*bbolt.DB) error) error {
-	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
-}
-
-func fillFile(path string, fill func(*bbolt.DB) error) error {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, NoSync: true, FreelistType: bbolt.FreelistMapType})
-	if err != nil {
-		return err
-	}
-	return errors.Join(fill(db), db.Sync(), db.Close())
-}
-
-// packFile rewrites a stopped server's file without its free pages.
-func Pack(path string, seen *Progress) error {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return err
-	}
-	src, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
-	if err != nil {
-		return ExplainOpen(path, err)
-	}
-	defer src.Close()
-	packed := path + ".defrag"
-	os.Remove(packed) // of a run that was killed
-	defer os.Remove(packed)
-	if info, err := os.Stat(path); err == nil {
-		seen.Begin("bytes written, of a file with", info.Size())
-	}
-	err = Create(packed, func(dst *bbolt.DB) error {
-		defer followSize(dst.Path(), seen)()
-		return WithoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
-	})
-	if err == nil {
-		err = src.Close() // Windows renames over closed files only
-	}
-	if err == nil {
-		err = os.Rename(packed, path)
-	}
-	return errors.Join(err, atomicfile.SyncDir(filepath.Dir(path)))
-}
-
-// followSize shows how a file grows, until stop is called.
-func followSize(path string, seen *Progress) (stop func()) {
-	ended := make(chan struct{}) // closed by stop
-	go func() {
-		for {
-			select {
-			case <-ended:
-				return
-			case <-time.After(200 * time.Millisecond):
-			}
-			if info, err := os.Stat(path); err == nil {
-				seen.Reach(info.Size())
-			}
-		}
-	}()
-	return func() { close(ended) }
-}
-
-// explainOpen says what to do about an error of bbolt.Open.
-func ExplainOpen(path string, err error) error {
-	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
-	case errors.Is(err, ErrDamaged):
-		return fmt.Errorf("%s: %w", path, err)
-	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
-		strings.Contains(err.Error(), "file size too small"):
-		return fmt.Errorf("%s is not an apilet data file, or its first pages are lost: choose another file, or restore a backup (%w)", path, err)
-	}
-	return fmt.Errorf("cannot open %s: %w", path, err)
-}
-
-// IsDiskFull tells the errors of a commit after which everything is as it was. bbolt flattens some of them to text.
-func IsDiskFull(err error) bool {
-	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
-		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {
-			return true
-		}
-	}
-	return strings.Contains(err.Error(), "not enough space on the disk")
-}
-
-// withoutFaults turns a panic or memory fault under fn (a cursor or bbolt on a damaged page, a file truncated while mapped) into an error.
-func WithoutFaults(fn func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case *Damage:
-			err = p
-		default:
-			err = Damaged("%v", p)
-		}
-	}()
-	return fn()
-}
-
-// A fileVerdict is what vetFile found.
+// A Verdict is what Vet found.
 type Verdict struct {
 	Clean    bool     // closed cleanly
 	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
@@ -194,7 +37,7 @@ func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 	return db, file, nil
 }
 
-// vetFile looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
+// Vet looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
 // peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
 func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
 	info, err := os.Stat(path)
@@ -401,9 +244,6 @@ func (t *pageTree) vetFreelist(markFree bool) {
 	}
 }
 
-// keyRange is what the keys of a subtree have to lie in: from lowest on, before below; nil where there is no bound.
-type keyRange struct{ lowest, below []byte }
-
 // walk checks the page and all below it.
 func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	if level > treeDepthMax {
@@ -463,32 +303,47 @@ func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	return what
 }
 
-// A pageElement is one of a branch (key and child) or of a leaf (key and value).
-type pageElement struct {
-	key, value []byte
-	child      uint64
-	bucket     bool
-}
-
-// elementAt returns element i of a branch or leaf page; false when it leaves the page.
-func elementAt(page []byte, i int) (e pageElement, ok bool) {
-	at := pageHeaderSize + i*pageElementSize
-	u32 := func(o int) int { return int(binary.NativeEndian.Uint32(page[at+o:])) }
-	if binary.NativeEndian.Uint16(page[8:]) == pageBranch {
-		e.child = binary.NativeEndian.Uint64(page[at+8:])
-		e.key = cut(page, at+u32(0), u32(4))
-		return e, e.key != nil
+// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
+func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
+	m, ok := decodeMeta(l.head.meta[:])
+	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
+		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
 	}
-	e.bucket = u32(0)&leafIsBucket != 0
-	e.key = cut(page, at+u32(4), u32(8))
-	e.value = cut(page, at+u32(4)+u32(8), u32(12))
-	return e, e.key != nil && e.value != nil
+	for _, other := range found {
+		switch {
+		case other.pageSize != m.pageSize:
+			return l.notOurs("its pages have another size")
+		case other.txid+1 < m.txid:
+			return l.notOurs("the file is older")
+		case other.txid == m.txid && other.raw != l.head.meta:
+			return l.notOurs("transactions of one number differ")
+		}
+	}
+	at := int64(m.txid%2) * int64(m.pageSize)
+	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
+	t.invalidMetas = 0
+	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
+	return nil
 }
 
-// cut returns page[at:at+n], nil when that leaves the page.
-func cut(page []byte, at, n int) []byte {
-	if at < 0 || n < 0 || at > len(page) || n > len(page)-at {
+// vouches checks that the tree at a log's checkpoint is that of which the log speaks.
+func (l *LeftLog) vouches(p *Pages, path string) error {
+	meta, ok := p.Bucket(InMeta)
+	revs, there := p.Bucket(InRev)
+	switch {
+	case !l.used() && ok && l == nil && MetaInt(meta, "format") == FormatLogged:
+		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
+			"put that beside it, or restore a backup", path, path+LogSuffix)
+	case !l.used():
 		return nil
+	case !ok || !there:
+		return l.notOurs("it has other buckets")
+	case MetaInt(meta, "format") != FormatLogged:
+		return l.notOurs("the file was closed without it")
+	case string(meta.Get([]byte("lineage"))) != string(l.head.lineage[:]):
+		return l.notOurs("another lineage")
+	case int64(revs.Sequence) != l.head.rev:
+		return l.notOurs("another revision")
 	}
-	return page[at : at+n : at+n]
+	return nil
 }

@@ -109,7 +109,7 @@ type wal struct {
 	settled  int     // commits since the last checkpoint was there
 }
 
-// A disk is what a log goes through on its way to the disk. Tests come between, and cut the power.
+// A Disk is what a log goes through on its way to the disk. Tests come between, and cut the power.
 type Disk struct {
 	Write       func(b []byte, at int64) (int, error) // to the log
 	Sync        func() error                          // of the log
@@ -118,7 +118,7 @@ type Disk struct {
 	SyncData    func(high uint64, but PageRun) error // of the data file's pages up to one, but for some
 }
 
-// logDisk is nil while there is no log. The writer alone may change it.
+// Disk is nil while there is no log. The writer alone may change it.
 func (f *File) Disk() *Disk {
 	if f.wal == nil {
 		return nil
@@ -126,7 +126,7 @@ func (f *File) Disk() *Disk {
 	return &f.wal.Disk
 }
 
-// checkpoints is how many checkpoints were begun. The writer calls it.
+// Checkpoints is how many checkpoints were begun. The writer calls it.
 func (f *File) Checkpoints() int {
 	if f.wal == nil {
 		return 0
@@ -134,7 +134,7 @@ func (f *File) Checkpoints() int {
 	return f.wal.turns
 }
 
-// settle waits for the checkpoint that is under way. The writer calls it.
+// Settle waits for the checkpoint that is under way. The writer calls it.
 func (f *File) Settle() error {
 	if f.wal == nil {
 		return nil
@@ -176,7 +176,7 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 		return nil, errors.Join(err, w.file.Close())
 	}
 	w.Write, w.Sync = w.file.WriteAt, func() error { return syncFile(w.file) }
-	w.SyncData = w.syncPages
+	w.SyncData = func(high uint64, but PageRun) error { return syncPages(w.db, high, but) }
 	m := f.meta.Load()
 	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
 	if info, err := w.file.Stat(); err == nil {
