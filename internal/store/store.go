@@ -377,14 +377,14 @@ func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
 	if fresh && !st.Opts.Ephemeral {
 		warn("made a new, empty data file " + path)
 	}
-	if n := verdict.Log.Count(); n > 0 {
-		warn(fmt.Sprintf("%s: %d commits are taken over from its log", path, n))
+	if verdict.Log.Used() {
+		warn(fmt.Sprintf("%s was not shut down cleanly; %d commits are taken over from its log", path, verdict.Log.Count()))
 	}
 	if verdict.Torn {
 		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
 	if !verdict.Clean {
-		warn(path + " was not shut down cleanly; its pages have been checked")
+		warn(path + " does not list its free pages, since it was not shut down cleanly; all pages have been checked")
 	}
 	if verdict.OneMeta {
 		warn(path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")

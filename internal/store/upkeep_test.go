@@ -651,7 +651,7 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 		t.Errorf("clean file: %q", said)
 	}
 	open(left)
-	if len(said) != 2 || !strings.Contains(said[0], "1 commits are taken over from its log") || !strings.Contains(said[1], "not shut down cleanly") {
+	if len(said) != 1 || !strings.Contains(said[0], "not shut down cleanly; 1 commits are taken over from its log") {
 		t.Errorf("unclean file: %q", said)
 	}
 }

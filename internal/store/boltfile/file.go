@@ -58,6 +58,9 @@ type File struct {
 	notes     []byte                   // of ledgers, used again; the writer's
 }
 
+// freelistMax is how many free pages a checkpoint lists: 64 KiB of numbers.
+const freelistMax = 8 << 10
+
 // notesKept is how long a list of changes may be to be used again.
 const notesKept = 1 << 20
 
@@ -86,7 +89,7 @@ func (f *File) begin(left *LeftLog, o Options) (err error) {
 		f.logHalf = logHalf(o.LogBytes, disk)
 		f.logGrowth.Store(2 * f.logHalf)
 	}
-	if left.used() {
+	if left.Used() {
 		if err = f.resume(left); err != nil {
 			return err
 		}
@@ -298,7 +301,7 @@ func (f *File) Update(fn func(*Ledger) error) error {
 		}
 	}
 	if f.wal != nil {
-		if err := f.makePages(); err != nil {
+		if err := errors.Join(f.makePages(), f.checkpointIfDue()); err != nil {
 			return err
 		}
 	}
@@ -320,6 +323,49 @@ func (f *File) makePages() error {
 		}
 	}
 	return nil
+}
+
+// checkpointIfDue begins a checkpoint when it is time, of a commit of its own that writes the freelist: a start that goes on from there need not walk through
+// all pages to find the free ones. Without room for the list the checkpoint is made without it.
+func (f *File) checkpointIfDue() error {
+	lost := func(err error) error {
+		err = lostLog(err)
+		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+		return err
+	}
+	if err := f.wal.reap(false); err != nil {
+		return lost(err)
+	}
+	if !f.wal.due(int64(f.meta.Load().high) * int64(f.PageSize())) {
+		return nil
+	}
+	err := f.listingFree(func() error {
+		return f.Transact(func(l *Ledger) error {
+			l.unlogged = true
+			_, err := l.Guard(map[uint64]PageMark{})
+			return err
+		})
+	})
+	if err != nil && f.Refusal.Load() != nil {
+		return err
+	}
+	if list := f.meta.Load().freelist; list != noFreelist && f.wal.grown.holds(list) {
+		f.wal.grown = PageRun{} // what is waited for has to have the list
+	}
+	if err := f.wal.turn(); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// listingFree has the commits within write the freelist, unless it is long.
+func (f *File) listingFree(commit func() error) error {
+	if f.FreeBytes()/int64(f.PageSize()) > freelistMax {
+		return commit()
+	}
+	defer func(lazy bool) { f.lazyFree = lazy }(f.lazyFree)
+	f.lazyFree = false
+	return commit()
 }
 
 // Transact is update of a file that may be lost, and without a log while there is none.

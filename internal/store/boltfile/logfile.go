@@ -153,8 +153,8 @@ type LeftLog struct {
 	records []logRecord // those to be replayed, in their order
 }
 
-// used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
-func (l *LeftLog) used() bool { return l != nil && l.head.phase == logUsed }
+// Used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
+func (l *LeftLog) Used() bool { return l != nil && l.head.phase == logUsed }
 
 // Count is how many records are to be replayed.
 func (l *LeftLog) Count() int {

@@ -60,7 +60,7 @@ func (l *LeftLog) putBack(path string) error {
 	if now == nil || now.head != l.head || len(now.records) != len(l.records) {
 		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
 	}
-	if err := l.head.settle(l.path); err != nil || !l.used() {
+	if err := l.head.settle(l.path); err != nil || !l.Used() {
 		return err
 	}
 	t := &pageTree{file: file}

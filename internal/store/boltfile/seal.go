@@ -32,6 +32,8 @@ const (
 // A PageRun is some pages that lie one behind the other.
 type PageRun struct{ First, Count uint64 }
 
+func (r PageRun) holds(id uint64) bool { return id >= r.First && id-r.First < r.Count }
+
 // markOf is the upper half of a transaction's mark.
 func markOf(txid uint64) uint64 { return 1<<31 | txid&(1<<31-1) }
 

@@ -6,6 +6,7 @@ package boltfile
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +18,7 @@ import (
 
 // A Verdict is what Vet found.
 type Verdict struct {
-	Clean    bool     // closed cleanly
+	Clean    bool     // closed cleanly, or left with a log whose checkpoint lists the free pages: they need not be walked through
 	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
 	Log      *LeftLog // that lies beside; nil: none
 	Torn     bool     // the newest meta page does not count: its commit was cut short
@@ -58,7 +59,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 		return v, err
 	}
 	tree, err := readMetas(file)
-	if v.Log.used() {
+	if v.Log.Used() {
 		if tree == nil {
 			tree = &pageTree{file: file}
 		}
@@ -75,16 +76,16 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))
-	if v.Problems = tree.vet(thorough || !v.Clean); len(v.Problems) > 0 {
+	v.Problems = tree.vet(thorough || !v.Clean)
+	p := newPages(db, tree.meta.metaPage)
+	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
+	switch {
+	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
+	case err != nil: // the log of another file makes a damaged one of any
+		return v, err
 	}
-	return v, WithoutFaults(func() error {
-		p := newPages(db, tree.meta.metaPage)
-		if err := v.Log.vouches(p, path); err != nil {
-			return err
-		}
-		return look(p)
-	})
+	return v, WithoutFaults(func() error { return look(p) })
 }
 
 // A pageTree reads one file's pages, checking what bbolt takes for granted.
@@ -331,10 +332,10 @@ func (l *LeftLog) vouches(p *Pages, path string) error {
 	meta, ok := p.Bucket(InMeta)
 	revs, there := p.Bucket(InRev)
 	switch {
-	case !l.used() && ok && l == nil && MetaInt(meta, "format") == FormatLogged:
+	case !l.Used() && ok && l == nil && MetaInt(meta, "format") == FormatLogged:
 		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
 			"put that beside it, or restore a backup", path, path+LogSuffix)
-	case !l.used():
+	case !l.Used():
 		return nil
 	case !ok || !there:
 		return l.notOurs("it has other buckets")

@@ -216,7 +216,7 @@ func (w *wal) commit(l *Ledger) error {
 		return w.commitWhole(l)
 	}
 	at := w.place(size)
-	if at+size > w.head.half || w.due(l.Tx.Size()) {
+	if at+size > w.head.half {
 		if err := w.turn(); err != nil {
 			_ = l.Tx.Rollback()
 			return lostLog(err)
@@ -542,7 +542,7 @@ func (f *File) startLog() (err error) {
 	switch {
 	case err != nil:
 		return err
-	case left.used():
+	case left.Used():
 		return left.notOurs("it came while this one was open")
 	case left != nil && left.head.lineage == lineage: // of a start or a close that was cut short: it is long enough
 		h = left.head
@@ -559,12 +559,14 @@ func (f *File) startLog() (err error) {
 	if err != nil {
 		return err
 	}
-	if err = f.Transact(func(l *Ledger) error {
-		g, err := l.Guard(map[uint64]PageMark{})
-		if err == nil {
-			err = g.VetMeta()
-		}
-		return errors.Join(err, l.PutMetaInt("format", FormatLogged))
+	if err = f.listingFree(func() error {
+		return f.Transact(func(l *Ledger) error {
+			g, err := l.Guard(map[uint64]PageMark{})
+			if err == nil {
+				err = g.VetMeta()
+			}
+			return errors.Join(err, l.PutMetaInt("format", FormatLogged))
+		})
 	}); err != nil {
 		return errors.Join(err, w.close())
 	}
@@ -597,14 +599,7 @@ func (f *File) resume(left *LeftLog) error {
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = true, true
 	if len(left.records) > 0 {
-		if err := f.Transact(func(l *Ledger) (err error) {
-			for _, r := range left.records {
-				if err = l.replay(r.body); err != nil {
-					return fmt.Errorf("%s: record %d: %w", left.path, r.number, err)
-				}
-			}
-			return nil
-		}); err != nil {
+		if err := f.listingFree(func() error { return f.Transact(left.replay) }); err != nil {
 			return err
 		}
 	}
@@ -615,6 +610,16 @@ func (f *File) resume(left *LeftLog) error {
 		return err
 	}
 	return f.useLog(w)
+}
+
+// replay makes the changes of all records.
+func (l *LeftLog) replay(to *Ledger) error {
+	for _, r := range l.records {
+		if err := to.replay(r.body); err != nil {
+			return fmt.Errorf("%s: record %d: %w", l.path, r.number, err)
+		}
+	}
+	return nil
 }
 
 func (l *LeftLog) txid() uint64 {
