@@ -71,7 +71,7 @@ const (
 	logBytesMin     = 256 << 10
 	logStepMax      = 1 << 20 // bytes by which it is made longer
 	checkpointAge   = 5 * time.Minute
-	checkpointBytes = 2 << 20 // of records: what has no room in so much is why a half is longer
+	checkpointBytes = 2 << 20 // of records, or three quarters of a half: what has no room in so much is why a half is longer
 	pendingMin      = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
 	pendingShare    = 8       // one part in so many of the file, call for one
 )
@@ -369,7 +369,7 @@ func (w *wal) due(fileSize int64) bool {
 	if w.making != nil || w.pos == 0 && w.grown.Count == 0 {
 		return false
 	}
-	if w.grown.Count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge {
+	if w.grown.Count > 0 || w.pos > min(checkpointBytes, w.head.half/4*3) || time.Since(w.began) > checkpointAge {
 		return true
 	}
 	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
