@@ -134,7 +134,7 @@ func unclean(t *testing.T, path string) {
 }
 
 // copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them.
-func copyOpen(t *testing.T, st *Store) (path string) {
+func copyOpen(t testing.TB, st *Store) (path string) {
 	t.Helper()
 	b, err := os.ReadFile(st.File.Path)
 	if err != nil {
@@ -159,7 +159,7 @@ func maintainTest(t *testing.T, st *Store, fn func(l *boltfile.Ledger) error) {
 
 var errRefused = errors.New("nothing is to be committed")
 
-func writeDataFile(t *testing.T, b []byte) string {
+func writeDataFile(t testing.TB, b []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.db")
 	if err := os.WriteFile(path, b, 0o600); err != nil {

@@ -625,3 +625,57 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 		t.Errorf("%v, fatal %d, revision %d", err, fatal, st.Revision())
 	}
 }
+
+// BenchmarkStartAfterKill is how long Open takes for a file and a log that were left by kill -9, in the memory of the kernel.
+//
+//	go test -run xxx -bench StartAfterKill -benchtime 5x ./internal/store
+func BenchmarkStartAfterKill(b *testing.B) {
+	for _, objects := range []int{20_000, 400_000} {
+		b.Run(fmt.Sprintf("objects=%d", objects), func(b *testing.B) {
+			st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
+			var wait sync.WaitGroup
+			for c := range 64 {
+				wait.Go(func() {
+					for i := c; i < objects; i += 64 {
+						change := Change{Op: OpCreate, Key: benchKey(i), JSON: benchRecord, RevAt: benchRevAt}
+						if _, err := st.Commit(context.Background(), change); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wait.Wait()
+			for b.Loop() {
+				b.StopTimer()
+				path := copyOpen(b, st)
+				if err := syncCopies(path, path+boltfile.LogSuffix); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				again, err := Open(path, Options{})
+				b.StopTimer()
+				if err != nil || again.Revision() != st.Revision() {
+					b.Fatal(err)
+				}
+				again.Close()
+				os.RemoveAll(filepath.Dir(path))
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// syncCopies waits until copies are on the disk, which the start would wait for else.
+func syncCopies(paths ...string) error {
+	for _, path := range paths {
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(file.Sync(), file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
