@@ -292,7 +292,7 @@ func (s *server) open(listener net.Listener) error {
 		return err
 	}
 	s.clock.Passed(s.st.TimeOf(s.st.Revision()))
-	datafile.RemoveLeftovers(s.st.Path)
+	datafile.RemoveLeftovers(s.st.File.Path)
 	if err := s.preflight(); err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func (s *server) preflight() error {
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
+		if _, err := certs.Hide(s.log, s.st.File.Path); err != nil {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
@@ -362,7 +362,7 @@ func (s *server) start(listener net.Listener) error {
 	s.startWorkers()
 	go s.rd.news.Run(s.stopping)
 	go s.accept(listener)
-	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
+	s.log.Info().Str("url", s.url).Str("data", s.st.File.Path).Int64("revision", s.st.Revision()).Msg("serving")
 	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.url))
 	return nil
 }
@@ -753,7 +753,7 @@ func (s *server) started() []health.Check {
 // readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
 // ready, since it answers reads and deletes, and whoever is to help must get at it.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.leaving), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.scrub.Whole},
+	checks := []health.Check{health.Ping, health.Shutdown(s.leaving), {Name: "store", Err: s.st.File.Writable}, {Name: "damage", Err: s.scrub.Whole},
 		{Name: "scrub", Err: s.scrub.Intact}, {Name: "unreadable", Err: s.lost.Check}, {Name: "disk", Err: s.st.HasRoom, Warns: true},
 		{Name: "certificates", Err: s.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
 	if s.audit != nil {

@@ -79,7 +79,7 @@ type backing struct {
 
 func (s *server) backing() backing {
 	if s.cluster == nil {
-		return backing{check: s.st.Writable, seen: s.st.Writable, quota: s.st.WithinQuota}
+		return backing{check: s.st.File.Writable, seen: s.st.File.Writable, quota: s.st.WithinQuota}
 	}
 	return backing{check: s.cluster.Check, seen: s.clusterSeen, quota: s.cluster.WithinQuota, told: []string{"quota", "etcd"}}
 }
