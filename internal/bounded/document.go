@@ -207,21 +207,6 @@ func stepsLeft(value any, depth, left int) int {
 
 // ---- Protobuf
 
-// A WireMessage decodes itself from protobuf, and calls itself for each message within.
-type WireMessage interface{ Unmarshal([]byte) error }
-
-// UnmarshalWire is the way of all protobuf that a client sends.
-func UnmarshalWire(message WireMessage, wire []byte) error {
-	t := reflect.TypeOf(message).Elem()
-	if err := errors.Join(checkNesting(t, wire), checkWireQuantities(wire, t)); err != nil {
-		return err
-	}
-	if err := checkWireWeight(wire, t); err != nil {
-		return err
-	}
-	return message.Unmarshal(wire)
-}
-
 // checkNesting says whether a message of a Go type can be decoded without the decoder calling itself more than DecoderDepth times. Only
 // types that contain themselves can be that deep (schemas of custom resources do); for all others there is nothing to look at. What is
 // no sound message is left for the decoder to say.
@@ -346,6 +331,23 @@ func nextField(wire []byte) (tag uint64, content, rest []byte, ok bool) {
 		ok = false
 	}
 	return tag, content, rest, ok
+}
+
+// eachField visits the fields of a message that have a length. What is no sound message is left for the decoder to say.
+func eachField(wire []byte, visit func(number uint64, content []byte) error) error {
+	for len(wire) > 0 {
+		tag, content, rest, ok := nextField(wire)
+		if !ok {
+			return nil
+		}
+		if tag&7 == 2 {
+			if err := visit(tag>>3, content); err != nil {
+				return err
+			}
+		}
+		wire = rest
+	}
+	return nil
 }
 
 func varint(wire []byte) (n uint64, rest []byte, ok bool) {

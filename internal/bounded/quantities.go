@@ -24,8 +24,6 @@ import (
 
 	"github.com/tidwall/gjson"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/runtime"
-	kjson "sigs.k8s.io/json"
 )
 
 const quantityBytes = 64 // of a quantity's text; nobody who means a number writes more
@@ -42,38 +40,6 @@ func CheckQuantity(text string) error {
 		return ErrQuantityRange
 	}
 	return nil
-}
-
-// Unmarshal reads JSON into what value points to, as Kubernetes does, unless it holds quantities that are out of range.
-func Unmarshal(doc []byte, value any) error {
-	if err := checkQuantities(doc, reflect.TypeOf(value).Elem()); err != nil {
-		return err
-	}
-	return kjson.UnmarshalCaseSensitivePreserveInts(doc, value)
-}
-
-// UnmarshalStrict is Unmarshal for what a client has sent: it tells of unknown and duplicate fields, and bounds what is made of the document.
-func UnmarshalStrict(doc []byte, value any) (strictErrs []error, err error) {
-	t := reflect.TypeOf(value).Elem()
-	if err := cmp.Or(checkQuantities(doc, t), checkWeight(doc, t)); err != nil {
-		return nil, err
-	}
-	return kjson.UnmarshalStrict(doc, value)
-}
-
-// FromUnstructured reads decoded JSON into what value points to, unless it holds quantities that are out of range; strict as UnmarshalStrict, by
-// an error that runtime.AsStrictDecodingError knows.
-func FromUnstructured(members map[string]any, value any, strict bool) error {
-	t := reflect.TypeOf(value).Elem()
-	if places := quantitiesIn(t); places != nil {
-		if err := places.checkDecoded(members); err != nil {
-			return err
-		}
-	}
-	if err := checkDecodedWeight(members, t); err != nil {
-		return err
-	}
-	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(members, value, strict)
 }
 
 // checkQuantities says whether JSON may be decoded into a Go type.
@@ -265,21 +231,4 @@ func (p *quantityPlaces) checkWireField(content []byte) error {
 		return p.each.checkWireField(content)
 	}
 	return p.checkWire(content)
-}
-
-// eachField visits the fields of a message that have a length. What is no sound message is left for the decoder to say.
-func eachField(wire []byte, visit func(number uint64, content []byte) error) error {
-	for len(wire) > 0 {
-		tag, content, rest, ok := nextField(wire)
-		if !ok {
-			return nil
-		}
-		if tag&7 == 2 {
-			if err := visit(tag>>3, content); err != nil {
-				return err
-			}
-		}
-		wire = rest
-	}
-	return nil
 }
