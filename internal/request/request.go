@@ -388,11 +388,16 @@ func LongRunning(info *Info) bool {
 	if !info.ResourceRequest {
 		return strings.HasPrefix(info.Path, "/debug/pprof/")
 	}
-	switch info.Subresource {
+	return Connects(info.Subresource) || info.Verb == "watch" || info.Verb == "proxy"
+}
+
+// Connects says that a subresource is a stream to or from a pod.
+func Connects(subresource string) bool {
+	switch subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
 		return true
 	}
-	return info.Verb == "watch" || info.Verb == "proxy"
+	return false
 }
 
 // IsMutating says that a request may change what is stored, by its verb.
