@@ -30,8 +30,7 @@ const (
 	alikeMin    = 20        // or so many
 	bytesPerSec = 32 << 10  // that are compared
 	bytesAtOnce = 256 << 10 // after a while without any
-	largeMin    = 64 << 10  // both versions of what is compared as a large object,
-	largeCost   = 32        // of whose bytes beyond that so many count as one
+	largeCost   = 32        // of the bytes of a large object beyond largeMin so many count as one
 )
 
 // A suspect is an object that two write in turns.

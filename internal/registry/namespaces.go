@@ -11,10 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -82,10 +78,3 @@ func (wr *Writer) checkNamespace(ctx context.Context, res *scheme.Resource, obj 
 }
 
 func isNamespaces(res *scheme.Resource) bool { return res.Group == "" && res.Plural == "namespaces" }
-
-// CreateNamespace makes a namespace for those who create something in one that is missing, where the server is told to.
-func (wr *Writer) CreateNamespace(ctx context.Context, name string) error {
-	ctx = context.WithValue(ctx, request.Key{}, (*request.Request)(nil)) // nobody's: who asks need not have the right
-	_, err := wr.Insert(ctx, wr.Types.Lookup("", "v1", "namespaces"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, Options{Manager: "apilet"})
-	return err
-}

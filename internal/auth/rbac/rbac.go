@@ -60,6 +60,12 @@ type roleName struct{ namespace, name string }
 // subjectName names a user or a group; a service account is its user.
 type subjectName struct{ kind, name string }
 
+// place is where grants are found: a subject's, in a namespace; "" is everywhere.
+type place struct {
+	subject   subjectName
+	namespace string
+}
+
 // roleRules are a role's rules, each with its sieve.
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
@@ -83,15 +89,6 @@ type danglingRef struct{ kind, name string }
 // text takes the resource's name, for which Kubernetes uses different words in different places.
 func (d *danglingRef) text(resource string) string {
 	return fmt.Sprintf("%s.rbac.authorization.k8s.io %q not found", resource, d.name)
-}
-
-// NewIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
-func NewIndex(objects []scheme.Object) *Index {
-	changes := make(map[string]scheme.Object, len(objects))
-	for i, obj := range objects {
-		changes[strconv.Itoa(i)] = obj
-	}
-	return NewPolicy().Change(changes)
 }
 
 // newGrant is what a binding gives.
@@ -293,26 +290,6 @@ func hasResource(list []string, resource, subresource string) bool {
 	return subresource != "" && slices.ContainsFunc(list, func(s string) bool {
 		return len(s) == len(subresource)+2 && s[:2] == "*/" && s[2:] == subresource
 	})
-}
-
-// PathBackup is where the whole file is handed out, with every Secret and the keys that tokens are signed with.
-const PathBackup = "/debug/backup"
-
-// PathUI is what the page for people lies under: what it shows of other users' requests, no role of before was written to show.
-const PathUI = "/debug/ui/"
-
-// urlCovers: a trailing * stands for anything but the backup, which is worth more than all that roles with such rules were written for:
-// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it. What lies under PathUI
-// is covered by patterns that begin so; else it takes a role that holds everything.
-func urlCovers(pattern, path string) bool {
-	switch {
-	case pattern == path:
-		return true
-	case path == PathBackup, !strings.HasSuffix(pattern, "*"):
-		return false
-	}
-	prefix := strings.TrimRight(pattern, "*")
-	return strings.HasPrefix(path, prefix) && (len(prefix) >= len(PathUI) || !strings.HasPrefix(path, PathUI))
 }
 
 // applicable lists the grants of a user once each, in order.
