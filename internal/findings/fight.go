@@ -33,28 +33,6 @@ const (
 	largeCost   = 32        // of the bytes of a large object beyond largeMin so many count as one
 )
 
-// A suspect is an object that two write in turns.
-type suspect struct {
-	last  time.Time
-	paths map[string]*path
-	found *Finding
-}
-
-// A path is what became of one place in the object.
-type path struct {
-	who      uint64
-	from     uint64 // who, and where from,
-	before   uint64 // and the same of the change before
-	address  string
-	old, new uint64 // hashes of the values
-	by       Who
-	flips    int64
-	alike    bool // the last two are one but for their addresses
-	revs     revisions
-	flipped  time.Time
-	since    time.Time
-}
-
 // updated looks at a write that changed something.
 func (d *Detector) updated(r *outcome, key, who uint64) {
 	if !d.suspicious(r, key, who) {

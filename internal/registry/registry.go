@@ -44,7 +44,7 @@
 //	prepare                        update.go                . u p a s x .
 //	markDeleting                   deleting.go              . . . . . . d
 //	warnings.DropDuplicateOwners   warnings/warnings.go     c u p a s x .
-//	strategy.NameNew               strategy/prepare.go      c . . . . . .
+//	strategy.NameNew               strategy/strategy.go     c . . . . . .
 //	checkAndCommit                 commit.go                c u p a s x .   504: the time is over
 //	Allocator.Assign               allocator/alloc.go       c u p a . x .   422: an address or a port of another Service
 //	validate                       commit.go                c u p a s x .   422: the rules of the type
@@ -53,7 +53,7 @@
 //	warnAbout                      registry.go              c u p a . x .
 //	Admission.Validate             admission/chain.go       c u p a s x .   403 422 and what webhooks say
 //	Quotas.Charge                  admission/quota/quota.go c u p a s x .   403: a quota is full
-//	strategy.Canonicalize          strategy/prepare.go      c . . . . . .
+//	strategy.Canonicalize          strategy/strategy.go     c . . . . . .
 //	encode                         commit.go                c u p a s x .   500: a conversion webhook
 //	checkSize                      commit.go                c u p a s x .   413
 //	checkUnwritten                 commit.go                c u p a s x .   400: a create that names a resourceVersion

@@ -45,7 +45,10 @@ import (
 	"apilet/internal/store"
 )
 
-const patience = 10 * time.Second // that a write waits for others: kube-apiserver's
+const (
+	patience  = 10 * time.Second       // that a write waits for others: kube-apiserver's
+	lookAgain = 200 * time.Millisecond // who waits for room that another server may make
+)
 
 // Quotas are the ResourceQuotas of a server. The nil Quotas limit nothing.
 type Quotas struct {
