@@ -280,9 +280,9 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 	empty, full := filepath.Join(b.TempDir(), "empty.db"), filepath.Join(b.TempDir(), "full.db")
 	startTest(b, onFile(empty)).halt()
 	s := startTest(b, onFile(full))
-	s.st.Db.NoSync = true // while it is filled
+	s.st.File.Db.NoSync = true // while it is filled
 	s.fill(100_000, 1024)
-	s.st.Db.NoSync = false
+	s.st.File.Db.NoSync = false
 	b.Run("first-chunk", func(b *testing.B) {
 		rate := hammer(b, s.url, 1, b.N, func(_, _ int) []byte { return bareRequest("GET", benchPath+"?limit=500", "") })
 		b.ReportMetric(1000/rate, "ms")
@@ -312,7 +312,7 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 func BenchmarkHTTPEightLists(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "full.db")
 	s := startTest(b, onFile(path))
-	s.st.Db.NoSync = true // while it is filled
+	s.st.File.Db.NoSync = true // while it is filled
 	s.fill(100_000, 1024)
 	s.halt()
 	child := startChild(b, path)

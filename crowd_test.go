@@ -206,7 +206,7 @@ func TestListsThatNobodyReadHoldNothing(t *testing.T) {
 		s.deaf("GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	}
 	stuck := func() bool {
-		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.Db.Stats().OpenTxN == 0
+		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.File.Db.Stats().OpenTxN == 0
 	}
 	apitest.WaitFor(t, "the lists to be stuck", stuck)
 	expectMemory(t, before, lists*2<<20)

@@ -641,7 +641,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 	c.delete("cm/b", "Orphan")
 	c.delete("ns/n", "")
 	full := store.ErrDiskFull
-	c.st.Refusal.Store(&full)
+	c.st.File.Refusal.Store(&full)
 	said := &lines{said: make(chan string, 100)}
 	gc := &gc.Collector{Store: c.st, Maintenance: c.upkeep, Types: c.reg, Writer: c.wr, Stands: troubles.New(zerolog.New(said)).Tell}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -651,7 +651,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 		line := <-said.said
 		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
 	}
-	c.st.Refusal.Store(nil)
+	c.st.File.Refusal.Store(nil)
 	c.awaitGone("cm/child", "cm/b", "ns/n")
 	c.awaitOwners("cm/orphan", "")
 	cancel()

@@ -334,7 +334,7 @@ func (s *server) preflight(context.Context) (err error) {
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, s.storage.st.Path); err != nil {
+		if _, err := certs.Hide(s.log, s.storage.st.File.Path); err != nil {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
@@ -512,7 +512,7 @@ func (s *server) serve(context.Context) error {
 	s.startWorkers()
 	go s.api.wt.news.Run(s.leave.stopping)
 	go s.accept()
-	s.log.Info().Str("url", s.entrance.url).Str("data", s.storage.st.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
+	s.log.Info().Str("url", s.entrance.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
 	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
 	return nil
 }
@@ -749,7 +749,7 @@ func (s *server) started() []health.Check {
 // readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
 // ready, since it answers reads and deletes, and whoever is to help must get at it.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
+	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
 		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.lost.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
 		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
 	if s.audit != nil {

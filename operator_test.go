@@ -146,7 +146,7 @@ func TestOperatorSeesDamage(t *testing.T) {
 	o.want(500, "GET", maps+"/m10", "")
 	o.says("damage", "failed", "restore a backup")
 	o.told("/readyz/damage", 1, 0)
-	o.st.Found.Forget() // as a scrub does that finds nothing
+	o.st.File.Found.Forget() // as a scrub does that finds nothing
 	o.says("damage", "ok", "")
 	o.told("/readyz/damage", 1, 1)
 }

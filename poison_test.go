@@ -450,6 +450,6 @@ func (s *poisoned) removeBad() {
 	if err != nil {
 		s.t.Errorf("after all a scrub finds %v", err)
 	}
-	s.st.Found.Forget()
+	s.st.File.Found.Forget()
 	s.want(200, "GET", "/readyz?exclude=scrub", "") // whose round a minute after the start may have been before all this
 }

@@ -424,7 +424,7 @@ func (c *powerClaims) verify(path string) (wrong []string) {
 		return wrong
 	}
 	defer st.Close()
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	found, err := powerFound(st)
 	if err != nil {
 		fault("list: %v", err)

@@ -93,7 +93,7 @@ func (h *storage) open(ctx context.Context) (err error) {
 		return err
 	}
 	h.clock.Passed(h.st.TimeOf(h.st.Revision()))
-	datafile.RemoveLeftovers(h.st.Path)
+	datafile.RemoveLeftovers(h.st.File.Path)
 	return nil
 }
 
@@ -117,7 +117,7 @@ type backing struct {
 
 func (h *storage) backing() backing {
 	if h.cluster == nil {
-		return backing{check: h.st.Writable, seen: h.st.Writable, quota: h.st.WithinQuota}
+		return backing{check: h.st.File.Writable, seen: h.st.File.Writable, quota: h.st.WithinQuota}
 	}
 	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota, told: []string{"quota", "etcd"}}
 }

@@ -36,7 +36,7 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		b.Fail(w, r, response.ErrMethodNotAllowed())
 		return
 	}
-	parent, pattern := filepath.Split(backupFolders(b.Store.Path))
+	parent, pattern := filepath.Split(backupFolders(b.Store.File.Path))
 	if b.Ephemeral { // whose folder is gone already
 		parent = ""
 	}

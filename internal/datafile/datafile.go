@@ -59,7 +59,7 @@ func (s *Scrub) round(ctx context.Context) (sound bool) {
 	}
 	sound = len(report.Problems) == 0
 	if sound {
-		s.Store.Found.Forget()
+		s.Store.File.Found.Forget()
 	}
 	known := s.problems.Swap(&report.Problems)
 	for _, problem := range report.Problems {
@@ -80,8 +80,8 @@ func (s *Scrub) Intact() error {
 
 // Whole is the health check that shows what reads and writes have found since.
 func (s *Scrub) Whole() error {
-	if place := s.Store.Found.First(); place != "" {
-		return fmt.Errorf("%s: %w", s.Store.Path, &store.Damage{Place: place})
+	if err := s.Store.File.Found.Err(); err != nil {
+		return fmt.Errorf("%s: %w", s.Store.File.Path, err)
 	}
 	return nil
 }

@@ -142,8 +142,8 @@ func (c *Collector) read() figures {
 		sum += stats.CommitBuckets[i]
 		gauges.commitBuckets[bound] = uint64(sum)
 	}
-	gauges.damaged = int64(c.Store.Found.Count())
-	gauges.writable, gauges.room = c.Store.Writable() == nil, c.Store.Room()
+	gauges.damaged = int64(c.Store.File.Found.Count())
+	gauges.writable, gauges.room = c.Store.File.Writable() == nil, c.Store.Room()
 	gauges.format, gauges.formatRaised = c.Store.Format()
 	gauges.trackedShort, gauges.trackedGeneral = c.Tracked.Short.Load(), c.Tracked.General.Load()
 	gauges.unreadable = int64(c.Unreadable.Count())

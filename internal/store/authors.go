@@ -26,7 +26,6 @@ package store
 // its cluster wrote has a time alone: that of its arrival here.
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -34,6 +33,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"apilet/internal/store/boltfile"
 )
 
 const (
@@ -48,8 +49,6 @@ const (
 	otherAuthor   = "other"
 	accountPrefix = "system:serviceaccount:" // then NAMESPACE:NAME
 )
-
-var bucketAuthors = []byte("authors")
 
 // An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
 type Author struct {
@@ -103,9 +102,9 @@ func (t *authorTable) load(s *snapshot) {
 	defer t.mu.Unlock()
 	t.named, t.ids, t.taken, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, map[share]int{}, 0
 	authors := s.authors()
-	t.last = AuthorID(authors.sequence)
-	c := authors.cursor()
-	for k, v := c.first(); k != nil; k, v = c.next() {
+	t.last = AuthorID(authors.Sequence)
+	c := authors.Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
 		if id, a, err := decodeAuthor(k, v); err == nil {
 			t.add(&authorEntry{Author: a, id: id})
 			t.last = max(t.last, id)
@@ -228,13 +227,13 @@ func (s *stage) hasRoom(a Author) bool {
 }
 
 func (s *stage) newAuthor(a Author) (*authorEntry, error) {
-	bucket, err := s.guard.bucket(s.ledger, inAuthors)
+	bucket, err := s.guard.Bucket(s.Ledger, boltfile.InAuthors)
 	if err != nil {
 		return nil, err
 	}
 	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
 	key := authorKey(e.id)
-	if err := errors.Join(bucket.put(key, encodeAuthor(key, a)), s.setSequence(inAuthors, uint64(e.id))); err != nil {
+	if err := errors.Join(bucket.Put(key, encodeAuthor(key, a)), s.SetSequence(boltfile.InAuthors, uint64(e.id))); err != nil {
 		return nil, err
 	}
 	s.fresh = append(s.fresh, e)
@@ -290,77 +289,29 @@ func (st *Store) Now() time.Time {
 }
 
 // upgrade makes a file of format 1 one of format 2, and a replica's likewise: all in one transaction.
-func upgrade(to int64) func(*ledger) error {
-	return func(l *ledger) error {
+func upgrade(to int64) func(*boltfile.Ledger) error {
+	return func(l *boltfile.Ledger) error {
 		s, err := newStage(l)
 		if err == nil {
-			err = s.vetMeta()
+			err = s.guard.VetMeta()
 		}
 		if err != nil {
 			return err
 		}
-		_, err = l.tx.CreateBucketIfNotExists(bucketAuthors)
-		return errors.Join(err, putMetaInt(l, "format", to))
+		_, err = l.Tx.CreateBucketIfNotExists(boltfile.Buckets[boltfile.InAuthors])
+		return errors.Join(err, l.PutMetaInt("format", to))
 	}
 }
 
 // ---- Those whom no record names
 
-// sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.
-func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
-	table := &up.st.authors
-	table.mu.RLock()
-	many := len(table.named) >= authorsSweep
-	table.mu.RUnlock()
-	if !many || now.Sub(up.authorsSwept) < authorsEvery {
-		return nil
-	}
-	up.authorsSwept = now
-	begun := up.st.Revision()
-	named, err := up.namedAuthors(ctx)
-	if err != nil {
-		return err
-	}
-	err = up.st.maintain(ctx, func(l *ledger) error { return up.st.dropAuthors(l, named, begun) })
-	if err != nil {
-		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s); return nil }))
-	}
-	return nil
-}
-
-// namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
-func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
-	named = map[AuthorID]bool{}
-	from := revKey(0)
-	for from != nil && err == nil {
-		err = up.st.readSnapshot(func(s *snapshot) error {
-			c := s.revs.cursor()
-			k, v := c.seek(from)
-			for n := 0; k != nil && n < replayScanMax; n++ {
-				r, _, err := decodeRecord(revOf(k), v)
-				if err != nil {
-					return err
-				}
-				named[r.Author] = true
-				k, v = c.next()
-			}
-			from = append([]byte(nil), k...)
-			return ctx.Err()
-		})
-		if len(from) == 0 {
-			from = nil
-		}
-	}
-	return named, err
-}
-
 // dropAuthors is the writer's: what has been written since the walk began counts as named.
-func (st *Store) dropAuthors(l *ledger, named map[AuthorID]bool, begun int64) error {
+func (st *Store) dropAuthors(l *boltfile.Ledger, named map[AuthorID]bool, begun int64) error {
 	s, err := newStage(l)
 	if err != nil {
 		return err
 	}
-	bucket, err := s.guard.bucket(l, inAuthors)
+	bucket, err := s.guard.Bucket(l, boltfile.InAuthors)
 	if err != nil {
 		return err
 	}
@@ -371,7 +322,7 @@ func (st *Store) dropAuthors(l *ledger, named map[AuthorID]bool, begun int64) er
 		if named[id] || e.used > begun {
 			continue
 		}
-		if err := bucket.remove(authorKey(id)); err != nil {
+		if err := bucket.Remove(authorKey(id)); err != nil {
 			return err
 		}
 		table.remove(e)
@@ -398,13 +349,13 @@ func authorCRC(key, b []byte) uint32 {
 
 func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
 	if len(key) != 4 || len(b) < 4 || binary.BigEndian.Uint32(b) != authorCRC(key, b) {
-		return 0, a, damaged("author %x is damaged: its checksum does not match", key)
+		return 0, a, boltfile.Damaged("author %x is damaged: its checksum does not match", key)
 	}
 	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
 	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource, &a.Manager} {
 		size, n := binary.Uvarint(b)
 		if n <= 0 || size > uint64(len(b)-n) {
-			return 0, a, damaged("author %d is damaged", id)
+			return 0, a, boltfile.Damaged("author %d is damaged", id)
 		}
 		*text, b = string(b[n:n+int(size)]), b[n+int(size):]
 	}

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
+	"apilet/internal/store/boltfile"
 )
 
 func writeAs(t testing.TB, st *Store, key string, a Author) Record {
@@ -227,7 +228,9 @@ func TestDamagedAuthors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketAuthors).Delete(authorKey(rec.Author)) })
+	db.Update(func(tx *bbolt.Tx) error {
+		return tx.Bucket(boltfile.Buckets[boltfile.InAuthors]).Delete(authorKey(rec.Author))
+	})
 	db.Close()
 	if rep, err := Check(missing); err != nil || len(rep.Problems) != 1 || !strings.Contains(rep.Problems[0], "names author 1, who is missing") {
 		t.Errorf("a missing author: %v, %v", err, rep.Problems)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"apilet/internal/apitest"
+	"apilet/internal/store/boltfile"
 )
 
 // A period of a nanosecond is what a second is to a large file.
@@ -38,7 +39,7 @@ func TestProgressIsTold(t *testing.T) {
 	apitest.WaitFor(t, "the last line", func() bool { return strings.Contains(told.String(), "apilet check: objects 200\n") })
 	stop()
 	looked := &Progress{}
-	if _, err := vetFile(path, true, looked, func(*pages) error { return nil }); err != nil {
+	if _, err := boltfile.Vet(path, true, looked, func(*boltfile.Pages) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if got := looked.String(); !regexp.MustCompile(`^page [1-9]\d* of \d+ \(\d+ %\)$`).MatchString(got) {

@@ -68,7 +68,7 @@ type liveDamage struct {
 func (d *liveDamage) prepare() {
 	path := filepath.Join(d.t.TempDir(), "a.db")
 	st := openTestStore(d.t, path)
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	for i := range 400 {
 		rev := mustWrite(d.t, st, OpCreate, fmt.Sprintf("//pods/%080d/n%d", i%7, i), 0, strings.Repeat("x", i*3)).Rev
 		if i%3 == 0 {
@@ -92,8 +92,9 @@ func (d *liveDamage) prepare() {
 		}
 		d.truth[key] = string(rec.JSON)
 	}
+	var used int64
+	st.readSnapshot(func(s *snapshot) error { used = s.Size(); return nil })
 	st.Close()
-	used := int(st.meta.Load().high) * livePage
 	d.sound, _ = os.ReadFile(path)
 	d.sound = d.sound[:used]
 }
@@ -103,11 +104,11 @@ func (d *liveDamage) chart() {
 	d.under = map[string][]uint64{}
 	err := d.st.readSnapshot(func(s *snapshot) error {
 		for key := range d.now {
-			state, err := decodeKeyState([]byte(key), s.keys.get([]byte(key)))
+			state, err := decodeKeyState([]byte(key), s.keys.Get([]byte(key)))
 			if err != nil {
 				return err
 			}
-			d.under[key] = slices.Concat(pathTo(s.keys, []byte(key)), pathTo(s.revs, revKey(state.rev)), []uint64{s.root})
+			d.under[key] = slices.Concat(s.keys.PagesTo([]byte(key)), s.revs.PagesTo(revKey(state.rev)), []uint64{s.Top()})
 		}
 		return nil
 	})
@@ -145,7 +146,7 @@ func (d *liveDamage) damage(file *os.File) uint64 {
 		clear(page[at : at+512])
 	case 5: // refers to itself, if it is a branch
 		n := max(1, int(binary.NativeEndian.Uint16(page[10:])))
-		at := pageHeaderSize + min(d.rnd.IntN(n), 200)*pageElementSize + 8
+		at := 16 + min(d.rnd.IntN(n), 200)*16 + 8 // of a branch's element
 		binary.NativeEndian.PutUint64(page[at:], uint64(id))
 	case 6: // claims its neighbours
 		binary.NativeEndian.PutUint32(page[12:], binary.NativeEndian.Uint32(page[12:])+1+uint32(d.rnd.IntN(3)))
@@ -171,7 +172,7 @@ func (d *liveDamage) round(i int) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	d.st = st
 	up := mustUpkeep(d.t, st)
 	if d.rnd.IntN(2) == 0 {
@@ -194,7 +195,7 @@ func (d *liveDamage) round(i int) {
 	d.mayFail("scrub", err)
 	d.backup(up)
 	d.watch()
-	found := len(rep.Problems) > 0 || st.Found.Count() > 0
+	found := len(rep.Problems) > 0 || st.File.Found.Count() > 0
 	d.list(found)
 	d.listSound()
 	d.discards()
@@ -212,11 +213,11 @@ func (d *liveDamage) mayFail(doing string, err error) bool {
 		d.counts[doing+" with an older root"]++
 	case !errors.Is(err, ErrDamaged):
 		d.t.Errorf("%s: %s: %v", d.what, doing, err)
-	case !strings.Contains(err.Error(), d.st.Path):
+	case !strings.Contains(err.Error(), d.st.File.Path):
 		d.t.Errorf("%s: %s: %v does not name the file", d.what, doing, err)
 	default:
 		d.counts[doing+" refused"]++
-		if d.st.Found.First() == "" && d.st.Refusal.Load() == nil {
+		if d.st.File.Found.First() == "" && d.st.File.Refusal.Load() == nil {
 			d.t.Errorf("%s: %s: %v is not noted", d.what, doing, err)
 		}
 	}
@@ -380,7 +381,7 @@ func (d *liveDamage) reopen(path string, found bool) {
 		d.st.Close()
 		os.WriteFile(path, before, 0o600)
 	}
-	if d.st.failed.Load() { // which still has the lock
+	if d.st.File.Failed() { // which still has the lock
 		other := filepath.Join(filepath.Dir(path), "b.db")
 		os.WriteFile(other, before, 0o600)
 		defer os.Remove(other)
@@ -414,7 +415,7 @@ func TestReadsGoOnWithoutMetaPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	sound := make([]byte, 2*st.meta.Load().pageSize)
+	sound := make([]byte, 2*st.File.PageSize())
 	if _, err := file.ReadAt(sound, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -423,16 +424,15 @@ func TestReadsGoOnWithoutMetaPages(t *testing.T) {
 			if _, err := file.WriteAt(pages, 0); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := st.hasMeta(*st.meta.Load()), &pages[0] == &sound[0]; got != want {
-				t.Fatalf("round %d: a meta page is there: %v, want %v", round, got, want)
-			}
 			if got, err := st.Get("//pods/x/a"); err != nil || got.Rev != rev {
 				t.Fatalf("round %d: revision %d, %v", round, got.Rev, err)
 			}
+			lost := &pages[0] != &sound[0]
+			if found := st.File.Found.First(); strings.Contains(found, "the meta pages, are lost") != lost {
+				t.Fatalf("round %d: lost: %v, found: %q", round, lost, found)
+			}
+			st.File.Found.Forget()
 		}
-	}
-	if found := st.Found.First(); !strings.Contains(found, "the meta pages, are lost") {
-		t.Errorf("found: %q", found)
 	}
 	if err := st.Close(); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+
+	"apilet/internal/store/boltfile"
 )
 
 // findDamaged is the revision of a key's newest version, which is damaged; 0 where no record of it is found. ErrNotFound when no object has the
@@ -24,7 +26,7 @@ import (
 func (st *Store) findDamaged(ctx context.Context, key string) (rev int64, err error) {
 	k, known := []byte(key), false
 	err = st.readSnapshot(func(s *snapshot) error {
-		v := s.keys.get(k)
+		v := s.keys.Get(k)
 		if v == nil {
 			return ErrNotFound
 		}
@@ -55,14 +57,14 @@ func (st *Store) findDamaged(ctx context.Context, key string) (rev int64, err er
 func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, err error) {
 	for from := int64(1); from != 0 && err == nil; {
 		err = st.readSnapshot(func(s *snapshot) error {
-			c, next := s.revs.cursor(), int64(0)
-			behind, damage := c.past(revKey(from), func(start []byte) {
-				k, v := c.seek(start)
+			c, next := s.revs.Cursor(), int64(0)
+			behind, damage := c.Past(revKey(from), func(start []byte) {
+				k, v := c.Seek(start)
 				for n := 0; k != nil && n < replayScanMax; n++ {
 					if _, found, err := decodeRecord(revOf(k), v); err == nil && bytes.Equal(found, key) {
 						newest = revOf(k)
 					}
-					k, v = c.next()
+					k, v = c.Next()
 				}
 				if k != nil {
 					next = revOf(k)
@@ -83,7 +85,7 @@ func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, er
 // discard checks a change of an object whose newest version was found damaged under the revision that it expects.
 func (s *stage) discard(e *pendingWrite) error {
 	s.key = append(s.key[:0], e.Key...)
-	v, err := s.keys.get(s.key)
+	v, err := s.keys.Get(s.key)
 	if err != nil {
 		return err
 	}
@@ -108,14 +110,14 @@ func (s *stage) discard(e *pendingWrite) error {
 // with what says so. Without this it would stay for ever.
 func behindLost(s *snapshot, lost Record, key []byte) (rev int64, ok bool) {
 	var b []byte
-	if err := withoutFaults(func() error { b = s.record(lost.PrevRev, key); return nil }); err != nil || len(b) < recordHeader {
+	if err := boltfile.WithoutFaults(func() error { b = s.record(lost.PrevRev, key); return nil }); err != nil || len(b) < recordHeader {
 		return 0, false
 	}
 	rev = int64(binary.BigEndian.Uint64(b[1:]))
 	if rev <= 0 || rev >= lost.PrevRev {
 		return 0, false
 	}
-	err := withoutFaults(func() error {
+	err := boltfile.WithoutFaults(func() error {
 		_, found, err := decodeRecord(rev, s.record(rev, key))
 		ok = err == nil && bytes.Equal(found, key)
 		return err

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
 )
 
 // TestDamagedFiles: a damaged file may be refused, and what is damaged in it may be reported; what must never happen is a panic, an object
@@ -177,10 +179,10 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	defer func() {
 		st.Close()
 		if failed { // the process would be gone
-			go st.Db.Close()
+			go st.File.Db.Close()
 		}
 	}()
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	shown, err = listShown(st)
 	for key := range shown {
 		st.Get(key)
@@ -209,10 +211,13 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 		}
 	}
 	var root int64
-	if err := st.Db.View(func(tx *bbolt.Tx) error { root = int64(tx.Bucket(bucketKeys).RootPage()); return nil }); err != nil {
+	if err := st.File.Db.View(func(tx *bbolt.Tx) error {
+		root = int64(tx.Bucket(boltfile.Buckets[boltfile.InKeys]).RootPage())
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	size := int64(st.meta.Load().pageSize)
+	size := int64(st.File.PageSize())
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -222,10 +227,10 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 	}
 	defer file.Close()
 	page := make([]byte, size)
-	if _, err := file.ReadAt(page, root*size); err != nil || binary.NativeEndian.Uint16(page[8:]) != pageBranch {
+	if _, err := file.ReadAt(page, root*size); err != nil || binary.NativeEndian.Uint16(page[8:]) != 1 {
 		t.Fatalf("the root is no branch page: %v", err)
 	}
-	last := pageHeaderSize + (int(binary.NativeEndian.Uint16(page[10:]))-1)*pageElementSize
+	last := 16 + (int(binary.NativeEndian.Uint16(page[10:]))-1)*16
 	binary.NativeEndian.PutUint64(page[last+8:], uint64(root))
 	if _, err := file.WriteAt(page, root*size); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,18 +13,10 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
+	"apilet/internal/store/boltfile"
 )
 
 func TestMain(m *testing.M) { apitest.Main(m) }
-
-func pathTo(t tree, key []byte) (ids []uint64) {
-	c := t.cursor()
-	c.seek(key)
-	for i := range c.path {
-		ids = append(ids, c.path[i].id)
-	}
-	return ids
-}
 
 const livePage = 4096
 
@@ -115,6 +106,10 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	for i := range objects / 2 {
 		mustWrite(t, st, OpUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
 	}
+	var used int64
+	if err := st.readSnapshot(func(s *snapshot) error { used = s.Size(); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	st.Close()
 	if !clean {
 		unclean(t, path)
@@ -123,17 +118,13 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := readMetas(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b[:tree.high*uint64(tree.pageSize)]
+	return b[:used]
 }
 
 // unclean makes the file of a closed store one without a freelist, as one that was not closed.
 func unclean(t *testing.T, path string) {
 	t.Helper()
-	db, err := bbolt.Open(path, 0o600, dbOptions())
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true})
 	if err == nil {
 		err = errors.Join(db.Update(func(*bbolt.Tx) error { return nil }), db.Close())
 	}
@@ -143,15 +134,15 @@ func unclean(t *testing.T, path string) {
 }
 
 // copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them.
-func copyOpen(t *testing.T, st *Store) (path string) {
+func copyOpen(t testing.TB, st *Store) (path string) {
 	t.Helper()
-	b, err := os.ReadFile(st.Path)
+	b, err := os.ReadFile(st.File.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path = writeDataFile(t, b)
-	if b, err = os.ReadFile(st.Path + logSuffix); err == nil {
-		err = os.WriteFile(path+logSuffix, b, 0o600)
+	if b, err = os.ReadFile(st.File.Path + boltfile.LogSuffix); err == nil {
+		err = os.WriteFile(path+boltfile.LogSuffix, b, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +150,7 @@ func copyOpen(t *testing.T, st *Store) (path string) {
 	return path
 }
 
-func maintainTest(t *testing.T, st *Store, fn func(l *ledger) error) {
+func maintainTest(t *testing.T, st *Store, fn func(l *boltfile.Ledger) error) {
 	t.Helper()
 	if err := st.maintain(t.Context(), fn); err != nil && !errors.Is(err, errRefused) {
 		t.Fatal(err)
@@ -168,7 +159,7 @@ func maintainTest(t *testing.T, st *Store, fn func(l *ledger) error) {
 
 var errRefused = errors.New("nothing is to be committed")
 
-func writeDataFile(t *testing.T, b []byte) string {
+func writeDataFile(t testing.TB, b []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.db")
 	if err := os.WriteFile(path, b, 0o600); err != nil {

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"apilet/internal/store/boltfile"
 )
 
 // Known returns the value kept under name in meta; nil when there is none.
 func (st *Store) Known(name string) (value []byte, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
-		value = bytes.Clone(s.meta().get([]byte("secret/" + name)))
+		value = bytes.Clone(s.meta().Get([]byte("secret/" + name)))
 		return nil
 	})
 	return value, err
@@ -23,8 +25,8 @@ func (st *Store) Known(name string) (value []byte, err error) {
 func (st *Store) AllKnown() (values map[string][]byte, err error) {
 	values = map[string][]byte{}
 	err = st.readSnapshot(func(s *snapshot) error {
-		c := s.meta().cursor()
-		for key, value := c.first(); key != nil; key, value = c.next() {
+		c := s.meta().Cursor()
+		for key, value := c.First(); key != nil; key, value = c.Next() {
 			if name, ok := strings.CutPrefix(string(key), "secret/"); ok {
 				values[name] = bytes.Clone(value)
 			}
@@ -45,12 +47,12 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 			return nil, err
 		}
 	}
-	err = st.maintain(context.Background(), func(l *ledger) error {
-		if v := l.tx.Bucket(bucketMeta).Get(key); v != nil { // somebody was faster
+	err = st.maintain(context.Background(), func(l *boltfile.Ledger) error {
+		if v := l.Tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Get(key); v != nil { // somebody was faster
 			value = bytes.Clone(v)
 			return nil
 		}
-		return l.put(inMeta, key, value)
+		return l.Put(boltfile.InMeta, key, value)
 	})
 	return value, err
 }
@@ -81,14 +83,14 @@ func (s *Stats) observeCommit(took time.Duration) {
 func (st *Store) Stats() Stats {
 	var size int64
 	st.readSnapshot(func(s *snapshot) error {
-		size = int64(s.high) * int64(s.pageSize)
+		size = s.Size()
 		return nil
 	})
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	s := st.stat
 	s.Revision, s.CompactRev = st.Revision(), st.Compacted()
-	s.FileBytes, s.FreeBytes = size, st.freeBytes()
+	s.FileBytes, s.FreeBytes = size, st.File.FreeBytes()
 	s.objects, s.objectBytes = st.total.objects, st.total.bytes
 	s.ringEvents, s.ringSize, s.ringOldest = st.log.next-st.log.oldest, int64(st.log.bytes), st.log.evicted+1
 	return s

@@ -12,7 +12,8 @@ import (
 	"hash/crc32"
 	"math"
 	"strconv"
-	"sync"
+
+	"apilet/internal/store/boltfile"
 )
 
 const (
@@ -24,11 +25,7 @@ const (
 	flagLost      = 8 // what the record replaced was damaged
 )
 
-var (
-	bucketMeta, bucketRev, bucketKeys = []byte("meta"), []byte("rev"), []byte("keys")
-
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-)
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendRevision appends json to b, with the decimal revision where it has room for one: at json[revAt].
 func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
@@ -152,7 +149,7 @@ func recordKey(b []byte) []byte {
 }
 
 func damagedRecord(rev int64, b []byte) error {
-	return damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
+	return boltfile.Damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
 }
 
 // keyState is a value of the bucket keys.
@@ -178,7 +175,7 @@ func keyStateCRC(key, b []byte) uint32 {
 
 func decodeKeyState(key, b []byte) (keyState, error) {
 	if len(b) != keyStateSize || binary.BigEndian.Uint32(b[13:]) != keyStateCRC(key, b) {
-		return keyState{}, damaged("the entry of key %q is damaged: its checksum does not match", key)
+		return keyState{}, boltfile.Damaged("the entry of key %q is damaged: its checksum does not match", key)
 	}
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }
@@ -186,19 +183,13 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 // revKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
 func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
-func metaInt(meta tree, name string) int64 {
-	if v := meta.get([]byte(name)); len(v) == 8 {
-		return int64(binary.BigEndian.Uint64(v))
+// longKey is the key of a record whose revision has one of another key already.
+func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
+
+// revOf reads a key of the bucket rev; above all revisions where there is none.
+func revOf(k []byte) int64 {
+	if len(k) < 8 {
+		return math.MaxInt64
 	}
-	return 0
+	return int64(binary.BigEndian.Uint64(k))
 }
-
-// putMetaInt writes a number of the bucket meta.
-func putMetaInt(l *ledger, name string, n int64) error {
-	return l.put(inMeta, []byte(name), revKey(n))
-}
-
-var (
-	// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.
-	ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
-)

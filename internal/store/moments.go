@@ -83,8 +83,8 @@ func (st *Store) TimeOf(rev int64) time.Time {
 // recordFrom is the first record at or above a revision, without its key and JSON.
 func (st *Store) recordFrom(rev int64) (r Record, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
-		c := s.revs.cursor()
-		k, v := c.seek(revKey(rev))
+		c := s.revs.Cursor()
+		k, v := c.Seek(revKey(rev))
 		if k == nil {
 			return ErrNotFound
 		}
@@ -113,7 +113,7 @@ func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 func (st *Store) Since(key string) (rev int64, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		k := []byte(key)
-		v := s.keys.get(k)
+		v := s.keys.Get(k)
 		if v == nil {
 			return nil
 		}

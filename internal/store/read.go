@@ -10,15 +10,18 @@ import (
 	"iter"
 	"math"
 	"strings"
+	"sync"
+
+	"apilet/internal/store/boltfile"
 )
 
 // A snapshot is one short read transaction. Nothing of it may be kept: its bytes are the file's.
 type snapshot struct {
-	*pages
-	keys    tree
-	revs    tree    // versions of objects by revision
-	newest  finger  // in revs: where keys' newest versions are looked for,
-	older   *finger // and earlier ones; nil until the first
+	*boltfile.Pages
+	keys    boltfile.Tree
+	revs    boltfile.Tree    // versions of objects by revision
+	newest  boltfile.Finger  // in revs: where keys' newest versions are looked for,
+	older   *boltfile.Finger // and earlier ones; nil until the first
 	compact int64
 	shared  bool // what lies under a revision may be another key's, and sound
 	chains  *waypoints
@@ -27,45 +30,45 @@ type snapshot struct {
 	seek    [8]byte
 }
 
-func newSnapshot(p *pages, compact int64) *snapshot {
-	s := &snapshot{pages: p, compact: compact}
+func newSnapshot(p *boltfile.Pages, compact int64) *snapshot {
+	s := &snapshot{Pages: p, compact: compact}
 	var ok, also bool
-	s.keys, ok = p.bucket(bucketKeys)
-	s.revs, also = p.bucket(bucketRev)
+	s.keys, ok = p.Bucket(boltfile.InKeys)
+	s.revs, also = p.Bucket(boltfile.InRev)
 	if !ok || !also {
-		panicDamaged("a bucket is missing")
+		boltfile.PanicDamaged("a bucket is missing")
 	}
 	return s
 }
 
 // meta is the bucket of that name.
-func (s *snapshot) meta() tree {
-	meta, ok := s.bucket(bucketMeta)
+func (s *snapshot) meta() boltfile.Tree {
+	meta, ok := s.Bucket(boltfile.InMeta)
 	if !ok {
-		panicDamaged("the bucket meta is missing")
+		boltfile.PanicDamaged("the bucket meta is missing")
 	}
 	return meta
 }
 
 // authors is the bucket of that name. A file of format 1 has none; check alone reads one as it is.
-func (s *snapshot) authors() tree {
-	t, _ := s.bucket(bucketAuthors)
+func (s *snapshot) authors() boltfile.Tree {
+	t, _ := s.Bucket(boltfile.InAuthors)
 	return t
 }
 
 // author is the entry of a number, nil where there is none.
 func (s *snapshot) author(id AuthorID) []byte {
-	t, ok := s.bucket(bucketAuthors)
+	t, ok := s.Bucket(boltfile.InAuthors)
 	if !ok {
 		return nil
 	}
-	return t.get(authorKey(id))
+	return t.Get(authorKey(id))
 }
 
 // newestTime is when the newest record was written, in milliseconds; 0 where that is unknown.
 func (s *snapshot) newestTime() int64 {
-	if b := s.revs.get(revKey(int64(s.revs.sequence))); b != nil {
-		if r, _, err := decodeRecord(int64(s.revs.sequence), b); err == nil {
+	if b := s.revs.Get(revKey(int64(s.revs.Sequence))); b != nil {
+		if r, _, err := decodeRecord(int64(s.revs.Sequence), b); err == nil {
 			return r.Time
 		}
 	}
@@ -75,7 +78,7 @@ func (s *snapshot) newestTime() int64 {
 // readSnapshot runs fn in a read transaction. CompactRev is read after the transaction began: whatever the transaction finds deleted was
 // deleted after CompactRev was raised, so what fn checks against it is never too low. Never call view within view.
 func (st *Store) readSnapshot(fn func(*snapshot) error) error {
-	return st.dataFile.view(func(p *pages) error {
+	return st.File.View(func(p *boltfile.Pages) error {
 		s := newSnapshot(p, st.compactRev.Load())
 		s.shared, s.chains = st.shared.Load(), &st.chains
 		return fn(s)
@@ -87,25 +90,25 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s.newest, rev, key) }
 
 // recordNear is record, beginning at a finger.
-func (s *snapshot) recordNear(f *finger, rev int64, key []byte) []byte {
-	b := f.get(&s.revs, uint64(rev))
+func (s *snapshot) recordNear(f *boltfile.Finger, rev int64, key []byte) []byte {
+	b := f.Get(&s.revs, uint64(rev))
 	if b == nil {
 		binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
-		b = s.revs.get(s.seek[:])
+		b = s.revs.Get(s.seek[:])
 	}
 	if b != nil && bytes.Equal(recordKey(b), key) {
 		return b
 	}
-	if long := s.revs.get(longKey(rev, key)); long != nil || s.shared {
+	if long := s.revs.Get(longKey(rev, key)); long != nil || s.shared {
 		return long
 	}
 	return b
 }
 
 // olderFinger is the finger for versions that chains lead to.
-func (s *snapshot) olderFinger() *finger {
+func (s *snapshot) olderFinger() *boltfile.Finger {
 	if s.older == nil {
-		s.older = new(finger)
+		s.older = new(boltfile.Finger)
 	}
 	return s.older
 }
@@ -135,14 +138,14 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 			return r, false, nil // a compacted tombstone
 		}
 		if b == nil {
-			return r, false, damaged("revision %d (key %q) is missing", at, key)
+			return r, false, boltfile.Damaged("revision %d (key %q) is missing", at, key)
 		}
 		r, found, err := decodeRecord(at, b)
 		if err != nil {
 			return r, false, err
 		}
 		if !bytes.Equal(found, key) {
-			return r, false, damaged("revision %d belongs to key %q, not to %q", at, found, key)
+			return r, false, boltfile.Damaged("revision %d belongs to key %q, not to %q", at, found, key)
 		}
 		if at <= rev {
 			return r, !r.Deleted, nil
@@ -186,7 +189,7 @@ func (s *snapshot) reach(rev, current int64) error {
 
 // each calls visit for the keys with prefix, from start on, until it answers false. It returns the key to go on at, "" at the end.
 func (s *snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
-	c := s.keys.cursor()
+	c := s.keys.Cursor()
 	return walkKeys(&c, prefix, []byte(max(prefix, start)), func(k, v []byte) (bool, error) {
 		state, err := decodeKeyState(k, v)
 		if err != nil {
@@ -196,8 +199,8 @@ func (s *snapshot) each(prefix, start string, visit func(key []byte, state keySt
 	})
 }
 
-func walkKeys(c *cursor, prefix string, from []byte, visit func(k, v []byte) (bool, error)) (next string, err error) {
-	k, v := c.seek(from)
+func walkKeys(c *boltfile.Cursor, prefix string, from []byte, visit func(k, v []byte) (bool, error)) (next string, err error) {
+	k, v := c.Seek(from)
 	for n := 0; k != nil && strings.HasPrefix(string(k), prefix); n++ {
 		if n == walkKeysMax {
 			return string(k), nil
@@ -205,18 +208,18 @@ func walkKeys(c *cursor, prefix string, from []byte, visit func(k, v []byte) (bo
 		if more, err := visit(k, v); !more || err != nil {
 			return string(k), err
 		}
-		k, v = c.next()
+		k, v = c.Next()
 	}
 	return "", nil
 }
 
 // eachSound is each for who passes over damage. damaged is told what is wrong, and with the object of which key; nil: a page hides which.
 func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) (bool, error), damaged func(key []byte, err error)) (next string) {
-	c, last := s.keys.cursor(), ""
-	behind, err := c.past([]byte(max(prefix, start)), func(from []byte) {
+	c, last := s.keys.Cursor(), ""
+	behind, err := c.Past([]byte(max(prefix, start)), func(from []byte) {
 		next, _ = walkKeys(&c, prefix, from, func(k, v []byte) (more bool, _ error) {
 			last = string(k) // few chunks come by here
-			err := withoutFaults(func() error {
+			err := boltfile.WithoutFaults(func() error {
 				state, err := decodeKeyState(k, v)
 				if err == nil {
 					more, err = visit(k, state)
@@ -276,7 +279,7 @@ func (s *snapshot) at(key string, rev int64) (rec Record, err error) {
 // upTo is at for objects of at most so many bytes.
 func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, err error) {
 	k := []byte(key)
-	v := s.keys.get(k)
+	v := s.keys.Get(k)
 	if v == nil {
 		return rec, 0, ErrNotFound
 	}
@@ -321,6 +324,9 @@ type Chunk struct {
 	left    int // bytes of the budget
 }
 
+// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.
+var ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
+
 // Chunk fills c with live objects in key order. ErrCompacted, errFutureRev.
 func (st *Store) Chunk(sp Span, c *Chunk) error {
 	current := st.Revision()
@@ -361,7 +367,7 @@ func (st *Store) fill(c *Chunk, sp *Span, current int64, keys walk) error {
 // passOver notes damage, and in the chunk whose it is.
 func (c *Chunk) passOver(st *Store) func(key []byte, err error) {
 	return func(key []byte, err error) {
-		_ = st.explain(err)
+		_ = st.File.Explain(err)
 		if _, _, ok := keyPrefixes(string(key)); ok { // a damaged page may show anything as a key
 			c.Damaged = append(c.Damaged, string(key))
 		}
@@ -533,7 +539,7 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 				size += len(r.JSON)
 			}
 			return err == nil, err
-		}, func(_ []byte, err error) { _ = st.explain(err) })
+		}, func(_ []byte, err error) { _ = st.File.Explain(err) })
 		return nil
 	})
 	return records, next, err
@@ -548,7 +554,7 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	known := len(dst)
 	evs, upTo, err = st.events(resource, nil, after, max, dst, func(rev int64, _ error) error {
-		return damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
+		return boltfile.Damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
 	})
 	for i := known; err == nil && i < len(evs); i++ {
 		if evs[i].Lost {
@@ -565,7 +571,7 @@ type Filter func(key []byte, by AuthorID) bool
 // they replaced. It leaves out those that a filter does not want, where that saves reading them: some of them may come all the same.
 func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	return st.events(resource, wanted, after, max, dst, func(_ int64, err error) error {
-		_ = st.explain(err)
+		_ = st.File.Explain(err)
 		return nil
 	})
 }
@@ -600,8 +606,8 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 		if after < s.compact {
 			return ErrCompacted
 		}
-		c := s.revs.cursor()
-		behind, damage := c.past(revKey(after+1), func([]byte) { err = r.walk(s, &c, after) })
+		c := s.revs.Cursor()
+		behind, damage := c.Past(revKey(after+1), func([]byte) { err = r.walk(s, &c, after) })
 		if damage == nil {
 			return err
 		}
@@ -631,12 +637,12 @@ type replay struct {
 }
 
 // walk goes through the records after a revision.
-func (r *replay) walk(s *snapshot, c *cursor, after int64) error {
+func (r *replay) walk(s *snapshot, c *boltfile.Cursor, after int64) error {
 	last, scanned, size := after, 0, 0
-	for k, v := c.seek(revKey(after + 1)); ; k, v = c.next() {
+	for k, v := c.Seek(revKey(after + 1)); ; k, v = c.Next() {
 		rev := revOf(k)
 		if rev > last+1 && last < r.current && !r.gaps {
-			if err := r.miss(last+1, damaged("revision %d is missing", last+1)); err != nil {
+			if err := r.miss(last+1, boltfile.Damaged("revision %d is missing", last+1)); err != nil {
 				return err
 			}
 		}
@@ -668,7 +674,7 @@ func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
 	}
 	ev := Event{Record: rec.public(string(key), bytes.Clone(rec.JSON))}
 	if ev.PrevRev != 0 && !ev.Lost {
-		if err := withoutFaults(func() (err error) { ev.Prev, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
+		if err := boltfile.WithoutFaults(func() (err error) { ev.Prev, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
 			if err = r.miss(ev.PrevRev, err); err != nil {
 				return 0, err
 			}
@@ -682,7 +688,7 @@ func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
 func (s *snapshot) replaced(rev int64, key []byte) (json []byte, err error) {
 	b := s.record(rev, key)
 	if b == nil {
-		return nil, damaged("revision %d is missing", rev)
+		return nil, boltfile.Damaged("revision %d is missing", rev)
 	}
 	old, _, err := decodeRecord(rev, b)
 	return bytes.Clone(old.JSON), err

@@ -39,6 +39,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"apilet/internal/atomicfile"
+	"apilet/internal/store/boltfile"
 )
 
 // A Replica says how a store reaches its log.
@@ -315,10 +316,10 @@ func (s *stage) applyFeed(f *feed) error {
 	if f.compact == 0 {
 		return nil
 	}
-	if err := s.vetMeta(); err != nil {
+	if err := s.guard.VetMeta(); err != nil {
 		return err
 	}
-	return errors.Join(putMetaInt(s.ledger, "compact", f.compact), s.ledger.remove(inMeta, []byte("filling")))
+	return errors.Join(s.PutMetaInt("compact", f.compact), s.Ledger.Remove(boltfile.InMeta, []byte("filling")))
 }
 
 func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
@@ -367,32 +368,29 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	return s.write(m)
 }
 
-// longKey is the key of a record whose revision has one of another key already.
-func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
-
 // vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
 func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	short := revKey(rev)
-	b, err := s.revs.get(short)
+	b, err := s.revs.Get(short)
 	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
 		return short, err
 	}
 	if s.onShared != nil {
 		s.onShared()
 	}
-	if err := s.vetMeta(); err != nil {
+	if err := s.guard.VetMeta(); err != nil {
 		return nil, err
 	}
-	return longKey(rev, key), putMetaInt(s.ledger, "shared", 1)
+	return longKey(rev, key), s.PutMetaInt("shared", 1)
 }
 
 // record looks a key's record of a revision up, as snapshot.record.
 func (s *stage) record(rev int64, key string) ([]byte, error) {
-	b, err := s.revs.get(revKey(rev))
+	b, err := s.revs.Get(revKey(rev))
 	if err != nil || b != nil && string(recordKey(b)) == key {
 		return b, err
 	}
-	long, err := s.revs.get(longKey(rev, []byte(key)))
+	long, err := s.revs.Get(longKey(rev, []byte(key)))
 	if err != nil || long == nil {
 		return b, err
 	}
@@ -427,13 +425,13 @@ func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 
 // StartFill begins to fill the replica from a snapshot of the log. Readers go on where they are.
 func (st *Store) StartFill(ctx context.Context) error {
-	return st.maintain(ctx, func(l *ledger) error { return putMetaInt(l, "filling", 1) })
+	return st.maintain(ctx, func(l *boltfile.Ledger) error { return l.PutMetaInt("filling", 1) })
 }
 
 // Filled tells whether the replica shows a state of its log: not before the first fill, and not after one that was broken off.
 func (st *Store) Filled() (filled bool, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
-		filled = s.revs.sequence > 0 && metaInt(s.meta(), "filling") == 0
+		filled = s.revs.Sequence > 0 && boltfile.MetaInt(s.meta(), "filling") == 0
 		return nil
 	})
 	return filled, err
@@ -485,7 +483,7 @@ func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
 	st.log = newEventLog(f.upTo)
 	st.tallies, st.total = map[string]*tally{}, tally{}
 	if err := st.readSnapshot(st.countKeys); err != nil {
-		st.explain(err)
+		st.File.Explain(err)
 	}
 	return wake
 }
@@ -560,14 +558,14 @@ func openReplica(path string, opts Options) (*Store, error) {
 // discard removes a replica that no process has open.
 func discard(path, why string, warn func(string)) error {
 	format := int64(0)
-	err := withoutFaults(func() error {
+	err := boltfile.WithoutFaults(func() error {
 		db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true, OpenFile: openExisting})
 		if err != nil {
 			return err
 		}
 		defer db.Close()
 		return db.View(func(tx *bbolt.Tx) error {
-			if meta := tx.Bucket(bucketMeta); meta != nil && len(meta.Get([]byte("format"))) == 8 {
+			if meta := tx.Bucket(boltfile.Buckets[boltfile.InMeta]); meta != nil && len(meta.Get([]byte("format"))) == 8 {
 				format = int64(binary.BigEndian.Uint64(meta.Get([]byte("format"))))
 			}
 			return nil
@@ -575,7 +573,7 @@ func discard(path, why string, warn func(string)) error {
 	})
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
-		return explainOpen(path, err)
+		return boltfile.ExplainOpen(path, err)
 	case isOwnFormat(format):
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	}
@@ -603,9 +601,8 @@ func machineRun() string {
 
 // syncReplica is what closing does before all else: from here on commits are synced.
 func (st *Store) syncReplica() error {
-	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.failed.Load() {
+	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.File.Failed() {
 		return nil
 	}
-	st.Db.NoSync, st.Db.NoGrowSync = false, false
-	return st.Db.Sync()
+	return st.File.SyncAlways()
 }

@@ -56,7 +56,7 @@ type Room struct {
 func (st *Store) Room() Room {
 	stats := st.Stats()
 	r := Room{Reserve: st.reserve, Used: stats.FileBytes - stats.FreeBytes, Quota: max(0, st.Opts.Quota)}
-	r.DiskFree, r.DiskBytes, _ = st.askDisk()
+	r.DiskFree, r.DiskBytes, _ = st.File.DiskSpace()
 	switch {
 	case st.Opts.Replica != nil:
 		r.Quota = 0
@@ -74,7 +74,7 @@ func (st *Store) Room() Room {
 // HasRoom is ErrDiskFull while nothing but deletes can be written for want of room on the disk.
 func (st *Store) HasRoom() error {
 	if r := st.Room(); r.Refusal == ErrDiskFull {
-		return fmt.Errorf("%s: %w", st.Path, ErrDiskFull)
+		return fmt.Errorf("%s: %w", st.File.Path, ErrDiskFull)
 	}
 	return nil
 }
@@ -82,14 +82,14 @@ func (st *Store) HasRoom() error {
 // WithinQuota is ErrQuota while nothing but deletes can be written because of the quota.
 func (st *Store) WithinQuota() error {
 	if r := st.Room(); r.Quota > 0 && r.Used > r.Quota {
-		return fmt.Errorf("%s: %d of %d bytes: %w", st.Path, r.Used, r.Quota, ErrQuota)
+		return fmt.Errorf("%s: %d of %d bytes: %w", st.File.Path, r.Used, r.Quota, ErrQuota)
 	}
 	return nil
 }
 
 // limit decides at the opening what the quota and the reserve are.
 func (st *Store) limit() {
-	_, size, known := st.askDisk()
+	_, size, known := st.File.DiskSpace()
 	known = known && size > 0
 	if st.Opts.Quota == 0 && !st.Opts.Ephemeral && st.Opts.Replica == nil {
 		st.Opts.Quota = defaultQuota
@@ -101,18 +101,8 @@ func (st *Store) limit() {
 		st.reserve = min(size/reserveShare, reserveMax)
 	}
 	if r := st.Room(); st.Opts.Warn != nil && r.Quota > 0 && r.Used > r.Quota/10*8 {
-		st.Opts.Warn(fmt.Sprintf("%s: %d of the %d bytes that --quota-backend-bytes allows are used: above all of them nothing but deletes is taken. Delete objects, or raise it", st.Path, r.Used, r.Quota))
+		st.Opts.Warn(fmt.Sprintf("%s: %d of the %d bytes that --quota-backend-bytes allows are used: above all of them nothing but deletes is taken. Delete objects, or raise it", st.File.Path, r.Used, r.Quota))
 	}
-}
-
-// askDisk tells what the file system of the data file has free for this process, and its size; false where that is not known.
-func (st *Store) askDisk() (free, size int64, known bool) {
-	conn, err := st.handle.SyscallConn()
-	if err != nil {
-		return 0, 0, false
-	}
-	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // of a closed file nothing is known
-	return free, size, known
 }
 
 // spare is how much of the room lies above the reserve; below 0 there is less.
@@ -120,12 +110,11 @@ func (st *Store) spare() int64 {
 	if st.reserve == 0 {
 		return math.MaxInt64
 	}
-	free, _, known := st.askDisk()
+	free, _, known := st.File.DiskSpace()
 	if !known {
 		return math.MaxInt64
 	}
-	pages := int64(st.Db.Stats().FreePageN) * int64(st.meta.Load().pageSize)
-	return max(free-st.logGrowth.Load(), pages/scatteredShare) - st.reserve
+	return max(free-st.File.LogMayTake(), st.File.ReadyBytes()/scatteredShare) - st.reserve
 }
 
 // scarce tells whether creates and updates are refused with so much to spare.
@@ -133,7 +122,7 @@ func (st *Store) scarce(spare int64) bool {
 	if st.low.Load() {
 		return spare < st.reserve/resumeShare
 	}
-	return spare < pagesOfChange*int64(st.meta.Load().pageSize)
+	return spare < pagesOfChange*int64(st.File.PageSize())
 }
 
 // measure notes in a stage what its transaction may take.
@@ -145,9 +134,7 @@ func (st *Store) measure(s *stage, tx *bbolt.Tx) {
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)
-	if st.wal != nil {
-		st.wal.short, st.wal.spare = scarce, s.spare
-	}
+	st.File.TellRoom(s.spare, scarce)
 	if st.low.Store(scarce); scarce {
 		s.spare = min(s.spare, -1)
 	}
@@ -167,7 +154,7 @@ func (s *stage) refusal(e *pendingWrite) error {
 	if s.spare == math.MaxInt64 {
 		return nil
 	}
-	page := int64(s.guard.p.pageSize)
+	page := int64(s.page)
 	takes := int64(len(e.JSON))/page*page + pagesOfChange*page
 	if s.spare < takes {
 		return ErrDiskFull

@@ -13,12 +13,11 @@
 //	log.Wait(ctx, time.Time{}, nil) // for the next commit that touches pods
 //
 // Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It knows
-// nothing of HTTP or of types, and imports atomicfile alone.
+// nothing of HTTP or of types. Package boltfile is the file below it: pages, the write-ahead log, and what a disk may do to both.
 //
-// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
+// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk),
 // waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
-// authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged;
-// wal.go is the log that makes a commit durable; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+// authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.
@@ -105,6 +104,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
 )
 
 // Sentinels of the store, and when they come.
@@ -119,23 +120,25 @@ var (
 	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type is no live object, or is marked as deleting
 	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
-	errClosed         = errors.New("store is closed")                    // a write after close
+	errClosed         = boltfile.ErrClosed                               // a write after close
 
 	// A write on a full disk, or one other than a delete when what is left is kept for deletes (room.go). Nothing has changed.
-	ErrDiskFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
+	ErrDiskFull = boltfile.ErrFull
 
 	// A write above --quota-backend-bytes. Deletes are taken.
 	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room once history is compacted (--compaction-interval), or start with a higher --quota-backend-bytes")
 
 	// A write while the file's name leads nowhere or elsewhere: what goes to a removed file is lost at exit. Reads go on.
-	ErrFileLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
+	ErrFileLost = boltfile.ErrLost
+
+	// A read of what is damaged, or a write beside it. Its text says where.
+	ErrDamaged = boltfile.ErrDamaged
 
 	errUnchanged = errors.New("no member of the batch changed anything") // ends a write transaction without a commit
 )
 
 const (
-	loggedFormat  = 3 // of a file whose log counts, too: Format until it is closed
-	Format        = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
+	Format        = boltfile.FormatClosed // of the data file: one before it is brought to it when it is opened, any other is refused
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
@@ -148,6 +151,12 @@ const (
 	walkKeysMax   = 10_000    // and passes no more keys than this
 	replayScanMax = 1000      // records that one read of the log's older part passes
 )
+
+// Progress is told how far something long has come.
+type Progress = boltfile.Progress
+
+// IsDiskFull tells the errors of a full disk, also of what is no commit: a backup, a file that is made.
+func IsDiskFull(err error) bool { return boltfile.IsDiskFull(err) }
 
 // CommitBounds are the upper bounds in seconds of Stats.CommitBuckets, whose last bucket has none.
 var CommitBounds = [...]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 4.096}
@@ -206,7 +215,8 @@ type Change struct {
 
 // Store is an MVCC store of opaque JSON documents in one bbolt file.
 type Store struct {
-	dataFile
+	File *boltfile.File // what it all lies in
+
 	Opts  Options // as opened
 	id    [16]byte
 	queue chan *pendingWrite // buffered so that writers gather while a commit runs; never closed
@@ -238,7 +248,7 @@ type Store struct {
 	chains   waypoints   // likewise
 	lastTime int64       // of a record; the writer's
 
-	marks map[uint64]pageMark // for commitBatch, who empties it each time; the writer's
+	marks map[uint64]boltfile.PageMark // for commitBatch, who empties it each time; the writer's
 }
 
 type tally struct{ objects, bytes int64 }
@@ -258,36 +268,29 @@ func Open(path string, opts Options) (*Store, error) {
 func open(path string, opts Options) (*Store, error) {
 	_, err := os.Lstat(path)
 	fresh := errors.Is(err, fs.ErrNotExist)
-	if _, log := os.Lstat(path + logSuffix); fresh && log == nil {
-		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start anew", path, path+logSuffix)
+	if _, log := os.Lstat(path + boltfile.LogSuffix); fresh && log == nil {
+		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start anew", path, path+boltfile.LogSuffix)
 	}
 	if fresh {
-		err = createFile(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
+		err = boltfile.Create(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	verdict, err := vetToWrite(path, opts.format())
+	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, opts.format()) })
 	if err != nil {
 		return nil, err
 	}
 	st := &Store{
-		dataFile: dataFile{Path: path, fatal: opts.Fatal, Found: damageBook{report: opts.Damaged}}, Opts: opts, tallies: map[string]*tally{},
-		marks: map[uint64]pageMark{},
+		Opts: opts, tallies: map[string]*tally{}, marks: map[uint64]boltfile.PageMark{},
 		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
 		rooms: newRoomMaker(),
 	}
 	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
-	st.warnAbout(fresh, verdict)
-	if err := withoutFaults(func() error { return st.load(verdict.log) }); err != nil {
-		if st.Db != nil && !st.failed.Load() {
-			st.metas.close()
-			if st.wal != nil {
-				st.wal.close()
-			}
-			st.Db.Close()
-		}
-		return nil, explainOpen(path, err)
+	st.warnAbout(path, fresh, verdict)
+	if err := boltfile.WithoutFaults(func() error { return st.load(path, verdict.Log) }); err != nil {
+		st.File.Abandon()
+		return nil, boltfile.ExplainOpen(path, err)
 	}
 	st.limit()
 	go st.write() // until close
@@ -304,13 +307,13 @@ func preparePath(path string, ephemeral bool) (string, error) {
 }
 
 func initBuckets(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketMeta, bucketRev, bucketKeys, bucketAuthors} {
+	for _, name := range boltfile.Buckets {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
-	l := &ledger{tx: tx}
-	return errors.Join(putMetaInt(l, "format", Format), putLineage(l))
+	l := &boltfile.Ledger{Tx: tx}
+	return errors.Join(l.PutMetaInt("format", Format), putLineage(l))
 }
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
@@ -318,7 +321,7 @@ func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	if err := initBuckets(tx); err != nil || o.Replica == nil {
 		return err
 	}
-	return errors.Join(putMetaInt(&ledger{tx: tx}, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
+	return errors.Join((&boltfile.Ledger{Tx: tx}).PutMetaInt("format", replicaFormat), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), o.Replica.Lineage[:]))
 }
 
 func (o *Options) format() int64 {
@@ -328,25 +331,25 @@ func (o *Options) format() int64 {
 	return Format
 }
 
-func putLineage(l *ledger) error {
+func putLineage(l *boltfile.Ledger) error {
 	id := make([]byte, 16)
 	rand.Read(id)
-	return l.put(inMeta, []byte("lineage"), id)
+	return l.Put(boltfile.InMeta, []byte("lineage"), id)
 }
 
 // checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
-func checkFormat(p *pages, path string, want int64) error {
-	for _, name := range [][]byte{bucketMeta, bucketRev, bucketKeys} {
-		if _, ok := p.bucket(name); !ok {
+func checkFormat(p *boltfile.Pages, path string, want int64) error {
+	for which := range byte(boltfile.InAuthors) {
+		if _, ok := p.Bucket(which); !ok {
 			return fmt.Errorf("%s is a bbolt file of another program: choose another file", path)
 		}
 	}
-	meta, _ := p.bucket(bucketMeta)
-	own, replica := isOwnFormat(metaInt(meta, "format")), isFormat(metaInt(meta, "format"), replicaFormat)
-	switch format := metaInt(meta, "format"); {
+	meta, _ := p.Bucket(boltfile.InMeta)
+	own, replica := isOwnFormat(boltfile.MetaInt(meta, "format")), isFormat(boltfile.MetaInt(meta, "format"), replicaFormat)
+	switch format := boltfile.MetaInt(meta, "format"); {
 	case own && want != replicaFormat, replica && want != Format:
-		if _, ok := p.bucket(bucketAuthors); !ok && (format == Format || format == replicaFormat) {
-			return damaged("the bucket authors is missing")
+		if _, ok := p.Bucket(boltfile.InAuthors); !ok && (format == Format || format == replicaFormat) {
+			return boltfile.Damaged("the bucket authors is missing")
 		}
 	case replica:
 		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
@@ -362,60 +365,48 @@ func checkFormat(p *pages, path string, want int64) error {
 func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
 
 // isOwnFormat tells a file that holds objects of its own.
-func isOwnFormat(format int64) bool { return isFormat(format, Format) || format == loggedFormat }
+func isOwnFormat(format int64) bool {
+	return isFormat(format, Format) || format == boltfile.FormatLogged
+}
 
-func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
+func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
 	warn := st.Opts.Warn
 	if warn == nil {
 		return
 	}
 	if fresh && !st.Opts.Ephemeral {
-		warn("made a new, empty data file " + st.Path)
+		warn("made a new, empty data file " + path)
 	}
-	if n := verdict.log.count(); n > 0 {
-		warn(fmt.Sprintf("%s: %d commits are taken over from its log", st.Path, n))
+	if verdict.Log.Used() {
+		warn(fmt.Sprintf("%s was not shut down cleanly; %d commits are taken over from its log", path, verdict.Log.Count()))
 	}
-	if verdict.torn {
-		warn(st.Path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
+	if verdict.Torn {
+		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
-	if !verdict.clean {
-		warn(st.Path + " was not shut down cleanly; its pages have been checked")
+	if !verdict.Clean {
+		warn(path + " does not list its free pages, since it was not shut down cleanly; all pages have been checked")
 	}
-	if verdict.oneMeta {
-		warn(st.Path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")
+	if verdict.OneMeta {
+		warn(path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")
 	}
 }
 
 // load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
-func (st *Store) load(left *leftLog) (err error) {
-	unlogged := st.Opts.Ephemeral || st.Opts.Replica != nil
-	if err = st.open(unlogged); err != nil {
+func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
+	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.Opts.Replica != nil,
+		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged})
+	if err != nil {
 		return err
-	}
-	if !unlogged {
-		_, disk, _ := st.askDisk()
-		st.logHalf = logHalf(st.Opts.LogBytes, disk)
-		st.logGrowth.Store(2 * st.logHalf)
-	}
-	if left.used() {
-		if err = st.resume(left); err != nil {
-			return err
-		}
-	}
-	if !st.Opts.Ephemeral {
-		if st.file, err = os.Stat(st.Path); err != nil {
-			return err
-		}
 	}
 	backup, made, format := false, int64(0), int64(0)
 	err = st.readSnapshot(func(s *snapshot) error {
-		backup, made, format = s.meta().get([]byte("backup")) != nil, metaInt(s.meta(), "backup"), metaInt(s.meta(), "format")
+		backup, made, format = s.meta().Get([]byte("backup")) != nil, boltfile.MetaInt(s.meta(), "backup"), boltfile.MetaInt(s.meta(), "format")
 		return st.countKeys(s)
 	})
-	if err == nil && format != st.Opts.format() && format != loggedFormat {
+	if err == nil && format != st.Opts.format() && format != boltfile.FormatLogged {
 		st.raised = true
-		if err = st.transact(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
-			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.Path, format, st.Opts.format()))
+		if err = st.File.Transact(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
+			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.File.Path, format, st.Opts.format()))
 		}
 	}
 	if err == nil && backup {
@@ -423,19 +414,19 @@ func (st *Store) load(left *leftLog) (err error) {
 		if made > backupRevBump { // in backups of earlier versions it is the revision
 			bump += max(0, st.Now().Unix()-made) * backupRevRate
 		}
-		err = st.transact(adoptBackup(bump))
+		err = st.File.Transact(adoptBackup(bump))
 	}
 	if err != nil {
 		return err
 	}
 	if st.Opts.Ephemeral && runtime.GOOS != "windows" { // where a file in use cannot be removed
-		os.RemoveAll(filepath.Dir(st.Path))
+		os.RemoveAll(filepath.Dir(st.File.Path))
 	}
 	return st.readSnapshot(func(s *snapshot) error {
-		copy(st.id[:], s.meta().get([]byte("lineage")))
-		st.currentRev.Store(int64(s.revs.sequence))
-		st.compactRev.Store(metaInt(s.meta(), "compact"))
-		st.shared.Store(metaInt(s.meta(), "shared") != 0)
+		copy(st.id[:], s.meta().Get([]byte("lineage")))
+		st.currentRev.Store(int64(s.revs.Sequence))
+		st.compactRev.Store(boltfile.MetaInt(s.meta(), "compact"))
+		st.shared.Store(boltfile.MetaInt(s.meta(), "shared") != 0)
 		st.log = newEventLog(st.currentRev.Load())
 		st.authors.load(s)
 		st.lastTime = s.newestTime()
@@ -444,18 +435,18 @@ func (st *Store) load(left *leftLog) (err error) {
 }
 
 // adoptBackup makes a backup's file a history of its own at its first opening.
-func adoptBackup(bump int64) func(*ledger) error {
-	return func(l *ledger) error {
+func adoptBackup(bump int64) func(*boltfile.Ledger) error {
+	return func(l *boltfile.Ledger) error {
 		s, err := newStage(l)
 		if err == nil {
-			err = s.vetMeta()
+			err = s.guard.VetMeta()
 		}
 		if err != nil {
 			return err
 		}
 		rev := s.rev + bump
-		return errors.Join(l.remove(inMeta, []byte("backup")), putLineage(l), putMetaInt(l, "compact", rev),
-			putMetaInt(l, "swept", rev), l.setSequence(inRev, uint64(rev)))
+		return errors.Join(l.Remove(boltfile.InMeta, []byte("backup")), putLineage(l), l.PutMetaInt("compact", rev),
+			l.PutMetaInt("swept", rev), l.SetSequence(boltfile.InRev, uint64(rev)))
 	}
 }
 
@@ -463,9 +454,9 @@ func adoptBackup(bump int64) func(*ledger) error {
 // enough. A damaged entry counts as an object of no bytes; the scrub names it. A damaged page is refused: nobody could say what is missing.
 func (st *Store) countKeys(s *snapshot) error {
 	var resource, namespace *tally
-	c := s.keys.cursor()
+	c := s.keys.Cursor()
 	prefix := "/" // no key has it: a namespace's prefix has four slashes
-	for k, v := c.first(); k != nil; k, v = c.next() {
+	for k, v := c.First(); k != nil; k, v = c.Next() {
 		state, err := decodeKeyState(k, v)
 		if err == nil && !state.live() {
 			continue
@@ -504,16 +495,12 @@ func (st *Store) Close() (err error) {
 	st.closeOnce.Do(func() {
 		close(st.closing)
 		<-st.stopped
-		var last func(*ledger) error
-		if !st.Opts.Ephemeral {
-			last = func(l *ledger) error { _, err := newStage(l); return err }
-		}
-		err = errors.Join(st.syncReplica(), st.dataFile.close(last))
-		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.failed.Load()) {
+		err = errors.Join(st.syncReplica(), st.File.Close())
+		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.File.Failed()) {
 			err = errors.Join(err, st.closed())
 		}
 		if st.Opts.Ephemeral {
-			os.RemoveAll(filepath.Dir(st.Path))
+			os.RemoveAll(filepath.Dir(st.File.Path))
 		}
 	})
 	return err

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
 )
 
 func storeDocAt(payload string, rev int64) string {
@@ -467,7 +469,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	add(foo("c"), ErrParentDeleting)
 	add(Change{Op: OpDelete, Key: "//namespaces//x", Expect: base + 10}, nil) // 11
 	add(foo("c"), ErrParentMissing)
-	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(l *ledger) error {
+	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(l *boltfile.Ledger) error {
 		return up.deleteRecords(l, []deadRecord{{rev: base + 3}, {rev: gone.Rev}})
 	}}), append(wants, nil)
 	add(Change{Op: OpCreate, Key: "//pods/x/gone"}, nil)   // 12
@@ -481,7 +483,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	}
 	err := st.readSnapshot(func(s *snapshot) error {
 		for rev, want := range map[int64]int64{5: 0, 9: 0, 12: 0, 13: 11, 14: 0} { // nothing was before 12: the job has deleted it
-			r, _, err := decodeRecord(base+rev, s.revs.get(revKey(base+rev)))
+			r, _, err := decodeRecord(base+rev, s.revs.Get(revKey(base+rev)))
 			if err != nil || max(r.PrevRev-base, 0) != want {
 				t.Errorf("revision %d was before %d (%v), want %d", r.PrevRev-base, rev, err, want)
 			}
@@ -496,7 +498,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 func TestStoreContextEndsTheWaitInTheQueue(t *testing.T) {
 	st := tempStore(t)
 	hold, held := make(chan struct{}), make(chan struct{})
-	go st.maintain(context.Background(), func(*ledger) error {
+	go st.maintain(context.Background(), func(*boltfile.Ledger) error {
 		close(held)
 		<-hold
 		return nil
@@ -866,7 +868,7 @@ func benchKey(i int) string {
 
 // benchRaw puts the same bytes with plain bbolt, as many in one commit as half the writers would gather.
 func benchRaw(b *testing.B, writers int) {
-	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, dbOptions())
+	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -876,7 +878,7 @@ func benchRaw(b *testing.B, writers int) {
 	b.ResetTimer()
 	for i := 0; i < b.N; {
 		err := db.Update(func(tx *bbolt.Tx) error {
-			revs, keys := tx.Bucket(bucketRev), tx.Bucket(bucketKeys)
+			revs, keys := tx.Bucket(boltfile.Buckets[boltfile.InRev]), tx.Bucket(boltfile.Buckets[boltfile.InKeys])
 			revs.FillPercent = 0.95
 			for range max(1, writers/2) {
 				i++
@@ -982,7 +984,7 @@ func BenchmarkStoreRead(b *testing.B) {
 func BenchmarkStoreOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "a.db")
 	st := openTestStore(b, path)
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	var wg sync.WaitGroup
 	for w := range 64 {
 		wg.Go(func() {

@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
 )
 
 const (
@@ -43,8 +44,8 @@ type Maintenance struct {
 func NewMaintenance(st *Store) (*Maintenance, error) {
 	up := &Maintenance{st: st, history: make(chan struct{}, 1)}
 	err := up.st.readSnapshot(func(s *snapshot) error {
-		up.swept = metaInt(s.meta(), "swept")
-		up.marks = decodeMarks(s.meta().get([]byte("marks")))
+		up.swept = boltfile.MetaInt(s.meta(), "swept")
+		up.marks = decodeMarks(s.meta().Get([]byte("marks")))
 		return nil
 	})
 	return up, err
@@ -129,21 +130,21 @@ type deadRecord struct {
 // place is what the record lies under.
 func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 	short := revKey(d.rev)
-	b, err := s.revs.get(short)
+	b, err := s.revs.Get(short)
 	if err != nil || d.key == "" || string(recordKey(b)) == d.key {
 		return short, b, err
 	}
 	long := longKey(d.rev, []byte(d.key))
-	b, err = s.revs.get(long)
+	b, err = s.revs.Get(long)
 	return long, b, err
 }
 
 // walkDead goes through 1,000 records after a revision, at most to CompactRev, and returns how far it came. It passes over damaged
 // pages: what they hold is lost, and nothing that they supersede is deleted.
 func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
-	c, end, shared, began := s.revs.cursor(), false, up.st.shared.Load(), after
-	next, err := c.past(revKey(after+1), func(from []byte) {
-		k, v := c.seek(from)
+	c, end, shared, began := s.revs.Cursor(), false, up.st.shared.Load(), after
+	next, err := c.Past(revKey(after+1), func(from []byte) {
+		k, v := c.Seek(from)
 		for n := 0; ; n++ {
 			rev := revOf(k)
 			if end = rev > s.compact; end || n >= replayScanMax && rev != after {
@@ -151,25 +152,17 @@ func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]
 			}
 			dead = appendDead(dead, s, rev, v, shared)
 			after = rev
-			k, v = c.next()
+			k, v = c.Next()
 		}
 	})
 	if err != nil {
-		up.st.explain(err)
+		up.st.File.Explain(err)
 		after = max(after, revOf(next)-1)
 	}
 	if end || after > s.compact || after == began { // what a damaged page leads to may lie before it: the rest stays
 		after = s.compact
 	}
 	return dead, after
-}
-
-// revOf reads a key of the bucket rev; above all revisions where there is none.
-func revOf(k []byte) int64 {
-	if len(k) < 8 {
-		return math.MaxInt64
-	}
-	return int64(binary.BigEndian.Uint64(k))
 }
 
 // appendDead adds what a record at or below CompactRev makes superfluous. A damaged one cannot be believed, and stays.
@@ -205,10 +198,10 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 	for {
 		slice := dead[:min(size, len(dead))]
 		last := len(slice) == len(dead)
-		err := up.st.maintain(ctx, func(l *ledger) error {
+		err := up.st.maintain(ctx, func(l *boltfile.Ledger) error {
 			err := up.deleteRecords(l, slice)
 			if last {
-				err = errors.Join(err, putMetaInt(l, "swept", upTo))
+				err = errors.Join(err, l.PutMetaInt("swept", upTo))
 			}
 			return err
 		})
@@ -225,11 +218,11 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 
 // deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
 // or beside one, stays.
-func (up *Maintenance) deleteRecords(l *ledger, dead []deadRecord) error {
+func (up *Maintenance) deleteRecords(l *boltfile.Ledger, dead []deadRecord) error {
 	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
 		if err = s.deleteRecord(dead[i]); errors.Is(err, ErrDamaged) {
-			up.st.explain(err)
+			up.st.File.Explain(err)
 			err = nil
 		}
 	}
@@ -244,15 +237,15 @@ func (s *stage) deleteRecord(d deadRecord) error {
 	if b[0]&flagTombstone != 0 {
 		// A damaged entry answers the zero state and stays; the scrub names it.
 		if state, _ := s.state(string(recordKey(b))); state.rev == d.rev {
-			if err := s.revs.guard.vetAround(s.revs.tree, place); err != nil {
+			if err := s.revs.VetAround(place); err != nil {
 				return err // before the entry is gone
 			}
-			if err := s.keys.remove(s.key); err != nil {
+			if err := s.keys.Remove(s.key); err != nil {
 				return err
 			}
 		}
 	}
-	return s.revs.remove(place)
+	return s.revs.Remove(place)
 }
 
 // A mark says which revision was current at a time.
@@ -290,7 +283,7 @@ func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
 	if len(marks) > marksMax {
 		marks = thinMarks(marks)
 	}
-	err := up.st.maintain(ctx, func(l *ledger) error { return l.put(inMeta, []byte("marks"), encodeMarks(marks)) })
+	err := up.st.maintain(ctx, func(l *boltfile.Ledger) error { return l.Put(boltfile.InMeta, []byte("marks"), encodeMarks(marks)) })
 	if err != nil {
 		return err
 	}
@@ -368,7 +361,7 @@ func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) 
 		return err
 	}
 	defer release()
-	return createFile(dest, func(db *bbolt.DB) error {
+	return boltfile.Create(dest, func(db *bbolt.DB) error {
 		if err := db.Update(initBuckets); err != nil {
 			return err
 		}
@@ -397,7 +390,7 @@ func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64,
 
 // putRecords puts records as they are. What they replaced is no part of a backup.
 func putRecords(tx *bbolt.Tx, records []Record) error {
-	s, err := newStage(&ledger{tx: tx})
+	s, err := newStage(&boltfile.Ledger{Tx: tx})
 	if err != nil {
 		return err
 	}
@@ -407,7 +400,7 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 		key := recordKey(value)
 		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), flagsOf(&r)})
 		place, err := s.vacant(r.Rev, key)
-		if err := errors.Join(err, s.revs.put(place, value), s.keys.put(key, state)); err != nil {
+		if err := errors.Join(err, s.revs.Put(place, value), s.keys.Put(key, state)); err != nil {
 			return err
 		}
 	}
@@ -420,9 +413,9 @@ func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 	err := up.st.readSnapshot(func(s *snapshot) error {
 		clear(entries)
 		authors := s.authors()
-		last = authors.sequence
-		c := authors.cursor()
-		for k, v := c.first(); k != nil; k, v = c.next() {
+		last = authors.Sequence
+		c := authors.Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
 			entries[string(k)] = bytes.Clone(v)
 		}
 		return nil
@@ -431,7 +424,7 @@ func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 		return err
 	}
 	return db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketAuthors)
+		b := tx.Bucket(boltfile.Buckets[boltfile.InAuthors])
 		for key, value := range entries {
 			if err := b.Put([]byte(key), value); err != nil {
 				return err
@@ -444,8 +437,8 @@ func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	meta := map[string][]byte{}
 	err := up.st.readSnapshot(func(s *snapshot) error {
-		c := s.meta().cursor()
-		for k, v := c.first(); k != nil; k, v = c.next() {
+		c := s.meta().Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
 			meta[string(k)] = bytes.Clone(v)
 		}
 		return nil
@@ -458,11 +451,11 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	meta["backup"], meta["compact"], meta["swept"] = revKey(up.st.Now().Unix()), revKey(rev), revKey(rev)
 	return db.Update(func(tx *bbolt.Tx) error {
 		for name, value := range meta {
-			if err := tx.Bucket(bucketMeta).Put([]byte(name), value); err != nil {
+			if err := tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte(name), value); err != nil {
 				return err
 			}
 		}
-		return tx.Bucket(bucketRev).SetSequence(uint64(rev))
+		return tx.Bucket(boltfile.Buckets[boltfile.InRev]).SetSequence(uint64(rev))
 	})
 }
 
@@ -479,7 +472,7 @@ type Report struct {
 
 // Problem adds to what was found.
 func (rep *Report) Problem(format string, args ...any) {
-	if what := fmt.Sprintf(format, args...); len(rep.Problems) < problemsMax && !slices.Contains(rep.Problems, what) {
+	if what := fmt.Sprintf(format, args...); len(rep.Problems) < boltfile.ProblemsMax && !slices.Contains(rep.Problems, what) {
 		rep.Problems = append(rep.Problems, what)
 	}
 }
@@ -491,31 +484,31 @@ func Check(path string) (rep Report, err error) { return CheckObjects(path, nil,
 // CheckObjects is Check, with decodes asked about each live object's JSON: why it cannot be decoded. nil asks nothing.
 func CheckObjects(path string, decodes func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
 	rep.decodes = decodes
-	verdict, err := vetFile(path, true, seen, func(p *pages) error {
+	verdict, err := boltfile.Vet(path, true, seen, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
 			return err
 		}
 		s := newSnapshot(p, 0)
-		rep.Format = metaInt(s.meta(), "format")
+		rep.Format = boltfile.MetaInt(s.meta(), "format")
 		rep.gaps = isFormat(rep.Format, replicaFormat)
 		rep.inspectAuthors(s)
-		s.compact = metaInt(s.meta(), "compact")
-		rep.Revision, rep.Compacted = int64(s.revs.sequence), s.compact
+		s.compact = boltfile.MetaInt(s.meta(), "compact")
+		rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
 		seen.Begin("revision", rep.Revision)
-		for next := int64(1); next != 0; seen.reach(next) {
+		for next := int64(1); next != 0; seen.Reach(next) {
 			next = rep.inspectRecords(s, next)
 		}
 		seen.Begin("objects", 0)
 		for next, more := "", true; more; more = next != "" {
 			next = rep.inspectKeys(s, next)
-			seen.reach(rep.Objects)
+			seen.Reach(rep.Objects)
 		}
 		return nil
 	})
-	rep.Problems = append(verdict.problems, rep.Problems...)
-	rep.Logged = verdict.log.count()
-	rep.Revision = max(rep.Revision, verdict.log.revision())
-	if verdict.oneMeta {
+	rep.Problems = append(verdict.Problems, rep.Problems...)
+	rep.Logged = verdict.Log.Count()
+	rep.Revision = max(rep.Revision, verdict.Log.Revision())
+	if verdict.OneMeta {
 		rep.Problem("one of the two meta pages is damaged: if it was the newer one, the last commit is gone")
 	}
 	if errors.Is(err, ErrDamaged) && len(rep.Problems) > 0 {
@@ -531,7 +524,7 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	for done := false; !done && err == nil; {
 		start := time.Now()
 		err = up.st.readSnapshot(func(s *snapshot) error {
-			rep.Revision, rep.Compacted = int64(s.revs.sequence), s.compact
+			rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
 			if rev == 1 {
 				rep.inspectAuthors(s)
 			}
@@ -554,42 +547,42 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 
 // inspectAuthors looks at all authors: there are few.
 func (rep *Report) inspectAuthors(s *snapshot) {
-	if _, ok := s.bucket(bucketAuthors); !ok {
+	if _, ok := s.Bucket(boltfile.InAuthors); !ok {
 		return // format 1
 	}
-	err := withoutFaults(func() error {
+	err := boltfile.WithoutFaults(func() error {
 		authors := s.authors()
-		c := authors.cursor()
-		for k, v := c.first(); k != nil; k, v = c.next() {
+		c := authors.Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
 			if _, _, err := decodeAuthor(k, v); err != nil {
-				rep.Problem("%s", placeOf(err))
+				rep.Problem("%s", boltfile.PlaceOf(err))
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		rep.Problem("%s", placeOf(err))
+		rep.Problem("%s", boltfile.PlaceOf(err))
 	}
 }
 
 // inspectRecords looks at 1,000 records from a revision on and returns where to go on, 0 at the end. It passes over damaged pages.
 func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
-	c, expected := s.revs.cursor(), max(from, s.compact+1)
+	c, expected := s.revs.Cursor(), max(from, s.compact+1)
 	more, end := []byte(nil), false
-	behind, err := c.past(revKey(from), func(from []byte) {
-		k, v := c.seek(from)
+	behind, err := c.Past(revKey(from), func(from []byte) {
+		k, v := c.Seek(from)
 		for n, last := 0, int64(0); k != nil && (n < replayScanMax || revOf(k) == last); n++ {
 			expected, last = rep.inspectRevision(s, k, v, expected), revOf(k)
-			k, v = c.next()
+			k, v = c.Next()
 		}
 		more, end = bytes.Clone(k), k == nil
 	})
 	switch {
 	case err != nil:
-		rep.Problem("%s", placeOf(err))
+		rep.Problem("%s", boltfile.PlaceOf(err))
 		more = behind
 	case end:
-		rep.inspectEnd(int64(s.revs.sequence), expected)
+		rep.inspectEnd(int64(s.revs.Sequence), expected)
 	}
 	if len(more) < 8 || revOf(more) <= from { // what a damaged page leads to may be anything; never back
 		return 0
@@ -608,8 +601,8 @@ func (rep *Report) inspectRevision(s *snapshot, k, v []byte, expected int64) int
 		rep.Problem("revisions %d to %d are missing", expected, rev-1)
 	}
 	rep.Records++
-	if err := withoutFaults(func() error { return inspectRecord(s, rev, v) }); err != nil {
-		rep.Problem("%s", placeOf(err))
+	if err := boltfile.WithoutFaults(func() error { return inspectRecord(s, rev, v) }); err != nil {
+		rep.Problem("%s", boltfile.PlaceOf(err))
 	}
 	return max(expected, rev+1)
 }
@@ -630,35 +623,35 @@ func inspectRecord(s *snapshot, rev int64, b []byte) error {
 	if err != nil {
 		return err
 	}
-	state, err := decodeKeyState(key, s.keys.get(key))
+	state, err := decodeKeyState(key, s.keys.Get(key))
 	switch {
 	case err != nil:
-		return damaged("revision %d: key %q has no sound entry", rev, key)
+		return boltfile.Damaged("revision %d: key %q has no sound entry", rev, key)
 	case state.rev < rev:
-		return damaged("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
+		return boltfile.Damaged("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
 	case r.PrevRev > s.compact && s.record(r.PrevRev, key) == nil:
-		return damaged("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
+		return boltfile.Damaged("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
 	case r.Author != 0 && s.author(r.Author) == nil:
-		return damaged("revision %d (key %q) names author %d, who is missing", rev, key, r.Author)
+		return boltfile.Damaged("revision %d (key %q) names author %d, who is missing", rev, key, r.Author)
 	}
 	return nil
 }
 
 // inspectKeys looks at 1,000 keys from one on and returns where to go on, "" at the end. It passes over damaged pages.
 func (rep *Report) inspectKeys(s *snapshot, from string) (next string) {
-	c := s.keys.cursor()
-	behind, err := c.past([]byte(from), func(from []byte) {
-		k, v := c.seek(from)
+	c := s.keys.Cursor()
+	behind, err := c.Past([]byte(from), func(from []byte) {
+		k, v := c.Seek(from)
 		for n := 0; k != nil && n < replayScanMax; n++ {
-			if err := withoutFaults(func() error { return rep.inspectKey(s, k, v) }); err != nil {
-				rep.Problem("%s", placeOf(err))
+			if err := boltfile.WithoutFaults(func() error { return rep.inspectKey(s, k, v) }); err != nil {
+				rep.Problem("%s", boltfile.PlaceOf(err))
 			}
-			k, v = c.next()
+			k, v = c.Next()
 		}
 		next = string(k)
 	})
 	if err != nil {
-		rep.Problem("%s", placeOf(err))
+		rep.Problem("%s", boltfile.PlaceOf(err))
 		next = string(behind)
 	}
 	return next
@@ -674,7 +667,7 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 	}
 	r, key, err := decodeRecord(state.rev, s.record(state.rev, k))
 	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
-		return damaged("key %q: revision %d is not its newest version", k, state.rev)
+		return boltfile.Damaged("key %q: revision %d is not its newest version", k, state.rev)
 	}
 	if rep.decodes != nil && state.live() {
 		if err := rep.decodes(string(k), r.JSON); err != nil {
@@ -686,11 +679,11 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	verdict, err := vetToWrite(path, 0)
+	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, 0) })
 	if err != nil {
 		return err
 	}
-	if verdict.log != nil { // a close takes over what it has
+	if verdict.Log != nil { // a close takes over what it has
 		st, err := Open(path, Options{})
 		if err == nil {
 			err = st.Close()
@@ -699,5 +692,53 @@ func Defrag(path string, seen *Progress) error {
 			return err
 		}
 	}
-	return packFile(path, seen)
+	return boltfile.Pack(path, seen)
+}
+
+// sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.
+func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
+	table := &up.st.authors
+	table.mu.RLock()
+	many := len(table.named) >= authorsSweep
+	table.mu.RUnlock()
+	if !many || now.Sub(up.authorsSwept) < authorsEvery {
+		return nil
+	}
+	up.authorsSwept = now
+	begun := up.st.Revision()
+	named, err := up.namedAuthors(ctx)
+	if err != nil {
+		return err
+	}
+	err = up.st.maintain(ctx, func(l *boltfile.Ledger) error { return up.st.dropAuthors(l, named, begun) })
+	if err != nil {
+		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s); return nil }))
+	}
+	return nil
+}
+
+// namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
+func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
+	named = map[AuthorID]bool{}
+	from := revKey(0)
+	for from != nil && err == nil {
+		err = up.st.readSnapshot(func(s *snapshot) error {
+			c := s.revs.Cursor()
+			k, v := c.Seek(from)
+			for n := 0; k != nil && n < replayScanMax; n++ {
+				r, _, err := decodeRecord(revOf(k), v)
+				if err != nil {
+					return err
+				}
+				named[r.Author] = true
+				k, v = c.Next()
+			}
+			from = append([]byte(nil), k...)
+			return ctx.Err()
+		})
+		if len(from) == 0 {
+			from = nil
+		}
+	}
+	return named, err
 }

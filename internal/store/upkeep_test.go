@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
 )
 
 // TestStoreChild is no test but what other tests run in a process of its own.
@@ -189,7 +191,9 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	dir := t.TempDir()
 	newer := filepath.Join(dir, "newer.db")
 	st := openTestStore(t, newer)
-	st.Db.Update(func(tx *bbolt.Tx) error { return putMetaInt(&ledger{tx: tx}, "format", loggedFormat+1) })
+	st.File.Db.Update(func(tx *bbolt.Tx) error {
+		return (&boltfile.Ledger{Tx: tx}).PutMetaInt("format", boltfile.FormatLogged+1)
+	})
 	st.Close()
 	foreign := filepath.Join(dir, "foreign.db")
 	db, _ := bbolt.Open(foreign, 0o600, nil)
@@ -197,7 +201,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	db.Close()
 	cases := map[string][2]string{
 		"a folder":          {dir, "no regular file"},
-		"a newer format":    {newer, fmt.Sprint("format ", loggedFormat+1)},
+		"a newer format":    {newer, fmt.Sprint("format ", boltfile.FormatLogged+1)},
 		"another program's": {foreign, "another program"},
 		"empty":             {writeDataFile(t, nil), "is empty"},
 		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},
@@ -359,7 +363,7 @@ func TestStoreFileCutWhileInUse(t *testing.T) {
 	if _, err := st.Get("//pods/x/1"); !errors.Is(err, ErrDamaged) || len(fatal) != 1 {
 		t.Errorf("get: %v, fatal %v", err, fatal)
 	}
-	st.Refusal.Store(nil)
+	st.File.Refusal.Store(nil)
 	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, ErrDamaged) || len(fatal) != 2 {
 		t.Errorf("write: %v, fatal %v", err, fatal)
 	}
@@ -400,8 +404,8 @@ func TestStoreFileRemovedWhileInUse(t *testing.T) {
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
 	lost := func(what string) {
 		t.Helper()
-		if _, err := storeWrite(st, OpCreate, "//pods/x/b", 0, ""); !errors.Is(err, ErrFileLost) || !errors.Is(st.Writable(), ErrFileLost) {
-			t.Errorf("%s: write: %v, writable: %v", what, err, st.Writable())
+		if _, err := storeWrite(st, OpCreate, "//pods/x/b", 0, ""); !errors.Is(err, ErrFileLost) || !errors.Is(st.File.Writable(), ErrFileLost) {
+			t.Errorf("%s: write: %v, writable: %v", what, err, st.File.Writable())
 		}
 	}
 	os.Rename(path, path+".away")
@@ -484,9 +488,9 @@ func TestStoreBackupWhileWriting(t *testing.T) {
 
 // mustWriteNoSync creates a key without waiting for the disk.
 func mustWriteNoSync(t *testing.T, st *Store, key string) {
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	mustWrite(t, st, OpCreate, key, 0, "payload")
-	st.Db.NoSync = false
+	st.File.Db.NoSync = false
 }
 
 func TestStoreDefragShrinksTheFile(t *testing.T) {
@@ -497,9 +501,9 @@ func TestStoreDefragShrinksTheFile(t *testing.T) {
 	}
 	id := st.Lineage()
 	for i := range 290 {
-		st.Db.NoSync = true
+		st.File.Db.NoSync = true
 		mustWrite(t, st, OpDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
-		st.Db.NoSync = false
+		st.File.Db.NoSync = false
 	}
 	if _, err := mustUpkeep(t, st).Compact(t.Context(), st.Revision()); err != nil {
 		t.Fatal(err)
@@ -530,13 +534,13 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	st := openTestStore(t, path)
 	up := mustUpkeep(t, st)
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	rev := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "").Rev
 	for range 1500 {
 		rev = mustWrite(t, st, OpUpdate, "//pods/x/a", rev, "").Rev
 	}
 	rev = mustWrite(t, st, OpDelete, "//pods/x/a", rev, "").Rev
-	st.Db.NoSync = false
+	st.File.Db.NoSync = false
 	// As far as a crash in the middle gets: the mark and some slices, but not "swept".
 	if err := st.raiseCompact(t.Context(), rev); err != nil {
 		t.Fatal(err)
@@ -545,7 +549,7 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 	if err != nil || len(dead) != int(rev) {
 		t.Fatalf("%d dead of %d, %v", len(dead), rev, err)
 	}
-	if err := st.maintain(t.Context(), func(l *ledger) error { return up.deleteRecords(l, dead[:700]) }); err != nil {
+	if err := st.maintain(t.Context(), func(l *boltfile.Ledger) error { return up.deleteRecords(l, dead[:700]) }); err != nil {
 		t.Fatal(err)
 	}
 	st.Close()
@@ -555,11 +559,11 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	st.readSnapshot(func(s *snapshot) error {
-		revs, keys := s.revs.cursor(), s.keys.cursor()
-		if k, _ := revs.first(); k != nil {
+		revs, keys := s.revs.Cursor(), s.keys.Cursor()
+		if k, _ := revs.First(); k != nil {
 			t.Errorf("left revision %x", k)
 		}
-		if k, _ := keys.first(); k != nil {
+		if k, _ := keys.First(); k != nil {
 			t.Errorf("left key %s", k)
 		}
 		return nil
@@ -647,7 +651,7 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 		t.Errorf("clean file: %q", said)
 	}
 	open(left)
-	if len(said) != 2 || !strings.Contains(said[0], "1 commits are taken over from its log") || !strings.Contains(said[1], "not shut down cleanly") {
+	if len(said) != 1 || !strings.Contains(said[0], "not shut down cleanly; 1 commits are taken over from its log") {
 		t.Errorf("unclean file: %q", said)
 	}
 }

@@ -35,11 +35,11 @@ func childFillsTheDisk(t *testing.T, path string) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
 		t.Skip(err)
 	}
-	st.Db.NoSync = true // for speed
+	st.File.Db.NoSync = true // for speed
 	for i := 0; err == nil && i < 20_000; i++ {
 		_, err = storeWrite(st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, strings.Repeat("x", 2000))
 	}
-	st.Db.NoSync = false
+	st.File.Db.NoSync = false
 	if !errors.Is(err, ErrDiskFull) {
 		t.Fatalf("got %v", err)
 	}

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"apilet/internal/store/boltfile"
 )
 
 const powerSector = 512
@@ -78,8 +80,8 @@ type cutDisk struct {
 
 // look notes what the files hold, and at times looks what a cut would leave.
 func (d *cutDisk) look() {
-	data, err := os.ReadFile(d.st.Path)
-	log, failed := os.ReadFile(d.st.Path + logSuffix)
+	data, err := os.ReadFile(d.st.File.Path)
+	log, failed := os.ReadFile(d.st.File.Path + boltfile.LogSuffix)
 	if err = errors.Join(err, failed); err != nil {
 		d.t.Error(err)
 		return
@@ -115,16 +117,16 @@ func (d *cutDisk) sync(f *cutFile, under func() error) func() error {
 }
 
 // syncPages syncs but for some pages, of which the disk may keep anything.
-func (d *cutDisk) syncPages(under func(uint64, pageRun) error) func(uint64, pageRun) error {
-	return func(high uint64, but pageRun) error {
+func (d *cutDisk) syncPages(under func(uint64, boltfile.PageRun) error) func(uint64, boltfile.PageRun) error {
+	return func(high uint64, but boltfile.PageRun) error {
 		return d.sync(&d.data, func() error {
-			if err := under(high, but); err != nil || but.count < 2 {
+			if err := under(high, but); err != nil || but.Count < 2 {
 				return err
 			}
 			page := uint64(os.Getpagesize())
 			last := len(d.data.versions) - 1
 			b := bytes.Clone(d.data.versions[last])
-			for at := but.first * page; at < min((but.first+but.count-1)*page, uint64(len(b))); at++ {
+			for at := but.First * page; at < min((but.First+but.Count-1)*page, uint64(len(b))); at++ {
 				b[at] = 0xff
 			}
 			d.data.versions[last] = b
@@ -138,7 +140,7 @@ func (d *cutDisk) syncPages(under func(uint64, pageRun) error) func(uint64, page
 func (d *cutDisk) cut() {
 	d.images++
 	path := filepath.Join(d.t.TempDir(), "a.db")
-	err := errors.Join(os.WriteFile(path, d.data.image(d.rnd), 0o600), os.WriteFile(path+logSuffix, d.log.image(d.rnd), 0o600))
+	err := errors.Join(os.WriteFile(path, d.data.image(d.rnd), 0o600), os.WriteFile(path+boltfile.LogSuffix, d.log.image(d.rnd), 0o600))
 	if err != nil {
 		d.t.Error(err)
 		return
@@ -150,7 +152,7 @@ func (d *cutDisk) cut() {
 		d.t.Errorf("image %d: %v", d.images, err)
 		return
 	}
-	if strings.Contains(strings.Join(told, "\n"), "taken over from its log") {
+	if text := strings.Join(told, "\n"); strings.Contains(text, "taken over from its log") && !strings.Contains(text, "; 0 commits") {
 		d.replayed++
 	}
 	there, rev := d.read(st), st.Revision()
@@ -185,11 +187,11 @@ func (d *cutDisk) read(st *Store) map[string]string {
 
 // attach comes between the log and the disk, once there is a log.
 func (d *cutDisk) attach() {
-	maintainTest(d.t, d.st, func(*ledger) error {
-		w := d.st.wal
-		w.write, w.sync = d.write(w.write), d.sync(&d.log, w.sync)
-		w.writeAtHead, w.syncHead = d.write(w.writeAtHead), d.sync(&d.log, w.syncHead)
-		w.syncData = d.syncPages(w.syncData)
+	maintainTest(d.t, d.st, func(*boltfile.Ledger) error {
+		w := d.st.File.Disk()
+		w.Write, w.Sync = d.write(w.Write), d.sync(&d.log, w.Sync)
+		w.WriteAtHead, w.SyncHead = d.write(w.WriteAtHead), d.sync(&d.log, w.SyncHead)
+		w.SyncData = d.syncPages(w.SyncData)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.look()
@@ -260,12 +262,12 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 			}
 		}
 	}
-	maintainTest(t, d.st, func(*ledger) error { return d.st.wal.reap(true) }) // nobody else looks any more
+	maintainTest(t, d.st, func(*boltfile.Ledger) error { return d.st.File.Settle() }) // nobody else looks any more
 	d.mu.Lock()
 	d.rate = 0
 	d.mu.Unlock()
-	t.Logf("%d images, %d with something to replay, %d checkpoints, %d of them without pages that were made ahead, revision %d", d.images, d.replayed, d.st.wal.turns, d.skipped, d.st.Revision())
-	if d.replayed < images/4 || d.st.wal.turns < 10 || d.skipped < 1 {
+	t.Logf("%d images, %d with something to replay, %d checkpoints, %d of them without pages that were made ahead, revision %d", d.images, d.replayed, d.st.File.Checkpoints(), d.skipped, d.st.Revision())
+	if d.replayed < images/4 || d.st.File.Checkpoints() < 10 || d.skipped < 1 {
 		t.Error("not everything has come up")
 	}
 }
@@ -321,12 +323,12 @@ func change(op ChangeOp, key string, expect int64, author Author) Change {
 func dumped(t *testing.T, st *Store) string {
 	t.Helper()
 	var b strings.Builder
-	if err := st.view(func(p *pages) error {
-		for _, name := range ledgerBuckets {
-			bucket, _ := p.bucket(name)
-			fmt.Fprintf(&b, "%s %d\n", name, bucket.sequence)
-			c := bucket.cursor()
-			for k, v := c.first(); k != nil; k, v = c.next() {
+	if err := st.File.View(func(p *boltfile.Pages) error {
+		for which, name := range boltfile.Buckets {
+			bucket, _ := p.Bucket(byte(which))
+			fmt.Fprintf(&b, "%s %d\n", name, bucket.Sequence)
+			c := bucket.Cursor()
+			for k, v := c.First(); k != nil; k, v = c.Next() {
 				fmt.Fprintf(&b, "%x %x\n", k, v)
 			}
 		}
@@ -344,7 +346,7 @@ func TestCleanCloseLeavesOneFile(t *testing.T) {
 	for i := range 3 {
 		st := openLogged(t, path)
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
-		if info, err := os.Stat(path + logSuffix); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(path + boltfile.LogSuffix); err != nil || info.Mode().Perm() != 0o600 {
 			t.Error(info, err)
 		}
 		if err := st.Close(); err != nil {
@@ -386,27 +388,26 @@ func TestLogsThatAreRefused(t *testing.T) {
 		change func(path string)
 		want   string
 	}{
-		"no log":         {func(path string) { os.Remove(path + logSuffix) }, "is missing, which has what was written last"},
-		"no file":        {func(path string) { os.Remove(path) }, "its log"},
-		"another's log":  {func(path string) { copyTo(made(20)+logSuffix, path+logSuffix) }, "is the log of another data file"},
-		"a closed file":  {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
-		"both heads":     {func(path string) { overwrite(t, path+logSuffix, 0, make([]byte, logHeadsSize)) }, "has lost both of its heads"},
-		"newer version":  {func(path string) { overwrite(t, path+logSuffix, 8, []byte{0, 0, 0, 2}) }, "newer version"},
-		"first record":   {func(path string) { overwrite(t, path+logSuffix, logHeadsSize+int64(32), []byte("xxxx")) }, "record"},
-		"a middle block": {func(path string) { overwrite(t, path+logSuffix, logHeadsSize+logBlock, make([]byte, logBlock)) }, "record"},
+		"no log":        {func(path string) { os.Remove(path + boltfile.LogSuffix) }, "is missing, which has what was written last"},
+		"no file":       {func(path string) { os.Remove(path) }, "its log"},
+		"another's log": {func(path string) { copyTo(made(20)+boltfile.LogSuffix, path+boltfile.LogSuffix) }, "is the log of another data file"},
+		"a closed file": {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
+		"both heads":    {func(path string) { overwrite(t, path+boltfile.LogSuffix, 0, make([]byte, headsBytes)) }, "has lost both of its heads"},
+		"newer version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 2}) }, "newer version"},
+		"first record":  {func(path string) { overwrite(t, path+boltfile.LogSuffix, headsBytes+int64(32), []byte("xxxx")) }, "record"},
+		"a middle block": {func(path string) {
+			overwrite(t, path+boltfile.LogSuffix, headsBytes+headBytes, make([]byte, headBytes))
+		}, "record"},
 	} {
 		path := made(60)
-		if left, err := readLog(path); err == nil && left.head.at == 1 && strings.Contains(name, "record") {
-			t.Log("the records lie in the other half")
-		}
 		if at := usedHalf(t, path); name == "first record" || name == "a middle block" {
 			c.change = func(path string) {
-				overwrite(t, path+logSuffix, at+64*int64(len(name)-12), bytes.Repeat([]byte("x"), 64))
+				overwrite(t, path+boltfile.LogSuffix, at+64*int64(len(name)-12), bytes.Repeat([]byte("x"), 64))
 			}
 		}
 		c.change(path)
 		before, _ := os.ReadFile(path)
-		log, _ := os.ReadFile(path + logSuffix)
+		log, _ := os.ReadFile(path + boltfile.LogSuffix)
 		st, err := Open(path, Options{})
 		if err == nil {
 			st.Close()
@@ -417,21 +418,27 @@ func TestLogsThatAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		after, _ := os.ReadFile(path)
-		logAfter, _ := os.ReadFile(path + logSuffix)
+		logAfter, _ := os.ReadFile(path + boltfile.LogSuffix)
 		if !bytes.Equal(before, after) || !bytes.Equal(log, logAfter) {
 			t.Errorf("%s: refused, and changed", name)
 		}
 	}
 }
 
+// usedHalf is where the log's first record lies, by its head.
 func usedHalf(t *testing.T, path string) int64 {
 	t.Helper()
-	left, err := readLog(path)
-	if err != nil || len(left.records) < 10 {
-		t.Fatal(left, err)
+	b, err := os.ReadFile(path + boltfile.LogSuffix)
+	if err != nil || len(b) < headsBytes {
+		t.Fatal(err)
 	}
-	return left.head.start(left.head.at)
+	return headsBytes + int64(binary.BigEndian.Uint64(b[56:])*binary.BigEndian.Uint64(b[40:]))
 }
+
+const (
+	headBytes  = 4096
+	headsBytes = 2 * headBytes
+)
 
 func overwrite(t *testing.T, path string, at int64, b []byte) {
 	t.Helper()
@@ -454,13 +461,13 @@ func TestOneLostHeadIsMadeGood(t *testing.T) {
 	}
 	for n := range int64(2) {
 		path := copyOpen(t, st)
-		overwrite(t, path+logSuffix, n*logBlock, make([]byte, logBlock))
+		overwrite(t, path+boltfile.LogSuffix, n*headBytes, make([]byte, headBytes))
 		again := openLogged(t, path)
 		if again.Revision() != 30 {
 			t.Errorf("without copy %d: revision %d", n, again.Revision())
 		}
-		b, _ := os.ReadFile(path + logSuffix)
-		if !bytes.Equal(b[:logBlock], b[logBlock:logHeadsSize]) {
+		b, _ := os.ReadFile(path + boltfile.LogSuffix)
+		if !bytes.Equal(b[:headBytes], b[headBytes:headsBytes]) {
 			t.Error("the copies differ")
 		}
 	}
@@ -471,11 +478,11 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	w, refused := st.wal, 0
-	write := w.write
-	maintainTest(t, st, func(*ledger) error {
-		w.write = func(b []byte, at int64) (int, error) {
-			if refused == 0 && len(b) > logRecordHead && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
+	w, refused := st.File.Disk(), 0
+	write := w.Write
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		w.Write = func(b []byte, at int64) (int, error) {
+			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
 				refused++
 				write(b, at) // all of it is there, and the disk says that it is full
 				return 0, syscall.ENOSPC
@@ -511,17 +518,27 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	maintainTest(t, st, func(*ledger) error {
-		st.wal.write = func([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
-		st.wal.made = [2]int64{}
+	without := 0
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		write := st.File.Disk().Write
+		st.File.Disk().Write = func(b []byte, at int64) (int, error) {
+			if bytes.Count(b, []byte{0}) == len(b) { // what makes it longer
+				without++
+				return 0, syscall.ENOSPC
+			}
+			return write(b, at)
+		}
 		return errRefused
 	})
-	for i := range 10 {
+	for i := range 40 {
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/b%d", i), 0, "b")
 		again := openLogged(t, copyOpen(t, st))
 		if want, got := dumped(t, st), dumped(t, again); want != got {
 			t.Fatal("the replayed file differs")
 		}
+	}
+	if without == 0 {
+		t.Error("the log was never to become longer")
 	}
 }
 
@@ -533,20 +550,55 @@ func TestFewPagesServeManyCommits(t *testing.T) {
 	turns, most := 0, 0
 	for i := range 600 {
 		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, "a")
-		maintainTest(t, st, func(*ledger) error {
-			turns = st.wal.turns
-			return errors.Join(st.wal.reap(true), errRefused) // however slow the machine is
+		maintainTest(t, st, func(*boltfile.Ledger) error {
+			turns = st.File.Checkpoints()
+			return errors.Join(st.File.Settle(), errRefused) // however slow the machine is
 		})
 		if i > 100 {
-			most = max(most, st.Db.Stats().PendingPageN)
+			most = max(most, st.File.Db.Stats().PendingPageN)
 		}
 	}
 	if most > 100 || turns < 2 { // without pages ahead five more wait after each commit
 		t.Errorf("%d pages waited for a checkpoint; %d checkpoints", most, turns)
 	}
-	again := openTestStore(t, copyOpen(t, st))
-	if want := int64(dbOptions().InitialMmapSize); again.wal.mapped < want { // else it is afraid of growing
-		t.Errorf("after a kill bbolt is taken to map %d bytes, want %d", again.wal.mapped, want)
+}
+
+// TestStartAfterAKillWalksThroughNoPages: each checkpoint lists the free pages, so that a start finds them without all others.
+func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	vet := func() boltfile.Verdict {
+		verdict, err := boltfile.VetToWrite(copyOpen(t, st), func(*boltfile.Pages) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return verdict
+	}
+	rec, made := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a"), 0
+	for range 400 {
+		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, strings.Repeat("b", 400))
+		turns := 0
+		maintainTest(t, st, func(*boltfile.Ledger) error {
+			turns = st.File.Checkpoints()
+			return errors.Join(st.File.Settle(), errRefused)
+		})
+		if turns == made {
+			continue
+		}
+		made = turns
+		if verdict := vet(); !verdict.Log.Used() || !verdict.Clean {
+			t.Fatalf("checkpoint %d: %+v", made, verdict)
+		}
+	}
+	if made < 5 {
+		t.Errorf("%d checkpoints", made)
+	}
+	again := openLogged(t, copyOpen(t, st))
+	if want, got := dumped(t, st), dumped(t, again); want != got {
+		t.Error("the replayed file differs")
+	}
+	if again.File.FreeBytes() == 0 {
+		t.Error("no free pages are known")
 	}
 }
 
@@ -560,8 +612,8 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	}
 	defer st.Close()
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	maintainTest(t, st, func(*ledger) error {
-		st.wal.sync = func() error { return syscall.EIO }
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		st.File.Disk().Sync = func() error { return syscall.EIO }
 		return errRefused
 	})
 	for range 2 {
@@ -572,4 +624,58 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	if _, err := st.Get("//pods/x/a"); err != nil || fatal != 1 || st.Revision() != 1 {
 		t.Errorf("%v, fatal %d, revision %d", err, fatal, st.Revision())
 	}
+}
+
+// BenchmarkStartAfterKill is how long Open takes for a file and a log that were left by kill -9, in the memory of the kernel.
+//
+//	go test -run xxx -bench StartAfterKill -benchtime 5x ./internal/store
+func BenchmarkStartAfterKill(b *testing.B) {
+	for _, objects := range []int{20_000, 400_000} {
+		b.Run(fmt.Sprintf("objects=%d", objects), func(b *testing.B) {
+			st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
+			var wait sync.WaitGroup
+			for c := range 64 {
+				wait.Go(func() {
+					for i := c; i < objects; i += 64 {
+						change := Change{Op: OpCreate, Key: benchKey(i), JSON: benchRecord, RevAt: benchRevAt}
+						if _, err := st.Commit(context.Background(), change); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wait.Wait()
+			for b.Loop() {
+				b.StopTimer()
+				path := copyOpen(b, st)
+				if err := syncCopies(path, path+boltfile.LogSuffix); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				again, err := Open(path, Options{})
+				b.StopTimer()
+				if err != nil || again.Revision() != st.Revision() {
+					b.Fatal(err)
+				}
+				again.Close()
+				os.RemoveAll(filepath.Dir(path))
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// syncCopies waits until copies are on the disk, which the start would wait for else.
+func syncCopies(paths ...string) error {
+	for _, path := range paths {
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(file.Sync(), file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

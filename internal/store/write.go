@@ -15,16 +15,18 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
 )
 
 // A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
 type pendingWrite struct {
 	Change
-	job    func(*ledger) error // maintenance instead of a change
-	proof  bool                // nothing but an answer is asked for
-	feed   *feed               // what a replica takes over, instead of a change
-	state  atomic.Int32        // writeQueued, then one of the others
-	answer chan struct{}       // the writer's one answer; capacity 1, so that it never waits
+	job    func(*boltfile.Ledger) error // maintenance instead of a change
+	proof  bool                         // nothing but an answer is asked for
+	feed   *feed                        // what a replica takes over, instead of a change
+	state  atomic.Int32                 // writeQueued, then one of the others
+	answer chan struct{}                // the writer's one answer; capacity 1, so that it never waits
 
 	resource, namespace string // the key's prefixes
 	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
@@ -39,8 +41,6 @@ const (
 	writeTaken     // the writer has it: its answer is awaited
 	writeAbandoned // who asked for it has gone: the writer drops it
 )
-
-const revFill = 0.95 // of a page of the bucket rev, which grows at its end only
 
 // Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
 // once the writer has taken the change its answer is awaited.
@@ -76,7 +76,7 @@ func (st *Store) commitOnce(ctx context.Context, c Change) (Record, error) {
 }
 
 // maintain runs job in the writer's next transaction.
-func (st *Store) maintain(ctx context.Context, job func(*ledger) error) error {
+func (st *Store) maintain(ctx context.Context, job func(*boltfile.Ledger) error) error {
 	return st.submit(ctx, &pendingWrite{job: job, answer: make(chan struct{}, 1)})
 }
 
@@ -92,7 +92,7 @@ func (st *Store) WriterAnswers(ctx context.Context) error {
 
 // raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
 func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
-	err := st.maintain(ctx, func(l *ledger) error { return putMetaInt(l, "compact", rev) })
+	err := st.maintain(ctx, func(l *boltfile.Ledger) error { return l.PutMetaInt("compact", rev) })
 	if err == nil {
 		st.compactRev.Store(rev)
 	}
@@ -241,23 +241,23 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 	start, full, refused := time.Now(), false, error(nil)
 	var s *stage
 	var fresh []*authorEntry
-	err := st.update(func(l *ledger) error {
+	err := st.File.Update(func(l *boltfile.Ledger) error {
 		clear(st.marks)
 		var err error
 		if s, err = newStageWith(l, st.marks); err != nil {
 			return err
 		}
-		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.commitTime(), true
+		s.page, s.table, s.ring, s.now, s.guard.Alone = st.File.PageSize(), &st.authors, &st.log, st.commitTime(), true
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
-		st.measure(s, l.tx)
+		st.measure(s, l.Tx)
 		dirty := false
 		full = s.full || s.spare < 0
 		defer func() { fresh = s.fresh }()
 		for _, e := range batch {
 			if e.err = s.apply(e); errors.Is(e.err, ErrDamaged) {
-				e.err = st.explain(e.err)
+				e.err = st.File.Explain(e.err)
 			}
 			dirty = dirty || e.err == nil
 			if e.err == ErrQuota || e.err == ErrDiskFull {
@@ -267,7 +267,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if !dirty {
 			return errUnchanged
 		}
-		return l.setSequence(inRev, uint64(s.rev))
+		return l.SetSequence(boltfile.InRev, uint64(s.rev))
 	})
 	if err == ErrDiskFull && len(batch) > 1 {
 		st.oneByOne(batch)
@@ -311,18 +311,14 @@ func (st *Store) tellOutcome(err error, full bool, refused error) {
 }
 
 // usedBytes is the file's size without its free pages, as of the last commit.
-func (st *Store) usedBytes(tx *bbolt.Tx) int64 { return tx.Size() - st.freeBytes() }
-
-func (st *Store) freeBytes() int64 {
-	s := st.Db.Stats()
-	return int64(s.FreePageN+s.PendingPageN) * int64(st.meta.Load().pageSize)
-}
+func (st *Store) usedBytes(tx *bbolt.Tx) int64 { return tx.Size() - st.File.FreeBytes() }
 
 // A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
 type stage struct {
-	*ledger
-	guard      *guard
-	revs, keys guardedBucket
+	*boltfile.Ledger
+	guard      *boltfile.Guard
+	revs, keys boltfile.GuardedBucket
+	page       int            // bytes of one
 	rev        int64          // the newest revision given out
 	full       bool           // above the quota
 	spare      int64          // how much of the disk's room creates and updates may still take
@@ -337,33 +333,25 @@ type stage struct {
 	onShared func()                          // told that a revision has several records; may be nil
 }
 
-func newStage(l *ledger) (*stage, error) { return newStageWith(l, map[uint64]pageMark{}) }
+func newStage(l *boltfile.Ledger) (*stage, error) {
+	return newStageWith(l, map[uint64]boltfile.PageMark{})
+}
 
 // newStageWith is newStage with a map that its guard may use; nothing is in it.
-func newStageWith(l *ledger, marks map[uint64]pageMark) (*stage, error) {
-	p, err := committedPages(l.tx)
+func newStageWith(l *boltfile.Ledger, marks map[uint64]boltfile.PageMark) (*stage, error) {
+	g, err := l.Guard(marks)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{ledger: l, guard: &guard{p: p, marks: marks}}
-	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(tree{p: p, root: p.root})); err != nil {
-		return nil, err
-	}
+	s := &stage{Ledger: l, guard: g}
 	var missing error
-	s.revs, err = s.guard.bucket(l, inRev)
-	s.keys, missing = s.guard.bucket(l, inKeys)
+	s.revs, err = s.guard.Bucket(l, boltfile.InRev)
+	s.keys, missing = s.guard.Bucket(l, boltfile.InKeys)
 	if err = errors.Join(err, missing); err != nil {
 		return nil, err
 	}
-	s.revs.FillPercent = revFill
 	s.rev = int64(s.revs.Sequence())
 	return s, nil
-}
-
-// vetMeta is for those who are going to write into the bucket meta.
-func (s *stage) vetMeta() error {
-	meta, _ := s.guard.p.bucket(bucketMeta)
-	return s.guard.vetAll(meta)
 }
 
 func (s *stage) apply(e *pendingWrite) (err error) {
@@ -371,11 +359,11 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 		return errUnchanged
 	}
 	if e.job != nil {
-		if err := s.vetMeta(); err != nil {
+		if err := s.guard.VetMeta(); err != nil {
 			return err
 		}
-		s.guard.alone, s.depended = false, [2]dependency{}
-		return e.job(s.ledger)
+		s.guard.Alone, s.depended = false, [2]dependency{}
+		return e.job(s.Ledger)
 	}
 	if e.feed != nil {
 		return s.applyFeed(e.feed)
@@ -391,7 +379,7 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 		return s.authored(e, s.discard(e))
 	}
 	if e.was, err = s.state(e.Key); err != nil {
-		if v, _ := s.keys.get(s.key); v != nil && e.Op == OpCreate {
+		if v, _ := s.keys.Get(s.key); v != nil && e.Op == OpCreate {
 			return ErrExists // whatever it is
 		}
 		return err
@@ -420,7 +408,7 @@ func (s *stage) authored(e *pendingWrite, err error) error {
 // state returns what keys says of a key; the zero state when nothing.
 func (s *stage) state(key string) (keyState, error) {
 	s.key = append(s.key[:0], key...)
-	v, err := s.keys.get(s.key)
+	v, err := s.keys.Get(s.key)
 	if v == nil {
 		return keyState{}, err
 	}
@@ -525,10 +513,10 @@ func (s *stage) write(e *pendingWrite) error {
 	if e.elsewhere {
 		s.place = append(s.place, key...)
 	}
-	if err := s.revs.put(s.place, slices.Clip(value)); err != nil {
+	if err := s.revs.Put(s.place, slices.Clip(value)); err != nil {
 		return err
 	}
-	if err := s.keys.put(key, state); err != nil { // not for damage: the way to the key was vetted when it was looked up
+	if err := s.keys.Put(key, state); err != nil { // not for damage: the way to the key was vetted when it was looked up
 		return err
 	}
 	for i := range s.depended {

@@ -33,8 +33,8 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	const before = 20_000
 	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
 	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // the log is there from now on
-	doSync := st.wal.sync
-	st.wal.sync = func() error { return nil }
+	doSync := st.File.Disk().Sync
+	st.File.Disk().Sync = func() error { return nil }
 	random := rand.New(rand.NewPCG(1, 2))
 	author := Author{User: "admin", Agent: "benchmark/v1", Verb: "create"}
 	revs, made := map[int]int64{}, 0
@@ -76,7 +76,7 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 		commit()
 	}
 	if sync {
-		st.wal.sync = doSync
+		st.File.Disk().Sync = doSync
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -157,7 +157,7 @@ func benchBytes(b *testing.B, op ChangeOp, before, clients int, random bool) {
 		from = 0
 	}
 	b.ResetTimer()
-	begun, device := diskBytes(b), deviceBytes(b, st.Path)
+	begun, device := diskBytes(b), deviceBytes(b, st.File.Path)
 	for done := 0; done < b.N; {
 		n := b.N - done
 		if op == OpUpdate {
@@ -168,9 +168,9 @@ func benchBytes(b *testing.B, op ChangeOp, before, clients int, random bool) {
 			from += n
 		}
 	}
-	b.ReportMetric(float64(st.wal.turns), "turns")
+	b.ReportMetric(float64(st.File.Checkpoints()), "turns")
 	b.ReportMetric(float64(diskBytes(b)-begun)/1000/float64(b.N), "KB/write")
-	b.ReportMetric(float64(deviceBytes(b, st.Path)-device)/1000/float64(b.N), "device-KB/write")
+	b.ReportMetric(float64(deviceBytes(b, st.File.Path)-device)/1000/float64(b.N), "device-KB/write")
 }
 
 // deviceBytes is what the device below a file has written, for whomever.

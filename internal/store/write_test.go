@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"apilet/internal/store/boltfile"
 )
 
 // TestWaitsInVainGetShort: the next commit waits as long as the last one took, but hardly ever while nobody comes for it.
@@ -70,7 +72,7 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 			name := func(s string) string { return fmt.Sprint(s, turn) }
 			var wg sync.WaitGroup
 			wg.Go(func() { // one that takes long, so that the next is worth a wait, and two that come meanwhile
-				if err := st.maintain(t.Context(), func(*ledger) error { time.Sleep(held); return nil }); err != nil {
+				if err := st.maintain(t.Context(), func(*boltfile.Ledger) error { time.Sleep(held); return nil }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -112,7 +114,7 @@ func TestWriterAnswers(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "x.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
-	before, err := os.ReadFile(st.Path)
+	before, err := os.ReadFile(st.File.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,13 +123,13 @@ func TestWriterAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if after, err := os.ReadFile(st.Path); err != nil || !bytes.Equal(before, after) {
+	if after, err := os.ReadFile(st.File.Path); err != nil || !bytes.Equal(before, after) {
 		t.Error("asking has changed the file", err)
 	}
 	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "")
 
 	stuck, free := make(chan struct{}), make(chan struct{})
-	go st.maintain(context.Background(), func(*ledger) error {
+	go st.maintain(context.Background(), func(*boltfile.Ledger) error {
 		close(stuck)
 		<-free
 		return nil
@@ -143,11 +145,11 @@ func TestWriterAnswers(t *testing.T) {
 		t.Error(err)
 	}
 	refusal := ErrDiskFull
-	st.Refusal.Store(&refusal)
+	st.File.Refusal.Store(&refusal)
 	if err := st.WriterAnswers(t.Context()); err != nil {
 		t.Error("a file that cannot be written is no lack of life:", err)
 	}
-	st.Refusal.Store(nil)
+	st.File.Refusal.Store(nil)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func TestDiffOfManyObjects(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	st.Db.NoSync = true
+	st.File.Db.NoSync = true
 	for i := range objects {
 		write(store.OpCreate, i, 1, 0)
 	}

@@ -61,15 +61,15 @@ func makePast(path string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.st.Close()) }()
-	p.st.Db.NoSync = true
+	p.st.File.Db.NoSync = true
 	var group sync.WaitGroup
 	failed := make([]error, writers)
 	for w := range int64(writers) {
 		group.Go(func() { failed[w] = p.write(w) })
 	}
 	group.Wait()
-	p.st.Db.NoSync = false
-	return errors.Join(append(failed, p.st.Db.Sync())...)
+	p.st.File.Db.NoSync = false
+	return errors.Join(append(failed, p.st.File.Db.Sync())...)
 }
 
 // write changes the objects of one writer in turns, the first's only one all the time. A commit carries a change of each writer.

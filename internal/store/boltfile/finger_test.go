@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 )
 
 // revisionTree makes a file whose bucket rev has these keys, and returns a copy of its pages.
-func revisionTree(t *testing.T, keys [][]byte, valueSize int) tree {
+func revisionTree(t *testing.T, keys [][]byte, valueSize int) Tree {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(t.TempDir(), "a.db"), 0o600, dbOptions())
 	if err != nil {
@@ -21,7 +21,7 @@ func revisionTree(t *testing.T, keys [][]byte, valueSize int) tree {
 	defer db.Close()
 	value := make([]byte, valueSize)
 	err = db.Update(func(tx *bbolt.Tx) error {
-		revs, err := tx.CreateBucket(bucketRev)
+		revs, err := tx.CreateBucket(Buckets[InRev])
 		if err != nil {
 			return err
 		}
@@ -36,7 +36,7 @@ func revisionTree(t *testing.T, keys [][]byte, valueSize int) tree {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var copied tree
+	var copied Tree
 	err = db.View(func(tx *bbolt.Tx) error {
 		m, err := mappedMeta(db, uint64(tx.ID()))
 		if err != nil {
@@ -44,7 +44,7 @@ func revisionTree(t *testing.T, keys [][]byte, valueSize int) tree {
 		}
 		p := newPages(db, m)
 		p.mapped = bytes.Clone(p.mapped)
-		copied, _ = p.bucket(bucketRev)
+		copied, _ = p.Bucket(InRev)
 		return nil
 	})
 	if err != nil {
@@ -58,10 +58,10 @@ func revisionKeys(rnd *rand.Rand, n int, gap int64, shared bool) (keys [][]byte,
 	for range n {
 		last += 1 + rnd.Int64N(gap)
 		if !shared || rnd.IntN(8) > 0 {
-			keys = append(keys, revKey(last))
+			keys = append(keys, revisionKey(last))
 		}
 		for i := 0; shared && i < 20 && rnd.IntN(4) > 0; i++ {
-			keys = append(keys, longKey(last, fmt.Appendf(nil, "//pods/x/n%03d", i)))
+			keys = append(keys, longRevisionKey(last, fmt.Appendf(nil, "//pods/x/n%03d", i)))
 		}
 	}
 	return keys, last
@@ -79,19 +79,19 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 		{9000, 600, 1, false}} {
 		keys, last := revisionKeys(rnd, c.n, c.gap, c.shared)
 		tr := revisionTree(t, keys, c.size)
-		f := finger{}
+		f := Finger{}
 		ask := func(rev int64) {
-			if got, want := f.get(&tr, uint64(rev)), tr.get(revKey(rev)); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
+			if got, want := f.Get(&tr, uint64(rev)), tr.Get(revisionKey(rev)); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
 				t.Fatalf("%+v: revision %d: %.8x, want %.8x", c, rev, got, want)
 			}
 		}
 		for i, key := range keys { // in order, forwards and backwards, and what lies between
-			ask(revOf(key))
-			ask(revOf(keys[len(keys)-1-i]))
-			ask(revOf(key) + 1)
+			ask(revisionOf(key))
+			ask(revisionOf(keys[len(keys)-1-i]))
+			ask(revisionOf(key) + 1)
 		}
 		for _, i := range rnd.Perm(len(keys)) {
-			ask(revOf(keys[i]))
+			ask(revisionOf(keys[i]))
 		}
 		for range 1000 {
 			ask(rnd.Int64N(last + 3))
@@ -104,11 +104,11 @@ func TestFingerStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	keys, _ := revisionKeys(rand.New(rand.NewPCG(1, 2)), 3000, 1, false)
 	tr := revisionTree(t, keys, 1100)
-	f := finger{}
+	f := Finger{}
 	moved := 0
 	for i := range keys {
 		before := f.leaf.first
-		if f.get(&tr, uint64(i+1)) == nil {
+		if f.Get(&tr, uint64(i+1)) == nil {
 			t.Fatalf("revision %d is missing", i+1)
 		}
 		if f.leaf.first != before {
@@ -118,11 +118,11 @@ func TestFingerStaysWhereItIs(t *testing.T) {
 	if moved > len(keys)/2 {
 		t.Errorf("%d of %d neighbours lie on another leaf", moved, len(keys))
 	}
-	f.get(&tr, 1500)
+	f.Get(&tr, 1500)
 	for _, above := range []uint64{tr.root, binary.NativeEndian.Uint64(f.branch.page)} {
 		clear(tr.p.mapped[int(above)*tr.p.pageSize:][:pageHeaderSize])
 	}
-	if first := f.leaf.first; f.get(&tr, first) == nil || f.get(&tr, f.leaf.last) == nil {
+	if first := f.leaf.first; f.Get(&tr, first) == nil || f.Get(&tr, f.leaf.last) == nil {
 		t.Error("what is on the leaf is not found without what is above")
 	}
 }
@@ -140,11 +140,11 @@ func TestFingerOnDamagedPages(t *testing.T) {
 		for range 1 + rnd.IntN(20) {
 			damagePage(rnd, tr.p)
 		}
-		f := finger{}
+		f := Finger{}
 		for range 20 {
 			at := rnd.IntN(len(keys))
 			for i := at; i < min(at+4, len(keys)); i++ {
-				value := f.get(&tr, uint64(revOf(keys[i])))
+				value := f.Get(&tr, uint64(revisionOf(keys[i])))
 				switch {
 				case value == nil && len(keys[i]) == 8:
 					unknown++
@@ -160,7 +160,7 @@ func TestFingerOnDamagedPages(t *testing.T) {
 }
 
 // damagePage changes one page that is no meta page.
-func damagePage(rnd *rand.Rand, p *pages) {
+func damagePage(rnd *rand.Rand, p *Pages) {
 	id := 2 + rnd.IntN(int(p.high)-2)
 	b := p.mapped[id*p.pageSize:][:p.pageSize]
 	switch rnd.IntN(4) {
@@ -174,3 +174,10 @@ func damagePage(rnd *rand.Rand, p *pages) {
 		b[rnd.IntN(len(b))] = byte(rnd.IntN(256))
 	}
 }
+
+// revisionKey, longRevisionKey and revisionOf are what a store makes of revisions.
+func revisionKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
+
+func longRevisionKey(rev int64, key []byte) []byte { return append(revisionKey(rev), key...) }
+
+func revisionOf(key []byte) int64 { return int64(binary.BigEndian.Uint64(key)) }

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file is a finger search over the tree of revisions. A LIST walks the keys in their order, and looks a record up for each. Objects that
 // were made one after the other have revisions one after the other: most often the next record lies on the leaf that the last one was found on,
@@ -19,14 +19,8 @@ package store
 
 import "encoding/binary"
 
-const (
-	cacheLine = 64
-	touchMax  = 4096 // bytes; what is longer is foreseen while it is read
-	nearby    = 128  // revisions: more than a crowd of writers brings out of the order of names
-)
-
-// A finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
-type finger struct {
+// A Finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
+type Finger struct {
 	branch place // the last one that a search came by
 	leaf   place
 	lines  byte // what touch returned
@@ -40,8 +34,8 @@ type place struct {
 
 func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
 
-// get returns the value under a revision in its tree; nil when it does not know.
-func (f *finger) get(t *tree, rev uint64) []byte {
+// Get returns the value under a revision in its tree; nil when it does not know.
+func (f *Finger) Get(t *Tree, rev uint64) []byte {
 	near := f.near(rev)
 	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
 		return nil
@@ -61,28 +55,12 @@ func (f *finger) get(t *tree, rev uint64) []byte {
 }
 
 // near tells whether a revision lies close to the last one.
-func (f *finger) near(rev uint64) bool {
+func (f *Finger) near(rev uint64) bool {
 	return f.leaf.page != nil && rev+nearby >= f.leaf.first && rev-min(rev, nearby) <= f.leaf.last
 }
 
-// touch reads a byte of each cache line. That the sum is kept sees to it that they are read.
-func touch(b []byte) (sum byte) {
-	for i := 0; i < min(len(b), touchMax); i += cacheLine {
-		sum += b[i]
-	}
-	return sum
-}
-
-// touch asks for a page, before its header is waited for.
-func (p *pages) touch(id uint64) (sum byte) {
-	if id >= p.high {
-		return 0
-	}
-	return touch(p.mapped[int(id)*p.pageSize:][:p.pageSize])
-}
-
 // moveTo goes to the leaf where a revision belongs; false when it cannot. All of a leaf nearby is asked for.
-func (f *finger) moveTo(t *tree, rev uint64, near bool) bool {
+func (f *Finger) moveTo(t *Tree, rev uint64, near bool) bool {
 	at := f.branch
 	if !at.holds(rev) {
 		at = place{page: t.small, last: 1<<64 - 1}
@@ -100,7 +78,7 @@ func (f *finger) moveTo(t *tree, rev uint64, near bool) bool {
 
 // below is the place below a branch where a revision belongs; it has no page when that is damaged. Whether its keys are those that the branch
 // promises need not be asked: on a leaf of another place the revision is not found.
-func (f *finger) below(p *pages, at *place, rev uint64, near bool) (child place) {
+func (f *Finger) below(p *Pages, at *place, rev uint64, near bool) (child place) {
 	b, i := at.page, at.find(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
 		i--

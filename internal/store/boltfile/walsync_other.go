@@ -1,11 +1,15 @@
 //go:build !linux
 
-package store
+package boltfile
 
-import "os"
+import (
+	"os"
+
+	"go.etcd.io/bbolt"
+)
 
 // syncFile waits until what was written to a file is on the disk.
 func syncFile(file *os.File) error { return file.Sync() }
 
 // syncPages waits until the data file is on the disk.
-func (w *wal) syncPages(uint64, pageRun) error { return w.db.Sync() }
+func syncPages(db *bbolt.DB, _ uint64, _ PageRun) error { return db.Sync() }

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file knows the bytes of the write-ahead log, apilet.db-wal beside apilet.db, and reads a log that somebody has left. wal.go tells what it is for.
 //
@@ -35,7 +35,6 @@ package store
 // Epoch and offset are in the checksum: what a former use of the half has left, or somebody's object that looks like a record, is none here.
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -46,7 +45,7 @@ import (
 )
 
 const (
-	logSuffix     = "-wal"
+	LogSuffix     = "-wal"
 	logMagic      = "apiletWL"
 	logVersion    = 1
 	logBlock      = 4096
@@ -147,29 +146,29 @@ func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRec
 	return r, size, logRecordSum(head[:size]) == binary.BigEndian.Uint32(head[4:])
 }
 
-// A leftLog is a log that a server has left.
-type leftLog struct {
+// A LeftLog is a log that a server has left.
+type LeftLog struct {
 	path    string
 	head    logHead
 	records []logRecord // those to be replayed, in their order
 }
 
-// used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
-func (l *leftLog) used() bool { return l != nil && l.head.phase == logUsed }
+// Used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
+func (l *LeftLog) Used() bool { return l != nil && l.head.phase == logUsed }
 
-// count is how many records are to be replayed.
-func (l *leftLog) count() int {
+// Count is how many records are to be replayed.
+func (l *LeftLog) Count() int {
 	if l == nil {
 		return 0
 	}
 	return len(l.records)
 }
 
-// revision is the newest that the records have made, 0 where none has.
-func (l *leftLog) revision() (rev int64) {
-	for n := l.count() - 1; n >= 0 && rev == 0; n-- {
+// Revision is the newest that the records have made, 0 where none has.
+func (l *LeftLog) Revision() (rev int64) {
+	for n := l.Count() - 1; n >= 0 && rev == 0; n-- {
 		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
-			if what == inRev|notedSequence {
+			if what == InRev|notedSequence {
 				rev = int64(n)
 			}
 			return nil
@@ -179,8 +178,8 @@ func (l *leftLog) revision() (rev int64) {
 }
 
 // readLog reads the log of a data file; nil when it has none. It tells a torn tail, which was answered to nobody, from damage.
-func readLog(path string) (*leftLog, error) {
-	file, err := os.Open(path + logSuffix)
+func readLog(path string) (*LeftLog, error) {
+	file, err := os.Open(path + LogSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -188,7 +187,7 @@ func readLog(path string) (*leftLog, error) {
 		return nil, err
 	}
 	defer file.Close()
-	l := &leftLog{path: path + logSuffix}
+	l := &LeftLog{path: path + LogSuffix}
 	if l.head, err = readHead(file, l.path); err != nil || l.head.phase == logIdle {
 		return l, err
 	}
@@ -211,14 +210,14 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 	}
 	if !found {
 		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)",
-			path, damaged("the log's heads"))
+			path, Damaged("the log's heads"))
 	}
 	return newest, nil
 }
 
 // readRecords reads from the first record on, through one half and then the other. Each was synced before the next one was begun, so that one that is there
 // behind one that is not means damage.
-func (l *leftLog) readRecords(file io.ReaderAt) error {
+func (l *LeftLog) readRecords(file io.ReaderAt) error {
 	var halves [2][]byte
 	for i := range halves {
 		b := make([]byte, l.head.half)
@@ -248,7 +247,7 @@ func (l *leftLog) readRecords(file io.ReaderAt) error {
 		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
 			if r, _, ok := l.head.recordAt(halves[half], half, at, epoch); ok && r.number >= next {
-				return fmt.Errorf("%s: %w", l.path, damaged("record %d of the log, while record %d is there", next, r.number))
+				return fmt.Errorf("%s: %w", l.path, Damaged("record %d of the log, while record %d is there", next, r.number))
 			}
 		}
 	}
@@ -256,116 +255,7 @@ func (l *leftLog) readRecords(file io.ReaderAt) error {
 }
 
 // notOurs is the refusal of a log that belongs to another data file, or to this one at another time.
-func (l *leftLog) notOurs(why string) error {
+func (l *LeftLog) notOurs(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)
-}
-
-// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
-func (t *pageTree) adopt(l *leftLog, found []*placedMeta) error {
-	m, ok := decodeMeta(l.head.meta[:])
-	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
-		return fmt.Errorf("%s: %w", l.path, damaged("the checkpoint in the log's head"))
-	}
-	for _, other := range found {
-		switch {
-		case other.pageSize != m.pageSize:
-			return l.notOurs("its pages have another size")
-		case other.txid+1 < m.txid:
-			return l.notOurs("the file is older")
-		case other.txid == m.txid && other.raw != l.head.meta:
-			return l.notOurs("transactions of one number differ")
-		}
-	}
-	at := int64(m.txid%2) * int64(m.pageSize)
-	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
-	t.invalidMetas = 0
-	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
-	return nil
-}
-
-// vouches checks that the tree at a log's checkpoint is that of which the log speaks.
-func (l *leftLog) vouches(p *pages, path string) error {
-	meta, ok := p.bucket(bucketMeta)
-	revs, there := p.bucket(bucketRev)
-	switch {
-	case !l.used() && ok && l == nil && metaInt(meta, "format") == loggedFormat:
-		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
-			"put that beside it, or restore a backup", path, path+logSuffix)
-	case !l.used():
-		return nil
-	case !ok || !there:
-		return l.notOurs("it has other buckets")
-	case metaInt(meta, "format") != loggedFormat:
-		return l.notOurs("the file was closed without it")
-	case string(meta.get([]byte("lineage"))) != string(l.head.lineage[:]):
-		return l.notOurs("another lineage")
-	case int64(revs.sequence) != l.head.rev:
-		return l.notOurs("another revision")
-	}
-	return nil
-}
-
-// vetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
-// file is as of its checkpoint then. want is checkFormat's.
-func vetToWrite(path string, want int64) (fileVerdict, error) {
-	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, want) })
-	switch {
-	case err != nil:
-	case verdict.log != nil:
-		err = verdict.log.putBack(path)
-	case verdict.torn:
-		err = takeBack(path)
-	}
-	return verdict, err
-}
-
-// settle makes both copies of a head the same. Of two that differ the older one tells of what is about to be written over.
-func (h *logHead) settle(path string) error {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	b, there := h.encode(), make([]byte, logBlock)
-	for n := range int64(2) {
-		if size, _ := file.ReadAt(there, n*logBlock); size == logBlock && bytes.Equal(there, b) {
-			continue
-		}
-		if _, err := file.WriteAt(b, n*logBlock); err != nil {
-			return err
-		}
-		if err := file.Sync(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// putBack makes the checkpoint the newest commit of the data file, for bbolt too, and syncs that. Who does so holds the file's lock together with others
-// who may be at the same, and has found the log as it was: a server that had the file meanwhile has left another one.
-func (l *leftLog) putBack(path string) error {
-	db, file, err := openShared(path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	now, err := readLog(path)
-	if err != nil {
-		return err
-	}
-	if now == nil || now.head != l.head || len(now.records) != len(l.records) {
-		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
-	}
-	if err := l.head.settle(l.path); err != nil || !l.used() {
-		return err
-	}
-	t := &pageTree{file: file}
-	if err := t.adopt(l, nil); err != nil {
-		return err
-	}
-	other := 1 - t.meta.at/int64(t.pageSize)
-	page := make([]byte, t.pageSize) // the checkpoint's own, whole
-	copy(page, l.head.meta[:])
-	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, t.meta.before(other), other*int64(t.pageSize)))
 }

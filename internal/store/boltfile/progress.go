@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file tells people how far something long has come: nothing in its first second, then a line each second.
 
@@ -25,7 +25,7 @@ func (p *Progress) Begin(what string, total int64) {
 	p.what.Store(&what)
 }
 
-func (p *Progress) reach(done int64) {
+func (p *Progress) Reach(done int64) {
 	if p != nil {
 		p.done.Store(done)
 	}

@@ -1,10 +1,10 @@
-package store
+package boltfile
 
 // This file reads seals. Versions of apilet before the write-ahead log waited for the disk once for each commit, pages and meta page together, and sealed
 // the meta page so that a start could tell whether the pages had come, too. A file that such a version left when the power went is opened by this one, which
 // has to judge the last commit as that version would have; nobody writes seals any more.
 //
-//	OFFSET  SIZE  MEANING, in a meta page behind what dbfile.go draws
+//	OFFSET  SIZE  MEANING, in a meta page behind what page.go draws
 //	    40     8  the mark: a bit that is set, 31 bits of the transaction number, CRC-32C of the pages' bytes and of the list
 //	    80     8  the note: the mark of the commit in the other meta page, once that was known to be on the disk
 //	    96        the list of the pages that this transaction has written: how many runs; of each, how far it lies behind the one
@@ -22,7 +22,6 @@ import (
 	"hash/crc32"
 	"hash/fnv"
 	"io"
-	"os"
 )
 
 const (
@@ -30,8 +29,10 @@ const (
 	runsAt = metaSize + 16
 )
 
-// A pageRun is some pages that lie one behind the other.
-type pageRun struct{ first, count uint64 }
+// A PageRun is some pages that lie one behind the other.
+type PageRun struct{ First, Count uint64 }
+
+func (r PageRun) holds(id uint64) bool { return id >= r.First && id-r.First < r.Count }
 
 // markOf is the upper half of a transaction's mark.
 func markOf(txid uint64) uint64 { return 1<<31 | txid&(1<<31-1) }
@@ -44,7 +45,7 @@ func sumMeta(b []byte) {
 }
 
 // decodeRuns reads a list of pages below high, and tells how many bytes it takes; ok is false for what is no such list.
-func decodeRuns(b []byte, high uint64) (runs []pageRun, size int, ok bool) {
+func decodeRuns(b []byte, high uint64) (runs []PageRun, size int, ok bool) {
 	next := func() uint64 {
 		v, n := binary.Uvarint(b[size:])
 		ok = ok && n > 0
@@ -56,7 +57,7 @@ func decodeRuns(b []byte, high uint64) (runs []pageRun, size int, ok bool) {
 	for n := next(); ok && n > 0; n-- {
 		gap, count := next(), next()
 		if ok = ok && gap < high-end && count > 0 && count <= high-end-gap && end+gap >= 2; ok {
-			runs = append(runs, pageRun{end + gap, count})
+			runs = append(runs, PageRun{end + gap, count})
 			end += gap + count
 		}
 	}
@@ -97,7 +98,7 @@ func (m *placedMeta) fits(file io.ReaderAt) bool {
 	runs, size, ok := decodeRuns(page[runsAt:], m.high)
 	sum, buf := uint32(0), make([]byte, 64<<10)
 	for _, r := range runs {
-		at, left := int64(r.first)*int64(m.pageSize), int64(r.count)*int64(m.pageSize)
+		at, left := int64(r.First)*int64(m.pageSize), int64(r.Count)*int64(m.pageSize)
 		for ok && left > 0 {
 			part := buf[:min(left, int64(len(buf)))]
 			n, _ := file.ReadAt(part, at)
@@ -117,31 +118,4 @@ func (m *placedMeta) before(slot int64) []byte {
 	binary.NativeEndian.PutUint64(page[pageHeaderSize+48:], m.txid-1)
 	sumMeta(page)
 	return page
-}
-
-// takeBack undoes in a file that no process writes what a power cut has left of a commit.
-func takeBack(path string) error {
-	db, file, err := openShared(path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	tree, err := readMetas(file)
-	if err != nil || tree.torn == nil {
-		return err
-	}
-	return writeSynced(path, tree.meta.before(tree.torn.at/int64(tree.pageSize)), tree.torn.at)
-}
-
-// writeSynced writes into an existing file. Two processes may do so at once with the same bytes.
-func writeSynced(path string, b []byte, at int64) error {
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.WriteAt(b, at); err != nil {
-		return err
-	}
-	return file.Sync()
 }

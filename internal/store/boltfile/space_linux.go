@@ -1,6 +1,4 @@
-//go:build darwin || freebsd
-
-package store
+package boltfile
 
 import "syscall"
 
@@ -10,5 +8,9 @@ func diskSpace(fd uintptr) (free, size int64, known bool) {
 	if err := syscall.Fstatfs(int(fd), &s); err != nil {
 		return 0, 0, false
 	}
-	return max(0, int64(s.Bavail)) * int64(s.Bsize), int64(s.Blocks) * int64(s.Bsize), true
+	block := int64(s.Frsize)
+	if block == 0 {
+		block = int64(s.Bsize)
+	}
+	return int64(s.Bavail) * block, int64(s.Blocks) * block, true
 }

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file is the write-ahead log of a data file: what makes a write durable. logfile.go draws its bytes.
 //
@@ -71,7 +71,7 @@ const (
 	logBytesMin     = 256 << 10
 	logStepMax      = 1 << 20 // bytes by which it is made longer
 	checkpointAge   = 5 * time.Minute
-	checkpointBytes = 2 << 20 // of records: what has no room in so much is why a half is longer
+	checkpointBytes = 2 << 20 // of records, or three quarters of a half: what has no room in so much is why a half is longer
 	pendingMin      = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
 	pendingShare    = 8       // one part in so many of the file, call for one
 )
@@ -81,15 +81,11 @@ var errLogLost = errors.New("the write-ahead log cannot go on")
 
 // A wal is a log in use. All of it is the writer's, but for what the goroutine of a checkpoint was given.
 type wal struct {
-	db          *bbolt.DB
-	path        string
-	file        *os.File
-	write       func(b []byte, at int64) (int, error) // to the log
-	sync        func() error                          // of the log
-	heads       *os.File                              // the same file, for its heads
-	writeAtHead func(b []byte, at int64) (int, error) // writes a head through it
-	syncHead    func() error
-	syncData    func(high uint64, but pageRun) error // of the data file's pages, but for some
+	db    *bbolt.DB
+	path  string
+	file  *os.File
+	heads *os.File // the same file, for its heads
+	Disk
 
 	head   logHead       // the newest that was asked for
 	epoch  uint64        // that is written
@@ -108,9 +104,42 @@ type wal struct {
 	spare  int64         // how much room there is for what can wait
 	turns  int           // checkpoints that were begun
 
-	grown    pageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
+	grown    PageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
 	grownFor int     // the checkpoint after which that was done last
 	settled  int     // commits since the last checkpoint was there
+}
+
+// A Disk is what a log goes through on its way to the disk. Tests come between, and cut the power.
+type Disk struct {
+	Write       func(b []byte, at int64) (int, error) // to the log
+	Sync        func() error                          // of the log
+	WriteAtHead func(b []byte, at int64) (int, error) // to the log's heads
+	SyncHead    func() error
+	SyncData    func(high uint64, but PageRun) error // of the data file's pages up to one, but for some
+}
+
+// Disk is nil while there is no log. The writer alone may change it.
+func (f *File) Disk() *Disk {
+	if f.wal == nil {
+		return nil
+	}
+	return &f.wal.Disk
+}
+
+// Checkpoints is how many checkpoints were begun. The writer calls it.
+func (f *File) Checkpoints() int {
+	if f.wal == nil {
+		return 0
+	}
+	return f.wal.turns
+}
+
+// Settle waits for the checkpoint that is under way. The writer calls it.
+func (f *File) Settle() error {
+	if f.wal == nil {
+		return nil
+	}
+	return f.wal.reap(true)
 }
 
 // logHalf is how long a half is to be, given the bytes of the log and of the disk; 0: not known.
@@ -138,7 +167,7 @@ func createLog(path string, h logHead) error {
 }
 
 // openLog opens the log at path for writing.
-func (f *dataFile) openLog(path string, h logHead) (w *wal, err error) {
+func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 	w = &wal{db: f.Db, path: path, growth: &f.logGrowth, head: h, epoch: h.epoch, half: h.at, number: h.number}
 	if w.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, err
@@ -146,15 +175,15 @@ func (f *dataFile) openLog(path string, h logHead) (w *wal, err error) {
 	if w.heads, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, errors.Join(err, w.file.Close())
 	}
-	w.write, w.sync = w.file.WriteAt, func() error { return syncFile(w.file) }
-	w.syncData = w.syncPages
+	w.Write, w.Sync = w.file.WriteAt, func() error { return syncFile(w.file) }
+	w.SyncData = func(high uint64, but PageRun) error { return syncPages(w.db, high, but) }
 	m := f.meta.Load()
 	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
 	if info, err := w.file.Stat(); err == nil {
 		w.had = diskUse(info) - logHeadsSize
 	}
 	w.tellGrowth()
-	w.writeAtHead, w.syncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
+	w.WriteAtHead, w.SyncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
 	return w, nil
 }
 
@@ -178,7 +207,7 @@ func mapBytes(size int64) int64 {
 // ---- A commit
 
 // commit commits a transaction. It is durable when there is no error. With errLogLost nobody knows whether it is.
-func (w *wal) commit(l *ledger) error {
+func (w *wal) commit(l *Ledger) error {
 	if err := w.reap(false); err != nil {
 		return lostLog(err)
 	}
@@ -187,9 +216,9 @@ func (w *wal) commit(l *ledger) error {
 		return w.commitWhole(l)
 	}
 	at := w.place(size)
-	if at+size > w.head.half || w.due(l.tx.Size()) {
+	if at+size > w.head.half {
 		if err := w.turn(); err != nil {
-			_ = l.tx.Rollback()
+			_ = l.Tx.Rollback()
 			return lostLog(err)
 		}
 		at = w.place(size)
@@ -198,7 +227,7 @@ func (w *wal) commit(l *ledger) error {
 	case err != nil && !begun && IsDiskFull(err): // the file may have pages
 		return w.commitWhole(l)
 	case err != nil:
-		_ = l.tx.Rollback()
+		_ = l.Tx.Rollback()
 		if !begun {
 			return err
 		}
@@ -208,8 +237,8 @@ func (w *wal) commit(l *ledger) error {
 		return err
 	}
 	synced := make(chan error, 1)
-	go func() { synced <- w.sync() }() // it ends with the sync
-	err := l.tx.Commit()
+	go func() { synced <- w.Sync() }() // it ends with the sync
+	err := l.Tx.Commit()
 	if failed := <-synced; failed != nil {
 		return lostLog(failed)
 	}
@@ -249,7 +278,7 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 		w.made[w.half] = to
 		w.tellGrowth()
 	}
-	_, err = w.write(w.buf, w.head.start(w.half)+at)
+	_, err = w.Write(w.buf, w.head.start(w.half)+at)
 	if cap(w.buf) > logStepMax {
 		w.buf = nil
 	}
@@ -261,7 +290,7 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 func (w *wal) lengthen(from, to int64) error {
 	zeros := make([]byte, logBlock)
 	for at := from; at < to; at += logBlock - at%logBlock {
-		if _, err := w.write(zeros[:min(logBlock-at%logBlock, to-at)], w.head.start(w.half)+at); err != nil {
+		if _, err := w.Write(zeros[:min(logBlock-at%logBlock, to-at)], w.head.start(w.half)+at); err != nil {
 			return err
 		}
 	}
@@ -273,10 +302,10 @@ func (w *wal) tellGrowth() { w.growth.Store(max(0, 2*w.head.half-max(w.had, w.ma
 
 // takeBack makes sure that a record which was not committed is never replayed.
 func (w *wal) takeBack(at int64) error {
-	if _, err := w.write(make([]byte, logRecordHead), w.head.start(w.half)+at); err != nil {
+	if _, err := w.Write(make([]byte, logRecordHead), w.head.start(w.half)+at); err != nil {
 		return lostLog(err)
 	}
-	if err := w.sync(); err != nil {
+	if err := w.Sync(); err != nil {
 		return lostLog(err)
 	}
 	return nil
@@ -284,9 +313,9 @@ func (w *wal) takeBack(at int64) error {
 
 // remaps tells whether a transaction might make bbolt map its file anew. Each change takes pages on the way to its key, and those that it splits or
 // merges; the freelist may be written, too.
-func (w *wal) remaps(l *ledger) bool {
+func (w *wal) remaps(l *Ledger) bool {
 	size := int64(w.db.Info().PageSize)
-	high := l.tx.Size()
+	high := l.Tx.Size()
 	return high+int64(2*len(l.notes))+size*(16*int64(l.changes)+64)+high/size*16 >= w.mapped
 }
 
@@ -297,13 +326,13 @@ func (w *wal) needsFreelist() bool {
 }
 
 // commitWhole commits what is not for the log, and waits for the data file instead.
-func (w *wal) commitWhole(l *ledger) error {
+func (w *wal) commitWhole(l *Ledger) error {
 	if err := w.reap(true); err != nil {
-		_ = l.tx.Rollback()
+		_ = l.Tx.Rollback()
 		return lostLog(err)
 	}
 	w.unpin()
-	err := l.tx.Commit()
+	err := l.Tx.Commit()
 	if failed := w.checkpointNow(); failed != nil {
 		return lostLog(failed)
 	}
@@ -337,10 +366,10 @@ func (w *wal) release() error {
 
 // due tells whether it is time for a checkpoint, and none is under way.
 func (w *wal) due(fileSize int64) bool {
-	if w.making != nil || w.pos == 0 && w.grown.count == 0 {
+	if w.making != nil || w.pos == 0 && w.grown.Count == 0 {
 		return false
 	}
-	if w.grown.count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge {
+	if w.grown.Count > 0 || w.pos > min(checkpointBytes, w.head.half/4*3) || time.Since(w.began) > checkpointAge {
 		return true
 	}
 	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
@@ -362,7 +391,7 @@ func (w *wal) turn() error {
 	before, grown := w.pin, w.grown
 	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
 	w.turns++
-	w.grown = pageRun{}
+	w.grown = PageRun{}
 	making := make(chan error, 1)
 	w.making = making
 	go func() { making <- w.checkpoint(h, before, grown) }() // it ends with the disk
@@ -379,18 +408,18 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	h.phase, h.generation, h.epoch, h.at, h.number = logUsed, h.generation+1, w.epoch+1, 1-w.half, w.number
 	copy(h.meta[:], mapping(w.db, 2*m.pageSize)[int(tx.ID()%2)*m.pageSize:])
 	w.mapped = max(w.mapped, mapBytes(int64(m.high)*int64(m.pageSize)))
-	err = withoutFaults(func() error {
-		revs, _ := newPages(w.db, m).bucket(bucketRev)
-		h.rev = int64(revs.sequence)
+	err = WithoutFaults(func() error {
+		revs, _ := newPages(w.db, m).Bucket(InRev)
+		h.rev = int64(revs.Sequence)
 		return nil
 	})
 	return h, err
 }
 
 // checkpoint syncs the pages, then says so in the head, then lets go the checkpoint before. grown are free pages, of which no byte counts.
-func (w *wal) checkpoint(h logHead, before *bbolt.Tx, grown pageRun) error {
+func (w *wal) checkpoint(h logHead, before *bbolt.Tx, grown PageRun) error {
 	m, _ := decodeMeta(h.meta[:])
-	if err := w.syncData(m.high, grown); err != nil {
+	if err := w.SyncData(m.high, grown); err != nil {
 		return err
 	}
 	if err := w.writeHead(h); err != nil {
@@ -406,10 +435,10 @@ func (w *wal) checkpoint(h logHead, before *bbolt.Tx, grown pageRun) error {
 func (w *wal) writeHead(h logHead) error {
 	b := h.encode()
 	for n := range int64(2) {
-		if _, err := w.writeAtHead(b, n*logBlock); err != nil {
+		if _, err := w.WriteAtHead(b, n*logBlock); err != nil {
 			return err
 		}
-		if err := w.syncHead(); err != nil {
+		if err := w.SyncHead(); err != nil {
 			return err
 		}
 	}
@@ -463,9 +492,9 @@ func (w *wal) ahead(high uint64) int {
 // transaction comes after these, since a checkpoint keeps what the transaction before it has set free. None of them is in the log: they change nothing
 // that a start would miss. The checkpoint does not wait for the pages of the first one, all of which are free then: they are written again before
 // long.
-func (f *dataFile) growAhead(pages int) error {
+func (f *File) growAhead(pages int) error {
 	f.wal.grownFor = f.wal.turns
-	grown := pageRun{first: f.meta.Load().high}
+	grown := PageRun{First: f.meta.Load().high}
 	name, page := []byte("ahead"), f.Db.Info().PageSize
 	value := make([]byte, page/2-64) // two of them have room in a page, and bbolt wants two
 	for _, change := range []func(*bbolt.Tx) error{
@@ -473,22 +502,22 @@ func (f *dataFile) growAhead(pages int) error {
 			b, err := tx.CreateBucketIfNotExists(name)
 			for n := 0; n < 2*pages && err == nil; n++ {
 				b.FillPercent = 1
-				err = b.Put(revKey(int64(n)), value)
+				err = b.Put(binary.BigEndian.AppendUint64(nil, uint64(n)), value)
 			}
 			return err
 		},
 		func(tx *bbolt.Tx) error { return tx.DeleteBucket(name) },
 		func(*bbolt.Tx) error { return nil },
 	} {
-		if err := f.transact(func(l *ledger) error {
+		if err := f.Transact(func(l *Ledger) error {
 			l.unlogged = true
-			_, err := newStage(l)
-			return errors.Join(err, change(l.tx))
+			_, err := l.Guard(map[uint64]PageMark{})
+			return errors.Join(err, change(l.Tx))
 		}); err != nil {
 			return err
 		}
-		if grown.count == 0 {
-			grown.count = f.meta.Load().high - grown.first
+		if grown.Count == 0 {
+			grown.Count = f.meta.Load().high - grown.First
 		}
 	}
 	f.wal.grown = grown
@@ -498,12 +527,12 @@ func (f *dataFile) growAhead(pages int) error {
 // ---- From the first write to the close
 
 // startLog makes the log and takes it into use. Nothing of the file waits for a sync.
-func (f *dataFile) startLog() (err error) {
-	path := f.Path + logSuffix
+func (f *File) startLog() (err error) {
+	path := f.Path + LogSuffix
 	var lineage [16]byte
-	if err := f.view(func(p *pages) error {
-		meta, _ := p.bucket(bucketMeta)
-		copy(lineage[:], meta.get([]byte("lineage")))
+	if err := f.View(func(p *Pages) error {
+		meta, _ := p.Bucket(InMeta)
+		copy(lineage[:], meta.Get([]byte("lineage")))
 		return nil
 	}); err != nil {
 		return err
@@ -513,7 +542,7 @@ func (f *dataFile) startLog() (err error) {
 	switch {
 	case err != nil:
 		return err
-	case left.used():
+	case left.Used():
 		return left.notOurs("it came while this one was open")
 	case left != nil && left.head.lineage == lineage: // of a start or a close that was cut short: it is long enough
 		h = left.head
@@ -530,12 +559,14 @@ func (f *dataFile) startLog() (err error) {
 	if err != nil {
 		return err
 	}
-	if err = f.transact(func(l *ledger) error {
-		s, err := newStage(l)
-		if err == nil {
-			err = s.vetMeta()
-		}
-		return errors.Join(err, putMetaInt(l, "format", loggedFormat))
+	if err = f.listingFree(func() error {
+		return f.Transact(func(l *Ledger) error {
+			g, err := l.Guard(map[uint64]PageMark{})
+			if err == nil {
+				err = g.VetMeta()
+			}
+			return errors.Join(err, l.PutMetaInt("format", FormatLogged))
+		})
 	}); err != nil {
 		return errors.Join(err, w.close())
 	}
@@ -543,7 +574,7 @@ func (f *dataFile) startLog() (err error) {
 }
 
 // useLog makes a checkpoint of the file, and has the log do what bbolt's syncs did.
-func (f *dataFile) useLog(w *wal) error {
+func (f *File) useLog(w *wal) error {
 	if err := w.checkpointNow(); err != nil {
 		return errors.Join(lostLog(err), w.close())
 	}
@@ -558,7 +589,7 @@ func (w *wal) close() error {
 }
 
 // resume replays what a log that was left has behind its checkpoint, which was put back.
-func (f *dataFile) resume(left *leftLog) error {
+func (f *File) resume(left *LeftLog) error {
 	now, err := readLog(f.Path)
 	if err == nil && (now == nil || now.head != left.head || len(now.records) != len(left.records)) || f.meta.Load().txid != left.txid() {
 		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", f.Path)
@@ -568,14 +599,7 @@ func (f *dataFile) resume(left *leftLog) error {
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = true, true
 	if len(left.records) > 0 {
-		if err := f.transact(func(l *ledger) (err error) {
-			for _, r := range left.records {
-				if err = l.replay(r.body); err != nil {
-					return fmt.Errorf("%s: record %d: %w", left.path, r.number, err)
-				}
-			}
-			return nil
-		}); err != nil {
+		if err := f.listingFree(func() error { return f.Transact(left.replay) }); err != nil {
 			return err
 		}
 	}
@@ -588,13 +612,23 @@ func (f *dataFile) resume(left *leftLog) error {
 	return f.useLog(w)
 }
 
-func (l *leftLog) txid() uint64 {
+// replay makes the changes of all records.
+func (l *LeftLog) replay(to *Ledger) error {
+	for _, r := range l.records {
+		if err := to.replay(r.body); err != nil {
+			return fmt.Errorf("%s: record %d: %w", l.path, r.number, err)
+		}
+	}
+	return nil
+}
+
+func (l *LeftLog) txid() uint64 {
 	m, _ := decodeMeta(l.head.meta[:])
 	return m.txid
 }
 
-// endLog closes the file without a log, as of the last commit. last is what a last transaction is to do.
-func (f *dataFile) endLog(last func(*ledger) error) error {
+// endLog closes the file without a log, as of the last commit.
+func (f *File) endLog() error {
 	w := f.wal
 	f.wal = nil
 	err := w.checkpointNow()
@@ -609,7 +643,7 @@ func (f *dataFile) endLog(last func(*ledger) error) error {
 		return err
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
-	if err := f.transact(func(l *ledger) error { return errors.Join(last(l), putMetaInt(l, "format", Format)) }); err != nil {
+	if err := f.Transact(func(l *Ledger) error { return errors.Join(last(l), l.PutMetaInt("format", FormatClosed)) }); err != nil {
 		return err // the log is idle: the next opening needs it no more, and is not hindered
 	}
 	if !ours {

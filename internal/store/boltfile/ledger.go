@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 // This file is the one door through which the store's writer changes its buckets. A ledger is a write transaction of bbolt that notes each change as it is
 // made; what it has noted is the body of the transaction's record in the write-ahead log (wal.go), and making the same changes again, in their order, on the
@@ -16,33 +16,32 @@ import (
 	"go.etcd.io/bbolt"
 )
 
+// The formats of a file that has objects of its own, as far as the log changes them.
+const (
+	FormatClosed = 2 // the file counts as it is
+	FormatLogged = 3 // of a file whose log counts, too, until it is closed
+)
+
+// revFill is how much of a page of the bucket rev is filled, which grows at its end only.
+const revFill = 0.95
+
 const (
 	notedDelete   = 16
 	notedSequence = 32
 )
 
-// The buckets by the numbers that stand for them in the log.
-var ledgerBuckets = [...][]byte{bucketMeta, bucketRev, bucketKeys, bucketAuthors}
-
-const (
-	inMeta = iota
-	inRev
-	inKeys
-	inAuthors
-)
-
-// A ledger is a write transaction and the list of what it has changed.
-type ledger struct {
-	tx      *bbolt.Tx
+// A Ledger is a write transaction and the list of what it has changed.
+type Ledger struct {
+	Tx      *bbolt.Tx
 	notes   []byte
 	changes int
 
 	unlogged bool // it changes nothing that a start would miss
 }
 
-// put is bbolt's Put, noted.
-func (l *ledger) put(bucket byte, key, value []byte) error {
-	if err := l.tx.Bucket(ledgerBuckets[bucket]).Put(key, value); err != nil {
+// Put is bbolt's Put, noted.
+func (l *Ledger) Put(bucket byte, key, value []byte) error {
+	if err := l.Tx.Bucket(Buckets[bucket]).Put(key, value); err != nil {
 		return err
 	}
 	l.note(bucket, key)
@@ -50,18 +49,23 @@ func (l *ledger) put(bucket byte, key, value []byte) error {
 	return nil
 }
 
-// remove is bbolt's Delete, noted.
-func (l *ledger) remove(bucket byte, key []byte) error {
-	if err := l.tx.Bucket(ledgerBuckets[bucket]).Delete(key); err != nil {
+// Remove is bbolt's Delete, noted.
+func (l *Ledger) Remove(bucket byte, key []byte) error {
+	if err := l.Tx.Bucket(Buckets[bucket]).Delete(key); err != nil {
 		return err
 	}
 	l.note(bucket|notedDelete, key)
 	return nil
 }
 
-// setSequence is bbolt's SetSequence, noted.
-func (l *ledger) setSequence(bucket byte, n uint64) error {
-	if err := l.tx.Bucket(ledgerBuckets[bucket]).SetSequence(n); err != nil {
+// PutMetaInt writes a number of the bucket meta.
+func (l *Ledger) PutMetaInt(name string, n int64) error {
+	return l.Put(InMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
+}
+
+// SetSequence is bbolt's SetSequence, noted.
+func (l *Ledger) SetSequence(bucket byte, n uint64) error {
+	if err := l.Tx.Bucket(Buckets[bucket]).SetSequence(n); err != nil {
 		return err
 	}
 	l.notes = binary.AppendUvarint(append(l.notes, bucket|notedSequence), n)
@@ -69,7 +73,7 @@ func (l *ledger) setSequence(bucket byte, n uint64) error {
 	return nil
 }
 
-func (l *ledger) note(what byte, key []byte) {
+func (l *Ledger) note(what byte, key []byte) {
 	l.notes = append(l.notes, what)
 	l.notes = append(binary.AppendUvarint(l.notes, uint64(len(key))), key...)
 	l.changes++
@@ -99,7 +103,7 @@ func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) e
 	for len(notes) > 0 {
 		what := notes[0]
 		notes = notes[1:]
-		if int(what&15) >= len(ledgerBuckets) {
+		if int(what&15) >= len(Buckets) {
 			return bad
 		}
 		var key, value []byte
@@ -129,14 +133,14 @@ func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) e
 }
 
 // replay makes the changes again that a record's body lists.
-func (l *ledger) replay(notes []byte) error {
-	var buckets [len(ledgerBuckets)]*bbolt.Bucket
-	for i, name := range ledgerBuckets {
-		if buckets[i] = l.tx.Bucket(name); buckets[i] == nil {
-			return damaged("the bucket %s is missing", name)
+func (l *Ledger) replay(notes []byte) error {
+	var buckets [len(Buckets)]*bbolt.Bucket
+	for i, name := range Buckets {
+		if buckets[i] = l.Tx.Bucket(name); buckets[i] == nil {
+			return Damaged("the bucket %s is missing", name)
 		}
 	}
-	buckets[inRev].FillPercent = revFill
+	buckets[InRev].FillPercent = revFill
 	return eachNoted(notes, func(what byte, key, value []byte, n uint64) error {
 		b := buckets[what&15]
 		switch what &^ 15 {

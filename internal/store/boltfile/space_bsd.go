@@ -1,4 +1,6 @@
-package store
+//go:build darwin || freebsd
+
+package boltfile
 
 import "syscall"
 
@@ -8,9 +10,5 @@ func diskSpace(fd uintptr) (free, size int64, known bool) {
 	if err := syscall.Fstatfs(int(fd), &s); err != nil {
 		return 0, 0, false
 	}
-	block := int64(s.Frsize)
-	if block == 0 {
-		block = int64(s.Bsize)
-	}
-	return int64(s.Bavail) * block, int64(s.Blocks) * block, true
+	return max(0, int64(s.Bavail)) * int64(s.Bsize), int64(s.Blocks) * int64(s.Bsize), true
 }

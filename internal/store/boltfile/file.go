@@ -1,7 +1,7 @@
-package store
+package boltfile
 
 // This file runs transactions on the data file and knows in what state the file is: sound, damaged in places, or not to be written any
-// more. pages.go tells damage; here is what follows from it.
+// more. tree.go and guard.go find damage; here is what follows from it.
 //
 //	found by                     the caller gets        and then
 //	a read                       ErrDamaged             nothing: who reads elsewhere is served
@@ -17,25 +17,35 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 )
 
+// Why nothing was written.
+var (
+	// ErrFull is a full disk. Nothing has changed.
+	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
+
+	// ErrLost: the file's name leads nowhere or elsewhere, and what goes to a removed file is lost at exit. Reads go on.
+	ErrLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
+
+	// ErrClosed is what is asked of a closed file.
+	ErrClosed = errors.New("store is closed")
+)
+
 // errMetaMoved: two commits have overtaken a read transaction that just began.
 var errMetaMoved = errors.New("the meta page was replaced")
 
-// A dataFile is an open bbolt file.
-type dataFile struct {
+// A File is an open bbolt file.
+type File struct {
 	Path      string                   // of the file
 	Db        *bbolt.DB                // for the writer; reads go past it, page by page
 	handle    *os.File                 // bbolt's own
 	file      os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
 	fatal     func(error)              // ends the process
-	Found     damageBook               // what reads and scrubs have met
+	Found     DamageBook               // what reads and scrubs have met
 	meta      atomic.Pointer[metaPage] // of the newest commit
 	metas     metaMap                  // for reads, which look whether there is a meta page
 	logHalf   int64                    // bytes of half a log; 0: there is to be none
@@ -48,11 +58,62 @@ type dataFile struct {
 	notes     []byte                   // of ledgers, used again; the writer's
 }
 
+// freelistMax is how many free pages a checkpoint lists: 64 KiB of numbers.
+const freelistMax = 8 << 10
+
 // notesKept is how long a list of changes may be to be used again.
 const notesKept = 1 << 20
 
+// Options configure Open.
+type Options struct {
+	Ephemeral bool               // nobody looks for the file by its name, and nothing of it is kept
+	Unlogged  bool               // commits wait for no disk, and there is no log
+	LogBytes  int64              // of the write-ahead log; 0: 16 MiB, or less where the disk is small
+	Fatal     func(error)        // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
+	Damaged   func(place string) // told of each place where the file is found damaged, once; may be nil
+}
+
+// Open opens a file that VetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
+// open, to be abandoned.
+func Open(path string, left *LeftLog, o Options) (f *File, err error) {
+	f = &File{Path: path, fatal: o.Fatal, Found: DamageBook{report: o.Damaged}}
+	return f, WithoutFaults(func() error { return f.begin(left, o) })
+}
+
+func (f *File) begin(left *LeftLog, o Options) (err error) {
+	if err = f.open(o.Unlogged); err != nil {
+		return err
+	}
+	if !o.Unlogged {
+		_, disk, _ := f.DiskSpace()
+		f.logHalf = logHalf(o.LogBytes, disk)
+		f.logGrowth.Store(2 * f.logHalf)
+	}
+	if left.Used() {
+		if err = f.resume(left); err != nil {
+			return err
+		}
+	}
+	if !o.Ephemeral {
+		f.file, err = os.Stat(f.Path)
+	}
+	return err
+}
+
+// Abandon closes a file whose opening has failed, and leaves its log for the next one.
+func (f *File) Abandon() {
+	if f.Db == nil || f.failed.Load() {
+		return
+	}
+	f.metas.close()
+	if f.wal != nil {
+		_ = f.wal.close() // what was written of it is synced
+	}
+	_ = f.Db.Close() // nothing was changed
+}
+
 // open maps a vetted file.
-func (f *dataFile) open(noSync bool) (err error) {
+func (f *File) open(noSync bool) (err error) {
 	options := dbOptions()
 	options.NoSync = noSync
 	if noSync { // no disk is spared by taking the lowest free page first, which costs more the more of them there are
@@ -80,8 +141,8 @@ func (f *dataFile) open(noSync bool) (err error) {
 	})
 }
 
-// close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
-func (f *dataFile) close(last func(*ledger) error) (err error) {
+// Close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
+func (f *File) Close() (err error) {
 	f.metas.close() // reads that are still to come look into the file
 	if f.failed.Load() {
 		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
@@ -90,13 +151,13 @@ func (f *dataFile) close(last func(*ledger) error) (err error) {
 	switch {
 	case f.Refusal.Load() != nil && f.wal != nil:
 		err = f.wal.close()
-	case f.Refusal.Load() != nil || last == nil:
+	case f.Refusal.Load() != nil || f.file == nil: // nothing is kept of an ephemeral one
 	case f.wal != nil:
-		err = f.endLog(last)
+		err = f.endLog()
 	case f.changed:
-		err = f.transact(last)
+		err = f.Transact(last)
 	}
-	if errors.Is(err, ErrDiskFull) || errors.Is(err, ErrDamaged) {
+	if errors.Is(err, ErrFull) || errors.Is(err, ErrDamaged) {
 		err = nil // all is there; only the next opening scans
 	}
 	if f.failed.Load() {
@@ -105,36 +166,86 @@ func (f *dataFile) close(last func(*ledger) error) (err error) {
 	return errors.Join(err, f.Db.Close())
 }
 
-// view runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
+// last is what the last transaction does: its commit writes the freelist.
+func last(l *Ledger) error {
+	_, err := l.Guard(map[uint64]PageMark{})
+	return err
+}
+
+// SyncAlways has every commit from now on wait for the disk, and waits for what was written.
+func (f *File) SyncAlways() error {
+	f.Db.NoSync, f.Db.NoGrowSync = false, false
+	return f.Db.Sync()
+}
+
+// Failed tells whether a transaction was left open: bbolt can no longer be closed.
+func (f *File) Failed() bool { return f.failed.Load() }
+
+// ---- Room
+
+// DiskSpace tells what the file system has free for this process, and its size; false where that is not known.
+func (f *File) DiskSpace() (free, size int64, known bool) {
+	conn, err := f.handle.SyscallConn()
+	if err != nil {
+		return 0, 0, false
+	}
+	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // of a closed file nothing is known
+	return free, size, known
+}
+
+// FreeBytes are the bytes of pages that are free, or will be after the next checkpoint.
+func (f *File) FreeBytes() int64 {
+	s := f.Db.Stats()
+	return int64(s.FreePageN+s.PendingPageN) * int64(f.PageSize())
+}
+
+// ReadyBytes are the bytes of pages that are free now.
+func (f *File) ReadyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.PageSize()) }
+
+func (f *File) PageSize() int { return f.meta.Load().pageSize }
+
+// LogMayTake is how many bytes the log may take of the disk beside those that it has.
+func (f *File) LogMayTake() int64 { return f.logGrowth.Load() }
+
+// TellRoom tells the log how many bytes there are for what can wait, and whether they are few. The writer calls it.
+func (f *File) TellRoom(spare int64, scarce bool) {
+	if f.wal != nil {
+		f.wal.short, f.wal.spare = scarce, spare
+	}
+}
+
+// ---- Transactions
+
+// View runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
 // the inner for the commit.
-func (f *dataFile) view(fn func(*pages) error) error {
+func (f *File) View(fn func(*Pages) error) error {
 	err := errMetaMoved
 	for n := 0; n < 3 && err == errMetaMoved; n++ {
-		err = withoutFaults(func() error { return f.look(fn) })
+		err = WithoutFaults(func() error { return f.look(fn) })
 	}
 	switch {
 	case err == errMetaMoved:
-		return f.explain(damaged("a meta page cannot be read"))
+		return f.Explain(Damaged("a meta page cannot be read"))
 	case errors.Is(err, berrors.ErrDatabaseNotOpen):
-		return errClosed
+		return ErrClosed
 	case errors.Is(err, ErrDamaged):
-		return f.explain(err)
+		return f.Explain(err)
 	}
 	return err
 }
 
-func (f *dataFile) look(fn func(*pages) error) error {
+func (f *File) look(fn func(*Pages) error) error {
 	known := *f.meta.Load()
 	if !f.hasMeta(known) {
 		// bbolt would panic with its locks held. Nobody writes any more either, so that nothing moves and no page is reused.
-		f.Found.note(damaged("pages 0 and 1, the meta pages, are lost"))
+		f.Found.note(Damaged("pages 0 and 1, the meta pages, are lost"))
 		return fn(newPages(f.Db, known))
 	}
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, id := known, uint64(tx.ID())
 		switch {
 		case id < known.txid: // nobody writes any more
-			f.Found.note(damaged("page %d, the newest meta page, is lost", known.txid%2))
+			f.Found.note(Damaged("page %d, the newest meta page, is lost", known.txid%2))
 		case id > known.txid:
 			var err error
 			if m, err = mappedMeta(f.Db, id); err != nil {
@@ -146,7 +257,7 @@ func (f *dataFile) look(fn func(*pages) error) error {
 }
 
 // hasMeta tells whether bbolt will find a meta page, given the newest one that we know. Every read asks, so it looks at memory first.
-func (f *dataFile) hasMeta(known metaPage) bool {
+func (f *File) hasMeta(known metaPage) bool {
 	if f.metas.sound(known.pageSize) {
 		return true
 	}
@@ -159,7 +270,7 @@ func (f *dataFile) hasMeta(known metaPage) bool {
 }
 
 // metaAt reads meta page 0 or 1 from the file.
-func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
+func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	var buf [metaSize]byte
 	_, err = f.handle.ReadAt(buf[:], int64(n)*int64(pageSize))
 	if errors.Is(err, os.ErrClosed) {
@@ -167,15 +278,15 @@ func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	}
 	m, ok := decodeMeta(buf[:])
 	if err != nil || !ok {
-		return m, damaged("page %d, a meta page, is lost", n)
+		return m, Damaged("page %d, a meta page, is lost", n)
 	}
 	return m, nil
 }
 
-// update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
+// Update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
 // show the new state already. There is one writer.
-func (f *dataFile) update(fn func(*ledger) error) error {
+func (f *File) Update(fn func(*Ledger) error) error {
 	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
 		return err
 	}
@@ -190,15 +301,15 @@ func (f *dataFile) update(fn func(*ledger) error) error {
 		}
 	}
 	if f.wal != nil {
-		if err := f.makePages(); err != nil {
+		if err := errors.Join(f.makePages(), f.checkpointIfDue()); err != nil {
 			return err
 		}
 	}
-	return f.transact(fn)
+	return f.Transact(fn)
 }
 
 // makePages sees to it that the next transaction finds free pages: those that wait for a checkpoint when the disk has no others.
-func (f *dataFile) makePages() error {
+func (f *File) makePages() error {
 	if f.wal.short {
 		if err := f.wal.release(); err != nil {
 			err = lostLog(err)
@@ -214,13 +325,56 @@ func (f *dataFile) makePages() error {
 	return nil
 }
 
-// transact is update of a file that may be lost, and without a log while there is none.
-func (f *dataFile) transact(fn func(*ledger) error) error {
+// checkpointIfDue begins a checkpoint when it is time, of a commit of its own that writes the freelist: a start that goes on from there need not walk through
+// all pages to find the free ones. Without room for the list the checkpoint is made without it.
+func (f *File) checkpointIfDue() error {
+	lost := func(err error) error {
+		err = lostLog(err)
+		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+		return err
+	}
+	if err := f.wal.reap(false); err != nil {
+		return lost(err)
+	}
+	if !f.wal.due(int64(f.meta.Load().high) * int64(f.PageSize())) {
+		return nil
+	}
+	err := f.listingFree(func() error {
+		return f.Transact(func(l *Ledger) error {
+			l.unlogged = true
+			_, err := l.Guard(map[uint64]PageMark{})
+			return err
+		})
+	})
+	if err != nil && f.Refusal.Load() != nil {
+		return err
+	}
+	if list := f.meta.Load().freelist; list != noFreelist && f.wal.grown.holds(list) {
+		f.wal.grown = PageRun{} // what is waited for has to have the list
+	}
+	if err := f.wal.turn(); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// listingFree has the commits within write the freelist, unless it is long.
+func (f *File) listingFree(commit func() error) error {
+	if f.FreeBytes()/int64(f.PageSize()) > freelistMax {
+		return commit()
+	}
+	defer func(lazy bool) { f.lazyFree = lazy }(f.lazyFree)
+	f.lazyFree = false
+	return commit()
+}
+
+// Transact is update of a file that may be lost, and without a log while there is none.
+func (f *File) Transact(fn func(*Ledger) error) error {
 	known := *f.meta.Load()
 	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
 	txid, open, committing := 0, false, false
-	l := &ledger{notes: f.notes[:0]}
-	err := withoutFaults(func() error {
+	l := &Ledger{notes: f.notes[:0]}
+	err := WithoutFaults(func() error {
 		if _, err := f.metaAt(known.txid%2, known.pageSize); err != nil {
 			return err
 		}
@@ -228,10 +382,10 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 		if err != nil {
 			return err
 		}
-		txid, open, l.tx = tx.ID(), true, tx
-		if err := withoutFaults(func() error {
+		txid, open, l.Tx = tx.ID(), true, tx
+		if err := WithoutFaults(func() error {
 			if uint64(txid) <= known.txid { // bbolt would build on the commit before and lose the last one
-				return damaged("page %d, the newest meta page, is lost", known.txid%2)
+				return Damaged("page %d, the newest meta page, is lost", known.txid%2)
 			}
 			return fn(l)
 		}); err != nil {
@@ -253,11 +407,11 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 		return err
 	case errors.Is(err, ErrDamaged) && open && !f.cutShort():
 		f.stopWriting(err)
-		return f.explain(err)
+		return f.Explain(err)
 	case errors.Is(err, ErrDamaged):
-		return f.explain(err)
+		return f.Explain(err)
 	case committing && IsDiskFull(err) && !f.replaced(known):
-		return ErrDiskFull
+		return ErrFull
 	case committing:
 		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
 	}
@@ -265,33 +419,33 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 }
 
 // commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
-func (f *dataFile) commit(l *ledger) error {
+func (f *File) commit(l *Ledger) error {
 	if f.wal == nil || l.unlogged {
-		return l.tx.Commit()
+		return l.Tx.Commit()
 	}
 	return f.wal.commit(l)
 }
 
 // committed notes the meta page of a commit. The writer alone moves the map.
-func (f *dataFile) committed(txid int) error {
+func (f *File) committed(txid int) error {
 	f.changed = true
 	m, err := mappedMeta(f.Db, uint64(txid))
 	if err != nil {
 		f.stopWriting(err)
-		return f.explain(err)
+		return f.Explain(err)
 	}
 	f.meta.Store(&m)
 	return nil
 }
 
 // replaced tells whether a newer meta page than a known one has come into the file.
-func (f *dataFile) replaced(known metaPage) bool {
+func (f *File) replaced(known metaPage) bool {
 	next, err := f.metaAt((known.txid+1)%2, known.pageSize)
 	return err == nil && next.txid > known.txid
 }
 
 // Writable returns why nothing can be written now, nil while it can.
-func (f *dataFile) Writable() error {
+func (f *File) Writable() error {
 	if refusal := f.Refusal.Load(); refusal != nil {
 		return *refusal
 	}
@@ -299,13 +453,13 @@ func (f *dataFile) Writable() error {
 		return nil
 	}
 	if info, err := os.Stat(f.Path); err != nil || !os.SameFile(info, f.file) {
-		return ErrFileLost
+		return ErrLost
 	}
 	return nil
 }
 
-// explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
-func (f *dataFile) explain(err error) error {
+// Explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
+func (f *File) Explain(err error) error {
 	if f.cutShort() {
 		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
 		return err
@@ -315,21 +469,21 @@ func (f *dataFile) explain(err error) error {
 }
 
 // cutShort tells whether the file ends before its last page.
-func (f *dataFile) cutShort() bool {
+func (f *File) cutShort() bool {
 	m := f.meta.Load()
 	info, err := f.handle.Stat()
 	return err == nil && info.Size() < int64(m.high)*int64(m.pageSize)
 }
 
 // stopWriting leaves a transaction open, so that no other one can begin. Reads go on.
-func (f *dataFile) stopWriting(err error) {
+func (f *File) stopWriting(err error) {
 	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 }
 
 // fail ends the process.
-func (f *dataFile) fail(err error) {
+func (f *File) fail(err error) {
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 	if f.fatal != nil {
@@ -338,50 +492,4 @@ func (f *dataFile) fail(err error) {
 	}
 	fmt.Fprintln(os.Stderr, "apilet:", err)
 	os.Exit(1)
-}
-
-// A damageBook remembers where the file was found damaged.
-type damageBook struct {
-	report func(place string) // told of each place once; may be nil
-
-	mu     sync.Mutex // guards places
-	places []string   // the first 100
-}
-
-// note adds the place of a damage, unless it is known or there are too many.
-func (d *damageBook) note(err error) {
-	place := placeOf(err)
-	d.mu.Lock()
-	fresh := len(d.places) < problemsMax && !slices.Contains(d.places, place)
-	if fresh {
-		d.places = append(d.places, place)
-	}
-	d.mu.Unlock()
-	if fresh && d.report != nil {
-		d.report(place)
-	}
-}
-
-// Count is how many places of the file are known to be damaged.
-func (d *damageBook) Count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.places)
-}
-
-// First is the place found first, "" while there is none.
-func (d *damageBook) First() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.places) == 0 {
-		return ""
-	}
-	return d.places[0]
-}
-
-// Forget is for a scrub that has looked everywhere and found nothing.
-func (d *damageBook) Forget() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.places = nil
 }

@@ -1,0 +1,118 @@
+package boltfile
+
+// This file makes files, so that a power cut leaves either none or a whole one, packs them, and says what bbolt's errors mean.
+
+import (
+	"apilet/internal/atomicfile"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit costs more than all
+// else); a clean close writes it once. The lowest free page is taken first, so that few pages serve many commits (wal.go).
+func dbOptions() *bbolt.Options {
+	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
+	switch { // address space alone; growing the mapping waits for every reader
+	case runtime.GOOS == "windows": // it would size the file
+	case strconv.IntSize == 64:
+		o.InitialMmapSize = 1 << 30
+	default:
+		o.InitialMmapSize = 128 << 20
+	}
+	return o
+}
+
+// Create makes the data file at path as atomicfile.PlaceFile does. fill is to put into it what belongs there.
+func Create(path string, fill func(*bbolt.DB) error) error {
+	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
+}
+
+func fillFile(path string, fill func(*bbolt.DB) error) error {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, NoSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(db), db.Sync(), db.Close())
+}
+
+// Pack rewrites a stopped server's file without its free pages.
+func Pack(path string, seen *Progress) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	src, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err != nil {
+		return ExplainOpen(path, err)
+	}
+	defer src.Close()
+	packed := path + ".defrag"
+	os.Remove(packed) // of a run that was killed
+	defer os.Remove(packed)
+	if info, err := os.Stat(path); err == nil {
+		seen.Begin("bytes written, of a file with", info.Size())
+	}
+	err = Create(packed, func(dst *bbolt.DB) error {
+		defer followSize(dst.Path(), seen)()
+		return WithoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
+	})
+	if err == nil {
+		err = src.Close() // Windows renames over closed files only
+	}
+	if err == nil {
+		err = os.Rename(packed, path)
+	}
+	return errors.Join(err, atomicfile.SyncDir(filepath.Dir(path)))
+}
+
+// followSize shows how a file grows, until stop is called.
+func followSize(path string, seen *Progress) (stop func()) {
+	ended := make(chan struct{}) // closed by stop
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+			if info, err := os.Stat(path); err == nil {
+				seen.Reach(info.Size())
+			}
+		}
+	}()
+	return func() { close(ended) }
+}
+
+// ExplainOpen says what to do about an error of bbolt.Open.
+func ExplainOpen(path string, err error) error {
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
+	case errors.Is(err, ErrDamaged):
+		return fmt.Errorf("%s: %w", path, err)
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
+		strings.Contains(err.Error(), "file size too small"):
+		return fmt.Errorf("%s is not an apilet data file, or its first pages are lost: choose another file, or restore a backup (%w)", path, err)
+	}
+	return fmt.Errorf("cannot open %s: %w", path, err)
+}
+
+// IsDiskFull tells the errors of a commit after which everything is as it was. bbolt flattens some of them to text.
+func IsDiskFull(err error) bool {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {
+			return true
+		}
+	}
+	return strings.Contains(err.Error(), "not enough space on the disk")
+}

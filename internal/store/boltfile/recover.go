@@ -1,0 +1,101 @@
+package boltfile
+
+// This file brings a file that a power cut or kill -9 has left to the state of its last checkpoint, or of its last commit that counts, before bbolt opens it.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// VetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
+// file is as of its checkpoint then. look is Vet's.
+func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
+	verdict, err := Vet(path, false, nil, look)
+	switch {
+	case err != nil:
+	case verdict.Log != nil:
+		err = verdict.Log.putBack(path)
+	case verdict.Torn:
+		err = takeBack(path)
+	}
+	return verdict, err
+}
+
+// settle makes both copies of a head the same. Of two that differ the older one tells of what is about to be written over.
+func (h *logHead) settle(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	b, there := h.encode(), make([]byte, logBlock)
+	for n := range int64(2) {
+		if size, _ := file.ReadAt(there, n*logBlock); size == logBlock && bytes.Equal(there, b) {
+			continue
+		}
+		if _, err := file.WriteAt(b, n*logBlock); err != nil {
+			return err
+		}
+		if err := file.Sync(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putBack makes the checkpoint the newest commit of the data file, for bbolt too, and syncs that. Who does so holds the file's lock together with others
+// who may be at the same, and has found the log as it was: a server that had the file meanwhile has left another one.
+func (l *LeftLog) putBack(path string) error {
+	db, file, err := openShared(path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	now, err := readLog(path)
+	if err != nil {
+		return err
+	}
+	if now == nil || now.head != l.head || len(now.records) != len(l.records) {
+		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
+	}
+	if err := l.head.settle(l.path); err != nil || !l.Used() {
+		return err
+	}
+	t := &pageTree{file: file}
+	if err := t.adopt(l, nil); err != nil {
+		return err
+	}
+	other := 1 - t.meta.at/int64(t.pageSize)
+	page := make([]byte, t.pageSize) // the checkpoint's own, whole
+	copy(page, l.head.meta[:])
+	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, t.meta.before(other), other*int64(t.pageSize)))
+}
+
+// takeBack undoes in a file that no process writes what a power cut has left of a commit.
+func takeBack(path string) error {
+	db, file, err := openShared(path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	tree, err := readMetas(file)
+	if err != nil || tree.torn == nil {
+		return err
+	}
+	return writeSynced(path, tree.meta.before(tree.torn.at/int64(tree.pageSize)), tree.torn.at)
+}
+
+// writeSynced writes into an existing file. Two processes may do so at once with the same bytes.
+func writeSynced(path string, b []byte, at int64) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.WriteAt(b, at); err != nil {
+		return err
+	}
+	return file.Sync()
+}

@@ -1,0 +1,350 @@
+package boltfile
+
+// This file looks at a file that nobody has open, before bbolt does. bbolt maps its file into memory and follows page numbers without looking, so that a
+// truncated file is a SIGBUS, and a zeroed page a panic, one of them in a goroutine that no caller can recover. Vet reads the file the plain way: the meta
+// pages, the log beside it, and all pages where it was not closed cleanly.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// A Verdict is what Vet found.
+type Verdict struct {
+	Clean    bool     // closed cleanly, or left with a log whose checkpoint lists the free pages: they need not be walked through
+	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
+	Log      *LeftLog // that lies beside; nil: none
+	Torn     bool     // the newest meta page does not count: its commit was cut short
+	Problems []string // damaged pages
+}
+
+// openShared opens a file that no process writes for reading, with the handle that bbolt has. Nobody can write it until it is closed.
+func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
+	o := &bbolt.Options{Timeout: time.Second, ReadOnly: true, OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		var err error
+		file, err = os.OpenFile(name, flag, mode)
+		return file, err
+	}}
+	if db, err = bbolt.Open(path, 0, o); err != nil {
+		return nil, nil, ExplainOpen(path, err)
+	}
+	return db, file, nil
+}
+
+// Vet looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
+// peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
+func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return v, fmt.Errorf("cannot open %s: %w", path, err)
+	case !info.Mode().IsRegular(): // opening a named pipe would wait for ever
+		return v, fmt.Errorf("%s is no regular file: choose another file", path)
+	case info.Size() == 0:
+		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
+	}
+	db, file, err := openShared(path)
+	if err != nil {
+		return v, err
+	}
+	defer db.Close()
+	if v.Log, err = readLog(path); err != nil {
+		return v, err
+	}
+	tree, err := readMetas(file)
+	if v.Log.Used() {
+		if tree == nil {
+			tree = &pageTree{file: file}
+		}
+		err = tree.adopt(v.Log, tree.found)
+	}
+	if err != nil {
+		return v, ExplainOpen(path, err)
+	}
+	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
+	v.Torn = tree.torn != nil
+	v.Clean = v.Clean && !v.Torn
+	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
+		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
+	}
+	tree.progress = seen
+	seen.Begin("page", int64(tree.high))
+	v.Problems = tree.vet(thorough || !v.Clean)
+	p := newPages(db, tree.meta.metaPage)
+	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
+	switch {
+	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
+		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
+	case err != nil: // the log of another file makes a damaged one of any
+		return v, err
+	}
+	return v, WithoutFaults(func() error { return look(p) })
+}
+
+// A pageTree reads one file's pages, checking what bbolt takes for granted.
+type pageTree struct {
+	file         io.ReaderAt
+	pageSize     int
+	root         uint64
+	freelist     uint64
+	high         uint64
+	invalidMetas int
+	found        []*placedMeta // that are valid
+	meta         *placedMeta   // that counts
+	torn         *placedMeta   // a newer one that does not; nil mostly
+	progress     *Progress
+
+	seen     []uint64 // a bit for each page that something refers to
+	bufs     [][]byte // one for each level, reused: a child's bounds are keys of its parent's
+	problems []string
+}
+
+// readMetas finds the meta page that counts. The first one may be damaged and with it the page size, so the second is looked for
+// at every size.
+func readMetas(file io.ReaderAt) (*pageTree, error) {
+	var found []*placedMeta
+	buf := make([]byte, runsAt)
+	for at := int64(0); at <= 64<<10 && len(found) < 2; at = max(1024, at*2) {
+		if n, _ := file.ReadAt(buf, at); n < len(buf) {
+			break
+		}
+		m, ok := decodeMeta(buf)
+		if !ok || at != 0 && int64(m.pageSize) != at || m.pageSize < 1024 || m.pageSize > 64<<10 {
+			continue
+		}
+		found = append(found, &placedMeta{m, at, [metaSize]byte(buf), binary.NativeEndian.Uint64(buf[noteAt:])})
+	}
+	if len(found) == 0 {
+		return nil, berrors.ErrInvalid
+	}
+	m := found[0]
+	t := &pageTree{file: file, found: found, invalidMetas: 2 - len(found)}
+	if len(found) == 2 {
+		other := found[1]
+		if other.txid > m.txid {
+			m, other = other, m
+		}
+		if !m.counts(file, other) {
+			m, t.torn = other, m
+		}
+	}
+	t.meta, t.pageSize, t.root, t.freelist, t.high = m, m.pageSize, m.root, m.freelist, m.high
+	return t, nil
+}
+
+// vet checks the freelist and, if asked to, every page of the tree.
+func (t *pageTree) vet(all bool) []string {
+	t.seen = make([]uint64, t.high/64+1)
+	t.mark(0)
+	t.mark(1)
+	if t.freelist != noFreelist {
+		t.vetFreelist(all)
+	}
+	if all {
+		t.walk(t.root, keyRange{}, 0)
+	}
+	if all && t.freelist != noFreelist {
+		for id := range t.high {
+			if t.seen[id/64]&(1<<(id%64)) == 0 {
+				t.problem("page %d is neither used nor free", id)
+			}
+		}
+	}
+	return t.problems
+}
+
+func (t *pageTree) problem(format string, args ...any) {
+	if len(t.problems) < ProblemsMax {
+		t.problems = append(t.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// mark notes that something refers to a page; false when it may not.
+func (t *pageTree) mark(id uint64) bool {
+	if id >= t.high {
+		t.problem("page %d is beyond the file's %d pages", id, t.high)
+		return false
+	}
+	if t.seen[id/64]&(1<<(id%64)) != 0 {
+		t.problem("page %d is used twice", id)
+		return false
+	}
+	t.seen[id/64] |= 1 << (id % 64)
+	t.progress.Add(1)
+	return true
+}
+
+// load reads page id with its overflow into the buffer of a level; nil when the header cannot be true.
+func (t *pageTree) load(id uint64, level int) page {
+	if !t.mark(id) {
+		return nil
+	}
+	for len(t.bufs) <= level {
+		t.bufs = append(t.bufs, make([]byte, t.pageSize))
+	}
+	buf := t.bufs[level][:t.pageSize]
+	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.pageSize)); err != nil {
+		t.problem("page %d cannot be read: %v", id, err)
+		return nil
+	}
+	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
+	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.high-id {
+		t.problem("page %d has a damaged header", id)
+		return nil
+	}
+	for i := range overflow {
+		if !t.mark(id + 1 + i) {
+			return nil
+		}
+	}
+	if overflow == 0 {
+		return buf
+	}
+	buf = make([]byte, int(overflow+1)*t.pageSize)
+	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.pageSize)); err != nil {
+		t.problem("page %d cannot be read: %v", id, err)
+		return nil
+	}
+	t.bufs[level] = buf
+	return buf
+}
+
+// vetFreelist checks the list of free pages; with markFree they count as seen, so that a page both free and used shows.
+func (t *pageTree) vetFreelist(markFree bool) {
+	b := t.load(t.freelist, 0)
+	if b == nil {
+		return
+	}
+	count := uint64(binary.NativeEndian.Uint16(b[10:]))
+	ids := b[pageHeaderSize:]
+	if count == 0xFFFF {
+		count, ids = binary.NativeEndian.Uint64(ids), ids[8:]
+	}
+	if binary.NativeEndian.Uint16(b[8:]) != pageFreelist || count > uint64(len(ids)/8) {
+		t.problem("page %d is no freelist", t.freelist)
+		return
+	}
+	last := uint64(1)
+	for i := range count {
+		id := binary.NativeEndian.Uint64(ids[i*8:])
+		if id <= last || id >= t.high {
+			t.problem("the freelist on page %d holds page %d out of order", t.freelist, id)
+			return
+		}
+		last = id
+		if markFree {
+			t.mark(id)
+		}
+	}
+}
+
+// walk checks the page and all below it.
+func (t *pageTree) walk(id uint64, keys keyRange, level int) {
+	if level > treeDepthMax {
+		t.problem("page %d lies too deep", id)
+		return
+	}
+	page := t.load(id, level)
+	if page == nil {
+		return
+	}
+	used, what := t.walkElements(page, keys, level)
+	if what == "" && !page.fits(used, t.pageSize) {
+		what = "claims pages that it does not need"
+	}
+	if what != "" {
+		t.problem("page %d %s", id, what)
+	}
+}
+
+// walkElements checks a loaded page, or a small bucket that lies in a value of its parent's, and answers how much of it is used, and what is wrong.
+func (t *pageTree) walkElements(b page, keys keyRange, level int) (used int, what string) {
+	if used, what = b.vet(keys); what != "" {
+		return used, what
+	}
+	for i := range b.count() {
+		e, _ := elementAt(b, i)
+		below := keys.below
+		if i+1 < b.count() {
+			below = b.key(i + 1)
+		}
+		switch {
+		case !b.leaf():
+			t.walk(e.child, keyRange{e.key, below}, level+1)
+		case e.bucket:
+			what = t.walkBucket(e.value, level)
+		}
+		if what != "" {
+			return used, what
+		}
+	}
+	return used, ""
+}
+
+// walkBucket checks a bucket, which has a tree of its own or, when small, a page within its value.
+func (t *pageTree) walkBucket(value []byte, level int) (what string) {
+	if len(value) < 16 {
+		return "has a damaged bucket"
+	}
+	if root := binary.NativeEndian.Uint64(value); root != 0 {
+		t.walk(root, keyRange{}, level+1)
+		return ""
+	}
+	if len(value) < 16+pageHeaderSize || binary.NativeEndian.Uint16(value[24:]) != pageLeaf {
+		return "has a damaged small bucket"
+	}
+	_, what = t.walkElements(value[16:], keyRange{}, level+1)
+	return what
+}
+
+// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
+func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
+	m, ok := decodeMeta(l.head.meta[:])
+	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
+		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
+	}
+	for _, other := range found {
+		switch {
+		case other.pageSize != m.pageSize:
+			return l.notOurs("its pages have another size")
+		case other.txid+1 < m.txid:
+			return l.notOurs("the file is older")
+		case other.txid == m.txid && other.raw != l.head.meta:
+			return l.notOurs("transactions of one number differ")
+		}
+	}
+	at := int64(m.txid%2) * int64(m.pageSize)
+	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
+	t.invalidMetas = 0
+	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
+	return nil
+}
+
+// vouches checks that the tree at a log's checkpoint is that of which the log speaks.
+func (l *LeftLog) vouches(p *Pages, path string) error {
+	meta, ok := p.Bucket(InMeta)
+	revs, there := p.Bucket(InRev)
+	switch {
+	case !l.Used() && ok && l == nil && MetaInt(meta, "format") == FormatLogged:
+		return fmt.Errorf("%s was in use when it was left or copied, and its log %s is missing, which has what was written last: "+
+			"put that beside it, or restore a backup", path, path+LogSuffix)
+	case !l.Used():
+		return nil
+	case !ok || !there:
+		return l.notOurs("it has other buckets")
+	case MetaInt(meta, "format") != FormatLogged:
+		return l.notOurs("the file was closed without it")
+	case string(meta.Get([]byte("lineage"))) != string(l.head.lineage[:]):
+		return l.notOurs("another lineage")
+	case int64(revs.Sequence) != l.head.rev:
+		return l.notOurs("another revision")
+	}
+	return nil
+}
