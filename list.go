@@ -210,7 +210,7 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 // times before it lists anew.
 func (rd *reads) tooLarge(rv string) error {
 	current, retry := cmp.Or(rd.at, rd.st.Revision()), 0
-	if rd.at == 0 && rd.st.Opts.Replica != nil {
+	if rd.at == 0 && rd.st.Shared() {
 		retry = 1
 	}
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), retry)

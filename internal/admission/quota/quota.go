@@ -70,7 +70,7 @@ type Quotas struct {
 
 // New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
-	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Opts.Replica != nil,
+	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Shared(),
 		changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	q.mu.Lock()
