@@ -35,6 +35,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/flowcontrol"
@@ -103,14 +104,6 @@ func (fc *flowControl) run(ctx context.Context) {
 	}
 	fc.dispatcher.Run(ctx)
 	running.Wait()
-}
-
-// withPriorityAndFairness gives requests their seats: by flow control, or by counting alone when that is switched off.
-func (s *server) withPriorityAndFairness(next http.Handler) http.Handler {
-	if s.flows == nil {
-		return maxInFlight(s.cfg.MaxReadonly, s.cfg.MaxMutating, next)
-	}
-	return s.fc.middleware(next)
 }
 
 // middleware lets a request through when it has its seats, before anything of its body is read, and answers 429 otherwise.
@@ -504,19 +497,17 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 
 // ---- Seats that follow the machine ----
 
-// followMachine gives the choice of seats what it looks at, where there is one, and lets it be seen.
-func (s *server) followMachine() {
-	auto := s.fc.auto
-	if auto == nil {
+// followMachine gives the choice of seats what it looks at, if there is one.
+func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
+	if fc.auto == nil {
 		return
 	}
-	s.metrics.registry.MustRegister(auto.Metrics())
-	auto.Commits = func() ([]float64, []int64) {
-		stats := s.st.Stats()
+	fc.auto.Commits = func() ([]float64, []int64) {
+		stats := st.Stats()
 		return store.CommitBounds[:], stats.CommitBuckets[:]
 	}
-	auto.Changed = func(from, to int, state autoseats.State) {
-		s.log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
+	fc.auto.Changed = func(from, to int, state autoseats.State) {
+		log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
 			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
 	}
 }

@@ -176,7 +176,7 @@ func (s *testServer) deaf(request string) net.Conn {
 
 func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
 	s := startTest(t)
-	s.rd.patience = 4 * time.Second // as if that were the time of a request: those that write may take as long as they like
+	s.wt.patience = 4 * time.Second // as if that were the time of a request: those that write may take as long as they like
 	const watchers, writes = 15, 100
 	for range watchers {
 		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

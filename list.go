@@ -54,7 +54,6 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/history"
-	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -70,17 +69,12 @@ const (
 	listBuffer = 1 << 20 // bytes of encoded items that a limited list collects before it looks for its end
 )
 
-// reads answers GET, LIST and WATCH.
+// reads answers GET and LIST.
 type reads struct {
-	st           *store.Store
-	tokens       *tokenCodec
-	chunking     bool          // the feature gate APIListChunking
-	minTimeout   time.Duration // a watch without timeoutSeconds lives between one and two of these
-	bookmarks    time.Duration // between two bookmarks of a watch
-	patience     time.Duration // with a watcher that takes nothing
-	shuttingDown <-chan struct{}
-	news         *notify.Notifier // wakes watches
-	lost         *unreadable.Unreadables
+	st       *store.Store
+	tokens   *tokenCodec
+	chunking bool                    // the feature gate APIListChunking
+	lost     *unreadable.Unreadables // nil of the past, which nobody can mend
 
 	// readSlots bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
@@ -88,9 +82,15 @@ type reads struct {
 
 	storage func() error // why what holds the objects does not answer, nil while it does; nil of the past
 
-	at     int64         // all is read as it was at this revision; 0: as it is
-	past   history.Reach // who may see what of the past
-	sealed sealedLog     // events as protobuf
+	at   int64         // all is read as it was at this revision; 0: as it is
+	past history.Reach // who may see what of the past
+}
+
+// asOf answers as it was at a revision.
+func (rd *reads) asOf(rev int64) *reads {
+	then := *rd
+	then.at, then.lost, then.storage = rev, nil, nil
+	return &then
 }
 
 // ---- GET ----
@@ -211,7 +211,7 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 // times before it lists anew.
 func (rd *reads) tooLarge(rv string) error {
 	current, retry := cmp.Or(rd.at, rd.st.Revision()), 0
-	if rd.at == 0 && rd.st.Opts.Replica != nil {
+	if rd.at == 0 && rd.st.Shared() {
 		retry = 1
 	}
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), retry)
@@ -254,7 +254,7 @@ func (rd *reads) components(w http.ResponseWriter, r *http.Request, res *scheme.
 	if err != nil {
 		return err
 	}
-	l := &lister{v: v, done: true, bare: true}
+	l := &lister{v: v, walk: walk{done: true}, bare: true}
 	if q.match.Matches(rec.Key, rec.JSON) {
 		if l.items, err = v.Item(nil, rec); err != nil {
 			return err
@@ -276,7 +276,7 @@ func (rd *reads) storageStatus(res *scheme.Resource) (*store.Record, error) {
 
 // sendNothing answers with an empty list.
 func sendNothing(w http.ResponseWriter, r *http.Request, v *response.View, rev int64) error {
-	l := &lister{v: v, done: true}
+	l := &lister{v: v, walk: walk{done: true}}
 	return l.send(r.Context(), w, r, response.ListMeta{Rev: rev})
 }
 
@@ -462,22 +462,13 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 
 // A lister walks the objects of one LIST at one revision.
 type lister struct {
-	st        *store.Store
-	readSlots chan struct{}
-	lost      *unreadable.Unreadables
-	v         *response.View
-	q         *query
-	pos       position
-	chunk     *store.Chunk
+	rd  *reads
+	v   *response.View
+	q   *query
+	pos position
+	walk
+	do func(context.Context, []*store.Record) error
 
-	rev   int64           // the list's revision, known after the first chunk
-	next  string          // where the next chunk starts
-	done  bool            // the range, or the limit, is exhausted
-	last  string          // the last key taken
-	taken int64           // objects taken so far
-	end   string          // where the next page starts, "" when this page is the last; known once done or after findEnd
-	found []*store.Record // the objects of the present chunk
-	do    func(context.Context, []*store.Record) error
 	items []byte // encoded items that were not sent yet
 	bare  bool   // nothing has been encoded yet: no separator before the next item
 	ahead int64  // bytes of the items that are still to be encoded, where that is measured
@@ -489,6 +480,18 @@ type lister struct {
 	uncounted bool // only where the page ends is of interest, not what its objects say
 }
 
+// A walk is how far a lister is.
+type walk struct {
+	chunk *store.Chunk
+	found []*store.Record // the objects of the present chunk
+	rev   int64           // the list's revision, known after the first chunk
+	next  string          // where the next chunk starts
+	done  bool            // the range, or the limit, is exhausted
+	last  string          // the last key taken
+	taken int64           // objects taken so far
+	end   string          // where the next page starts, "" when this page is the last; known once done or after findEnd
+}
+
 // errHeavy is for a chunk that has to be read again when there is room for it.
 var errHeavy = errors.New("no room for large objects")
 
@@ -498,7 +501,7 @@ var (
 
 func newLister(rd *reads, v *response.View, q *query, pos position) *lister {
 	items := *itemsPool.Get().(*[]byte)
-	return &lister{st: rd.st, readSlots: rd.readSlots, lost: rd.lost, v: v, q: q, pos: pos, items: items[:0], rev: pos.rev, next: pos.start, bare: true}
+	return &lister{rd: rd, v: v, q: q, pos: pos, items: items[:0], walk: walk{rev: pos.rev, next: pos.start}, bare: true}
 }
 
 // release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
@@ -572,8 +575,8 @@ func (l *lister) oneTurn(ctx context.Context, read func() error) error {
 		return read()
 	}
 	select {
-	case l.readSlots <- struct{}{}:
-		defer func() { <-l.readSlots }()
+	case l.rd.readSlots <- struct{}{}:
+		defer func() { <-l.rd.readSlots }()
 		return read()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -586,7 +589,7 @@ func (l *lister) encode(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if l.lost.Has(rec) {
+		if l.rd.lost.Has(rec) {
 			continue
 		}
 		before, bare := len(l.items), l.bare
@@ -600,7 +603,7 @@ func (l *lister) encode(ctx context.Context) error {
 		if !errors.Is(err, scheme.ErrUnreadable) {
 			return err
 		}
-		l.lost.Note(rec, err)
+		l.rd.lost.Note(rec, err)
 		l.items, l.bare = l.items[:before], bare
 	}
 	return nil
@@ -621,7 +624,7 @@ func (l *lister) step(ctx context.Context) error {
 	if l.q.Limit > 0 && l.q.match.Everything() {
 		s.Items = int(min(l.q.Limit-l.taken+1, 500))
 	}
-	if err := l.st.Chunk(s, l.chunk); err != nil {
+	if err := l.rd.st.Chunk(s, l.chunk); err != nil {
 		return err
 	}
 	if n := heavy(l.chunk.Records); n > 0 {
@@ -639,7 +642,7 @@ func (l *lister) step(ctx context.Context) error {
 			return err // the chunk's objects may be megabytes each
 		}
 		rec := &l.chunk.Records[i]
-		if !l.q.match.Matches(rec.Key, rec.JSON) || l.do == nil && l.lost.Has(rec) {
+		if !l.q.match.Matches(rec.Key, rec.JSON) || l.do == nil && l.rd.lost.Has(rec) {
 			continue
 		}
 		if l.q.Limit > 0 && l.taken == l.q.Limit {
@@ -682,7 +685,7 @@ func (l *lister) convert(ctx context.Context) error {
 	var records []*store.Record
 	for i := range l.chunk.Records {
 		full := l.q.Limit > 0 && l.q.match.Everything() && l.taken+int64(len(records)) >= l.q.Limit
-		if rec := &l.chunk.Records[i]; !full && !l.lost.Has(rec) {
+		if rec := &l.chunk.Records[i]; !full && !l.rd.lost.Has(rec) {
 			records = append(records, rec)
 		}
 	}
@@ -730,7 +733,7 @@ func (l *lister) measure() error {
 		case err == nil:
 			l.ahead += int64(len(item))
 		case errors.Is(err, scheme.ErrUnreadable):
-			l.lost.Note(rec, err)
+			l.rd.lost.Note(rec, err)
 		default:
 			return err
 		}
@@ -744,10 +747,10 @@ func (l *lister) left() (int64, error) {
 	if l.pos.remaining >= 0 {
 		return l.pos.remaining - l.taken, nil
 	}
-	if total, _, rev := l.st.Count(l.q.match.Prefix); rev == l.rev && l.pos.token == nil {
+	if total, _, rev := l.rd.st.Count(l.q.match.Prefix); rev == l.rev && l.pos.token == nil {
 		return total - l.taken, nil
 	}
-	return l.st.CountAt(l.q.match.Prefix, l.end, l.rev)
+	return l.rd.st.CountAt(l.q.match.Prefix, l.end, l.rev)
 }
 
 // send writes the list: head, what was collected, what is left to read, tail.

@@ -1,7 +1,7 @@
 // Apilet is a Kubernetes-compatible API server: one program, one bbolt file, no etcd, no cluster. Unmodified kubectl, client-go and
 // controller-runtime talk to it. A request meets the parts in this order; what stands without .go is a package under internal/:
 //
-//	         ┌───────────────────────────── main.go ─────────────────────────────┐
+//	         ┌───────────────────────────── api.go ──────────────────────────────┐
 //	request ─▶ record · warn.go · deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ route │
 //	         └──────────────────────────────────────────────────────────────┬────┘
 //	                         ┌──────────────────────────────────────────────┤
@@ -10,15 +10,13 @@
 //	                         │                                    │
 //	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which works off what was deleted
 //
-// This file puts the parts together, and serves until it is told to stop: the command line comes last, the server's start,
-// the chain of steps that every request goes through, and the one list of routes before them. The outermost step makes the record of a
-// request when it comes, and writes log line, metrics and audit event from it when it is over; a panic ends its request and nothing else.
+// This file is the life of a server: what it is made of, the phases of its start, what it does beside requests, its health, and its end. The command
+// line comes last. What answers requests is an api, in api.go, which knows nothing of starts and stops.
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,32 +24,23 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/version"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/quota"
 	"apilet/internal/allocator"
-	"apilet/internal/apierror"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -62,14 +51,12 @@ import (
 	"apilet/internal/clock"
 	"apilet/internal/commandline"
 	"apilet/internal/crd"
-	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
 	"apilet/internal/datafile/datacmd"
 	"apilet/internal/deprecations"
 	"apilet/internal/discovery"
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
-	"apilet/internal/etcd"
 	"apilet/internal/findings"
 	"apilet/internal/footprint"
 	"apilet/internal/gc"
@@ -80,9 +67,6 @@ import (
 	"apilet/internal/notify"
 	"apilet/internal/options"
 	"apilet/internal/registry"
-	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/routing"
 	"apilet/internal/scheme"
 	"apilet/internal/serving"
 	"apilet/internal/shares"
@@ -94,12 +78,9 @@ import (
 )
 
 const (
-	minorVersion  = "36"
-	gitVersion    = "v1.36.0+apilet"
 	bookmarkEvery = time.Minute
 	stoppingGrace = 20 * time.Second // for requests that run when the server is told to stop; the work beside them has a fifth of it
 	closingGrace  = 4 * time.Second  // for the files and etcd, after that
-	lateAnswer    = 5 * time.Second  // for a refusal to be written once the time of its request is over
 	stopWithin    = 30 * time.Second // for the process, from the end of --shutdown-delay-duration on, whatever it is doing: as long as Kubernetes gives a pod
 )
 
@@ -140,7 +121,7 @@ func (c *config) serve(stderr io.Writer) error {
 	for again := false; ; {
 		own := *c // the start completes it
 		s, err := startServer(&own)
-		if !again && c.replicaFailed(err) {
+		if !again && replicaFailed(&c.Options, err) {
 			c.log.Error().Err(err).Msg("starting anew")
 			again = true
 			continue
@@ -159,10 +140,10 @@ func (c *config) serve(stderr io.Writer) error {
 			c.log.Info().Stringer("serves-for", c.ShutdownDelay).Msg("stopping")
 			s.sendAway(c.ShutdownDelay)
 		case err = <-s.failed:
-		case why := <-s.cluster.Lost():
+		case why := <-s.storage.cluster.Lost():
 			c.log.Error().Err(why).Msg("starting anew")
 			serving.Store(nil)
-			c.Listen = s.listening // the port that it has now
+			c.Listen = s.entrance.listening // the port that it has now
 			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
 				return err
 			}
@@ -197,54 +178,79 @@ func isTerminal(file *os.File) bool {
 
 // ---- The server ----
 
-// A server is a running apilet.
+// A server is a running apilet: what starts, works beside requests, and stops. Requests are its api's.
 type server struct {
-	cfg         *config
-	log         zerolog.Logger
-	clock       *clock.Clock
-	clockSet    chan struct{} // a token when the machine's clock has been set
-	endpoint    serving.Endpoint
-	url         string
-	st          *store.Store
-	cluster     *etcd.Cluster // nil without --etcd-servers
-	leads       atomic.Bool   // this server is the leader of those on the cluster
-	upkeep      *store.Maintenance
-	reg         *scheme.Registry
-	rd          *reads
-	wr          *registry.Writer
-	webhooks    *admission.Webhooks
-	policies    *policy.Policies
-	endpoints   *bootstrap.Endpoints
-	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
-	types       *crd.Definitions
-	apiServices *bootstrap.APIServiceReconciler
-	auth        *auth.Authenticator
-	metrics     *metrics
-	usage       *deprecations.Tracker
-	watches     dashboard.Watches         // that are served
-	audit       *audit.Log                // nil without --audit-log-path
-	auditFails  atomic.Pointer[error]     // why the audit log cannot be written; nil: it can, or there is none
-	fc          *flowControl              // nil without flow control
-	flows       *bootstrap.FlowReconciler // its configuration's
-	scrub       *datafile.Scrub
-	lost        *unreadable.Unreadables
-	troubles    *troubles.Log
-	http        *http.Server
-	listening   string
-	findings    *findings.Detector
-	instruments *instrumentation
-	probe       health.Probe // of itself
-	founded     error        // why a part of what every cluster has is missing; nil: it is there
-	resting     drain.Conns
-	leaving     chan struct{}      // closed when the server is told to stop: /readyz fails, connections end with their next answer
-	leaveOnce   sync.Once          // closes it
-	stopping    chan struct{}      // closed when the server ends serving: watches end
-	idle        context.CancelFunc // ends the background work
-	work        drain.Work         // in the background
-	failed      chan error         // what ended the server, if it was not told to stop
+	cfg      *config
+	log      zerolog.Logger
+	clock    *clock.Clock
+	troubles *troubles.Log
+	metrics  *metrics
+	audit    *audit.Log // nil without --audit-log-path
+	storage  *storage
+	auth     *auth.Authenticator
+	api      *api
+	entrance entrance
+	beside   beside
+	leave    departure
+	idle     context.CancelFunc // ends the background work
+	work     drain.Work         // in the background
+	failed   chan error         // what ended the server, if it was not told to stop
 }
 
-// startServer opens the store, listens, and serves in the background. The caller stops it.
+// An entrance is where a server is reached.
+type entrance struct {
+	endpoint  serving.Endpoint
+	listener  net.Listener
+	listening string // the address, with the port that it has
+	url       string
+	secured   *tls.Config // nil: it speaks plain HTTP
+	http      *http.Server
+	resting   drain.Conns
+	probe     health.Probe  // of itself
+	clockSet  chan struct{} // a token when the machine's clock has been set: certificates are looked at
+}
+
+// at is the address as a client has it.
+func (e *entrance) at() netip.AddrPort { return e.listener.Addr().(*net.TCPAddr).AddrPort() }
+
+// beside is what works beside requests, and follows what they write.
+type beside struct {
+	webhooks    *admission.Webhooks
+	policies    *policy.Policies
+	definitions *crd.Definitions
+	apiServices *bootstrap.APIServiceReconciler
+	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
+	flows       *bootstrap.FlowReconciler      // of flow control's configuration; nil without it
+	endpoints   *bootstrap.Endpoints
+	founded     error // why a part of what every cluster has is missing; nil: it is there
+}
+
+// A departure is what is heard of a server's end.
+type departure struct {
+	leaving  chan struct{} // closed when the server is told to stop: /readyz fails, connections end with their next answer
+	once     sync.Once     // closes it
+	stopping chan struct{} // closed when the server ends serving: watches end
+}
+
+// phases are a start's, in their order; the first that fails ends it. The last column is what a phase cannot do without of the data file. The rooms whose
+// it is say so by an error when they are made, and preflight makes them before anything is written: a file that is refused stays as it is. No phase
+// needs an object: one that cannot be read is left out, told, and served again when it is mended.
+var phases = []func(*server, context.Context) error{
+	//                    WHAT                                                                      NEEDS OF THE FILE
+	(*server).listen,    // the port, before any file is made: one in use leaves none behind
+	(*server).reach,     // what is not the data file: etcd, certificates, users, the audit log
+	(*server).open,      // the data file, or the replica of what etcd has                            its meta pages, format, lineage
+	(*server).preflight, // what is needed of the file is read; it is hidden from others              maintenance's marks, the accounts' key
+	(*server).assemble,  // the parts that answer are put together: reads, writer, api
+	(*server).admit,     // the plug-ins that every write passes
+	(*server).observe,   // metrics are told where to look
+	(*server).populate,  // what is stored comes into force, what every server has is added
+	(*server).secure,    // the certificate is shown on the port
+	(*server).found,     // what every cluster has: Services, where this server is, whom it trusts
+	(*server).serve,     // requests are answered, and the work beside them begins
+}
+
+// startServer goes through the phases. The caller stops the server, which serves in the background.
 func startServer(c *config) (*server, error) {
 	if err := c.Finish(); err != nil {
 		return nil, err
@@ -252,99 +258,244 @@ func startServer(c *config) (*server, error) {
 	if c.starting == nil {
 		c.starting = context.Background()
 	}
-	now := clock.New(c.clock)
-	c.Auth.Log, c.Auth.Now = c.log, now.Now
-	s := &server{cfg: c, log: c.log, clock: now, clockSet: make(chan struct{}, 1), endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now},
-		reg: scheme.NewRegistry(), metrics: newMetrics(), usage: deprecations.NewTracker(), troubles: troubles.New(c.log),
-		leaving: make(chan struct{}), stopping: make(chan struct{}), failed: make(chan error, 1)}
 	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
 		return nil, err
 	}
-	listener, err := s.endpoint.Listen() // before any file is made: a port in use leaves none behind
-	if err != nil {
-		return nil, err
-	}
-	if err := s.open(listener); err != nil {
-		return nil, errors.Join(s.giveUp(err), listener.Close())
+	s := newServer(c)
+	for _, phase := range phases {
+		if err := phase(s, c.starting); err != nil {
+			return nil, s.giveUp(err)
+		}
 	}
 	return s, nil
 }
 
-// open opens all files, then the server on a listener. When there is an error, these are the caller's to close.
-func (s *server) open(listener net.Listener) error {
-	c := s.cfg
-	err := s.reachEtcd()
-	if err != nil {
+// newServer is one that has not begun to start.
+func newServer(c *config) *server {
+	now := clock.New(c.clock)
+	c.Auth.Log, c.Auth.Now = c.log, now.Now
+	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: newMetrics(speaks()), failed: make(chan error, 1),
+		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
+		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
+	types := scheme.NewRegistry()
+	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
+	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options}
+	return s
+}
+
+// giveUp closes what a start had opened that has failed.
+func (s *server) giveUp(err error) error {
+	if s.entrance.listener == nil {
 		return err
 	}
-	if err = s.endpoint.Open(s.authorityShared()); err != nil {
+	return errors.Join(s.storage.giveUp(err), s.entrance.listener.Close())
+}
+
+func (s *server) listen(context.Context) (err error) {
+	if s.entrance.listener, err = s.entrance.endpoint.Listen(); err == nil {
+		s.entrance.listening = s.entrance.listener.Addr().String()
+	}
+	return err
+}
+
+func (s *server) reach(ctx context.Context) error {
+	if err := s.storage.reachEtcd(ctx); err != nil {
+		return err
+	}
+	err := s.entrance.endpoint.Open(s.storage.authorityShared(ctx))
+	if err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
-	if s.auth, err = auth.New(c.Auth); err != nil {
+	if s.auth, err = auth.New(s.cfg.Auth); err != nil {
 		return err
 	}
-	if c.AuditPath != "" {
-		if s.audit, err = audit.Open(c.AuditPath, s.auditHooks()); err != nil {
+	if s.cfg.AuditPath != "" {
+		if s.audit, err = audit.Open(s.cfg.AuditPath, s.auditHooks()); err != nil {
 			return fmt.Errorf("--audit-log-path: %w", err)
 		}
 	}
-	if err := s.openStore(); err != nil {
-		return err
-	}
-	s.clock.Passed(s.st.TimeOf(s.st.Revision()))
-	datafile.RemoveLeftovers(s.st.File.Path)
-	if err := s.preflight(); err != nil {
+	return nil
+}
+
+func (s *server) open(ctx context.Context) error { return s.storage.open(ctx) }
+
+func (s *server) preflight(context.Context) (err error) {
+	if err = s.storage.preflight(); err != nil {
 		return err
 	}
 	s.guardSecrets()
-	s.listening = listener.Addr().String()
-	return s.start(listener)
-}
-
-// preflight reads what the start cannot do without, beside the keys, which opening has read. The start writes, too (what every server has, keys),
-// and a file that will be refused has to stay as it is: so this comes before all of it. Objects it can do without, whichever they are.
-func (s *server) preflight() error {
-	_, err := store.NewMaintenance(s.st)
-	return err
+	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
+	if s.auth.Accounts, err = serviceaccount.New(s.storage.st, s.cfg.Accounts); err != nil {
+		return err
+	}
+	return kubeconfig.Clear(s.cfg.Kubeconfig)
 }
 
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, s.st.File.Path); err != nil {
+		if _, err := certs.Hide(s.log, s.storage.st.File.Path); err != nil {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
-	certs.TellExposed(s.log, append([]string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile}, s.cfg.Accounts.KeyFiles...)...)
+	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile}
+	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
 }
 
-func (s *server) start(listener net.Listener) error {
-	if err := kubeconfig.Clear(s.cfg.Kubeconfig); err != nil {
-		return err
+// assemble makes the parts that work on the store, and puts them together.
+func (s *server) assemble(context.Context) (err error) {
+	c, st, types, a := s.cfg, s.storage.st, s.api.types, s.api
+	if len(c.Auth.Modes) > 0 {
+		s.auth.Nodes = node.New(st, types, s.stands("reading what the pods of nodes refer to"))
 	}
-	if err := s.assemble(); err != nil {
-		return err
-	}
-	ctx := s.cfg.starting
-	if err := s.populate(ctx); err != nil {
-		return err
-	}
-	url, secured, err := s.endpoint.Secure(listener, s.auth.ClientCAs)
+	keys, err := s.storage.continueKeys()
 	if err != nil {
 		return err
 	}
-	s.url = url
-	initializer, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
-	s.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
-	if s.founded = errors.Join(initializer.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); s.founded != nil {
-		s.log.Error().Err(s.founded).Msg("a part of the cluster is missing")
+	block, err := c.ServiceBlock()
+	if err != nil {
+		return err
+	}
+	alloc := allocator.New(st, block)
+	alloc.Shared = s.storage.cluster != nil
+	if alloc.Failed = s.stands("cluster IPs and node ports"); c.ManagedFields {
+		alloc.Manager = "apilet"
+	}
+	lost := unreadable.NewUnreadables(st, s.log)
+	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
+	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys), chunking: c.Chunking,
+		storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
+		news: notify.New(st)}
+	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
+	a.instruments = &instrumentation{reg: types, metrics: s.metrics, audit: s.audit, findings: findings.New(findings.Logged(s.log)), log: s.log,
+		verbosity: c.Verbosity, timeout: c.RequestTimeout, bytes: shares.NewBytes(c.RequestTimeout / 4)}
+	return nil
+}
+
+// admit puts the chain of plug-ins together that every write passes.
+func (s *server) admit(context.Context) error {
+	st, types, wr := s.storage.st, s.api.types, s.api.wr
+	s.beside.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
+		Called: s.metrics.webhookCalled, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
+	s.beside.webhooks.Reload()
+	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
+	if err != nil {
+		return fmt.Errorf("--admission-control-config-file: %w", err)
+	}
+	s.beside.policies = &policy.Policies{Store: st, Types: types, Unreadable: wr.Unreadable, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+		Fields: wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.policyChecked}
+	s.beside.policies.Reload()
+	mutating, validating := plugins.Policies(s.beside.policies)
+	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.beside.webhooks,
+		MutatingPolicy: mutating, ValidatingPolicy: validating, Configuration: *configuration,
+		PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
+	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
+	if err != nil {
+		return err
+	}
+	wr.Admission, wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
+	wr.Committed = append(wr.Committed, s.beside.webhooks.Committed, s.beside.policies.Committed)
+	if on["ResourceQuota"] {
+		if wr.Quotas, err = quota.New(st, types); err != nil {
+			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
+		}
+	}
+	s.beside.definitions = crd.NewDefinitions(st, types, wr, s.log)
+	s.beside.definitions.Stands = s.stands("definitions of custom resources")
+	s.api.definitions = s.beside.definitions
+	return nil
+}
+
+// observe tells metrics where to look.
+func (s *server) observe(context.Context) error {
+	m := s.metrics
+	m.registry.MustRegister(s.api.instruments.findings, certificateFigures(s.entrance.endpoint.Certificates), clusterFigures{s.storage.cluster},
+		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.lost, Tracked: s.api.wr.Tracked.Load})
+	m.clockBehind(s.clock.Behind)
+	m.leader(s.storage.leads.Load)
+	m.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
+		"platform": runtime.GOOS + "/" + runtime.GOARCH})
+	return nil
+}
+
+// populate brings what is stored into force (definitions, flow control, roles) and adds what every server has.
+func (s *server) populate(ctx context.Context) error {
+	st, types, wr := s.storage.st, s.api.types, s.api.wr
+	if err := errors.Join(bootstrap.Initializer{Writer: wr, Types: types}.Namespaces(ctx), s.beside.definitions.Sync(ctx)); err != nil {
+		return err
+	}
+	if s.cfg.Controllers && s.cfg.NamespaceDefaults {
+		s.beside.namespaces = bootstrap.NewNamespaceReconciler(st, types, wr, s.cfg.Auth.OwnCA, s.log)
+		if err := s.beside.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
+			return err
+		}
+		wr.NamespaceCreated = s.beside.namespaces.NamespaceCreated
+	}
+	if s.cfg.FlowControl {
+		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.stored)
+		s.metrics.registry.MustRegister(fc.dispatcher)
+		if fc.followMachine(st, s.log); fc.auto != nil {
+			s.metrics.registry.MustRegister(fc.auto.Metrics())
+		}
+		s.api.fc, s.beside.flows = fc, bootstrap.NewFlowReconciler(st, types, wr, fc.configure)
+		if err := s.beside.flows.Start(ctx); err != nil {
+			return err
+		}
+	}
+	s.beside.apiServices = bootstrap.NewAPIServiceReconciler(st, types, wr)
+	if err := s.beside.apiServices.Reconcile(ctx, true); err != nil {
+		return err
+	}
+	if s.auth.Enforcing() {
+		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+		if err := policy.Reconcile(ctx); err != nil {
+			return err
+		}
+		wr.Policy = policy.Committed
+	}
+	return nil
+}
+
+func (s *server) secure(context.Context) (err error) {
+	s.entrance.url, s.entrance.secured, err = s.entrance.endpoint.Secure(s.entrance.listener, s.auth.ClientCAs)
+	s.api.keysURL = s.entrance.url + "/openid/v1/jwks"
+	return err
+}
+
+// found adds what every cluster has. A part that is missing is told, and no reason not to serve.
+func (s *server) found(ctx context.Context) error {
+	initializer, at := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at()
+	s.beside.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
+		Advertised: s.cfg.Advertised}
+	s.beside.founded = errors.Join(initializer.Cluster(ctx, s.api.wr.Allocator.Block, int(at.Port())), s.beside.endpoints.Start(ctx, at))
+	if s.beside.founded != nil {
+		s.log.Error().Err(s.beside.founded).Msg("a part of the cluster is missing")
 	}
 	if err := s.publishAuthorities(ctx); err != nil {
 		s.log.Error().Err(err).Msg("who vouches for clients is not published")
 	}
-	s.http = &http.Server{
-		Handler:           s.handler(),
-		TLSConfig:         secured,
+	return nil
+}
+
+// publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
+func (s *server) publishAuthorities(ctx context.Context) error {
+	pem, err := s.cfg.Auth.Authorities()
+	if err != nil || len(pem) == 0 {
+		return err
+	}
+	return bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}.ClientAuthorities(ctx, pem)
+}
+
+// serve answers requests in the background.
+func (s *server) serve(context.Context) error {
+	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: s.liveness()}, {Name: "readyz", Checks: s.readiness()}}
+	for _, endpoint := range s.api.health {
+		endpoint.Observed = s.observed(endpoint.Name)
+	}
+	s.entrance.http = &http.Server{
+		Handler:           s.closing(s.api.handler()),
+		TLSConfig:         s.entrance.secured,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       s.cfg.RequestTimeout + 5*time.Second,
 		WriteTimeout:      s.cfg.RequestTimeout + 10*time.Second,
@@ -352,18 +503,18 @@ func (s *server) start(listener net.Listener) error {
 		HTTP2:             &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout}, // a stream's deadline is of no use on a connection that is stuck
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
-		ConnState:         s.resting.Note,
+		ConnState:         s.entrance.resting.Note,
 		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
-	if err := s.endpoint.WriteKubeconfig(); err != nil {
+	if err := s.entrance.endpoint.WriteKubeconfig(); err != nil {
 		return err
 	}
-	s.probe = health.NewProbe(at, secured != nil)
+	s.entrance.probe = health.NewProbe(s.entrance.at(), s.entrance.secured != nil)
 	s.startWorkers()
-	go s.rd.news.Run(s.stopping)
-	go s.accept(listener)
-	s.log.Info().Str("url", s.url).Str("data", s.st.File.Path).Int64("revision", s.st.Revision()).Msg("serving")
-	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.url))
+	go s.api.wt.news.Run(s.leave.stopping)
+	go s.accept()
+	s.log.Info().Str("url", s.entrance.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
+	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
 	return nil
 }
 
@@ -373,158 +524,13 @@ func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.probe.Ask(ctx, "/livez"), s.st.WriterAnswers(ctx))
-}
-
-// publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
-func (s *server) publishAuthorities(ctx context.Context) error {
-	pem, err := s.cfg.Auth.Authorities()
-	if err != nil || len(pem) == 0 {
-		return err
-	}
-	return bootstrap.Initializer{Writer: s.wr, Types: s.reg}.ClientAuthorities(ctx, pem)
-}
-
-// assemble makes the parts that work on the store, and puts them together.
-func (s *server) assemble() error {
-	var err error
-	if s.upkeep, err = store.NewMaintenance(s.st); err != nil {
-		return err
-	}
-	s.upkeep.Yields = s.cfg.History == nil // what was asked for is kept
-	s.scrub = &datafile.Scrub{Store: s.st, Maintenance: s.upkeep, Log: s.log}
-	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
-	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
-		return err
-	}
-	if len(s.cfg.Auth.Modes) > 0 {
-		s.auth.Nodes = node.New(s.st, s.reg, func(err error) { s.troubles.Tell("reading what the pods of nodes refer to", err) })
-	}
-	keys, err := s.continueKeys()
-	if err != nil {
-		return err
-	}
-	s.lost = unreadable.NewUnreadables(s.st, s.log)
-	s.rd = &reads{st: s.st, past: history.Reach{Store: s.st, May: s.may}, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
-		storage: s.backing().check, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
-		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-	block, err := s.cfg.ServiceBlock()
-	if err != nil {
-		return err
-	}
-	alloc := allocator.New(s.st, block)
-	alloc.Shared = s.cluster != nil
-	if alloc.Failed = s.stands("cluster IPs and node ports"); s.cfg.ManagedFields {
-		alloc.Manager = "apilet"
-	}
-	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.Validate, ManagedFields: s.cfg.ManagedFields}
-	if err := s.admit(); err != nil {
-		return err
-	}
-	s.findings = findings.New(findings.Logged(s.log))
-	s.metrics.registry.MustRegister(s.findings)
-	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.Verbosity, timeout: s.cfg.RequestTimeout,
-		bytes: shares.NewBytes(s.cfg.RequestTimeout / 4)}
-	s.metrics.registry.MustRegister(&datafile.Collector{Store: s.st, Types: s.reg, Scrub: s.scrub, Unreadable: s.lost, Tracked: s.wr.Tracked.Load})
-	s.metrics.clockBehind(s.clock.Behind)
-	s.metrics.leader(s.leads.Load)
-	s.metrics.registry.MustRegister(certificateFigures(s.endpoint.Certificates))
-	s.metrics.registry.MustRegister(clusterFigures{s.cluster})
-	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
-		"platform": runtime.GOOS + "/" + runtime.GOARCH})
-	s.types = crd.NewDefinitions(s.st, s.reg, s.wr, s.log)
-	s.types.Stands = s.stands("definitions of custom resources")
-	return nil
-}
-
-// populate brings what is stored into force (definitions, flow control, roles) and adds what every server has.
-func (s *server) populate(ctx context.Context) error {
-	if err := errors.Join(bootstrap.Initializer{Writer: s.wr, Types: s.reg}.Namespaces(ctx), s.types.Sync(ctx)); err != nil {
-		return err
-	}
-	if s.cfg.Controllers && s.cfg.NamespaceDefaults {
-		s.namespaces = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.Auth.OwnCA, s.log)
-		if err := s.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
-			return err
-		}
-		s.wr.NamespaceCreated = s.namespaces.NamespaceCreated
-	}
-	if s.cfg.FlowControl {
-		s.fc = newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.stored)
-		s.flows = bootstrap.NewFlowReconciler(s.st, s.reg, s.wr, s.fc.configure)
-		s.metrics.registry.MustRegister(s.fc.dispatcher)
-		s.followMachine()
-		if err := s.flows.Start(ctx); err != nil {
-			return err
-		}
-	}
-	s.apiServices = bootstrap.NewAPIServiceReconciler(s.st, s.reg, s.wr)
-	if err := s.apiServices.Reconcile(ctx, true); err != nil {
-		return err
-	}
-	if s.auth.Enforcing() {
-		policy := bootstrap.NewPolicyReconciler(s.st, s.reg, s.wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
-		if err := policy.Reconcile(ctx); err != nil {
-			return err
-		}
-		s.wr.Policy = policy.Committed
-	}
-	return nil
-}
-
-// admit puts the chain of plug-ins together that every write passes.
-func (s *server) admit() error {
-	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
-		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
-	s.webhooks.Reload()
-	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
-	if err != nil {
-		return fmt.Errorf("--admission-control-config-file: %w", err)
-	}
-	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
-		Fields: s.wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.policyChecked}
-	s.policies.Reload()
-	mutating, validating := plugins.Policies(s.policies)
-	table := plugins.Table(plugins.Config{Store: s.st, Types: s.reg, May: s.auth.Decide, CreateNamespace: s.createNamespace, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration, PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
-	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
-	if err != nil {
-		return err
-	}
-	s.wr.Admission, s.wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
-	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
-	if on["ResourceQuota"] {
-		if s.wr.Quotas, err = quota.New(s.st, s.reg); err != nil {
-			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
-		}
-	}
-	return nil
-}
-
-// createNamespace makes a namespace for those who create something in one that is missing, where the server is told to.
-func (s *server) createNamespace(ctx context.Context, name string) error {
-	ctx = context.WithValue(ctx, request.Key{}, (*request.Request)(nil)) // nobody's: who asks need not have the right
-	_, err := s.wr.Insert(ctx, s.reg.Lookup("", "v1", "namespaces"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, registry.Options{Manager: "apilet"})
-	return err
+	return errors.Join(s.entrance.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
 }
 
 // typeChecker keeps the status of admission policies.
 func (s *server) typeChecker() *policy.TypeChecker {
-	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
-	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
-		Tell: s.stands("checking the types of admission policies"),
-		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
-			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
-			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
-				next := old.DeepCopyObject().(*admissionv1.ValidatingAdmissionPolicy)
-				change(next)
-				return next, nil
-			})
-			if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
-				return nil
-			}
-			return err
-		}}
+	return &policy.TypeChecker{Store: s.storage.st, Types: s.api.types, Schemas: discovery.KindSchemas,
+		Tell: s.stands("checking the types of admission policies"), Write: s.api.wr.SavePolicyStatus}
 }
 
 // startWorkers runs what goes on beside requests: what kube-apiserver does in the background, and what kube-controller-manager would do.
@@ -532,20 +538,20 @@ func (s *server) typeChecker() *policy.TypeChecker {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell,
-		Begin: s.instruments.own}
+	gc := &gc.Collector{Store: s.storage.st, Maintenance: s.storage.upkeep, Types: s.api.types, Writer: s.api.wr, EventTTL: s.cfg.EventTTL,
+		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.own}
 	work := &s.work
-	work.Go("the controllers", func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
-	if s.cluster != nil {
-		work.Go("following what other servers write", func() { s.wr.FollowOthers(ctx) })
+	work.Go("the controllers", func() { s.storage.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
+	if s.storage.cluster != nil {
+		work.Go("following what other servers write", func() { s.api.wr.FollowOthers(ctx) })
 	}
 	work.Go("following what pods refer to", func() { s.auth.Nodes.Run(ctx) })
-	work.Go("following definitions of types", func() { s.types.Run(ctx) })
-	work.Go("following admission policies", func() { s.policies.Run(ctx) })
-	work.Go("the scrub of the data file", func() { s.scrub.Run(ctx) })
-	work.Go("the findings", func() { s.findings.Run(ctx) })
+	work.Go("following definitions of types", func() { s.beside.definitions.Run(ctx) })
+	work.Go("following admission policies", func() { s.beside.policies.Run(ctx) })
+	work.Go("the scrub of the data file", func() { s.storage.scrub.Run(ctx) })
+	work.Go("the findings", func() { s.api.instruments.findings.Run(ctx) })
 	work.Go("the search for objects that cannot be read", func() {
-		if err := s.lost.Survey(ctx, unreadable.NewDecodeCheck(s.reg)); err != nil && ctx.Err() == nil {
+		if err := s.api.rd.lost.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
 		}
 	})
@@ -554,15 +560,15 @@ func (s *server) startWorkers() {
 	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
 	work.Go("the checks of /readyz", func() { ready.Run(ctx, health.LookEvery) })
 	work.Go("watching the clock", func() { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) })
-	work.Go("renewing certificates", func() { s.endpoint.Run(ctx, s.clockSet) })
-	work.Go("telling where this server is", func() { s.endpoints.Run(ctx, s.leaving) })
+	work.Go("renewing certificates", func() { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) })
+	work.Go("telling where this server is", func() { s.beside.endpoints.Run(ctx, s.leave.leaving) })
 	work.Go("compaction", func() {
-		s.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
+		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, err) })
 	})
-	if s.flows != nil {
-		work.Go("flow control", func() { s.fc.run(ctx) })
+	if s.beside.flows != nil {
+		work.Go("flow control", func() { s.api.fc.run(ctx) })
 		work.Go("following flow schemas", func() {
-			s.flows.Run(ctx, s.flows.Apply, s.stands("reading flow schemas and priority levels"))
+			s.beside.flows.Run(ctx, s.beside.flows.Apply, s.stands("reading flow schemas and priority levels"))
 		})
 	}
 }
@@ -584,7 +590,7 @@ func (s *server) heedHangups(ctx context.Context) {
 				s.log.Error().Err(err).Msg("reopening the audit log")
 			}
 		}
-		s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.url))
+		s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
 	}
 }
 
@@ -597,7 +603,7 @@ func (s *server) stands(what string) func(error) {
 func (s *server) noteClockSet(step time.Duration) {
 	s.log.Warn().Str("by", step.Round(time.Second).String()).Time("now", s.clock.Now()).Msg("the machine's clock has been set")
 	select {
-	case s.clockSet <- struct{}{}:
+	case s.entrance.clockSet <- struct{}{}:
 	default: // they will be looked at
 	}
 }
@@ -609,22 +615,22 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	if s.cfg.Controllers {
 		running.Go(func() { gc.Run(ctx) })
 		running.Go(func() { s.typeChecker().Run(ctx) })
-		tokens := bootstrap.NewTokenReconciler(s.st, s.reg, s.wr, s.log)
+		tokens := bootstrap.NewTokenReconciler(s.storage.st, s.api.types, s.api.wr, s.log)
 		running.Go(func() {
 			gc.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, s.stands("tokens for Secrets")) })
 		})
 	}
-	if s.namespaces != nil {
+	if s.beside.namespaces != nil {
 		running.Go(func() {
-			gc.KeepUp(ctx, "reconciling namespaces", s.namespaces.Run)
+			gc.KeepUp(ctx, "reconciling namespaces", s.beside.namespaces.Run)
 		})
 	}
-	running.Go(func() { s.wr.Allocator.Run(ctx) })
+	running.Go(func() { s.api.wr.Allocator.Run(ctx) })
 	running.Go(func() {
-		s.wr.WriteQuotas(ctx, s.stands("writing what is used into the status of ResourceQuotas"))
+		s.api.wr.WriteQuotas(ctx, s.stands("writing what is used into the status of ResourceQuotas"))
 	})
 	running.Go(func() {
-		s.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
+		s.beside.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
 	})
 }
 
@@ -635,12 +641,10 @@ func (s *server) auditHooks() audit.Hooks {
 		Dropped: func(n int) { s.metrics.auditErrors.Add(float64(n)) },
 		Failing: func(err error) {
 			if err != nil {
-				s.auditFails.Store(&err)
 				s.metrics.auditFailing.Set(1)
 				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory, the first mebibyte of them: make room for it, or see who may write there")
 				return
 			}
-			s.auditFails.Store(nil)
 			s.metrics.auditFailing.Set(0)
 			s.log.Info().Msg("the audit log is written again")
 		},
@@ -648,15 +652,15 @@ func (s *server) auditHooks() audit.Hooks {
 }
 
 // accept serves until the listener is closed.
-func (s *server) accept(listener net.Listener) {
-	if err := serving.Accept(s.http, listener); !errors.Is(err, http.ErrServerClosed) {
+func (s *server) accept() {
+	if err := serving.Accept(s.entrance.http, s.entrance.listener); !errors.Is(err, http.ErrServerClosed) {
 		s.failed <- err
 	}
 }
 
 // sendAway goes on serving for a while, and has clients and load balancers go elsewhere meanwhile.
 func (s *server) sendAway(delay time.Duration) {
-	s.leaveOnce.Do(func() { close(s.leaving) })
+	s.leave.once.Do(func() { close(s.leave.leaving) })
 	if delay <= 0 {
 		return
 	}
@@ -664,7 +668,7 @@ func (s *server) sendAway(delay time.Duration) {
 	case <-time.After(delay):
 	case err := <-s.failed:
 		s.failed <- err
-	case <-s.cluster.Lost():
+	case <-s.storage.cluster.Lost():
 	}
 }
 
@@ -673,7 +677,7 @@ func (s *server) sendAway(delay time.Duration) {
 func (s *server) closing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case <-s.leaving:
+		case <-s.leave.leaving:
 			w.Header().Set("Connection", "close")
 		default:
 		}
@@ -685,14 +689,14 @@ func (s *server) closing(next http.Handler) http.Handler {
 // given up. That loses nothing: a write is answered when it is in the file, or in etcd.
 func (s *server) stop() error {
 	s.sendAway(0)
-	s.http.RegisterOnShutdown(func() { close(s.stopping) }) // behind the closed door: whose watch ends comes back at once
+	s.entrance.http.RegisterOnShutdown(func() { close(s.leave.stopping) }) // behind the closed door: whose watch ends comes back at once
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.grace)
 	defer cancel()
-	time.AfterFunc(drain.Delay, s.resting.Close)
-	err := s.http.Shutdown(ctx)
+	time.AfterFunc(drain.Delay, s.entrance.resting.Close)
+	err := s.entrance.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn().Int("connections", s.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("the server gives up requests that do not end: it cuts their connections")
-		err = s.http.Close()
+		s.log.Warn().Int("connections", s.entrance.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("the server gives up requests that do not end: it cuts their connections")
+		err = s.entrance.http.Close()
 	}
 	s.idle()
 	if unfinished := s.work.Wait(s.cfg.grace / 5); unfinished != nil {
@@ -706,9 +710,9 @@ func (s *server) close() error {
 	var closing drain.Work
 	var stored, audited error
 	closing.Go("closing the data file", func() {
-		s.rd.news.Close()
-		s.webhooks.Close()
-		stored = s.closeStore()
+		s.api.wt.news.Close()
+		s.beside.webhooks.Close()
+		stored = s.storage.close()
 	})
 	if s.audit != nil {
 		closing.Go("closing the audit log", func() { audited = s.audit.Close() })
@@ -719,16 +723,9 @@ func (s *server) close() error {
 	return errors.Join(stored, audited)
 }
 
-// ---- The chain and the routes ----
-
-// handler is the way of every request: what is done for all of them, from the outside in, then the route.
-func (s *server) handler() http.Handler {
-	return s.closing(s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.throughTime(s.routes())))))))
-}
-
 // liveness lists what is looked at in /livez and /healthz. Storage that is away is told, but a restart would not bring it back.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.backing().seen, Warns: true}}, s.started()...)
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.started()...)
 }
 
 // started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, such
@@ -741,11 +738,11 @@ func (s *server) started() []health.Check {
 	if s.auth.Enforcing() {
 		checks = append(checks, health.Done(hook+"rbac/bootstrap-roles")...)
 	}
-	if s.flows != nil {
+	if s.beside.flows != nil {
 		checks = append(checks, health.Done(hook+"priority-and-fairness-config-consumer", hook+"priority-and-fairness-config-producer", hook+"priority-and-fairness-filter")...)
 	}
 	for _, name := range []string{"scheduling/bootstrap-system-priority-classes", "bootstrap-controller", "start-kubernetes-service-cidr-controller"} {
-		checks = append(checks, health.Check{Name: hook + name, Err: func() error { return s.founded }, Warns: true})
+		checks = append(checks, health.Check{Name: hook + name, Err: func() error { return s.beside.founded }, Warns: true})
 	}
 	return checks
 }
@@ -753,13 +750,13 @@ func (s *server) started() []health.Check {
 // readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
 // ready, since it answers reads and deletes, and whoever is to help must get at it.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.leaving), {Name: "store", Err: s.st.File.Writable}, {Name: "damage", Err: s.scrub.Whole},
-		{Name: "scrub", Err: s.scrub.Intact}, {Name: "unreadable", Err: s.lost.Check}, {Name: "disk", Err: s.st.HasRoom, Warns: true},
-		{Name: "certificates", Err: s.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
+	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
+		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.lost.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
+		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
 	if s.audit != nil {
-		checks = append(checks, health.Check{Name: "audit", Err: s.auditWorks, Warns: true})
+		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
 	}
-	holds := s.backing() // under the names that kube-apiserver's checks of its storage have
+	holds := s.storage.backing() // under the names that kube-apiserver's checks of its storage have
 	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
 	return slices.Concat(checks, health.Done("informer-sync"), s.started())
@@ -774,359 +771,15 @@ func (s *server) clockRight() error {
 	return nil
 }
 
-// auditWorks is the check that shows whether the audit log is written.
-func (s *server) auditWorks() error {
-	if err := s.auditFails.Load(); err != nil {
-		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
-	}
-	return nil
-}
-
 // observed counts how a check went, and has the log hear of those that nobody else tells it of.
 func (s *server) observed(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.checked(endpoint, check, err == nil)
-		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.backing().told...)
+		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.storage.backing().told...)
 		if endpoint == "readyz" && slices.Contains(told, check) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
 	}
-}
-
-// routes lists everything that is served.
-func (s *server) routes() http.Handler {
-	r := chi.NewRouter()
-	var checked []string
-	for name, checks := range map[string][]health.Check{"livez": s.liveness(), "healthz": s.liveness(), "readyz": s.readiness()} {
-		for _, check := range checks {
-			checked = append(checked, "/"+name+"/"+check.Name)
-		}
-		endpoint := &health.Endpoint{Name: name, Checks: checks, Shows: s.maySee, Observed: s.observed(name)}
-		r.Handle("/"+name, s.withAuthorization(endpoint.ServeHTTP))
-		r.Handle("/"+name+"/*", s.withAuthorization(endpoint.ServeHTTP))
-	}
-	r.Handle("/version", s.withAuthorization(s.serveVersion))
-	r.Handle("/version/", s.withAuthorization(s.serveVersion))
-	if config, ok := s.auth.Accounts.OpenIDConfiguration(cmp.Or(s.cfg.JWKSURI, s.url+"/openid/v1/jwks")); ok {
-		r.Handle("/.well-known/openid-configuration", s.withAuthorization(document("application/json", config)))
-		r.Handle("/openid/v1/jwks", s.withAuthorization(document("application/jwk-set+json", s.auth.Accounts.KeySet())))
-	}
-	r.Handle("/metrics", s.withAuthorization(s.metrics.handler().ServeHTTP))
-	r.Handle("/openapi/v2", s.withAuthorization(s.serveSwagger))
-	r.Handle("/openapi/v3", s.withAuthorization(s.serveOpenAPI))
-	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
-	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
-	r.Handle(history.Path, s.history()) // which asks for each object that it tells of
-	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything, Since: s.timeSince})
-	})
-	if s.flows != nil {
-		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
-		if s.fc.auto != nil {
-			pages = append(pages, "dump_seats")
-		}
-		for _, page := range pages {
-			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
-		}
-	}
-	backups := datafile.Backups{Store: s.st, Maintenance: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
-	r.Handle(request.PathBackup, s.withAuthorization(backups.ServeHTTP))
-	page := s.page()
-	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
-	r.HandleFunc(request.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
-	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
-	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
-	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
-	r.Handle("/api/*", s.withAuthorization(s.serveAPI))
-	r.Handle("/apis/*", s.withAuthorization(s.serveAPI))
-	r.Handle("/", s.withAuthorization(routing.Index(r, s.reg, checked...)))
-	r.NotFound(s.withAuthorization(http.NotFound))
-	r.MethodNotAllowed(routing.WhateverMethod(r))
-	return r
-}
-
-// document serves bytes that do not change while the server runs.
-func document(contentType string, body []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			response.WriteError(w, r, apierror.MethodNotAllowed())
-			return
-		}
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(body) // the client is gone otherwise
-	}
-}
-
-// withAuthorization authorizes a request before it is handled.
-func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := s.auth.Authorize(request.From(r.Context())); err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		next(w, r)
-	}
-}
-
-// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
-func (s *server) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: history.Moments{Store: s.st, Maintenance: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
-	then := s.withAuthorization(past.ServeHTTP) // by the rules of now
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.From(r.Context()).At == "" {
-			now.ServeHTTP(w, r)
-			return
-		}
-		then(w, r)
-	})
-}
-
-// hadAnswer says which paths are shown as they were.
-func hadAnswer(path string) history.Answer {
-	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	switch {
-	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
-		return history.Typed
-	case path == "/version" || path == "/version/":
-		return history.Timeless
-	}
-	return history.Nothing
-}
-
-// serveThen answers with what this server showed at a revision, by another that is enough of one to be read.
-func (s *server) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
-	if types == nil {
-		s.serveVersion(w, r)
-		return
-	}
-	rd := &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, past: s.rd.past, at: rev}
-	then := &server{cfg: s.cfg, log: s.log, st: s.st, reg: types, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments, rd: rd}
-	switch asked := request.From(r.Context()).Info.Path; {
-	case asked == "/openapi/v2":
-		then.serveSwagger(w, r)
-	case strings.HasPrefix(asked, "/openapi/"):
-		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r) // where it may be kept for a year
-	default:
-		then.serveAPI(w, r)
-	}
-}
-
-// history answers what has changed, to those who may list what it was.
-func (s *server) history() *history.Log {
-	return history.New(history.Config{Store: s.st, Maintenance: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		Reach:    s.rd.past,
-		Patience: s.cfg.RequestTimeout, Lifetime: s.cfg.MinTimeout, ShuttingDown: s.stopping})
-}
-
-// timeSince is from when on somebody may know of what a request is about.
-func (s *server) timeSince(u request.User, info request.Info) time.Time {
-	switch rev, err := s.rd.past.Since(u, info, ""); {
-	case err != nil: // damage, of which a scrub tells
-		return time.Now()
-	case rev > 0:
-		return s.st.TimeOf(rev)
-	}
-	return time.Time{}
-}
-
-// may tells whether somebody may do something, by the rules of now.
-func (s *server) may(u request.User, info request.Info) bool {
-	allowed, _ := s.auth.Decide(u, info)
-	return allowed
-}
-
-func (s *server) serveDiscovery(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeDiscovery(s.reg, w, r)
-}
-func (s *server) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeOpenAPI(s.reg, "", w, r)
-}
-func (s *server) serveSwagger(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeSwagger(s.reg, w, r)
-}
-
-func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		response.WriteError(w, r, apierror.MethodNotAllowed())
-		return
-	}
-	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: "35", GitVersion: gitVersion, GitTreeState: "clean",
-		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
-	response.WriteJSON(w, r, http.StatusOK, body)
-}
-
-// serveAPI answers everything below /api/ and /apis/.
-func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
-	info := &request.From(r.Context()).Info
-	if !info.ResourceRequest {
-		s.serveDiscovery(w, r)
-		return
-	}
-	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // /apis//v1/pods
-		http.NotFound(w, r)
-		return
-	}
-	res := s.reg.Lookup(info.Group, info.Version, info.Resource)
-	if res == nil {
-		discovery.ServeUnknown(s.reg, w, r, info.Group)
-		return
-	}
-	err := s.serveResource(w, r, res)
-	if errors.Is(err, response.ErrAborted) {
-		panic(http.ErrAbortHandler)
-	}
-	if err != nil {
-		s.fail(w, r, err)
-	}
-}
-
-// fail answers with an error, and logs the ones that are nobody's fault but ours. A request that ran out
-// of time is not.
-func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // a computation may have gone on for longer than the connection was to be written to
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
-	}
-	if unexpected := response.Refuse(w, r, err); unexpected != nil {
-		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", request.From(r.Context()).ID).Msg("internal error")
-	}
-}
-
-// serveResource answers a request for a resource that is served.
-func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
-	if res.GoType == nil && !routing.HasPath(res, info) {
-		http.NotFound(w, r)
-		return nil
-	}
-	routed := routing.Routed(res, info, r.Method)
-	if routed != nil && res.Custom == nil {
-		return routed
-	}
-	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
-		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
-	}
-	if err := cmp.Or(s.noteDeprecation(r, res), routed); err != nil { // of a custom resource's version also where it has no such part
-		return err
-	}
-	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
-		_, size, _ := s.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
-		if err := shares.Hold(r.Context(), w, size); err != nil {
-			return err
-		}
-	}
-	if err := s.rd.begun(r.Context(), res); err != nil {
-		return err
-	}
-	if info.Subresource != "" {
-		return s.serveSubresource(w, r, res)
-	}
-	if res.Virtual && info.Verb != "create" {
-		return s.rd.components(w, r, res)
-	}
-	switch info.Verb {
-	case "get":
-		return s.rd.get(w, r, res)
-	case "list":
-		return s.rd.list(w, r, res)
-	case "watch":
-		defer s.instruments.watching(info)()
-		hooks, done := s.watchHooks(r, res)
-		defer done()
-		return serveWatch(s.rd, w, r, res, hooks)
-	case "create":
-		if res.Group == "" && res.Kind == "Binding" {
-			return registry.Bind(s.wr, w, r, res)
-		}
-		return s.wr.Create(w, r, res)
-	case "update":
-		return s.wr.Update(w, r, res)
-	case "patch":
-		return s.wr.Patch(w, r, res)
-	case "delete":
-		return s.wr.Remove(w, r, res)
-	case "deletecollection":
-		if _, err := parseQuery(res, info); err != nil { // told before what is wrong with the body
-			return err
-		}
-		removeEach, err := s.wr.RemoveEach(w, r, res)
-		if err != nil {
-			return err
-		}
-		return s.rd.listAnd(w, r, res, removeEach)
-	}
-	return apierror.MethodNotAllowed()
-}
-
-// watchHooks connect a watch with flow control, the metrics and the page. done is to be called when it is over.
-func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
-	rec := request.From(r.Context())
-	labels := s.instruments.watchLabels(&rec.Info)
-	options, _ := rec.Info.ListOptions() // those that are wrong are refused further on
-	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
-		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
-	s.watches.Begin(shown)
-	return watchHooks{
-		begun:  func() { watchBegun(r.Context()) },
-		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.Received)) },
-		sent:   s.metrics.longRunning(labels).sent,
-		opened: shown.Follow,
-	}, func() { s.watches.End(shown) }
-}
-
-// page is what /debug/ui/ shows.
-func (s *server) page() *dashboard.Page {
-	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.Kept(),
-		Deprecations: func(most int) any { return s.usage.List(most) }}
-	if s.fc != nil {
-		p.Flows = s.fc.dispatcher
-	}
-	return p
-}
-
-// serveSubresource answers a request for a part of an object.
-func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
-	sub := res.Subresource(info.Subresource)
-	switch {
-	case !slices.Contains(sub.Verbs, info.Verb) && res.GoType == nil:
-		return apierrors.NewMethodNotSupported(res.GroupResource(), info.Verb)
-	case !slices.Contains(sub.Verbs, info.Verb):
-		return apierror.MethodNotAllowed()
-	}
-	switch info.Subresource {
-	case "log", "exec", "attach", "portforward", "proxy":
-		return registry.NoPodsRun(s.rd.newest, res, info, r.URL.Query())
-	case "scale":
-		if info.Verb == "get" {
-			return registry.ShowScale(s.rd.newest, w, r, res)
-		}
-		return registry.ServeScale(s.wr, w, r, res)
-	case "binding":
-		return registry.Bind(s.wr, w, r, res)
-	case "eviction":
-		return registry.Evict(s.wr, w, r, res)
-	case "token":
-		return registry.IssueToken(s.wr, w, r, res)
-	}
-	switch info.Verb {
-	case "get":
-		return s.rd.get(w, r, res)
-	case "update":
-		return s.wr.Update(w, r, res)
-	case "patch":
-		return s.wr.Patch(w, r, res)
-	}
-	return apierror.MethodNotAllowed()
-}
-
-// maySee tells whether who asks may get another path, too.
-func (s *server) maySee(r *http.Request, path string) bool {
-	return s.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
 }
 
 // ---- The command line ----

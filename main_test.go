@@ -28,6 +28,10 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
+	"apilet/internal/registry"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 func TestMain(m *testing.M) { apitest.Main(m) }
@@ -47,12 +51,32 @@ const (
 // A testServer is a running server and a client of it.
 type testServer struct {
 	*server
+	inside
 	t       testing.TB
 	conf    config // as given to startServer, which completes its copy
 	client  *http.Client
 	log     *apitest.Log
 	headers []string // of every request
 	stopped bool
+}
+
+// inside are the parts of a running server that tests look into.
+type inside struct {
+	st     *store.Store
+	upkeep *store.Maintenance
+	reg    *scheme.Registry
+	rd     *reads
+	wt     *watching
+	wr     *registry.Writer
+	lost   *unreadable.Unreadables
+	fc     *flowControl
+	http   *http.Server
+	url    string
+}
+
+func lookInto(s *server) inside {
+	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.lost, fc: s.api.fc,
+		http: s.entrance.http, url: s.entrance.url}
 }
 
 // startTest starts a server on a free loopback port, on a temporary file without fsync. edit changes its flags.
@@ -98,7 +122,7 @@ func (s *testServer) start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.server, s.stopped = running, false
+	s.server, s.inside, s.stopped = running, lookInto(running), false
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 }
 

@@ -50,7 +50,7 @@ var podList = requestLabels{verb: "LIST", version: "v1", resource: "pods", scope
 
 func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	t.Parallel()
-	m := newMetrics()
+	m := newMetrics(speaks())
 	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
 	m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond, waited: 20 * time.Millisecond})
 	m.observe(podList, requestResult{code: 410, bytes: 200, elapsed: time.Millisecond})
@@ -99,7 +99,7 @@ apiserver_current_inflight_requests{request_kind="readOnly"} 0
 
 func TestDeprecatedGaugeStaysOne(t *testing.T) {
 	t.Parallel()
-	m := newMetrics()
+	m := newMetrics(speaks())
 	for range 10 {
 		m.deprecatedUse(requestLabels{group: "batch", version: "v1beta1", resource: "cronjobs", subresource: "status"}, "1.25")
 	}
@@ -140,7 +140,7 @@ func TestScopeAndDryRunLabels(t *testing.T) {
 
 func TestLabelSetsAreBounded(t *testing.T) {
 	t.Parallel()
-	m := newMetrics()
+	m := newMetrics(speaks())
 	for i := range maxSeries + 50 {
 		m.observe(requestLabels{verb: "GET", resource: fmt.Sprint("kind", i)}, requestResult{code: 200})
 	}
@@ -171,7 +171,7 @@ func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {
 
 func TestMetricsUnderConcurrentUse(t *testing.T) {
 	t.Parallel()
-	m := newMetrics()
+	m := newMetrics(speaks())
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -187,7 +187,7 @@ func TestMetricsUnderConcurrentUse(t *testing.T) {
 }
 
 func BenchmarkObserveRequest(b *testing.B) {
-	m := newMetrics()
+	m := newMetrics(speaks())
 	b.ReportAllocs()
 	for b.Loop() {
 		m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond})
@@ -197,7 +197,7 @@ func BenchmarkObserveRequest(b *testing.B) {
 // TestFailedHandshakesAreToldTenTimesAMinute, and all else that Go's server says is told always.
 func TestFailedHandshakesAreToldTenTimesAMinute(t *testing.T) {
 	var out bytes.Buffer
-	m := newMetrics()
+	m := newMetrics(speaks())
 	log := m.countHandshakeErrors(&out)
 	for range 500 {
 		fmt.Fprintln(log, "http: TLS handshake error from 192.0.2.1:1234: EOF")
@@ -219,7 +219,7 @@ func TestPanicIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	instruments := &instrumentation{reg: scheme.NewRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
+	instruments := &instrumentation{reg: scheme.NewRegistry(), metrics: newMetrics(speaks()), audit: log, log: zerolog.Nop()}
 	for id, cause := range map[string]any{"bug": "boom", "broken": http.ErrAbortHandler} {
 		r := httptest.NewRequest("GET", "/api/v1/pods?watch=1", nil)
 		r.Header.Set("Audit-Id", id)
@@ -249,7 +249,7 @@ func TestPanicIsAudited(t *testing.T) {
 func TestWaitingIsNotServiceTime(t *testing.T) {
 	t.Parallel()
 	reg := scheme.NewRegistry()
-	instruments := &instrumentation{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
+	instruments := &instrumentation{reg: reg, metrics: newMetrics(speaks()), log: zerolog.Nop()}
 	instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request.From(r.Context()).User, request.From(r.Context()).Waited = request.User{Name: request.UserAnonymous}, time.Hour
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/api/v1/namespaces/default/pods/a", nil))
@@ -285,7 +285,7 @@ func TestFightIsFound(t *testing.T) {
 		t.Error(out)
 	}
 	s.want(405, "POST", "/debug/findings", "{}")
-	s.findings.Sweep(time.Now().Add(2 * time.Minute))
+	s.api.instruments.findings.Sweep(time.Now().Add(2 * time.Minute))
 	if !strings.Contains(command(t, "log", "--findings", "--server", s.url), "over  fight") || strings.Count(log.String(), "it is over: ") != 1 {
 		t.Error("the end is not told")
 	}
@@ -332,7 +332,7 @@ func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 // TestTypesAndHooksThatComeAndGoHaveABound: the metrics beside those of requests.
 func TestTypesAndHooksThatComeAndGoHaveABound(t *testing.T) {
 	t.Parallel()
-	m := newMetrics()
+	m := newMetrics(speaks())
 	for i := range maxNames + 50 {
 		labels := requestLabels{verb: "WATCH", group: "example.com", version: "v1", resource: fmt.Sprint("kind", i), scope: "cluster"}
 		m.terminated(labels, 429)

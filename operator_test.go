@@ -209,7 +209,7 @@ func TestOperatorSeesTheServersOwnCertificates(t *testing.T) {
 		}
 	}
 	ahead.Store(int64(10*365*24*time.Hour - 10*24*time.Hour))
-	if err := o.endpoint.Valid(); err == nil || !strings.Contains(err.Error(), "the authority certificate ends soon") || !strings.Contains(err.Error(), "restart the server") {
+	if err := o.entrance.endpoint.Valid(); err == nil || !strings.Contains(err.Error(), "the authority certificate ends soon") || !strings.Contains(err.Error(), "restart the server") {
 		t.Errorf("ten days before the authority's end: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ func TestPowerChild(t *testing.T) {
 		p.crowd(0, 40)
 		p.say("backing-up %s", "online.db")
 		var backup sync.WaitGroup
-		backup.Go(func() { p.must(runCommand("backup", "--server", s.url, filepath.Join(dir, "online.db"))) })
+		backup.Go(func() { p.must(runCommand("backup", "--server", s.entrance.url, filepath.Join(dir, "online.db"))) })
 		p.crowd(40, 50)
 		backup.Wait()
 		p.say("backed-up %s", "online.db")
@@ -111,17 +111,17 @@ func (p *powerChild) serve(work func(*server)) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.url = s.url
+	p.url = s.entrance.url
 	p.say("ready")
 	ctx, cancel := context.WithCancel(context.Background())
 	var compacting sync.WaitGroup
 	compacting.Go(func() {
 		for ctx.Err() == nil {
-			if rev := s.st.Revision() - 40; rev > s.st.Compacted() {
-				_, err = s.upkeep.Compact(context.Background(), rev)
+			if rev := s.storage.st.Revision() - 40; rev > s.storage.st.Compacted() {
+				_, err = s.storage.upkeep.Compact(context.Background(), rev)
 				p.must(err)
 			}
-			wake := s.st.Wake(store.Everything)
+			wake := s.storage.st.Wake(store.Everything)
 			select {
 			case <-wake:
 			case <-ctx.Done():

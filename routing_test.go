@@ -199,6 +199,10 @@ func (w *reply) Write(b []byte) (int, error) {
 }
 
 func (s *doorScene) try(user, method, target, body, contentType string) *reply {
+	return s.tryAt(s.doors, user, method, target, body, contentType)
+}
+
+func (s *doorScene) tryAt(doors http.Handler, user, method, target, body, contentType string) *reply {
 	ctx, cancel := context.WithTimeout(context.Background(), apitest.Patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "https://127.0.0.1"+target, strings.NewReader(body))
@@ -213,7 +217,7 @@ func (s *doorScene) try(user, method, target, body, contentType string) *reply {
 		r.Header.Set("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")
 	}
 	w := &reply{header: http.Header{}, cancel: cancel}
-	s.doors.ServeHTTP(w, r)
+	doors.ServeHTTP(w, r)
 	return w
 }
 
@@ -254,7 +258,7 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 	}
 	file := apitest.TempFile(t, "tokens.csv", tokens.String())
 	server, _ := startTLS(t, func(c *config) { c.Auth.TokenFile, c.Validate, c.NamespaceDefaults = file, false, false })
-	s := &doorScene{testServer: server, doors: server.handler(), seeds: map[string]store.Change{}}
+	s := &doorScene{testServer: server, doors: server.http.Handler, seeds: map[string]store.Change{}}
 	for _, plural := range []string{"widgets", "gadgets"} {
 		s.make(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"metadata":{"name":"%[1]s.doors.io"},"spec":{"group":"doors.io",
 			"scope":"%[3]s","names":{"plural":"%[1]s","singular":"%[2]s","kind":"%[2]s","listKind":"%[2]slist"},"versions":[{"name":"v1","served":true,"storage":true,
@@ -567,8 +571,33 @@ func (s *doorScene) checkAstray(t *testing.T, u *tenant, k *knock, path string, 
 	}
 }
 
+// checkThen makes a request that would change something to what was: by the path of a moment, and to the API of a revision itself, as if nobody stood
+// before it. That has no writer.
+func (s *doorScene) checkThen(t *testing.T, u *tenant, k *knock, did outcome) {
+	if k.method == "GET" || k.method == "HEAD" || k.method == "OPTIONS" {
+		return
+	}
+	before := s.st.Revision()
+	then := s.api.at(s.reg, before)
+	for _, way := range []struct {
+		doors http.Handler
+		root  string
+	}{
+		{s.doors, fmt.Sprintf("/at/%d", before)},
+		{s.api.instruments.record(s.auth.Authenticate(http.HandlerFunc(then.serveAPI))), ""},
+	} {
+		did["then"]++
+		a := s.tryAt(way.doors, u.name, k.method, way.root+k.path()+"?"+k.query, k.body, k.contentType)
+		changed := s.mendIf(t, before)
+		if a.code < 400 || a.code > 415 || way.root != "" && a.code != 405 || len(changed) > 0 || marks.Match(a.body.Bytes()) {
+			did["wrong"]++
+			t.Errorf("%s %s %s%s?%s: %d, %d changes: %.300s", u.name, k.method, way.root, k.path(), k.query, a.code, len(changed), a.body.String())
+		}
+	}
+}
+
 // TestEveryDoor: what a user may do by the rules, and nothing else, whatever way the request is written. A master comes to every door, the
-// others to every sixteenth, in turn; with APILET_DOORS=all everybody tries everything.
+// others to every sixteenth, in turn; with APILET_DOORS=all everybody tries everything. What was is behind none of them to be changed.
 func TestEveryDoor(t *testing.T) {
 	t.Parallel()
 	s, users := openDoors(t)
@@ -581,6 +610,9 @@ func TestEveryDoor(t *testing.T) {
 					if all || i == 0 || (turn+i)%16 == 0 {
 						s.check(t, u, k, k.path(), did)
 					}
+					if i == 0 {
+						s.checkThen(t, u, k, did)
+					}
 					if all && i < 5 || i == turn%40 {
 						s.respell(t, u, k, did)
 					}
@@ -592,7 +624,7 @@ func TestEveryDoor(t *testing.T) {
 		}
 	}
 	t.Logf("%d types: %v", len(s.types), did)
-	for _, deed := range []string{"shown", "POST", "PUT", "PATCH", "DELETE"} {
+	for _, deed := range []string{"shown", "POST", "PUT", "PATCH", "DELETE", "then"} {
 		if did[deed] < 50 {
 			t.Errorf("%s: %d objects only", deed, did[deed])
 		}

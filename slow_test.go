@@ -211,7 +211,7 @@ func TestLargeAnswersHaveOneBound(t *testing.T) {
 		"PATCH /api/v1/namespaces/default/podtemplates/big?dryRun=All patch",
 	} {
 		t.Run(route, func(t *testing.T) {
-			l, running := overPipes(&testServer{t: t, server: s.server})
+			l, running := overPipes(&testServer{t: t, server: s.server, inside: s.inside})
 			before, rev := heldMemory(), s.st.Revision()
 			for range n {
 				conn, _ := l.dial(t.Context(), "", "")

@@ -69,7 +69,7 @@ func TestStoppingCutsRequestsThatDoNotEnd(t *testing.T) {
 	s.fill(20, 400<<10) // more than the kernel takes for a reader
 	deaf := s.deaf("GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	defer deaf.Close()
-	apitest.WaitFor(t, "both requests to be served", func() bool { return s.resting.Busy() == 2 })
+	apitest.WaitFor(t, "both requests to be served", func() bool { return s.entrance.resting.Busy() == 2 })
 	if err := s.stopInTime(t); err != nil {
 		t.Error(err)
 	}
@@ -181,7 +181,7 @@ func TestServerThatLeavesServesOn(t *testing.T) {
 				s.sendAway(time.Hour)
 				close(left)
 			}()
-			<-s.leaving
+			<-s.leave.leaving
 			anew("GET", "/readyz", "", 500)
 			apitest.WaitFor(t, "the answer to end the connection", func() bool { return anew("GET", "/livez", "", 200) })
 			anew("POST", maps, `{"metadata":{"name":"late"}}`, 201)

@@ -21,53 +21,91 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
 
 	"apilet/internal/auth/certs"
+	"apilet/internal/clock"
+	"apilet/internal/datafile"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
+	"apilet/internal/options"
 	"apilet/internal/registry"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/troubles"
 )
 
-// reachEtcd reaches the cluster that holds the objects, if one does. closeStore leaves it.
-func (s *server) reachEtcd() (err error) {
-	c := s.cfg
-	if len(c.Etcd.Servers) == 0 {
+// A storage is what holds the objects, and what goes with it.
+type storage struct {
+	options  *options.Options
+	types    *scheme.Registry
+	clock    *clock.Clock
+	log      zerolog.Logger
+	troubles *troubles.Log
+
+	cluster *etcd.Cluster      // nil without --etcd-servers
+	st      *store.Store       // nil until it is open
+	upkeep  *store.Maintenance // of st
+	scrub   *datafile.Scrub    // of st
+	leads   atomic.Bool        // this server is the leader of those on the cluster
+}
+
+// reachEtcd reaches the cluster that holds the objects, if one does. close leaves it.
+func (h *storage) reachEtcd(ctx context.Context) (err error) {
+	o := &h.options.Etcd
+	if len(o.Servers) == 0 {
 		return nil
 	}
-	s.cluster, err = etcd.Open(c.starting, etcd.Config{Servers: c.Etcd.Servers, CAFile: c.Etcd.CAFile, CertFile: c.Etcd.CertFile, KeyFile: c.Etcd.KeyFile,
-		Layout: etcd.NewLayout(c.Etcd.Prefix, s.reg), CompactionInterval: c.CompactionInterval, Log: s.log})
+	h.cluster, err = etcd.Open(ctx, etcd.Config{Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile,
+		Layout: etcd.NewLayout(o.Prefix, h.types), CompactionInterval: h.options.CompactionInterval, Log: h.log})
 	return err
 }
 
 // authorityShared is where the servers on a cluster keep the authority of their certificates; nil without a cluster.
-func (s *server) authorityShared() certs.Share {
-	if s.cluster == nil {
+func (h *storage) authorityShared(ctx context.Context) certs.Share {
+	if h.cluster == nil {
 		return nil
 	}
 	return func(decide func(value []byte) (next []byte, err error)) error {
-		return s.cluster.Agree(s.cfg.starting, "authority", decide)
+		return h.cluster.Agree(ctx, "authority", decide)
 	}
 }
 
-// openStore opens the data file, or the replica of what the cluster holds. closeStore closes it.
-func (s *server) openStore() (err error) {
-	c := s.cfg
-	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota, Clock: s.clock.Now,
+// open opens the data file, or the replica of what the cluster holds. close closes it.
+func (h *storage) open(ctx context.Context) (err error) {
+	options := store.Options{Ephemeral: h.options.Ephemeral, Quota: h.options.Quota, Clock: h.clock.Now,
 		Author:  registry.Author,
-		Outcome: s.troubles.TellWriting,
-		Fatal:   s.diskLost,
-		Warn:    func(text string) { s.log.Warn().Msg(text) },
-		Replica: s.cluster.Replica(),
+		Outcome: h.troubles.TellWriting,
+		Fatal:   h.diskLost,
+		Warn:    func(text string) { h.log.Warn().Msg(text) },
+		Replica: h.cluster.Replica(),
 		Damaged: func(place string) {
-			s.log.Error().Str("place", place).Msg("the data file is damaged")
-			s.cluster.Damaged(place)
+			h.log.Error().Str("place", place).Msg("the data file is damaged")
+			h.cluster.Damaged(place)
 		},
 	}
-	if s.st, err = store.Open(c.Data, options); err != nil {
+	if h.st, err = store.Open(h.options.Data, options); err != nil {
 		return err
 	}
-	return s.cluster.Start(c.starting, s.st)
+	if err := h.cluster.Start(ctx, h.st); err != nil {
+		return err
+	}
+	h.clock.Passed(h.st.TimeOf(h.st.Revision()))
+	datafile.RemoveLeftovers(h.st.File.Path)
+	return nil
+}
+
+// preflight reads what a start cannot do without of the file, beside the keys, which opening has read: what maintenance keeps there. Objects it can do
+// without, whichever they are.
+func (h *storage) preflight() (err error) {
+	if h.upkeep, err = store.NewMaintenance(h.st); err != nil {
+		return err
+	}
+	h.upkeep.Yields = h.options.History == nil // what was asked for is kept
+	h.scrub = &datafile.Scrub{Store: h.st, Maintenance: h.upkeep, Log: h.log}
+	return nil
 }
 
 // A backing is what holds the objects, as health checks ask for it: the file, or the cluster that a replica follows.
@@ -77,77 +115,77 @@ type backing struct {
 	told        []string     // checks of /readyz that nobody else tells the log of
 }
 
-func (s *server) backing() backing {
-	if s.cluster == nil {
-		return backing{check: s.st.File.Writable, seen: s.st.File.Writable, quota: s.st.WithinQuota}
+func (h *storage) backing() backing {
+	if h.cluster == nil {
+		return backing{check: h.st.File.Writable, seen: h.st.File.Writable, quota: h.st.WithinQuota}
 	}
-	return backing{check: s.cluster.Check, seen: s.clusterSeen, quota: s.cluster.WithinQuota, told: []string{"quota", "etcd"}}
+	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota, told: []string{"quota", "etcd"}}
 }
 
-func (s *server) clusterSeen() error {
-	if !s.cluster.State().Reachable {
+func (h *storage) clusterSeen() error {
+	if !h.cluster.State().Reachable {
 		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
 	}
 	return nil
 }
 
 // diskLost ends the process after an error of the disk: after a failed sync nobody knows what is there, and the next start reads it.
-func (s *server) diskLost(err error) {
-	s.log.Error().Err(err).Msg("the server ends, since nobody knows what is on the disk after such an error; a start reads what there is. If it comes again, replace the disk and restore a backup")
+func (h *storage) diskLost(err error) {
+	h.log.Error().Err(err).Msg("the server ends, since nobody knows what is on the disk after such an error; a start reads what there is. If it comes again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 
 // giveUp closes what a start that has failed had opened. A replica that is damaged is not used again: etcd has everything that was in it.
-func (s *server) giveUp(err error) error {
-	if s.st != nil && errors.Is(err, store.ErrDamaged) {
-		s.st.Distrust()
+func (h *storage) giveUp(err error) error {
+	if h.st != nil && errors.Is(err, store.ErrDamaged) {
+		h.st.Distrust()
 	}
-	return errors.Join(err, s.closeStore())
+	return errors.Join(err, h.close())
 }
 
 // replicaFailed says that a start has failed by its replica alone: the next one has another.
-func (c *config) replicaFailed(err error) bool {
-	return len(c.Etcd.Servers) > 0 && (errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged))
+func replicaFailed(o *options.Options, err error) bool {
+	return len(o.Etcd.Servers) > 0 && (errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged))
 }
 
-func (s *server) closeStore() (err error) {
-	err = s.cluster.Close()
-	if s.st != nil {
-		err = errors.Join(err, s.st.Close())
+func (h *storage) close() (err error) {
+	err = h.cluster.Close()
+	if h.st != nil {
+		err = errors.Join(err, h.st.Close())
 	}
 	return err
 }
 
 // lead runs work while this server is the one to do it: always, unless there are others on the same cluster.
-func (s *server) lead(ctx context.Context, work func(context.Context)) {
-	s.cluster.Lead(ctx, func(ctx context.Context) {
-		s.leads.Store(true)
-		defer s.leads.Store(false)
+func (h *storage) lead(ctx context.Context, work func(context.Context)) {
+	h.cluster.Lead(ctx, func(ctx context.Context) {
+		h.leads.Store(true)
+		defer h.leads.Store(false)
 		work(ctx)
 	})
 }
 
 // afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
-func (s *server) afterCompaction(ctx context.Context, gc *gc.Collector, err error) {
-	if err == nil && s.leads.Load() {
+func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, err error) {
+	if err == nil && h.leads.Load() {
 		err = gc.ExpireEvents(ctx)
 	}
 	if ctx.Err() == nil {
-		s.troubles.Tell("compaction", err)
+		h.troubles.Tell("compaction", err)
 	}
 }
 
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
-func (s *server) continueKeys() ([][]byte, error) {
-	if s.cfg.ContinueKeyFile == "" {
-		key, err := s.st.Secret("continue-key", func() []byte {
+func (h *storage) continueKeys() ([][]byte, error) {
+	if h.options.ContinueKeyFile == "" {
+		key, err := h.st.Secret("continue-key", func() []byte {
 			key := make([]byte, 32)
 			_, _ = rand.Read(key) // never fails
 			return key
 		})
 		return [][]byte{key}, err
 	}
-	file, err := os.Open(s.cfg.ContinueKeyFile)
+	file, err := os.Open(h.options.ContinueKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("--continue-key-file: %w", err)
 	}
@@ -171,10 +209,10 @@ func (s *server) continueKeys() ([][]byte, error) {
 }
 
 // stored tells flow control how much a resource holds.
-func (s *server) stored(group, resource, namespace string) (objects, bytes int64) {
-	for _, res := range s.reg.All() {
+func (h *storage) stored(group, resource, namespace string) (objects, bytes int64) {
+	for _, res := range h.types.All() {
 		if res.Group == group && res.Plural == resource {
-			objects, bytes, _ = s.st.Count(res.KeyPrefix(namespace))
+			objects, bytes, _ = h.st.Count(res.KeyPrefix(namespace))
 			return objects, bytes
 		}
 	}

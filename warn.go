@@ -22,7 +22,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -30,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/deprecations"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -144,27 +142,30 @@ var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // --- Deprecated API versions
 
-// noteDeprecation warns whoever uses a deprecated version, and remembers who did.
-func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
-	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, serverVersion("1", minorVersion)) {
+// deprecatedVersions is how a server takes it that somebody uses a deprecated version.
+type deprecatedVersions struct {
+	server [2]int                                      // Kubernetes' version that it speaks as
+	denied bool                                        // --deny-deprecated
+	used   func(r *http.Request, res *scheme.Resource) // remembers who did
+}
+
+// note warns whoever uses a deprecated version, and remembers who did.
+func (d *deprecatedVersions) note(r *http.Request, res *scheme.Resource) error {
+	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, d.server) {
 		return nil
 	}
 	rec := request.From(r.Context())
-	release := removedRelease(res.Deprecation)
 	text := deprecationWarning(res.Group, res.Version, res.Kind, res.Deprecation)
 	if res.Custom != nil {
 		text = res.Custom.Deprecation
 	}
 	warning.AddWarning(r.Context(), "", text)
 	rec.Annotate("k8s.io/deprecated", "true")
-	if release != "" {
+	if release := removedRelease(res.Deprecation); release != "" {
 		rec.Annotate("k8s.io/removed-release", release)
 	}
-	labels := s.instruments.labels(r, rec)
-	s.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
-		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
-	s.metrics.deprecatedUse(labels, release)
-	if s.cfg.DenyDeprecated {
+	d.used(r, res)
+	if d.denied {
 		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
 	}
 	return nil

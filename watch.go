@@ -52,6 +52,17 @@ const (
 	lastCall    = 2 * time.Second
 )
 
+// watching answers WATCH.
+type watching struct {
+	*reads
+	minTimeout   time.Duration    // a watch without timeoutSeconds lives between one and two of these
+	bookmarks    time.Duration    // between two bookmarks of a watch
+	patience     time.Duration    // with a watcher that takes nothing
+	news         *notify.Notifier // wakes watches
+	shuttingDown <-chan struct{}  // closed when watches are to end
+	sealed       sealedLog        // events as protobuf
+}
+
 // watchHooks are told how a watch goes.
 type watchHooks struct {
 	opened func(at func() int64) // it runs; at tells up to which revision everything is out
@@ -62,7 +73,7 @@ type watchHooks struct {
 
 // A stream is one watch in progress.
 type stream struct {
-	rd         *reads
+	wt         *watching
 	hooks      watchHooks
 	sub        *notify.Subscription // rings when there is news
 	w          http.ResponseWriter
@@ -92,10 +103,10 @@ var (
 // errStreamEnd ends a stream that has said all it has to say.
 var errStreamEnd = errors.New("end of stream")
 
-// serveWatch answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
-func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.Resource, hooks watchHooks) error {
+// serve answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
+func (wt *watching) serve(w http.ResponseWriter, r *http.Request, res *scheme.Resource, hooks watchHooks) error {
 	defer hooks.begun()
-	if rd.leaving() {
+	if wt.leaving() {
 		return errLeaving()
 	}
 	v, err := response.NewView(r, res)
@@ -113,27 +124,27 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	if err != nil {
 		return err
 	}
-	from, err := rd.lowerBound(r.Context(), q.ResourceVersion, "")
+	from, err := wt.lowerBound(r.Context(), q.ResourceVersion, "")
 	var future *apierrors.StatusError
 	if err != nil && (!errors.As(err, &future) || future.ErrStatus.Code != http.StatusGatewayTimeout) {
 		return err
 	}
 	if err == nil {
-		if err := rd.mayResume(r.Context(), res, q, from); err != nil {
+		if err := wt.mayResume(r.Context(), res, q, from); err != nil {
 			return err
 		}
 	}
-	lifetime := lifetimeOf(q, rd.minTimeout)
+	lifetime := lifetimeOf(q, wt.minTimeout)
 	ctx, cancel := context.WithTimeout(r.Context(), lifetime)
 	defer cancel()
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // in place of the server's, which is too short
 	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
 	stalled.Stop()
-	s := &stream{rd: rd, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from,
+	s := &stream{wt: wt, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from,
 		workspace: workspaces.Get().(*workspace)}
 	if s.fresh() {
-		s.pos = rd.st.Revision() // before the client sees the head: what it writes then is news
+		s.pos = wt.st.Revision() // before the client sees the head: what it writes then is news
 	}
 	w.Header().Set("Content-Type", v.StreamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
@@ -145,7 +156,7 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	if err := s.flush(); err != nil {
 		return nil
 	}
-	s.sub = rd.news.Subscribe(interest(res, &q.match))
+	s.sub = wt.news.Subscribe(interest(res, &q.match))
 	defer s.sub.Close()
 	hooks.opened(s.sub.At)
 	s.run(ctx)
@@ -153,11 +164,11 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 }
 
 // mayResume refuses a beginning after which the log has what is hidden from who asks: who lists anew has missed nothing.
-func (rd *reads) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
+func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
 	}
-	hidden, err := rd.hides(ctx, res, from+1)
+	hidden, err := wt.hides(ctx, res, from+1)
 	if err == nil && hidden {
 		return errTooOld()
 	}
@@ -180,9 +191,9 @@ func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
 }
 
 // leaving tells that the server stops.
-func (rd *reads) leaving() bool {
+func (wt *watching) leaving() bool {
 	select {
-	case <-rd.shuttingDown:
+	case <-wt.shuttingDown:
 		return true
 	default:
 		return false
@@ -257,7 +268,7 @@ func (s *stream) sendAll(ctx context.Context) error {
 		at.Rev = s.pos
 	}
 	for {
-		if err := s.rd.st.Chunk(at, c); err != nil {
+		if err := s.wt.st.Chunk(at, c); err != nil {
 			return err
 		}
 		large := heavy(c.Records)
@@ -317,7 +328,7 @@ func (s *stream) follow(ctx context.Context) error {
 			}
 			reminder.Reset(s.untilBookmark(ctx))
 		}
-		if s.rd.leaving() {
+		if s.wt.leaving() {
 			return s.lastBookmark()
 		}
 		switch err := s.sleep(ctx, over); err {
@@ -361,9 +372,9 @@ func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 func (s *stream) untilBookmark(ctx context.Context) time.Duration {
 	deadline, _ := ctx.Deadline()
 	if left := time.Until(deadline) - lastCall; left > 0 {
-		return min(left, s.rd.bookmarks)
+		return min(left, s.wt.bookmarks)
 	}
-	return s.rd.bookmarks
+	return s.wt.bookmarks
 }
 
 // lastBookmark lets a client that wants bookmarks resume at "now" after the server's restart.
@@ -378,8 +389,8 @@ func (s *stream) lastBookmark() error {
 func (s *stream) drain(ctx context.Context) error {
 	s.logged = true
 	for {
-		newest := s.rd.st.Revision()
-		events, upTo, err := s.rd.st.Events(s.resource, s.pos, watchBatch, s.events[:0])
+		newest := s.wt.st.Revision()
+		events, upTo, err := s.wt.st.Events(s.resource, s.pos, watchBatch, s.events[:0])
 		if err != nil {
 			return err
 		}
@@ -452,7 +463,7 @@ func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
 	}
 	var readable []*store.Record
 	for i := range records {
-		if !s.rd.lost.Has(&records[i]) {
+		if !s.wt.lost.Has(&records[i]) {
 			readable = append(readable, &records[i])
 		}
 	}
@@ -467,7 +478,7 @@ func (s *stream) convertEvents(ctx context.Context, events []store.Event) error 
 	var at []*[]byte
 	for i := range events {
 		ev := &events[i]
-		if !strings.HasPrefix(ev.Key, s.q.match.Span) || s.rd.lost.Has(&ev.Record) {
+		if !strings.HasPrefix(ev.Key, s.q.match.Span) || s.wt.lost.Has(&ev.Record) {
 			continue
 		}
 		at = append(at, &ev.JSON)
@@ -518,7 +529,7 @@ func withRevision(json []byte, rev int64) []byte {
 
 // send appends one frame and writes when enough of them have gathered.
 func (s *stream) send(kind string, rec *store.Record) (err error) {
-	if s.rd.lost.Has(rec) {
+	if s.wt.lost.Has(rec) {
 		return nil
 	}
 	before := len(s.buf)
@@ -566,10 +577,10 @@ func (s *stream) write() error {
 // HTTP/2 ends a stream at its deadline even when nothing is being written.)
 func (s *stream) push() (err error) {
 	s.dirty = true
-	s.stalled.Reset(s.rd.patience)
+	s.stalled.Reset(s.wt.patience)
 	for rest := s.buf; ; {
 		if len(s.buf) <= shares.Large {
-			s.stalled.Reset(s.rd.patience)
+			s.stalled.Reset(s.wt.patience)
 		}
 		piece := rest[:min(len(rest), watchBuffer)]
 		if rest = rest[len(piece):]; len(piece) > 0 {
@@ -649,14 +660,14 @@ func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byt
 func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []byte, err error) {
 	var sealed []byte
 	if s.logged {
-		sealed = s.rd.sealed.find(s.v, rec)
+		sealed = s.wt.sealed.find(s.v, rec)
 	}
 	if sealed == nil {
 		if sealed, err = s.v.Sealed(nil, rec); err != nil {
 			return dst, err
 		}
 		if s.logged {
-			s.rd.sealed.remember(s.v, rec, sealed)
+			s.wt.sealed.remember(s.v, rec, sealed)
 		}
 	}
 	return response.AppendFrame(dst, kind, sealed), nil

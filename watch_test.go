@@ -137,7 +137,7 @@ func (s *testServer) marker(path string, watchers ...*watcher) {
 func TestBookmarksFollowOtherResources(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	s.rd.bookmarks = 30 * time.Millisecond
+	s.wt.bookmarks = 30 * time.Millisecond
 	path := s.namespace("p1")
 	from := fmt.Sprintf("%s?watch=1&resourceVersion=%d", path, s.st.Revision())
 	plain, marked := s.watch(from), s.watch(from+"&allowWatchBookmarks=true")
@@ -160,7 +160,7 @@ func TestStoppingServerTakesNoWatch(t *testing.T) {
 	s := startTest(t)
 	stopping := make(chan struct{})
 	close(stopping)
-	s.rd.shuttingDown = stopping
+	s.wt.shuttingDown = stopping
 	a := s.want(429, "GET", "/api/v1/configmaps?watch=1", "")
 	if got := a.header.Get("Retry-After"); got != "1" {
 		t.Errorf("Retry-After is %q", got)

@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,8 +130,9 @@ type auditOutcome struct {
 
 // A Log appends events to a file.
 type Log struct {
-	path  string // "-" is standard output
-	hooks Hooks
+	path    string // "-" is standard output
+	hooks   Hooks
+	failing atomic.Pointer[error] // why events cannot be written; nil: they can
 
 	mu      sync.Mutex // guards what follows; held over the write, so that the rest of a torn line comes right after it
 	out     io.Writer  // an *os.File, but in tests
@@ -172,7 +174,7 @@ func (a *Log) Reopen() error {
 		return err
 	}
 	old, lost := a.swap(f)
-	a.hooks.tell(auditOutcome{lost: lost})
+	a.tell(auditOutcome{lost: lost})
 	return closeOutput(old)
 }
 
@@ -195,7 +197,7 @@ func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 // Close writes what waits, if it can, and closes the file. Events that come later are lost.
 func (a *Log) Close() error {
 	out, wasClosed := a.stop()
-	a.hooks.tell(out)
+	a.tell(out)
 	if wasClosed || a.path == "-" {
 		return nil
 	}
@@ -228,7 +230,7 @@ func (a *Log) write(ev event) {
 	if err := json.NewEncoder(buf).Encode(lineOf(&ev)); err != nil { // strings and numbers only: it cannot fail
 		panic(err)
 	}
-	a.hooks.tell(a.append(buf.Bytes()))
+	a.tell(a.append(buf.Bytes()))
 }
 
 // append writes a line after all that wait.
@@ -283,14 +285,32 @@ func (a *Log) flushLocked() auditOutcome {
 	return out
 }
 
-func (h Hooks) tell(out auditOutcome) {
+// Works is why events cannot be written, while they cannot.
+func (a *Log) Works() error {
+	if err := a.failing.Load(); err != nil {
+		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
+	}
+	return nil
+}
+
+func (a *Log) tell(out auditOutcome) {
+	h := &a.hooks
 	if out.written > 0 && h.Written != nil {
 		h.Written(out.written)
 	}
 	if out.lost > 0 && h.Dropped != nil {
 		h.Dropped(out.lost)
 	}
-	if (out.failing != nil || out.workingAgain) && h.Failing != nil {
+	switch {
+	case out.failing != nil:
+		err := out.failing
+		a.failing.Store(&err)
+	case out.workingAgain:
+		a.failing.Store(nil)
+	default:
+		return
+	}
+	if h.Failing != nil {
 		h.Failing(out.failing)
 	}
 }

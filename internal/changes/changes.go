@@ -19,7 +19,6 @@ package changes
 import (
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -31,15 +30,6 @@ const (
 	stepsMax = 64   // of a path that are shown
 	stepMax  = 1024 // bytes of one of them
 )
-
-// Rules say what the documents are, and how much may be told of them.
-type Rules struct {
-	Secret bool // they are v1 Secrets; not needed where they say so themselves
-	Paths  int  // at most so many changes; 0: 100
-	Value  int  // at most about so many bytes of a value; 0: 256
-
-	Seed maphash.Seed // of the hashes that Change.Hashes gives; zero: another each time
-}
 
 // A Change is one path whose value is not what it was. A value that is absent was, or is, not there.
 type Change struct {

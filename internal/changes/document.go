@@ -363,3 +363,12 @@ func tellMasked(a, b *node) {
 		}
 	}
 }
+
+// Rules say what the documents are, and how much may be told of them.
+type Rules struct {
+	Secret bool // they are v1 Secrets; not needed where they say so themselves
+	Paths  int  // at most so many changes; 0: 100
+	Value  int  // at most about so many bytes of a value; 0: 256
+
+	Seed maphash.Seed // of the hashes that Change.Hashes gives; zero: another each time
+}

@@ -46,10 +46,8 @@ const (
 	pageLease = 15 * time.Second // one that has not asked for so long is closed, or hidden
 	pageIDMax = 40
 
-	shownWatches   = 200
 	shownResources = 500
 	shownUsages    = 100
-	shownRunes     = 120 // of a text that a client sent
 )
 
 //go:embed page
@@ -291,15 +289,4 @@ func (p *Page) storeState() storeState {
 	s.ResourcesTotal = len(s.Resources)
 	s.Resources = s.Resources[:min(len(s.Resources), shownResources)]
 	return s
-}
-
-// shortened keeps a client's text from filling the document.
-func shortened(text string) string {
-	n := 0
-	for i := range text {
-		if n++; n > shownRunes {
-			return text[:i] + "…"
-		}
-	}
-	return text
 }

@@ -13,6 +13,11 @@ import (
 	"apilet/internal/store"
 )
 
+const (
+	shownWatches = 200
+	shownRunes   = 120 // of a text that a client sent
+)
+
 // Watches are those that are served. The zero value has none.
 type Watches struct {
 	mu   sync.Mutex // guards open and, of its watches, behindSince
@@ -101,4 +106,15 @@ func (w *Watch) stateLocked(newest int64, now time.Time) watchState {
 		s.LagSeconds = now.Sub(w.behindSince).Seconds()
 	}
 	return s
+}
+
+// shortened keeps a client's text from filling the document.
+func shortened(text string) string {
+	n := 0
+	for i := range text {
+		if n++; n > shownRunes {
+			return text[:i] + "…"
+		}
+	}
+	return text
 }

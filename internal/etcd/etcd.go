@@ -13,7 +13,7 @@
 //
 //	follow.go    a watch (stream.go) of everything below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill where the watch cannot begin
 //	propose.go   Store.Commit becomes one Txn, whose precondition is the object's mod revision
-//	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"
+//	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"; awaited.go waits for that
 //	own.go       which of the events are this server's own writes
 //	lead.go      a lease elects who does what only one may do, and who compacts etcd
 //	masters.go   which servers there are, for the endpoints of Service default/kubernetes
@@ -37,9 +37,7 @@ package etcd
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path"
@@ -51,13 +49,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/etcd/layout"
 	"apilet/internal/scheme"
@@ -66,7 +62,6 @@ import (
 
 const (
 	patience      = 10 * time.Second // with etcd, of a write
-	readPatience  = 5 * time.Second  // of what asks how far the log is
 	contactWithin = time.Minute      // of the start
 	retryAfter    = time.Second
 
@@ -119,23 +114,6 @@ type Cluster struct {
 	running    sync.WaitGroup
 }
 
-// Open reaches the cluster and learns which one it is.
-func Open(ctx context.Context, cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, masters: make(chan struct{}, 1), behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
-	var err error
-	if c.client, err = cfg.connect(); err != nil {
-		return nil, err
-	}
-	c.newest.read = c.readNewest
-	if err = c.identify(ctx); err == nil {
-		err = c.checkMigrated(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err), c.client.Close())
-	}
-	return c, nil
-}
-
 func (cfg *Config) connect() (*clientv3.Client, error) {
 	security, err := cfg.tls()
 	if err != nil {
@@ -165,44 +143,6 @@ func (cfg *Config) tls() (*tls.Config, error) {
 		return nil, fmt.Errorf("--etcd-cafile, --etcd-certfile, --etcd-keyfile: %w", err)
 	}
 	return security, nil
-}
-
-// identify finds the cluster's id and lineage. It waits for an etcd that is being started, too.
-func (c *Cluster) identify(starting context.Context) error {
-	ctx, cancel := context.WithTimeout(starting, contactWithin)
-	defer cancel()
-	fresh, begun := make([]byte, 16), time.Now()
-	rand.Read(fresh)
-	for told := ""; ; {
-		var kept []byte
-		var header *pb.ResponseHeader
-		err := c.cfg.probe(ctx)
-		if err == nil {
-			kept, header, err = c.keep(ctx, "lineage", fresh)
-		}
-		if err == nil && len(kept) == len(c.lineage) {
-			copy(c.lineage[:], kept)
-			c.id = header.ClusterId
-			return nil
-		}
-		if err == nil {
-			return fmt.Errorf("%s holds no lineage", c.private("lineage"))
-		}
-		if errors.Is(err, errMisconfigured) {
-			return err
-		}
-		if starting.Err() != nil {
-			return fmt.Errorf("it did not answer in the %v until the wait was ended: %w", time.Since(begun).Round(time.Second), err)
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
-		}
-		if why := err.Error(); why != told {
-			told = why
-			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not answer; trying again")
-		}
-		rest(ctx, retryAfter)
-	}
 }
 
 // private is the key of something that is no object.
@@ -262,31 +202,6 @@ func (c *Cluster) Agree(ctx context.Context, name string, decide func(kept []byt
 	}
 }
 
-// Replica is how a store reaches the log.
-func (c *Cluster) Replica() *store.Replica {
-	if c == nil {
-		return nil
-	}
-	return &store.Replica{
-		Identity: fmt.Sprintf("%s %016x %s", hex.EncodeToString(c.lineage[:]), c.id, c.lay.Prefix()),
-		Lineage:  c.lineage,
-		Propose:  c.propose,
-		Newest: func(ctx context.Context) (int64, error) {
-			rev, err := c.newest.get(ctx)
-			if err == nil {
-				c.await(rev)
-			}
-			return rev, err
-		},
-		Behind: apierrors.NewTimeoutError("this server's replica does not keep up with etcd", 1),
-		Share: func(ctx context.Context, name string, fresh []byte) ([]byte, error) {
-			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
-			return kept, err
-		},
-		Last: lastState,
-	}
-}
-
 // lastState is what an object's deletion shows: the object, and the revision of its deletion.
 func lastState(json []byte) (doc []byte, revAt int) {
 	at := gjson.GetBytes(json, "metadata.resourceVersion")
@@ -324,8 +239,6 @@ func (c *Cluster) Damaged(place string) {
 	}
 }
 
-var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
-
 // sameHistory compares an answer's header with what the replica knew before the question; 0: it may be behind that.
 func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	var err error
@@ -350,20 +263,6 @@ func (c *Cluster) Close() error {
 	c.stop()
 	c.running.Wait()
 	return c.client.Close()
-}
-
-// failed makes of an error of etcd's what a client is answered. What etcd says of itself has code 500, as with kube-apiserver.
-func failed(err error) error {
-	var said rpctypes.EtcdError
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("etcd did not answer in time", 0)
-	case errors.Is(err, context.Canceled), errors.Is(err, errOtherHistory):
-		return err
-	case errors.As(err, &said) && errors.Is(said, rpctypes.ErrTimeout):
-		return apierrors.NewTimeoutError(said.Error(), 0)
-	}
-	return apierrors.NewInternalError(err)
 }
 
 // rest waits, unless ctx ends.

@@ -36,9 +36,8 @@ const (
 
 	resumeFirst = 10 * time.Millisecond // a stream that broke is opened again after, or twice the time before
 
-	takenMessages = 256     // of the watch wait for the replica; behind them etcd keeps what comes
-	takenBytes    = 1 << 20 // in one transaction of the replica's, and the message that goes beyond it
-	takenChanges  = 1000
+	takenBytes   = 1 << 20 // in one transaction of the replica's, and the message that goes beyond it
+	takenChanges = 1000
 
 	unreadableTold = 10 // objects, in the log
 )

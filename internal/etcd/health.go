@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -24,32 +23,6 @@ type State struct {
 	NoSpace      bool          // it has refused the last write because its own quota is exceeded
 	LagRevisions int64         // that the replica does not show yet, of those that etcd was seen to have
 	Lag          time.Duration // since when that is so
-}
-
-// A sighting is the newest that was seen of etcd.
-type sighting struct {
-	mu        sync.Mutex // guards what follows
-	reachable bool
-	newest    int64     // revision of etcd
-	awaited   int64     // the first revision seen that the replica did not have; 0: none
-	since     time.Time // it was seen
-}
-
-// note keeps what a read has found, while the replica was at a revision.
-func (s *sighting) note(newest int64, err error, replica int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reachable = err == nil
-	if err != nil {
-		return
-	}
-	s.newest = max(s.newest, newest)
-	if s.awaited <= replica {
-		s.awaited = 0
-	}
-	if s.awaited == 0 && replica < newest {
-		s.awaited, s.since = newest, time.Now()
-	}
 }
 
 // State is what was seen last, compared with the replica of now.

@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,10 +30,7 @@ import (
 	"apilet/internal/store"
 )
 
-const (
-	dependencyRounds  = 16   // of a create whose namespace, or definition, changes all the time
-	dependenciesKnown = 1024 // namespaces and definitions
-)
+const dependencyRounds = 16 // of a create whose namespace, or definition, changes all the time
 
 // A proposal is a change on its way, and what goes with it.
 type proposal struct {
@@ -294,26 +290,4 @@ func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 		return kvs[0]
 	}
 	return nil
-}
-
-// knownDependencies are namespaces and definitions, each with a mod revision at which it was there and not going away. They may be old.
-type knownDependencies struct {
-	mu sync.Mutex // guards at
-	at map[string]int64
-}
-
-func (k *knownDependencies) get(key string) (at int64, ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	at, ok = k.at[key]
-	return at, ok
-}
-
-func (k *knownDependencies) put(key string, at int64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.at == nil || len(k.at) == dependenciesKnown {
-		k.at = map[string]int64{}
-	}
-	k.at[key] = at
 }

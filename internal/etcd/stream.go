@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 )
 
+const takenMessages = 256 // of the watch wait for the replica; behind them etcd keeps what comes
+
 // A watchStream is a watch that is open.
 type watchStream struct {
 	stream  pb.Watch_WatchClient

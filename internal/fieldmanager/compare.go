@@ -27,22 +27,6 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// A difference is a fieldSet of paths where two objects differ, and how.
-type difference []diffNode
-
-type diffNode struct {
-	fieldNode
-	change change
-}
-
-type change uint8
-
-const (
-	unchanged change = iota // something below is
-	written                 // came, or reads otherwise
-	removed
-)
-
 // A comparison is a walk along two objects.
 type comparison struct {
 	types  *smd.Schema
@@ -684,3 +668,25 @@ func (c *comparison) anyOf(p *plan, v reflect.Value) anyValue {
 	}
 	return anyValue{out, true}
 }
+
+// longest is how many elements the longest list or map in value has.
+func longest(value any) int {
+	n := 0
+	switch value := value.(type) {
+	case []any:
+		n = len(value)
+		for _, element := range value {
+			n = max(n, longest(element))
+		}
+	case map[string]any:
+		n = len(value)
+		for _, member := range value {
+			n = max(n, longest(member))
+		}
+	}
+	return n
+}
+
+// maxApplyElements bounds a list or map in an object whose fields are tracked: the time to tell its elements apart grows with the square.
+// An apply is refused above it, another write goes without managedFields.
+const maxApplyElements = 20000

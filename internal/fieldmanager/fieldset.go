@@ -439,3 +439,19 @@ func (s fieldSet) size() int {
 	}
 	return n
 }
+
+// A difference is a fieldSet of paths where two objects differ, and how.
+type difference []diffNode
+
+type diffNode struct {
+	fieldNode
+	change change
+}
+
+type change uint8
+
+const (
+	unchanged change = iota // something below is
+	written                 // came, or reads otherwise
+	removed
+)

@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -29,24 +28,6 @@ import (
 
 	"apilet/internal/scheme"
 )
-
-// Ways counts which way the writes went whose fields were tracked.
-type Ways struct {
-	Short, General atomic.Int64 // writes since the start: by the fast path, and through structured-merge-diff
-}
-
-// Load is how many went each way.
-func (w *Ways) Load() (short, general int64) { return w.Short.Load(), w.General.Load() }
-
-func (w *Ways) count(short bool) {
-	switch {
-	case w == nil:
-	case short:
-		w.Short.Add(1)
-	default:
-		w.General.Add(1)
-	}
-}
 
 // maxUpdateManagers is how many entries of updates are kept apart; the oldest are merged above that.
 const maxUpdateManagers = 10
@@ -108,8 +89,6 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 	}
 	return encoded(owners), true
 }
-
-func isNil(obj scheme.Object) bool { return obj == nil || reflect.ValueOf(obj).IsNil() }
 
 // liveEntries are the entries that a write starts from: those that the client sent back or edited, else those of the object as it was.
 func liveEntries(old, next scheme.Object, isNew bool, subresource string) (entries []metav1.ManagedFieldsEntry, ok bool) {

@@ -30,31 +30,8 @@ const (
 	alikeMin    = 20        // or so many
 	bytesPerSec = 32 << 10  // that are compared
 	bytesAtOnce = 256 << 10 // after a while without any
-	largeMin    = 64 << 10  // both versions of what is compared as a large object,
-	largeCost   = 32        // of whose bytes beyond that so many count as one
+	largeCost   = 32        // of the bytes of a large object beyond largeMin so many count as one
 )
-
-// A suspect is an object that two write in turns.
-type suspect struct {
-	last  time.Time
-	paths map[string]*path
-	found *Finding
-}
-
-// A path is what became of one place in the object.
-type path struct {
-	who      uint64
-	from     uint64 // who, and where from,
-	before   uint64 // and the same of the change before
-	address  string
-	old, new uint64 // hashes of the values
-	by       Who
-	flips    int64
-	alike    bool // the last two are one but for their addresses
-	revs     revisions
-	flipped  time.Time
-	since    time.Time
-}
 
 // updated looks at a write that changed something.
 func (d *Detector) updated(r *outcome, key, who uint64) {

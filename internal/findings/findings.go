@@ -18,10 +18,10 @@
 //	watch     one       opens the same watch, which ends within 5         10 in 10 seconds, three times in a row
 //	                    seconds
 //
-// Who is a user, a user agent and a field manager together; in fights the address counts, too. What is counted lives in tables of a fixed size (table.go), where what happens
-// seldom gives way to what happens often; strings are kept of what is close to a finding, and of nothing else. Whether two writers set a path
-// back and forth (fight.go) takes a comparison of whole objects: it is made of those alone that two have written in turns, and of so many
-// bytes a second at most.
+// Who is a user, a user agent and a field manager together; in fights the address counts, too. What is counted (loops.go) lives in tables of a fixed
+// size (table.go), where what happens seldom gives way to what happens often; strings are kept of what is close to a finding, and of nothing else.
+// Whether two writers set a path back and forth (fight.go) takes a comparison of whole objects: it is made of those alone that two have written in
+// turns, and of so many bytes a second at most.
 //
 // Invariants: memory and the time of each call are bounded, whatever comes; Notice is safe for concurrent use; there is no clock here but the
 // times of the requests and of Sweep.
@@ -130,45 +130,6 @@ type Detector struct {
 // New returns a detector that tells of each finding when it begins, and again, with Ended set, when it is over.
 func New(told func(Finding)) *Detector {
 	return &Detector{told: told, seed: maphash.MakeSeed(), loops: newTable[loop](loopSets), objects: newTable[object](objectSets), suspects: map[uint64]*suspect{}}
-}
-
-// observe takes a request into account.
-func (d *Detector) observe(r *outcome) {
-	if d == nil || r.who.User == "" || r.resource == "" || r.code == 429 || r.code >= 500 {
-		return
-	}
-	who := d.hash(r.who.User, r.who.Agent, r.who.Manager)
-	switch r.verb {
-	case "get":
-		d.count(r, Read, getsHot, d.hash(r.verb, r.group, r.resource, r.subresource, r.namespace, r.name)^who)
-	case "list":
-		d.count(r, Read, listsHot, d.hash(r.verb, r.group, r.resource, r.namespace, r.name, r.selector)^who)
-	case "watch":
-		if r.took < shortWatch {
-			d.count(r, Watch, watchesHot, d.hash(r.verb, r.group, r.resource, r.namespace, r.name, r.selector)^who)
-		}
-	case "create", "update", "patch", "delete":
-		d.observeWrite(r, who)
-	}
-}
-
-func (d *Detector) observeWrite(r *outcome, who uint64) {
-	key := d.hash(r.group, r.resource, r.namespace, r.name)
-	switch {
-	case r.code == 409:
-		d.count(r, Conflict, conflictsHot, key^who^d.hash(r.verb, r.subresource))
-	case r.code >= 300 || !r.wrote:
-	case r.old == r.new:
-		if d.again(r, key, who) {
-			d.count(r, NoOp, noOpsHot, d.hash(r.group, r.resource, r.subresource)^who)
-		}
-	case r.old == 0:
-		d.created(r, key, who)
-	case r.new == 0 || r.verb == "delete":
-		d.deleted(r, key, who)
-	default:
-		d.updated(r, key, who)
-	}
 }
 
 // hash tells strings apart, also from others that read the same when they are put together.
@@ -323,4 +284,55 @@ func (f *Finding) copy() Finding {
 	c.Revisions = slices.DeleteFunc(slices.Clone(f.revs[:]), func(rev int64) bool { return rev == 0 })
 	c.Values, c.Who, c.From = slices.Clone(f.Values), slices.Clone(f.Who), slices.Clone(f.From)
 	return c
+}
+
+// A suspect is an object that two write in turns.
+type suspect struct {
+	last  time.Time
+	paths map[string]*path
+	found *Finding
+}
+
+// A path is what became of one place in the object.
+type path struct {
+	who      uint64
+	from     uint64 // who, and where from,
+	before   uint64 // and the same of the change before
+	address  string
+	old, new uint64 // hashes of the values
+	by       Who
+	flips    int64
+	alike    bool // the last two are one but for their addresses
+	revs     revisions
+	flipped  time.Time
+	since    time.Time
+}
+
+// A loop is one who does one thing.
+type loop struct {
+	window second // number of the window that count is of
+	count  uint32
+	streak uint32 // hot windows in a row before it
+	total  uint32 // in the streak
+	revs   revisions
+	found  *Finding
+}
+
+// An object is what is remembered of one that was written. Who is a hash, folded.
+type object struct {
+	writer, idler, deleter uint32 // who changed it last, wrote without changing it, deleted it
+	from, turns            uint32 // where that one was, and how often it was elsewhere than before
+	switches, returned     uint32 // how often it was another writer than before, and another who created it than had deleted it
+	switched, turned       second
+	idled                  second
+	gone, came             second
+	recreated              *pair // nil until it has come again
+}
+
+// A pair is an object that one deletes and another creates.
+type pair struct {
+	deleter Who
+	since   time.Time
+	revs    revisions
+	found   *Finding
 }

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	narrowDepth = 6       // members of members that are looked into
-	partMax     = 4 << 10 // bytes of a value that is kept as it is
+	largeMin    = 64 << 10 // both versions of what is compared as a large object
+	narrowDepth = 6        // members of members that are looked into
+	partMax     = 4 << 10  // bytes of a value that is kept as it is
 )
 
 // narrow leaves of two versions of an object what is not the same in both: nothing at all where that is still much.

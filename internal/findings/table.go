@@ -13,10 +13,6 @@ const (
 	objectSets = 1024
 	ways       = 4
 	credit     = 30 // seconds for each time
-
-	getsHot, listsHot, noOpsHot, conflictsHot, watchesHot = 50, 20, 10, 10, 10 // in one window
-
-	recreateMin = 5
 )
 
 // A table has entries by hash.
@@ -33,11 +29,6 @@ type entry[T any] struct {
 type second uint32
 
 func secondOf(t time.Time) second { return second(t.Unix()) }
-
-// soon says that two moments may be connected; requests may come in another order than they ended in.
-func soon(before, now second) bool {
-	return int64(now)-int64(before) <= int64(calm/time.Second)
-}
 
 func newTable[T any](sets int) table[T] { return make(table[T], sets) }
 
@@ -56,144 +47,4 @@ func (t table[T]) at(hash uint64, now second) *entry[T] {
 	}
 	*least = entry[T]{hash: hash, last: now}
 	return least
-}
-
-// A loop is one who does one thing.
-type loop struct {
-	window second // number of the window that count is of
-	count  uint32
-	streak uint32 // hot windows in a row before it
-	total  uint32 // in the streak
-	revs   revisions
-	found  *Finding
-}
-
-// count counts one more of a loop, and finds it when it is hot for long enough.
-func (d *Detector) count(r *outcome, kind string, hot uint32, hash uint64) {
-	d.mu.Lock()
-	news := d.countLocked(r, kind, hot, hash)
-	d.mu.Unlock()
-	if news != nil {
-		d.tell(*news)
-	}
-}
-
-func (d *Detector) countLocked(r *outcome, kind string, hot uint32, hash uint64) (news *Finding) {
-	now := secondOf(r.at)
-	e := d.loops.at(hash, now)
-	l := &e.value
-	if number := now / window; number != l.window {
-		if number == l.window+1 && l.count >= hot {
-			l.streak, l.total = l.streak+1, l.total+l.count
-		} else {
-			l.streak, l.total = 0, 0
-		}
-		l.window, l.count = number, 0
-		e.credit = min(second(l.streak), 2*hotWindows) * credit
-	}
-	l.count++
-	l.revs.add(r)
-	if l.found != nil && l.found.Ended != nil {
-		l.found = nil
-	}
-	switch {
-	case l.found != nil:
-		l.found.Times++
-		if l.count >= hot {
-			l.found.Last = r.at.UTC()
-		}
-		l.found.add(r)
-	case l.streak >= hotWindows-1 && l.count >= hot:
-		since := time.Unix(int64(l.window-second(l.streak))*window, 0)
-		if l.found = d.beginLocked(kind, r, evidence{since, int64(l.total + l.count), l.revs}); l.found != nil {
-			told := l.found.copy()
-			return &told
-		}
-	}
-	return nil
-}
-
-// An object is what is remembered of one that was written. Who is a hash, folded.
-type object struct {
-	writer, idler, deleter uint32 // who changed it last, wrote without changing it, deleted it
-	from, turns            uint32 // where that one was, and how often it was elsewhere than before
-	switches, returned     uint32 // how often it was another writer than before, and another who created it than had deleted it
-	switched, turned       second
-	idled                  second
-	gone, came             second
-	recreated              *pair // nil until it has come again
-}
-
-// A pair is an object that one deletes and another creates.
-type pair struct {
-	deleter Who
-	since   time.Time
-	revs    revisions
-	found   *Finding
-}
-
-// again says whether somebody has written an object without changing it not long ago.
-func (d *Detector) again(r *outcome, key, who uint64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := secondOf(r.at)
-	o := &d.objects.at(key, now).value
-	again := o.idler == uint32(who) && soon(o.idled, now)
-	o.idler, o.idled = uint32(who), now
-	return again
-}
-
-// deleted remembers who deletes an object; who takes the last finalizer away later is somebody else.
-func (d *Detector) deleted(r *outcome, key, who uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := secondOf(r.at)
-	o := &d.objects.at(key, now).value
-	if r.verb == "delete" || o.deleter == 0 || !soon(o.gone, now) {
-		o.deleter = uint32(who)
-		if o.recreated != nil {
-			o.recreated.deleter = keptWho(r.who)
-		}
-	}
-	o.gone, o.switches = now, 0
-}
-
-// created notices that what one has deleted is there again, by another.
-func (d *Detector) created(r *outcome, key, who uint64) {
-	d.mu.Lock()
-	news := d.createdLocked(r, key, who)
-	d.mu.Unlock()
-	if news != nil {
-		d.tell(*news)
-	}
-}
-
-func (d *Detector) createdLocked(r *outcome, key, who uint64) *Finding {
-	now := secondOf(r.at)
-	e := d.objects.at(key, now)
-	o := &e.value
-	o.writer, o.switches = uint32(who), 0
-	if o.deleter == 0 || o.deleter == uint32(who) || !soon(o.gone, now) {
-		return nil
-	}
-	if o.recreated == nil || !soon(o.came, now) {
-		o.returned, o.recreated = 0, &pair{since: r.at}
-	}
-	o.returned, o.came = o.returned+1, now
-	e.credit = min(second(o.returned), 4) * credit
-	p := o.recreated
-	p.revs.add(r)
-	if p.found != nil && p.found.Ended == nil {
-		p.found.Times, p.found.Last = p.found.Times+1, r.at.UTC()
-		p.found.add(r)
-		return nil
-	}
-	if o.returned < recreateMin || p.deleter.User == "" {
-		return nil
-	}
-	if p.found = d.beginLocked(Recreate, r, evidence{p.since, int64(o.returned), p.revs}, p.deleter); p.found == nil {
-		return nil
-	}
-	told := p.found.copy()
-	return &told
 }

@@ -1169,3 +1169,17 @@ func (gc *Collector) expire(ctx context.Context, rec *store.Record) error {
 	}
 	return err
 }
+
+// begin starts the record of one write by an account. done is to be told how the write ended.
+func (gc *Collector) begin(ctx context.Context, account, verb string, t registry.Target) (_ context.Context, done func(error)) {
+	if gc.Begin == nil {
+		return ctx, func(error) {}
+	}
+	res := t.Resource
+	info := request.Info{ResourceRequest: true, Verb: verb, APIPrefix: "apis", Group: res.Group, Version: res.Version, Namespace: t.Namespace,
+		Resource: res.Plural, Subresource: t.Subresource, Name: t.Name}
+	if res.Group == "" {
+		info.APIPrefix = "api"
+	}
+	return gc.Begin(ctx, request.User{Name: account}.Completed(""), info)
+}

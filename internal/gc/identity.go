@@ -8,9 +8,6 @@ package gc
 // the emptier's refresh), and a namespace says in its conditions what stands in its way.
 
 import (
-	"context"
-
-	"apilet/internal/registry"
 	"apilet/internal/request"
 )
 
@@ -19,17 +16,3 @@ const (
 	garbageCollector    = request.ServiceAccountPrefix + "kube-system:generic-garbage-collector"
 	namespaceController = request.ServiceAccountPrefix + "kube-system:namespace-controller"
 )
-
-// begin starts the record of one write by an account. done is to be told how the write ended.
-func (gc *Collector) begin(ctx context.Context, account, verb string, t registry.Target) (_ context.Context, done func(error)) {
-	if gc.Begin == nil {
-		return ctx, func(error) {}
-	}
-	res := t.Resource
-	info := request.Info{ResourceRequest: true, Verb: verb, APIPrefix: "apis", Group: res.Group, Version: res.Version, Namespace: t.Namespace,
-		Resource: res.Plural, Subresource: t.Subresource, Name: t.Name}
-	if res.Group == "" {
-		info.APIPrefix = "api"
-	}
-	return gc.Begin(ctx, request.User{Name: account}.Completed(""), info)
-}

@@ -14,11 +14,11 @@
 // its time is over, and says where to go on. One that follows goes on as a watch does: it sleeps until the next commit, and ends when its
 // client takes nothing.
 //
-// Each change is shown to those who may list its resource in its namespace, by the rules of now, and as far back as these reach (reach.go). What is told of it is what
-// package changes tells: never the values of a Secret.
+// Each change is shown to those who may list its resource in its namespace, by the rules of now, and as far back as these reach (reach.go). What
+// is told of it is what package changes tells: never the values of a Secret.
 //
-// Read this file first (the request, and the walk through the log), then query.go (what is asked), tail.go (the last lines), line.go (what is
-// told), moment.go and past.go (the API as it was), reach.go (how far back somebody may look).
+// Read this file first (the request, and the walk through the log), then query.go (what is asked), stream.go (to whom what is told), tail.go (the
+// last lines), line.go (a line), moment.go and past.go (the API as it was), reach.go (how far back somebody may look).
 package history
 
 import (
@@ -26,13 +26,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,8 +37,6 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
 	"apilet/internal/shares"
 	"apilet/internal/store"
 )
@@ -50,42 +45,8 @@ const (
 	// Path is where the history is asked for.
 	Path = "/debug/history"
 
-	followersMax = 256              // that follow at the same time, a quarter of them of one user
-	pagesMax     = 32               // that do not, likewise
-	batchEvents  = 256              // taken from the log at once
-	pieceBytes   = 32 << 10         // sent at once
-	beatEvery    = 30 * time.Second // of a stream in which nothing happens
-	rulesEvery   = 10 * time.Second // who follows is judged anew so often
+	beatEvery = 30 * time.Second // of a stream in which nothing happens
 )
-
-// Config is what a Log works with.
-type Config struct {
-	Store       *store.Store        // where the changes are
-	Maintenance *store.Maintenance  // knows which revision was current when
-	Types       *scheme.Registry    // of now
-	Selectable  map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
-
-	Reach        Reach                                           // the rules of now, and how far back they go
-	MayAnything  func(request.User) bool                         // whether there is anything that a user may list
-	Begun        func(context.Context)                           // told when a follower has what was there; may be nil
-	Fail         func(http.ResponseWriter, *http.Request, error) // answers with an error
-	Patience     time.Duration                                   // with a client that takes nothing
-	Lifetime     time.Duration                                   // of a follower: between one and two of these
-	ShuttingDown <-chan struct{}                                 // closed when followers have to end
-}
-
-// A Log answers what has happened.
-type Log struct {
-	Config
-	followers, pages *shares.Places // of those who follow, and who read a page
-	reading          chan struct{}  // a token for each who is at the store now
-}
-
-// New makes a Log.
-func New(c Config) *Log {
-	return &Log{Config: c, followers: shares.NewPlaces(followersMax), pages: shares.NewPlaces(pagesMax),
-		reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-}
 
 // Follows tells whether a request follows the log, and so lasts as a watch does.
 func Follows(r *http.Request) bool {
@@ -133,33 +94,6 @@ func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 	s.answer(r.Context())
 	return nil
 }
-
-// A stream is one answer on its way.
-type stream struct {
-	log *Log
-	*query
-	user  request.User
-	types map[string]*scheme.Resource
-	w     http.ResponseWriter
-
-	pos     int64 // all up to here is sent, or was not asked for
-	sent    int64 // lines
-	last    int64 // the revision of the last of them
-	buf     []byte
-	events  []store.Event
-	since   map[scope]int64 // from which revision on who asks may be told; none where they may not list
-	judged  time.Time
-	control *http.ResponseController
-	stalled *time.Timer // runs while the client is waited for, and cuts the connection
-}
-
-// A scope is what a right to list is about.
-type scope struct{ group, resource, namespace string }
-
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes+4096); return &b }}
-
-// errEnd ends a stream that has said what it has to say, or that nobody hears.
-var errEnd = errors.New("end of stream")
 
 func (s *stream) answer(ctx context.Context) {
 	s.control = http.NewResponseController(s.w)
@@ -317,77 +251,6 @@ func heavy(events []store.Event) (n int) {
 	return n
 }
 
-// begin waits until not too many are at the store. It returns what ends the work there, and may be called twice; nil when ctx was over first.
-func (l *Log) begin(ctx context.Context) (release func()) {
-	select {
-	case l.reading <- struct{}{}:
-		return sync.OnceFunc(func() { <-l.reading })
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-// read takes from the log what lies after a revision. What nobody asks for is mostly left in the file.
-func (s *stream) read(after int64) (events []store.Event, upTo int64, err error) {
-	s.events, upTo, err = s.log.Store.EventsOf(s.prefix, s.filter, after, batchEvents, s.events[:0])
-	return s.events, upTo, err
-}
-
-// filter is asked in the middle of a read, and so asks nothing of the store but who an author is.
-func (s *stream) filter(key []byte, by store.AuthorID) bool {
-	return s.asksFor(string(key)) && (s.by == "" || s.wanted(s.log.Store.Author(by)))
-}
-
-// tells says whether an event is asked for, and may be seen.
-func (s *stream) tells(ev *store.Event) bool {
-	return s.asked(ev) && s.wanted(s.log.Store.Author(ev.Author)) && s.may(ev)
-}
-
-// may tells whether who asks may list what an event is about, and as of then.
-func (s *stream) may(ev *store.Event) bool {
-	if s.since == nil || s.follow && time.Since(s.judged) > rulesEvery || len(s.since) > 100_000 {
-		s.since, s.judged = map[scope]int64{}, time.Now()
-	}
-	base, namespace, _, _ := scheme.SplitKey(ev.Key)
-	group, resource := groupResource(base)
-	return ev.Rev >= s.sinceOf(scope{group, resource, namespace}, base)
-}
-
-// never is the revision from which on somebody is told of what they may not list.
-const never = math.MaxInt64
-
-// sinceOf is the revision from which on who asks may be told of a scope.
-func (s *stream) sinceOf(at scope, base string) int64 {
-	since, known := s.since[at]
-	if !known {
-		since = s.judge(at, base)
-		s.since[at] = since
-	}
-	return since
-}
-
-// judge finds it, by the rules of now.
-func (s *stream) judge(at scope, base string) int64 {
-	info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: at.group, Resource: at.resource, Namespace: at.namespace}
-	if at.group == "" {
-		info.APIPrefix = "api"
-	}
-	if res := s.types[base]; res != nil {
-		info.Version = res.Version
-	}
-	switch {
-	case !s.log.Reach.May(s.user, info):
-		return never
-	case at.namespace == "" || s.sinceOf(scope{at.group, at.resource, ""}, base) == 0:
-		return 0
-	}
-	since, err := s.log.Reach.Since(s.user, info, "")
-	if err != nil { // damage, of which a scrub tells
-		return never
-	}
-	return since
-}
-
 // tell adds a line about an event. whole says that it is the last of its revision.
 func (s *stream) tell(ev *store.Event, whole bool) error {
 	line, err := json.Marshal(s.line(ev))
@@ -401,79 +264,4 @@ func (s *stream) tell(ev *store.Event, whole bool) error {
 	}
 	s.say("", id, line)
 	return nil
-}
-
-// say adds a line, or an event of that name.
-func (s *stream) say(event string, id int64, line []byte) {
-	if s.buf == nil {
-		s.buf = (*buffers.Get().(*[]byte))[:0]
-	}
-	if !s.sse {
-		s.buf = append(append(s.buf, line...), '\n')
-		return
-	}
-	if event != "" {
-		s.buf = append(append(append(s.buf, "event: "...), event...), '\n')
-	}
-	if id > 0 {
-		s.buf = append(strconv.AppendInt(append(s.buf, "id: "...), id, 10), '\n')
-	}
-	s.buf = append(append(append(s.buf, "data: "...), line...), "\n\n"...)
-}
-
-// sayContinue says where to go on.
-func (s *stream) sayContinue(event string) {
-	s.say(event, s.pos, fmt.Appendf(nil, `{"continue":%d}`, s.pos))
-}
-
-// sayStatus ends a stream with the Status of an error.
-func (s *stream) sayStatus(err error) {
-	if errors.Is(err, store.ErrCompacted) {
-		err = Moments{s.log.Store, s.log.Maintenance}.compacted(fmt.Sprintf("revision %d", s.pos))
-	}
-	status, _ := response.ErrorStatus(err)
-	status.Kind, status.APIVersion = "Status", "v1"
-	if line, err := json.Marshal(&status); err == nil {
-		s.say("status", 0, line)
-	}
-}
-
-// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time.
-func (s *stream) push() error {
-	defer s.stalled.Stop()
-	s.stalled.Reset(s.log.Patience)
-	for rest := s.buf; len(rest) > 0; {
-		piece := rest[:min(len(rest), pieceBytes)]
-		rest = rest[len(piece):]
-		if len(s.buf) <= shares.Large { // of what is large, all of it has to be taken in time
-			s.stalled.Reset(s.log.Patience)
-		}
-		if _, err := s.w.Write(piece); err != nil {
-			return errEnd
-		}
-	}
-	s.buf = s.buf[:0]
-	return nil
-}
-
-func (s *stream) flush() error {
-	if err := s.push(); err != nil {
-		return err
-	}
-	s.stalled.Reset(s.log.Patience)
-	defer s.stalled.Stop()
-	if s.control.Flush() != nil {
-		return errEnd
-	}
-	return nil
-}
-
-// rest gives the buffers back: who sleeps costs a connection and a goroutine.
-func (s *stream) rest() {
-	if s.buf != nil && cap(s.buf) <= 2*pieceBytes {
-		buf := s.buf
-		buffers.Put(&buf)
-	}
-	s.buf, s.events = nil, nil
-	shares.Release(s.w)
 }

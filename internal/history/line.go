@@ -2,7 +2,6 @@ package history
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -75,39 +74,4 @@ func typeOf(ev *store.Event) string {
 		return "ADDED"
 	}
 	return "MODIFIED"
-}
-
-// managerOf is the field manager: what the request named, or the first word of its user agent.
-func managerOf(a store.Author) string {
-	if a.Manager != "" {
-		return a.Manager
-	}
-	manager, _, _ := strings.Cut(a.Agent, "/")
-	return manager
-}
-
-// wanted tells whether a change is by whom it is asked for.
-func (q *query) wanted(a store.Author) bool {
-	return q.by == "" || strings.Contains(a.User, q.by) || strings.Contains(a.Agent, q.by) || strings.Contains(managerOf(a), q.by)
-}
-
-// groupResource takes /GROUP/RESOURCE/ apart.
-func groupResource(base string) (group, resource string) {
-	group, resource, _ = strings.Cut(strings.Trim(base[1:], "/"), "/")
-	if strings.HasPrefix(base, "//") {
-		return "", group
-	}
-	return group, resource
-}
-
-// typesByBase are the types in whose version objects are stored.
-func (l *Log) typesByBase() map[string]*scheme.Resource {
-	types := map[string]*scheme.Resource{}
-	for _, res := range l.Types.All() {
-		stored := res.Conversion == nil && (res.Custom == nil || res.GoType != nil || res.Version == res.Custom.StorageVersion)
-		if !res.Virtual && (stored || types[res.Base] == nil) {
-			types[res.Base] = res
-		}
-	}
-	return types
 }

@@ -265,3 +265,17 @@ func (q *query) fieldsFor(base string) []*selector.Field {
 	}
 	return q.fields[store.Everything]
 }
+
+// wanted tells whether a change is by whom it is asked for.
+func (q *query) wanted(a store.Author) bool {
+	return q.by == "" || strings.Contains(a.User, q.by) || strings.Contains(a.Agent, q.by) || strings.Contains(managerOf(a), q.by)
+}
+
+// managerOf is the field manager: what the request named, or the first word of its user agent.
+func managerOf(a store.Author) string {
+	if a.Manager != "" {
+		return a.Manager
+	}
+	manager, _, _ := strings.Cut(a.Agent, "/")
+	return manager
+}

@@ -2,12 +2,16 @@ package registry
 
 // This file: quotas are told of themselves. What a namespace uses is charged in checkAndCommit, as the last thing before the object is
 // encoded; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write. Where several servers share
-// their objects, a charged write takes the new status along.
+// their objects, a charged write takes the new status along. The other status that the server writes by itself stands beside it: what the types of
+// an admission policy's expressions come to.
 
 import (
 	"context"
+	"errors"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/admission/quota"
 	"apilet/internal/scheme"
@@ -25,8 +29,23 @@ func (wr *Writer) WriteQuotas(ctx context.Context, report func(error)) {
 
 func (wr *Writer) saveQuota(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error {
 	t := Target{Resource: wr.Types.Lookup("", "v1", "resourcequotas"), Namespace: namespace, Name: name, Subresource: "status"}
-	_, _, err := wr.Modify(ctx, t, Options{Manager: quotaController, Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
-		next := old.DeepCopyObject().(*corev1.ResourceQuota)
+	return saveStatus(ctx, wr, t, quotaController, change)
+}
+
+// SavePolicyStatus changes the status of a ValidatingAdmissionPolicy, for whoever checks its types. One that is gone needs none.
+func (wr *Writer) SavePolicyStatus(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
+	t := Target{Resource: wr.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies"), Name: name, Subresource: "status"}
+	err := saveStatus(ctx, wr, t, "apilet", change)
+	if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// saveStatus changes the status of an object by the server itself, under the name of a field manager.
+func saveStatus[T scheme.Object](ctx context.Context, wr *Writer, t Target, manager string, change func(T)) error {
+	_, _, err := wr.Modify(ctx, t, Options{Manager: manager, Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		next := old.DeepCopyObject().(T)
 		change(next)
 		return next, nil
 	})

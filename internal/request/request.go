@@ -394,14 +394,61 @@ func LongRunning(info *Info) bool {
 	if !info.ResourceRequest {
 		return strings.HasPrefix(info.Path, "/debug/pprof/")
 	}
-	switch info.Subresource {
+	return Connects(info.Subresource) || info.Verb == "watch" || info.Verb == "proxy"
+}
+
+// Connects says that a subresource is a stream to or from a pod.
+func Connects(subresource string) bool {
+	switch subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
 		return true
 	}
-	return info.Verb == "watch" || info.Verb == "proxy"
+	return false
 }
 
 // IsMutating says that a request may change what is stored, by its verb.
 func IsMutating(info *Info) bool {
 	return info.Verb != "get" && info.Verb != "list" && info.Verb != "watch"
+}
+
+// ListOptions are what the query of a LIST, a WATCH or a DELETE of a collection asks for; they are empty for any other request. err names
+// the number that is none, for a 400. Selectors are not parsed: what a type may be asked for is package selector's to know.
+func (info *Info) ListOptions() (metav1.ListOptions, error) {
+	if info.query == nil {
+		return metav1.ListOptions{}, nil
+	}
+	return info.query.options, info.query.err
+}
+
+// Selecting is info as if its query had this field selector: the way in which access reviews, and expressions, ask about a part of a collection.
+func (info Info) Selecting(fieldSelector string) Info {
+	if fieldSelector != "" {
+		info.query = &listQuery{options: metav1.ListOptions{FieldSelector: fieldSelector}}
+	}
+	return info
+}
+
+// readQuery reads the query of a request that is for more than one object, and finds its verb by it: a GET that names no object is a list
+// or a watch, a DELETE one of a collection. A list of a single name through the field selector is authorized, and counted by flow control,
+// as one for that name.
+func (info *Info) readQuery(raw string) {
+	switch {
+	case info.Verb == "watch":
+	case info.Name == "" && info.Verb == "delete":
+		info.Verb = "deletecollection"
+	case info.Name == "" && info.Verb == "get":
+		info.Verb = "list"
+	default:
+		return
+	}
+	if raw == "" {
+		return
+	}
+	info.query = parseListQuery(raw)
+	if info.Verb == "list" {
+		if info.query.options.Watch {
+			info.Verb = "watch"
+		}
+		info.Name = info.query.selectedName()
+	}
 }

@@ -22,6 +22,7 @@ package routing
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/go-chi/chi/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,6 +83,17 @@ func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 		return info.Form.Named && res.Allows(info.Verb)
 	}
 	return res.Allows(info.Verb)
+}
+
+// HasVerb refuses what a subresource that there is does not do.
+func HasVerb(res *scheme.Resource, info *request.Info) error {
+	switch sub := res.Subresource(info.Subresource); {
+	case slices.Contains(sub.Verbs, info.Verb):
+		return nil
+	case res.GoType == nil:
+		return apierrors.NewMethodNotSupported(res.GroupResource(), info.Verb)
+	}
+	return apierror.MethodNotAllowed()
 }
 
 // ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.

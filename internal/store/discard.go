@@ -45,7 +45,7 @@ func (st *Store) findDamaged(ctx context.Context, key string) (rev int64, err er
 	switch {
 	case err == nil:
 		return 0, ErrConflict
-	case !known || !errors.Is(err, ErrDamaged) || st.Opts.Replica != nil:
+	case !known || !errors.Is(err, ErrDamaged) || st.mode.remade:
 		return 0, err
 	case rev == 0: // the entry is of no use
 		return st.newestRecord(ctx, k)

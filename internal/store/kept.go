@@ -42,10 +42,8 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 		return value, err
 	}
 	key := []byte("secret/" + name)
-	if value = fresh(); st.Opts.Replica != nil {
-		if value, err = st.Opts.Replica.Share(context.Background(), name, value); err != nil {
-			return nil, err
-		}
+	if value, err = st.mode.share(context.Background(), name, fresh()); err != nil {
+		return nil, err
 	}
 	err = st.maintain(context.Background(), func(l *boltfile.Ledger) error {
 		if v := l.Tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Get(key); v != nil { // somebody was faster

@@ -600,7 +600,7 @@ type missFunc func(rev int64, err error) error
 
 // replay reads what has left the ring from the file.
 func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
-	r := &replay{resource: resource, wanted: wanted, miss: miss, current: st.Revision(), full: len(dst) + max, gaps: st.Opts.Replica != nil, dst: dst}
+	r := &replay{resource: resource, wanted: wanted, miss: miss, current: st.Revision(), full: len(dst) + max, gaps: st.mode.others, dst: dst}
 	r.upTo = r.current
 	err = st.readSnapshot(func(s *snapshot) (err error) {
 		if after < s.compact {

@@ -102,10 +102,7 @@ const (
 // Current waits until the store shows everything that was written before the call, and returns its revision. In a file with a log of its
 // own that is so at once.
 func (st *Store) Current(ctx context.Context) (int64, error) {
-	if st.Opts.Replica == nil {
-		return st.Revision(), nil
-	}
-	rev, err := st.Opts.Replica.Newest(ctx)
+	rev, err := st.mode.newest(st, ctx)
 	if err == nil {
 		err = st.reachInTime(ctx, rev)
 	}
@@ -114,7 +111,7 @@ func (st *Store) Current(ctx context.Context) (int64, error) {
 
 // reachInTime is Reach for who would rather be refused than wait: a replica whose disk is full, say, does not get anywhere.
 func (st *Store) reachInTime(ctx context.Context, rev int64) error {
-	behind := st.Opts.Replica.Behind
+	behind := st.mode.behind
 	if behind == nil || st.Revision() >= rev {
 		return st.Reach(ctx, rev)
 	}
@@ -132,12 +129,12 @@ func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duratio
 	switch {
 	case rev <= uint64(st.Revision()):
 		return nil
-	case st.Opts.Replica == nil || rev > math.MaxInt64:
+	case rev > math.MaxInt64:
 		return errFutureRev
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if newest, err := st.Opts.Replica.Newest(ctx); err == nil && uint64(newest) < rev {
+	if newest, err := st.mode.newest(st, ctx); err == nil && uint64(newest) < rev {
 		return errFutureRev
 	}
 	return st.Reach(ctx, int64(rev))
@@ -146,7 +143,7 @@ func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duratio
 // Changed tells whether a key's newest revision is another one than a reader of the store has seen (0: none), by what is newest in the log.
 // In a file with a log of its own the commit finds that out.
 func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, error) {
-	if st.Opts.Replica == nil {
+	if !st.mode.others {
 		return false, nil
 	}
 	if _, err := st.Current(ctx); err != nil {
@@ -163,7 +160,7 @@ func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, erro
 // says so.
 func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
 	rec, err := st.Get(key)
-	if err == nil && !rec.Deleting || st.Opts.Replica == nil {
+	if err == nil && !rec.Deleting {
 		return rec, err
 	}
 	if _, err := st.Current(ctx); err != nil {
@@ -241,6 +238,9 @@ func (w *revisionWaiters) release(rev int64) {
 
 // propose is Commit of a replica. What is in the log is written, whether or not it gets here in time.
 func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
+	if c.Queued != nil {
+		c.Queued()
+	}
 	if _, _, ok := keyPrefixes(c.Key); !ok {
 		return Record{}, fmt.Errorf("key %q is not /group/resource/namespace/name", c.Key)
 	}
@@ -375,8 +375,8 @@ func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
 		return short, err
 	}
-	if s.onShared != nil {
-		s.onShared()
+	if s.several != nil {
+		s.several.Store(true)
 	}
 	if err := s.guard.VetMeta(); err != nil {
 		return nil, err
@@ -599,9 +599,9 @@ func machineRun() string {
 	return strings.TrimSpace(string(id))
 }
 
-// syncReplica is what closing does before all else: from here on commits are synced.
+// syncReplica is what closing a replica does before all else: from here on commits are synced.
 func (st *Store) syncReplica() error {
-	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.File.Failed() {
+	if st.Opts.Ephemeral || st.File.Failed() {
 		return nil
 	}
 	return st.File.SyncAlways()

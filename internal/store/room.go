@@ -58,11 +58,6 @@ func (st *Store) Room() Room {
 	r := Room{Reserve: st.reserve, Used: stats.FileBytes - stats.FreeBytes, Quota: max(0, st.Opts.Quota)}
 	r.DiskFree, r.DiskBytes, _ = st.File.DiskSpace()
 	switch {
-	case st.Opts.Replica != nil:
-		r.Quota = 0
-		if st.diskFailed.Load() {
-			r.Refusal = ErrDiskFull
-		}
 	case st.diskFailed.Load() || st.scarce(st.spare()):
 		r.Refusal = ErrDiskFull
 	case r.Quota > 0 && r.Used > r.Quota:
@@ -91,13 +86,17 @@ func (st *Store) WithinQuota() error {
 func (st *Store) limit() {
 	_, size, known := st.File.DiskSpace()
 	known = known && size > 0
-	if st.Opts.Quota == 0 && !st.Opts.Ephemeral && st.Opts.Replica == nil {
+	if !st.mode.bounded { // nor has it a reserve
+		st.Opts.Quota = -1
+		return
+	}
+	if st.Opts.Quota == 0 && !st.Opts.Ephemeral {
 		st.Opts.Quota = defaultQuota
 		if known {
 			st.Opts.Quota = min(defaultQuota, size/quotaShare)
 		}
 	}
-	if known && !st.Opts.Ephemeral && st.Opts.Replica == nil {
+	if known && !st.Opts.Ephemeral {
 		st.reserve = min(size/reserveShare, reserveMax)
 	}
 	if r := st.Room(); st.Opts.Warn != nil && r.Quota > 0 && r.Used > r.Quota/10*8 {
@@ -127,10 +126,6 @@ func (st *Store) scarce(spare int64) bool {
 
 // measure notes in a stage what its transaction may take.
 func (st *Store) measure(s *stage, tx *bbolt.Tx) {
-	s.spare = math.MaxInt64
-	if st.Opts.Replica != nil {
-		return
-	}
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)

@@ -218,6 +218,7 @@ type Store struct {
 	File *boltfile.File // what it all lies in
 
 	Opts  Options // as opened
+	mode  mode    // what follows from Opts.Replica
 	id    [16]byte
 	queue chan *pendingWrite // buffered so that writers gather while a commit runs; never closed
 
@@ -259,10 +260,7 @@ func Open(path string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if opts.Replica != nil {
-		return openReplica(path, opts)
-	}
-	return open(path, opts)
+	return modeOf(&opts).open(path, opts)
 }
 
 func open(path string, opts Options) (*Store, error) {
@@ -277,12 +275,12 @@ func open(path string, opts Options) (*Store, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, opts.format()) })
+	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, modeOf(&opts).format) })
 	if err != nil {
 		return nil, err
 	}
 	st := &Store{
-		Opts: opts, tallies: map[string]*tally{}, marks: map[uint64]boltfile.PageMark{},
+		Opts: opts, mode: modeOf(&opts), tallies: map[string]*tally{}, marks: map[uint64]boltfile.PageMark{},
 		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
 		rooms: newRoomMaker(),
 	}
@@ -318,17 +316,11 @@ func initBuckets(tx *bbolt.Tx) error {
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
 func (o *Options) initBuckets(tx *bbolt.Tx) error {
-	if err := initBuckets(tx); err != nil || o.Replica == nil {
+	m := modeOf(o)
+	if err := initBuckets(tx); err != nil || m.lineage == nil {
 		return err
 	}
-	return errors.Join((&boltfile.Ledger{Tx: tx}).PutMetaInt("format", replicaFormat), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), o.Replica.Lineage[:]))
-}
-
-func (o *Options) format() int64 {
-	if o.Replica != nil {
-		return replicaFormat
-	}
-	return Format
+	return errors.Join((&boltfile.Ledger{Tx: tx}).PutMetaInt("format", m.format), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), m.lineage))
 }
 
 func putLineage(l *boltfile.Ledger) error {
@@ -393,7 +385,7 @@ func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
 
 // load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
 func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
-	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.Opts.Replica != nil,
+	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
 		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged})
 	if err != nil {
 		return err
@@ -403,10 +395,10 @@ func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
 		backup, made, format = s.meta().Get([]byte("backup")) != nil, boltfile.MetaInt(s.meta(), "backup"), boltfile.MetaInt(s.meta(), "format")
 		return st.countKeys(s)
 	})
-	if err == nil && format != st.Opts.format() && format != boltfile.FormatLogged {
+	if err == nil && format != st.mode.format && format != boltfile.FormatLogged {
 		st.raised = true
-		if err = st.File.Transact(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
-			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.File.Path, format, st.Opts.format()))
+		if err = st.File.Transact(upgrade(st.mode.format)); err == nil && st.Opts.Warn != nil {
+			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.File.Path, format, st.mode.format))
 		}
 	}
 	if err == nil && backup {
@@ -488,14 +480,14 @@ func (st *Store) tally(prefix string) *tally {
 }
 
 // Format is the data file's, and whether this opening has raised it.
-func (st *Store) Format() (format int64, raised bool) { return st.Opts.format(), st.raised }
+func (st *Store) Format() (format int64, raised bool) { return st.mode.format, st.raised }
 
 // Close waits for the commit in progress. Changes that still wait are answered with errClosed. Closing twice does nothing.
 func (st *Store) Close() (err error) {
 	st.closeOnce.Do(func() {
 		close(st.closing)
 		<-st.stopped
-		err = errors.Join(st.syncReplica(), st.File.Close())
+		err = errors.Join(st.mode.closing(st), st.File.Close())
 		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.File.Failed()) {
 			err = errors.Join(err, st.closed())
 		}

@@ -520,7 +520,7 @@ func CheckObjects(path string, decodes func(key string, json []byte) error, seen
 // Scrub does what Check does to records and keys, beside the server's work: in short transactions, half of the time at rest.
 func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	rev, key := int64(1), ""
-	rep.gaps = up.st.Opts.Replica != nil
+	rep.gaps = up.st.mode.others
 	for done := false; !done && err == nil; {
 		start := time.Now()
 		err = up.st.readSnapshot(func(s *snapshot) error {

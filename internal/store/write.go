@@ -54,13 +54,7 @@ func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 			return Record{}, err
 		}
 	}
-	if st.Opts.Replica != nil {
-		if c.Queued != nil {
-			c.Queued()
-		}
-		return st.propose(ctx, c)
-	}
-	return st.commitInRoom(ctx, c)
+	return st.mode.commit(st, ctx, c)
 }
 
 func (st *Store) commitOnce(ctx context.Context, c Change) (Record, error) {
@@ -248,9 +242,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 			return err
 		}
 		s.page, s.table, s.ring, s.now, s.guard.Alone = st.File.PageSize(), &st.authors, &st.log, st.commitTime(), true
-		if st.Opts.Replica != nil {
-			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
-		}
+		s.last, s.several = st.mode.last, &st.shared
 		st.measure(s, l.Tx)
 		dirty := false
 		full = s.full || s.spare < 0
@@ -329,8 +321,8 @@ type stage struct {
 	fresh      []*authorEntry // made in this transaction
 	ring       *eventLog      // of what is committed; nil: nobody keeps one. The writer alone changes it, and reads it without its lock
 
-	last     func(json []byte) ([]byte, int) // a replica's
-	onShared func()                          // told that a revision has several records; may be nil
+	last    func(json []byte) ([]byte, int) // a replica's
+	several *atomic.Bool                    // set when a revision has several records; may be nil
 }
 
 func newStage(l *boltfile.Ledger) (*stage, error) {

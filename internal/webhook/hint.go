@@ -37,3 +37,10 @@ func Hint(err error, config *admissionv1.WebhookClientConfig) string {
 	}
 	return ""
 }
+
+func servicePort(s *admissionv1.ServiceReference) int32 {
+	if s.Port == nil {
+		return 443
+	}
+	return *s.Port
+}

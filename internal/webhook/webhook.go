@@ -156,13 +156,6 @@ type ServiceResolver struct {
 	Types *scheme.Registry // their rows
 }
 
-func servicePort(s *admissionv1.ServiceReference) int32 {
-	if s.Port == nil {
-		return 443
-	}
-	return *s.Port
-}
-
 // serviceURL is the address of a Service as messages write it: https://NAME.NAMESPACE.svc:PORT/PATH.
 func serviceURL(s *admissionv1.ServiceReference) string {
 	called := ""

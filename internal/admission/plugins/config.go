@@ -23,27 +23,12 @@ import (
 	"path/filepath"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	podsecurity "k8s.io/pod-security-admission/api"
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
 )
-
-// Configuration is what an AdmissionConfiguration says; its zero value is what holds without one.
-type Configuration struct {
-	podSecurity   podSecurityConfig
-	nodeSelectors map[string]string // of PodNodeSelector
-	tolerations   podTolerations
-	eventLimits   []eventLimit
-}
-
-// podSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
-type podSecurityConfig struct {
-	defaults                              podsecurity.Policy
-	namespaces, usernames, runtimeClasses []string
-}
 
 type pluginConfiguration struct {
 	Name          string          `json:"name"`
@@ -123,9 +108,13 @@ func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 	case plugin.Name == "PodNodeSelector":
 		return c.readNodeSelectors(text)
 	case plugin.Name == "PodTolerationRestriction":
-		return c.readTolerations(text)
+		var err error
+		c.tolerations, err = readTolerations(text)
+		return err
 	case plugin.Name == "EventRateLimit":
-		return c.readEventLimits(text)
+		var err error
+		c.eventLimits, err = readEventLimits(text)
+		return err
 	case plugin.Name != "PodSecurity":
 		return fmt.Errorf("its configuration has no effect here")
 	}
@@ -140,11 +129,6 @@ func (c *Configuration) readNodeSelectors(text []byte) error {
 	err := yaml.Unmarshal(text, &file)
 	c.nodeSelectors = file.Selectors
 	return err
-}
-
-func privileged() podsecurity.Policy {
-	level := podsecurity.LevelVersion{Level: podsecurity.LevelPrivileged, Version: podsecurity.LatestVersion()}
-	return podsecurity.Policy{Enforce: level, Audit: level, Warn: level}
 }
 
 func (c *Configuration) readPodSecurity(text []byte) error {
@@ -189,26 +173,12 @@ func (c *Configuration) readPodSecurity(text []byte) error {
 	return errs.ToAggregate()
 }
 
-// validate checks the exemptions: names that could be, and each once.
-func (c *podSecurityConfig) validate() (errs field.ErrorList) {
-	check := func(name string, list []string, wrong func(string) []string) {
-		at := field.NewPath("exemptions", name)
-		for i, text := range list {
-			for _, why := range wrong(text) {
-				errs = append(errs, field.Invalid(at.Index(i), text, why))
-			}
-			if slices.Contains(list[:i], text) {
-				errs = append(errs, field.Duplicate(at.Index(i), text))
-			}
+// Select is Select, and sees that those plug-ins have a configuration that cannot do without.
+func (c *Configuration) Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
+	if on, err = Select(table, enable, disable); err == nil && on["EventRateLimit"] {
+		if err = validateEventLimits(c.eventLimits); err != nil {
+			err = fmt.Errorf("couldn't init admission plugin %q: %w", "EventRateLimit", err)
 		}
 	}
-	check("namespaces", c.namespaces, func(name string) []string { return validation.ValidateNamespaceName(name, false) })
-	check("runtimeClasses", c.runtimeClasses, func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
-	check("usernames", c.usernames, func(name string) []string {
-		if name == "" {
-			return []string{"username must not be empty"}
-		}
-		return nil
-	})
-	return errs
+	return on, err
 }

@@ -27,6 +27,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
@@ -47,29 +48,29 @@ type eventLimit struct {
 	CacheSize int32  `json:"cacheSize"`
 }
 
-func (c *Configuration) readEventLimits(text []byte) error {
+// readEventLimits reads its configuration.
+func readEventLimits(text []byte) ([]eventLimit, error) {
 	var file struct {
-		typeMeta `json:",inline"`
-		Limits   []eventLimit `json:"limits"`
+		metav1.TypeMeta `json:",inline"`
+		Limits          []eventLimit `json:"limits"`
 	}
 	if err := yaml.UnmarshalStrict(text, &file); err != nil {
-		return err
+		return nil, err
 	}
 	if want := "eventratelimit.admission.k8s.io/v1alpha1"; file.Kind != "Configuration" || file.APIVersion != want {
-		return fmt.Errorf("%s of %s is no Configuration of %s", file.Kind, file.APIVersion, want)
+		return nil, fmt.Errorf("%s of %s is no Configuration of %s", file.Kind, file.APIVersion, want)
 	}
-	c.eventLimits = file.Limits
-	return c.validateEventLimits()
+	return file.Limits, validateEventLimits(file.Limits)
 }
 
 // validateEventLimits is also about a configuration that is missing: there is no limit that goes without saying.
-func (c *Configuration) validateEventLimits() error {
+func validateEventLimits(limits []eventLimit) error {
 	var errs field.ErrorList
 	at := field.NewPath("limits")
-	if len(c.eventLimits) == 0 {
+	if len(limits) == 0 {
 		errs = append(errs, field.Invalid(at, nil, "must not be empty"))
 	}
-	for i, limit := range c.eventLimits {
+	for i, limit := range limits {
 		known := false
 		for _, name := range limitTypes {
 			known = known || limit.Type == name
@@ -93,13 +94,12 @@ func (c *Configuration) validateEventLimits() error {
 // eventLimiter holds writes of Events against all limits.
 type eventLimiter []*eventBuckets
 
-func newEventLimiter(c *Config) eventLimiter {
-	clock := c.Clock
+func newEventLimiter(limits []eventLimit, clock func() time.Time) eventLimiter {
 	if clock == nil {
 		clock = time.Now
 	}
 	var all eventLimiter
-	for _, limit := range c.Configuration.eventLimits {
+	for _, limit := range limits {
 		all = append(all, &eventBuckets{eventLimit: limit, clock: clock, known: map[[sha256.Size]byte]*list.Element{}, recent: list.New()})
 	}
 	return all

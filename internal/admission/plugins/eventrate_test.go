@@ -11,7 +11,7 @@ import (
 
 // bucketsOf are one limit's, at a time that the test sets.
 func bucketsOf(limit eventLimit, now func() time.Time) *eventBuckets {
-	return newEventLimiter(&Config{Clock: now, Configuration: Configuration{eventLimits: []eventLimit{limit}}})[0]
+	return newEventLimiter([]eventLimit{limit}, now)[0]
 }
 
 // TestBucketsFillAndAreForgotten: qps a second up to burst; of the keys those that were used last are known.

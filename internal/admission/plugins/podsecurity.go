@@ -27,8 +27,10 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 	podsecurity "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
@@ -65,8 +67,7 @@ type PodCheck struct {
 	Operation, Resource, Subresource string
 }
 
-func newPodStandards(c *Config) *podStandards {
-	config, checked := c.Configuration.podSecurity, c.PodChecked
+func newPodStandards(st *store.Store, config podSecurityConfig, checked func(PodCheck)) *podStandards {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		panic(err) // the library's own rules contradict each other
@@ -77,7 +78,7 @@ func newPodStandards(c *Config) *podStandards {
 	if checked == nil {
 		checked = func(PodCheck) {}
 	}
-	return &podStandards{store: c.Store, config: config, evaluator: evaluator, checked: checked}
+	return &podStandards{store: st, config: config, evaluator: evaluator, checked: checked}
 }
 
 // tell reports a check of a's pod; one that is exempt with mode "".
@@ -446,4 +447,39 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 	}
 	pods = append(pods, others...)
 	return pods[:min(len(pods), podsChecked)], total, nil
+}
+
+// podSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
+type podSecurityConfig struct {
+	defaults                              podsecurity.Policy
+	namespaces, usernames, runtimeClasses []string
+}
+
+func privileged() podsecurity.Policy {
+	level := podsecurity.LevelVersion{Level: podsecurity.LevelPrivileged, Version: podsecurity.LatestVersion()}
+	return podsecurity.Policy{Enforce: level, Audit: level, Warn: level}
+}
+
+// validate checks the exemptions: names that could be, and each once.
+func (c *podSecurityConfig) validate() (errs field.ErrorList) {
+	check := func(name string, list []string, wrong func(string) []string) {
+		at := field.NewPath("exemptions", name)
+		for i, text := range list {
+			for _, why := range wrong(text) {
+				errs = append(errs, field.Invalid(at.Index(i), text, why))
+			}
+			if slices.Contains(list[:i], text) {
+				errs = append(errs, field.Duplicate(at.Index(i), text))
+			}
+		}
+	}
+	check("namespaces", c.namespaces, func(name string) []string { return validation.ValidateNamespaceName(name, false) })
+	check("runtimeClasses", c.runtimeClasses, func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
+	check("usernames", c.usernames, func(name string) []string {
+		if name == "" {
+			return []string{"username must not be empty"}
+		}
+		return nil
+	})
+	return errs
 }

@@ -43,6 +43,14 @@ type Config struct {
 	ValidatingPolicy, MutatingPolicy admission.Plugin
 }
 
+// Configuration is what an AdmissionConfiguration says; its zero value is what holds without one.
+type Configuration struct {
+	podSecurity   podSecurityConfig
+	nodeSelectors map[string]string // of PodNodeSelector
+	tolerations   podTolerations
+	eventLimits   []eventLimit
+}
+
 var (
 	creates = []string{admission.OpCreate}
 	updates = []string{admission.OpUpdate}
@@ -58,7 +66,7 @@ func Table(c Config) []admission.Plugin {
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
 	selectors := nodeSelectors{c.Store, c.Configuration.nodeSelectors}
 	tolerated := tolerations{c.Store, c.Configuration.tolerations}
-	nodes, standards := nodes{c.Store}, newPodStandards(&c)
+	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity, c.PodChecked)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision", Operations: creates, Admit: provider.admit},
@@ -82,7 +90,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
 		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: c.Tolerations.admit},
 		{Name: "PodTolerationRestriction", Of: pods, Operations: writes, Admit: tolerated.admit, Validate: tolerated.validate},
-		{Name: "EventRateLimit", Of: []string{"events"}, Operations: writes, Validate: newEventLimiter(&c).validate},
+		{Name: "EventRateLimit", Of: []string{"events"}, Operations: writes, Validate: newEventLimiter(c.Configuration.eventLimits, c.Clock).validate},
 		{Name: "ExtendedResourceToleration", Of: pods, Operations: writes, Admit: tolerateExtended},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
 		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
@@ -114,16 +122,6 @@ func Table(c Config) []admission.Plugin {
 
 // unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
 var unbuilt = strings.Fields(`ImagePolicyWebhook`)
-
-// Select is Select, and sees that those plug-ins have a configuration that cannot do without.
-func (c *Configuration) Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
-	if on, err = Select(table, enable, disable); err == nil && on["EventRateLimit"] {
-		if err = c.validateEventLimits(); err != nil {
-			err = fmt.Errorf("couldn't init admission plugin %q: %w", "EventRateLimit", err)
-		}
-	}
-	return on, err
-}
 
 // Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
 func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {

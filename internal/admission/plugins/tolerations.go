@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
@@ -41,23 +42,23 @@ type podTolerations struct {
 	Whitelist []corev1.Toleration `json:"whitelist"`
 }
 
-func (c *Configuration) readTolerations(text []byte) error {
+// readTolerations reads its configuration.
+func readTolerations(text []byte) (podTolerations, error) {
 	var file struct {
-		typeMeta       `json:",inline"`
-		podTolerations `json:",inline"`
+		metav1.TypeMeta `json:",inline"`
+		podTolerations  `json:",inline"`
 	}
 	if err := yaml.UnmarshalStrict(text, &file); err != nil {
-		return err
+		return podTolerations{}, err
 	}
 	if want := "podtolerationrestriction.admission.k8s.io/v1alpha1"; file.Kind != "Configuration" || file.APIVersion != want {
-		return fmt.Errorf("%s of %s is no Configuration of %s", file.Kind, file.APIVersion, want)
+		return podTolerations{}, fmt.Errorf("%s of %s is no Configuration of %s", file.Kind, file.APIVersion, want)
 	}
-	c.tolerations = file.podTolerations
 	errs := append(validation.Tolerations("podtolerationrestriction.default", file.Default), validation.Tolerations("podtolerationrestriction.whitelist", file.Whitelist)...)
 	if len(errs) > 0 {
-		return fmt.Errorf("invalid config: %v", errs)
+		return podTolerations{}, fmt.Errorf("invalid config: %v", errs)
 	}
-	return nil
+	return file.podTolerations, nil
 }
 
 // tolerations are the configuration, and where namespaces are.

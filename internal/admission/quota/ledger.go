@@ -5,15 +5,12 @@ package quota
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -39,23 +36,6 @@ type ledger struct {
 	lapsed  map[string]bool      // pods that have ceased to
 }
 
-// A limit is one quota.
-type limit struct {
-	name           string
-	uid            types.UID
-	rev            int64 // that it is known at
-	spec           corev1.ResourceQuotaSpec
-	status         corev1.ResourceQuotaStatus // as it is stored
-	requirements   []requirement
-	used, promised usage // of the names in spec.hard
-	unsaved        bool  // the stored status may say something else
-
-	reserved      usage     // by a kube-apiserver, for objects that are to come
-	reservedUntil time.Time // at most
-	landed        usage     // of what was reserved, by the last object that came
-	landedAt      int64     // its revision
-}
-
 // tracked is a type that quotas speak of.
 type tracked struct {
 	*measure
@@ -69,25 +49,6 @@ type tracked struct {
 type concern struct {
 	*limit
 	names []corev1.ResourceName
-}
-
-func newLimit(q *corev1.ResourceQuota, rev int64) *limit {
-	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), promised: usage{}, reserved: usage{}, unsaved: true}
-}
-
-// counts says that what is used by one limit is used by the other: they speak of the same, whatever they allow.
-func (lim *limit) counts(other *limit) bool {
-	return lim.name == other.name && lim.uid == other.uid && slices.Equal(sortedNames(lim.spec.Hard), sortedNames(other.spec.Hard)) &&
-		slices.Equal(lim.spec.Scopes, other.spec.Scopes) && equality.Semantic.DeepEqual(lim.spec.ScopeSelector, other.spec.ScopeSelector)
-}
-
-func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
-	return slices.Sorted(maps.Keys(list))
-}
-
-// renew takes over what another version of the quota says.
-func (lim *limit) renew(other *limit) {
-	lim.rev, lim.spec, lim.status, lim.unsaved = other.rev, other.spec, other.status, true
 }
 
 // replaceLocked puts the quotas as they are stored in force. While they speak of what they spoke of before, nothing has to be counted.
@@ -470,4 +431,12 @@ func (lim *limit) refuse(w *Write, taken usage, others ...usage) error {
 	}
 	return w.forbidden("exceeded quota: %s, requested: %s, used: %s, limited: %s", lim.name, taken.of(exceeded), lim.used.of(exceeded),
 		usage(lim.spec.Hard).of(exceeded))
+}
+
+// reserveLocked counts as reserved what the statuses have beyond what has just been counted.
+func (l *ledger) reserveLocked(now time.Time) {
+	for _, lim := range l.limits {
+		lim.reserved = usage(lim.status.Used).growth(lim.used).of(sortedNames(lim.spec.Hard))
+		lim.reservedUntil = now.Add(reservedFor)
+	}
 }

@@ -45,7 +45,10 @@ import (
 	"apilet/internal/store"
 )
 
-const patience = 10 * time.Second // that a write waits for others: kube-apiserver's
+const (
+	patience  = 10 * time.Second       // that a write waits for others: kube-apiserver's
+	lookAgain = 200 * time.Millisecond // who waits for room that another server may make
+)
 
 // Quotas are the ResourceQuotas of a server. The nil Quotas limit nothing.
 type Quotas struct {
@@ -67,7 +70,7 @@ type Quotas struct {
 
 // New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
-	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Opts.Replica != nil,
+	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Shared(),
 		changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	q.mu.Lock()

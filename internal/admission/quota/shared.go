@@ -32,11 +32,7 @@ import (
 	"apilet/internal/store"
 )
 
-const (
-	reservedFor = 5 * time.Second        // kube-apiserver writes the object some milliseconds later
-	lookAgain   = 200 * time.Millisecond // who waits for room that another server may make
-	together    = 100                    // statuses in one revision: etcd takes 128 operations. Further quotas are held by each server by itself
-)
+const together = 100 // statuses in one revision: etcd takes 128 operations. Further quotas are held by each server by itself
 
 // Shared says that what the promise is for has to be written together with With. A promise of nil is none.
 func (p *Promise) Shared() bool { return p != nil && p.quotas.shared }
@@ -171,90 +167,4 @@ func (q *Quotas) statusLocked(l *ledger, part part) (store.Change, error) {
 	obj.(*corev1.ResourceQuota).Status.Used = used.list()
 	json, revAt, err := res.EncodeStored(obj)
 	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, Deleting: rec.Deleting, JSON: json, RevAt: revAt}, err
-}
-
-// whole says that the stored status speaks of all that it should.
-func (lim *limit) whole() bool {
-	for name := range lim.used {
-		if _, ok := lim.status.Used[name]; !ok {
-			return false
-		}
-	}
-	return usage(lim.status.Hard).equal(usage(lim.spec.Hard))
-}
-
-// told is what the status has to say: what is used, and what is reserved. It is the caller's.
-func (lim *limit) told() usage {
-	told := usage{}
-	told.add(lim.used)
-	told.add(lim.reserved)
-	return told
-}
-
-// ---- What others have reserved ----
-
-// reserveLocked counts as reserved what the statuses have beyond what has just been counted.
-func (l *ledger) reserveLocked(now time.Time) {
-	for _, lim := range l.limits {
-		lim.reserved = usage(lim.status.Used).growth(lim.used).of(sortedNames(lim.spec.Hard))
-		lim.reservedUntil = now.Add(reservedFor)
-	}
-}
-
-// reserve learns from a new version of the quota what a kube-apiserver has reserved. together: it came with the object that it speaks of.
-func (lim *limit) reserve(next *limit, together bool, now time.Time) {
-	if together {
-		if lim.landedAt == next.rev { // it was another one that was reserved
-			lim.reserved.add(lim.landed)
-			lim.landed = nil
-		}
-		return
-	}
-	if raised := usage(next.status.Used).growth(usage(lim.status.Used)).of(sortedNames(lim.spec.Hard)); len(raised) > 0 {
-		lim.reserved.add(raised)
-		lim.reservedUntil = now.Add(reservedFor)
-	}
-	lim.cover(next)
-}
-
-// cover sees to it that no more is reserved than what a status has beyond what is used.
-func (lim *limit) cover(told *limit) {
-	surplus := usage(told.status.Used).growth(lim.used)
-	for name, q := range lim.reserved {
-		switch most, ok := surplus[name]; {
-		case !ok:
-			delete(lim.reserved, name)
-		case q.Cmp(most) > 0:
-			lim.reserved[name] = most
-		}
-	}
-}
-
-// land notes that something has come which was perhaps reserved.
-func (lim *limit) land(grown usage, rev int64) {
-	lim.landedAt, lim.landed = rev, usage{}
-	for name, q := range grown {
-		rest, ok := lim.reserved[name]
-		if !ok {
-			continue
-		}
-		if rest.Cmp(q) <= 0 {
-			lim.landed[name] = rest
-			delete(lim.reserved, name)
-			continue
-		}
-		lim.landed[name] = q
-		rest = rest.DeepCopy()
-		rest.Sub(q)
-		lim.reserved[name] = rest
-	}
-	lim.unsaved = lim.unsaved || len(lim.landed) > 0
-}
-
-// expire ends what has been reserved for too long.
-func (lim *limit) expire(now time.Time) {
-	if len(lim.reserved) > 0 && now.After(lim.reservedUntil) {
-		clear(lim.reserved)
-		lim.unsaved = true
-	}
 }

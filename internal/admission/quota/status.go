@@ -146,11 +146,6 @@ func (l *ledger) concernsWriterLocked() bool {
 	return false
 }
 
-// tells says that the stored status is right.
-func (lim *limit) tells() bool {
-	return usage(lim.status.Hard).equal(usage(lim.spec.Hard)) && usage(lim.status.Used).equal(lim.told())
-}
-
 // write brings the status of the stored quota up to date. Quantities that are equal stay as they are written.
 func (a *account) write(stored *corev1.ResourceQuota) {
 	if stored.UID != a.uid || a.rev != "" && a.rev != stored.ResourceVersion {

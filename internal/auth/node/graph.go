@@ -27,11 +27,6 @@ import (
 	"apilet/internal/store"
 )
 
-// keyOf is the key of an object in the store. What is no name makes no key that an object could have.
-func keyOf(group, resource, namespace, name string) string {
-	return "/" + group + "/" + resource + "/" + namespace + "/" + name
-}
-
 // A graph is not safe for concurrent use.
 type graph struct {
 	nodes   map[string]*kubelet

@@ -184,3 +184,8 @@ func volumeSecrets(pv *corev1.PersistentVolume) []string {
 	}
 	return keys
 }
+
+// keyOf is the key of an object in the store. What is no name makes no key that an object could have.
+func keyOf(group, resource, namespace, name string) string {
+	return "/" + group + "/" + resource + "/" + namespace + "/" + name
+}

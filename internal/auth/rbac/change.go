@@ -7,6 +7,7 @@ package rbac
 import (
 	"hash/maphash"
 	"slices"
+	"strconv"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -155,46 +156,6 @@ func (p *Policy) regrant(d *draft, bindings map[string]bool) {
 	}
 }
 
-// ---- Tables in parts ----
-
-// place is where grants are found: a subject's, in a namespace; "" is everywhere.
-type place struct {
-	subject   subjectName
-	namespace string
-}
-
-const partCount = 256
-
-// parts is a table. Who has a copy of it may read it for ever.
-type parts[K comparable, V any] [partCount]map[K]V
-
-func (t *parts[K, V]) get(seed maphash.Seed, key K) V {
-	return t[maphash.Comparable(seed, key)%partCount][key]
-}
-
-// An editor changes a table that shares parts with others: it copies a part before it writes there.
-type editor[K comparable, V any] struct {
-	to    *parts[K, V]
-	seed  maphash.Seed
-	owned [partCount]bool
-}
-
-func (e *editor[K, V]) own(key K) map[K]V {
-	at := maphash.Comparable(e.seed, key) % partCount
-	if !e.owned[at] {
-		own := make(map[K]V, len(e.to[at])+1)
-		for k, v := range e.to[at] {
-			own[k] = v
-		}
-		e.to[at], e.owned[at] = own, true
-	}
-	return e.to[at]
-}
-
-func (e *editor[K, V]) set(key K, value V) { e.own(key)[key] = value }
-
-func (e *editor[K, V]) remove(key K) { delete(e.own(key), key) }
-
 // A draft is an index that nobody has seen yet.
 type draft struct {
 	x       *Index
@@ -234,4 +195,13 @@ func (d *draft) replace(at place, gone, come []*grant) {
 		return
 	}
 	d.grants.set(at, list)
+}
+
+// NewIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
+func NewIndex(objects []scheme.Object) *Index {
+	changes := make(map[string]scheme.Object, len(objects))
+	for i, obj := range objects {
+		changes[strconv.Itoa(i)] = obj
+	}
+	return NewPolicy().Change(changes)
 }

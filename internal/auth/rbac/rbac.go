@@ -62,6 +62,12 @@ type roleName struct{ namespace, name string }
 // subjectName names a user or a group; a service account is its user.
 type subjectName struct{ kind, name string }
 
+// place is where grants are found: a subject's, in a namespace; "" is everywhere.
+type place struct {
+	subject   subjectName
+	namespace string
+}
+
 // roleRules are a role's rules, each with its sieve.
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
@@ -85,15 +91,6 @@ type danglingRef struct{ kind, name string }
 // text takes the resource's name, for which Kubernetes uses different words in different places.
 func (d *danglingRef) text(resource string) string {
 	return fmt.Sprintf("%s.rbac.authorization.k8s.io %q not found", resource, d.name)
-}
-
-// NewIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
-func NewIndex(objects []scheme.Object) *Index {
-	changes := make(map[string]scheme.Object, len(objects))
-	for i, obj := range objects {
-		changes[strconv.Itoa(i)] = obj
-	}
-	return NewPolicy().Change(changes)
 }
 
 // newGrant is what a binding gives.
@@ -295,20 +292,6 @@ func hasResource(list []string, resource, subresource string) bool {
 	return subresource != "" && slices.ContainsFunc(list, func(s string) bool {
 		return len(s) == len(subresource)+2 && s[:2] == "*/" && s[2:] == subresource
 	})
-}
-
-// urlCovers: a trailing * stands for anything but the backup, which is worth more than all that roles with such rules were written for:
-// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it. What lies under request.PathUI
-// is covered by patterns that begin so; else it takes a role that holds everything.
-func urlCovers(pattern, path string) bool {
-	switch {
-	case pattern == path:
-		return true
-	case path == request.PathBackup, !strings.HasSuffix(pattern, "*"):
-		return false
-	}
-	prefix := strings.TrimRight(pattern, "*")
-	return strings.HasPrefix(path, prefix) && (len(prefix) >= len(request.PathUI) || !strings.HasPrefix(path, request.PathUI))
 }
 
 // applicable lists the grants of a user once each, in order.

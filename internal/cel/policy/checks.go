@@ -17,13 +17,6 @@ type Check struct {
 	Took            time.Duration // how long the evaluation was
 }
 
-// tell passes a check on.
-func (p *Policies) tell(c Check) {
-	if p.Checked != nil {
-		p.Checked(c)
-	}
-}
-
 // errorType sorts what an evaluation said. A validation that is plainly false is an invalid_error, too, as in kube-apiserver.
 func errorType(message string) string {
 	switch {

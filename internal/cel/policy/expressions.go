@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	celgo "github.com/google/cel-go/cel"
@@ -73,22 +72,6 @@ func compilerFor(variables []admissionv1.Variable) (*plugincel.CompositedCompile
 		return plainCompiler()
 	}
 	return newCompiler()
-}
-
-// programs are a policy's, compiled at their first use. They outlive a reload that leaves the policy's spec as it was.
-type programs struct {
-	spec string       // the text that they are made of
-	used atomic.Int64 // in Unix nanoseconds
-
-	mu    sync.Mutex // guards ready, and serialises compiling
-	ready *compiled
-}
-
-// A compiled is what a policy's expressions became, each list in the order of the policy. Immutable.
-type compiled struct {
-	scope                                                     *plugincel.CompositedCompiler // makes the variables
-	composed                                                  bool                          // there are some
-	conditions, validations, messages, annotations, mutations []plugincel.CompilationResult
 }
 
 // of returns the programs, compiled if they are not.

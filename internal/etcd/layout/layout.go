@@ -11,6 +11,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 
@@ -168,4 +169,22 @@ func (l *Layout) customRow(base string) *scheme.Resource {
 		l.custom.Store(known)
 	}
 	return known.rows[base]
+}
+
+func definitionFromV1beta1(obj scheme.Object) (scheme.Object, error) {
+	old, inner, out := obj.(*apiextensionsv1beta1.CustomResourceDefinition), &apiextensions.CustomResourceDefinition{}, &apiextensionsv1.CustomResourceDefinition{}
+	apiextensionsv1beta1.SetObjectDefaults_CustomResourceDefinition(old)
+	if err := apiextensionsv1beta1.Convert_v1beta1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(old, inner, nil); err != nil {
+		return nil, err
+	}
+	return out, apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(inner, out, nil)
+}
+
+func definitionToV1beta1(obj scheme.Object) (scheme.Object, error) {
+	inner, out := &apiextensions.CustomResourceDefinition{}, &apiextensionsv1beta1.CustomResourceDefinition{}
+	now := obj.(*apiextensionsv1.CustomResourceDefinition)
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(now, inner, nil); err != nil {
+		return nil, err
+	}
+	return out, apiextensionsv1beta1.Convert_apiextensions_CustomResourceDefinition_To_v1beta1_CustomResourceDefinition(inner, out, nil)
 }

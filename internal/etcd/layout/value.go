@@ -17,9 +17,6 @@ import (
 	"strings"
 
 	"github.com/tidwall/gjson"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -287,21 +284,3 @@ func decodeCustom(group string, value []byte) (Stored, error) {
 }
 
 // ---- Definitions, which kube-apiserver stores in v1beta1 to this day
-
-func definitionFromV1beta1(obj scheme.Object) (scheme.Object, error) {
-	old, inner, out := obj.(*apiextensionsv1beta1.CustomResourceDefinition), &apiextensions.CustomResourceDefinition{}, &apiextensionsv1.CustomResourceDefinition{}
-	apiextensionsv1beta1.SetObjectDefaults_CustomResourceDefinition(old)
-	if err := apiextensionsv1beta1.Convert_v1beta1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(old, inner, nil); err != nil {
-		return nil, err
-	}
-	return out, apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(inner, out, nil)
-}
-
-func definitionToV1beta1(obj scheme.Object) (scheme.Object, error) {
-	inner, out := &apiextensions.CustomResourceDefinition{}, &apiextensionsv1beta1.CustomResourceDefinition{}
-	now := obj.(*apiextensionsv1.CustomResourceDefinition)
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(now, inner, nil); err != nil {
-		return nil, err
-	}
-	return out, apiextensionsv1beta1.Convert_apiextensions_CustomResourceDefinition_To_v1beta1_CustomResourceDefinition(inner, out, nil)
-}

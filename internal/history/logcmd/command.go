@@ -13,24 +13,19 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
-	"apilet/internal/changes"
 	"apilet/internal/commandline"
-	"apilet/internal/findings"
 	"apilet/internal/kubeconfig"
 )
 
@@ -134,33 +129,6 @@ func (c *command) defineColor(f *flag.FlagSet) {
 }
 
 // ---- apilet log
-
-// A query is which changes are wanted.
-type query struct {
-	kinds          []kind // nil: all
-	namespace      string // "": all
-	name           string
-	labels, fields string
-	since, until   moment
-	by             string
-	limit          int
-	tail           int // the last so many; 0: all
-	follow         bool
-	objects        bool // whole objects, before and after
-}
-
-// A source is where changes and objects come from: a server or a file.
-type source interface {
-	kinds(ctx context.Context) ([]kind, error)
-	namespace() string // that the user means without saying so
-	log(ctx context.Context, q *query, each func(*change) error) error
-	list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error
-	findings(ctx context.Context) ([]findings.Finding, error)
-	close() error
-}
-
-// errEnough ends a walk that has found all that is wanted.
-var errEnough = errors.New("enough")
 
 func (c *command) runLog(call commandline.Call) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -294,58 +262,6 @@ func (c *command) choose(ctx context.Context, src source, q *query, args []strin
 
 // ---- Moments
 
-// A moment is a revision, a time, or one before now; the zero moment is none.
-type moment struct {
-	revision int64
-	text     string // of a time as a server takes it, "" for a revision
-	time     time.Time
-}
-
-func (m moment) isZero() bool { return m == moment{} }
-
-// name is the moment as people call it.
-func (m moment) name() string {
-	if m.text == "-0s" {
-		return "now"
-	}
-	return m.String()
-}
-
-// String is the moment as a server takes it.
-func (m moment) String() string {
-	if m.text != "" {
-		return m.text
-	}
-	return strconv.FormatInt(m.revision, 10)
-}
-
-var momentForms = regexp.MustCompile(`^[0-9]{1,19}$`)
-
-// parseMoment understands 1234, 5m, -5m, now and 2026-11-23T10:00:00Z.
-func parseMoment(text string) (moment, error) {
-	if text == "" {
-		return moment{}, nil
-	}
-	if momentForms.MatchString(text) {
-		rev, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || rev == 0 {
-			return moment{}, fmt.Errorf("%q is no revision", text)
-		}
-		return moment{revision: rev}, nil
-	}
-	if text == "now" {
-		text = "0s"
-	}
-	if ago, err := time.ParseDuration(strings.TrimPrefix(text, "-")); err == nil && ago >= 0 {
-		return moment{text: "-" + ago.String(), time: time.Now().Add(-ago)}, nil
-	}
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || at.Year() < 1970 || at.Year() > 9999 {
-		return moment{}, fmt.Errorf("%q is no revision, no time (2026-11-23T10:00:00Z) and no duration (5m)", text)
-	}
-	return moment{text: at.UTC().Format(time.RFC3339Nano), time: at}, nil
-}
-
 // ---- Findings
 
 func (c *command) printFindings(ctx context.Context, src source, out *printer) error {
@@ -374,33 +290,49 @@ func (c *command) printer(w io.Writer) *printer {
 	return &printer{w: bufio.NewWriter(w), colors: colors}
 }
 
-// A change is a line of /debug/history.
-type change struct {
-	Revision  int64            `json:"revision,omitempty"`
-	Time      string           `json:"time,omitempty"`
-	Verb      string           `json:"verb,omitempty"`
-	Type      string           `json:"type,omitempty"` // ADDED, MODIFIED, DELETED
-	Group     string           `json:"group"`
-	Version   string           `json:"version,omitempty"`
-	Resource  string           `json:"resource,omitempty"`
-	Sub       string           `json:"subresource,omitempty"`
-	Kind      string           `json:"kind,omitempty"`
-	Namespace string           `json:"namespace,omitempty"`
-	Name      string           `json:"name,omitempty"`
-	UID       string           `json:"uid,omitempty"`
-	User      string           `json:"user,omitempty"`
-	Agent     string           `json:"agent,omitempty"`
-	Manager   string           `json:"manager,omitempty"`
-	Changes   []changes.Change `json:"changes,omitempty"`
-	More      int              `json:"more,omitempty"` // changes that are left out
-	Old       json.RawMessage  `json:"old,omitempty"`
-	New       json.RawMessage  `json:"new,omitempty"`
-
-	raw []byte // the line
-}
-
-// An object is one of a list.
-type object struct {
-	namespace, name, revision string
-	json                      []byte
+func (c *command) runDiff(call commandline.Call) (err error) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	context.AfterFunc(ctx, cancel) // the second signal ends the process
+	q := query{labels: c.labels, fields: c.fields}
+	if q.since, err = parseMoment(call.Args[0]); err != nil {
+		return err
+	}
+	if q.until, err = parseMoment(call.Args[1]); err != nil {
+		return err
+	}
+	src, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.close()) }()
+	if err := c.choose(ctx, src, &q, call.Args[2:]); err != nil {
+		return err
+	}
+	all := q.kinds == nil
+	if all {
+		if q.kinds, err = src.kinds(ctx); err != nil {
+			return err
+		}
+	}
+	d := differ{printer: c.printer(call.Out), src: src, q: &q}
+	for i := range q.kinds {
+		k := &q.kinds[i]
+		if all && (!k.namespaced && q.namespace != "" || k.name() == "events.events.k8s.io") { // which are the core group's events once more
+			continue
+		}
+		err := d.kind(ctx, k)
+		var refused *refusal
+		if all && errors.As(err, &refused) && refused.code == http.StatusForbidden {
+			fmt.Fprintf(call.Errors, "%s is left out: %s\n", k.name(), refused)
+			continue
+		}
+		if err != nil {
+			return d.end(ctx, err)
+		}
+	}
+	if d.found == 0 && d.absent != nil {
+		return d.end(ctx, d.absent)
+	}
+	return d.end(ctx, nil)
 }

@@ -7,62 +7,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"apilet/internal/changes"
-	"apilet/internal/commandline"
 )
-
-func (c *command) runDiff(call commandline.Call) (err error) {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer cancel()
-	context.AfterFunc(ctx, cancel) // the second signal ends the process
-	q := query{labels: c.labels, fields: c.fields}
-	if q.since, err = parseMoment(call.Args[0]); err != nil {
-		return err
-	}
-	if q.until, err = parseMoment(call.Args[1]); err != nil {
-		return err
-	}
-	src, err := c.open()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, src.close()) }()
-	if err := c.choose(ctx, src, &q, call.Args[2:]); err != nil {
-		return err
-	}
-	all := q.kinds == nil
-	if all {
-		if q.kinds, err = src.kinds(ctx); err != nil {
-			return err
-		}
-	}
-	d := differ{printer: c.printer(call.Out), src: src, q: &q}
-	for i := range q.kinds {
-		k := &q.kinds[i]
-		if all && (!k.namespaced && q.namespace != "" || k.name() == "events.events.k8s.io") { // which are the core group's events once more
-			continue
-		}
-		err := d.kind(ctx, k)
-		var refused *refusal
-		if all && errors.As(err, &refused) && refused.code == http.StatusForbidden {
-			fmt.Fprintf(call.Errors, "%s is left out: %s\n", k.name(), refused)
-			continue
-		}
-		if err != nil {
-			return d.end(ctx, err)
-		}
-	}
-	if d.found == 0 && d.absent != nil {
-		return d.end(ctx, d.absent)
-	}
-	return d.end(ctx, nil)
-}
 
 // A differ compares two moments of a source.
 type differ struct {

@@ -103,8 +103,6 @@ func (f *file) readKinds() error {
 	return err
 }
 
-func (k *kind) base() string { return "/" + k.group + "/" + k.plural + "/" }
-
 // each visits live objects, at a revision.
 func (f *file) each(span store.Span, visit func(*store.Record) error) error {
 	for rec, err := range f.st.All(span) {

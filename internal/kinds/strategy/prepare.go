@@ -2,17 +2,11 @@ package strategy
 
 // This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
 // about a status, a Job's selector or a Service's allocated ports; here it is put right. The rules are the
-// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, named by the rows of table.go:
-//
-//	write            function              the status becomes         the rest
-//	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
-//	update, patch    PrepareForUpdate         what it was                what an update may leave out is kept
-//	.../status       PrepareForStatusUpdate   what the request says      what it was
+// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, named by the rows of table.go.
 
 import (
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,61 +26,6 @@ import (
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme"
 )
-
-// PrepareForCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
-// set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
-// CertificateSigningRequest.
-func PrepareForCreate(obj runtime.Object) {
-	if prepare := of(obj).create; prepare != nil {
-		prepare(obj)
-		return
-	}
-	if status := statusOf(obj); status.IsValid() {
-		status.SetZero()
-	}
-}
-
-// Canonicalize completes a new object that validation has nothing against.
-func Canonicalize(obj runtime.Object) {
-	if complete := of(obj).canonicalize; complete != nil {
-		complete(obj)
-	}
-}
-
-// PrepareForUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
-// old where kube-apiserver does (a claim's two data sources).
-func PrepareForUpdate(obj, old runtime.Object) {
-	if status := statusOf(obj); status.IsValid() {
-		status.Set(statusOf(old))
-	}
-	if prepare := of(obj).update; prepare != nil {
-		prepare(obj, old)
-	}
-}
-
-// PrepareForStatusUpdate puts back everything but metadata and status, and of metadata what a status writer may not touch.
-func PrepareForStatusUpdate(obj, old runtime.Object) {
-	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
-	for i := range to.NumField() {
-		switch to.Type().Field(i).Name {
-		case "TypeMeta", "ObjectMeta", "Status":
-		default:
-			to.Field(i).Set(from.Field(i))
-		}
-	}
-	if prepare := of(obj).status; prepare != nil {
-		prepare(obj, old)
-	}
-}
-
-// statusOf is the status of an object, not valid when its type has none. It is always the last field.
-func statusOf(obj runtime.Object) reflect.Value {
-	v := reflect.ValueOf(obj).Elem()
-	if last := v.NumField() - 1; v.Type().Field(last).Name == "Status" {
-		return v.Field(last)
-	}
-	return reflect.Value{}
-}
 
 // Now is as fine as the wire format.
 func Now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
@@ -601,15 +540,6 @@ func keepElection(spec, old *coordinationv1.LeaseSpec) {
 	}
 }
 
-// NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
-func NameNew(obj scheme.Object) {
-	before := obj.GetName()
-	obj.SetName(generateName(obj.GetGenerateName()))
-	if follow := of(obj).named; follow != nil {
-		follow(obj, before)
-	}
-}
-
 // renameJob has the labels by which a Job finds its pods say the name that it got last.
 func renameJob(obj runtime.Object, before string) {
 	job := obj.(*batchv1.Job)
@@ -620,13 +550,6 @@ func renameJob(obj runtime.Object, before string) {
 			}
 		}
 	}
-}
-
-// SameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
-// EndpointSlices their labels.
-func SameNotes(obj, old scheme.Object) bool {
-	counted := of(obj).counted
-	return counted == nil || equality.Semantic.DeepEqual(counted(obj), counted(old))
 }
 
 // availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
@@ -654,3 +577,56 @@ func NoAggregation(o *apiregistrationv1.APIService) string {
 	return fmt.Sprintf("this server has no aggregation layer: it passes no requests for %s/%s on to service %s/%s",
 		o.Spec.Group, o.Spec.Version, o.Spec.Service.Namespace, o.Spec.Service.Name)
 }
+
+func addEphemeralContainers(sent, pod *corev1.Pod) {
+	pod.ResourceVersion, pod.Spec.EphemeralContainers = sent.ResourceVersion, sent.Spec.EphemeralContainers
+}
+
+// finalize takes what metadata an update may change, too.
+func finalize(sent, ns *corev1.Namespace) {
+	ns.ObjectMeta, ns.Spec.Finalizers = sent.ObjectMeta, sent.Spec.Finalizers
+}
+
+// resize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.
+func resize(sent, pod *corev1.Pod) {
+	pod.ResourceVersion = sent.ResourceVersion
+	pod.Spec.Containers = resized(sent.Spec.Containers, pod.Spec.Containers)
+	pod.Spec.InitContainers = resized(sent.Spec.InitContainers, pod.Spec.InitContainers)
+}
+
+func resized(sent, containers []corev1.Container) []corev1.Container {
+	sameName := func(a, b corev1.Container) bool { return a.Name == b.Name }
+	if !slices.EqualFunc(sent, containers, sameName) {
+		return sent
+	}
+	for i := range containers {
+		containers[i].Resources, containers[i].ResizePolicy = sent[i].Resources, sent[i].ResizePolicy
+	}
+	return containers
+}
+
+// podGrace: only a Pod on a node waits: its kubelet is to stop it and delete it again, with 0.
+func podGrace(obj runtime.Object, options *metav1.DeleteOptions) int64 {
+	pod := obj.(*corev1.Pod)
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return 0
+	}
+	grace := int64(0)
+	switch {
+	case options.GracePeriodSeconds != nil:
+		grace = *options.GracePeriodSeconds
+	case pod.DeletionGracePeriodSeconds != nil:
+		grace = *pod.DeletionGracePeriodSeconds
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		grace = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	if grace < 0 {
+		return 1
+	}
+	return grace
+}
+
+func terminateNamespace(ns *corev1.Namespace) { ns.Status.Phase = corev1.NamespaceTerminating }
+
+// namespaceFull: spec.finalizers is removed when a namespace has been emptied.
+func namespaceFull(obj runtime.Object) bool { return len(obj.(*corev1.Namespace).Spec.Finalizers) > 0 }

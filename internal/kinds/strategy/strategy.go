@@ -1,13 +1,20 @@
 package strategy
 
 // This file answers the walk's questions with what a type's row says, or what holds for all types without a word of their own: who may be
-// created by a PUT, which fields the rarer subresources write, whose deletion waits.
+// created by a PUT, what a write makes of an object, which fields the rarer subresources write, whose deletion waits.
+//
+//	write            function                 the status becomes         the rest
+//	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
+//	update, patch    PrepareForUpdate         what it was                what an update may leave out is kept
+//	.../status       PrepareForStatusUpdate   what the request says      what it was
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -31,10 +38,80 @@ func ReturnsDeleted(res *scheme.Resource) bool { return strategyFor(res).returns
 // orphansByDefault says that dependents stay when a DELETE does not say what shall become of them.
 func OrphansByDefault(res *scheme.Resource) bool { return strategyFor(res).orphansByDefault }
 
-// ---- Which fields a request may write ----
+// ---- What a write makes of an object ----
 
-// PrepareForSubresource takes from obj the fields that an update of a rarer subresource writes, and the others from old. What an update
-// of the object or of its status may write is in prepare.go.
+// PrepareForCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
+// set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
+// CertificateSigningRequest.
+func PrepareForCreate(obj runtime.Object) {
+	if prepare := of(obj).create; prepare != nil {
+		prepare(obj)
+		return
+	}
+	if status := statusOf(obj); status.IsValid() {
+		status.SetZero()
+	}
+}
+
+// Canonicalize completes a new object that validation has nothing against.
+func Canonicalize(obj runtime.Object) {
+	if complete := of(obj).canonicalize; complete != nil {
+		complete(obj)
+	}
+}
+
+// PrepareForUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
+// old where kube-apiserver does (a claim's two data sources).
+func PrepareForUpdate(obj, old runtime.Object) {
+	if status := statusOf(obj); status.IsValid() {
+		status.Set(statusOf(old))
+	}
+	if prepare := of(obj).update; prepare != nil {
+		prepare(obj, old)
+	}
+}
+
+// PrepareForStatusUpdate puts back everything but metadata and status, and of metadata what a status writer may not touch.
+func PrepareForStatusUpdate(obj, old runtime.Object) {
+	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
+	for i := range to.NumField() {
+		switch to.Type().Field(i).Name {
+		case "TypeMeta", "ObjectMeta", "Status":
+		default:
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	if prepare := of(obj).status; prepare != nil {
+		prepare(obj, old)
+	}
+}
+
+// statusOf is the status of an object, not valid when its type has none. It is always the last field.
+func statusOf(obj runtime.Object) reflect.Value {
+	v := reflect.ValueOf(obj).Elem()
+	if last := v.NumField() - 1; v.Type().Field(last).Name == "Status" {
+		return v.Field(last)
+	}
+	return reflect.Value{}
+}
+
+// NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
+func NameNew(obj scheme.Object) {
+	before := obj.GetName()
+	obj.SetName(generateName(obj.GetGenerateName()))
+	if follow := of(obj).named; follow != nil {
+		follow(obj, before)
+	}
+}
+
+// SameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
+// EndpointSlices their labels.
+func SameNotes(obj, old scheme.Object) bool {
+	counted := of(obj).counted
+	return counted == nil || equality.Semantic.DeepEqual(counted(obj), counted(old))
+}
+
+// PrepareForSubresource takes from obj the fields that an update of a rarer subresource writes, and the others from old.
 func PrepareForSubresource(sub string, obj, old scheme.Object) scheme.Object {
 	restrict := of(obj).subresources[sub]
 	if restrict == nil {
@@ -65,33 +142,6 @@ func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 	return out
 }
 
-func addEphemeralContainers(sent, pod *corev1.Pod) {
-	pod.ResourceVersion, pod.Spec.EphemeralContainers = sent.ResourceVersion, sent.Spec.EphemeralContainers
-}
-
-// finalize takes what metadata an update may change, too.
-func finalize(sent, ns *corev1.Namespace) {
-	ns.ObjectMeta, ns.Spec.Finalizers = sent.ObjectMeta, sent.Spec.Finalizers
-}
-
-// resize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.
-func resize(sent, pod *corev1.Pod) {
-	pod.ResourceVersion = sent.ResourceVersion
-	pod.Spec.Containers = resized(sent.Spec.Containers, pod.Spec.Containers)
-	pod.Spec.InitContainers = resized(sent.Spec.InitContainers, pod.Spec.InitContainers)
-}
-
-func resized(sent, containers []corev1.Container) []corev1.Container {
-	sameName := func(a, b corev1.Container) bool { return a.Name == b.Name }
-	if !slices.EqualFunc(sent, containers, sameName) {
-		return sent
-	}
-	for i := range containers {
-		containers[i].Resources, containers[i].ResizePolicy = sent[i].Resources, sent[i].ResizePolicy
-	}
-	return containers
-}
-
 // ---- Deletion ----
 
 // ValidateDelete refuses to delete what every cluster has to keep.
@@ -110,27 +160,6 @@ func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	return 0
 }
 
-// podGrace: only a Pod on a node waits: its kubelet is to stop it and delete it again, with 0.
-func podGrace(obj runtime.Object, options *metav1.DeleteOptions) int64 {
-	pod := obj.(*corev1.Pod)
-	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-		return 0
-	}
-	grace := int64(0)
-	switch {
-	case options.GracePeriodSeconds != nil:
-		grace = *options.GracePeriodSeconds
-	case pod.DeletionGracePeriodSeconds != nil:
-		grace = *pod.DeletionGracePeriodSeconds
-	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		grace = *pod.Spec.TerminationGracePeriodSeconds
-	}
-	if grace < 0 {
-		return 1
-	}
-	return grace
-}
-
 // Graceful says that a deletion is marked first even if nothing holds it back.
 func Graceful(obj scheme.Object) bool { return of(obj).grace != nil }
 
@@ -142,8 +171,6 @@ func SetTerminating(obj scheme.Object) bool {
 	}
 	return mark != nil
 }
-
-func terminateNamespace(ns *corev1.Namespace) { ns.Status.Phase = corev1.NamespaceTerminating }
 
 // NamespaceFinalizers are those of a namespace's spec, which say what has to be emptied.
 func NamespaceFinalizers(obj scheme.Object) (names []string) {
@@ -158,15 +185,3 @@ func HoldsContent(obj scheme.Object) bool {
 	full := of(obj).full
 	return full != nil && full(obj)
 }
-
-// namespaceFull: spec.finalizers is removed when a namespace has been emptied.
-func namespaceFull(obj runtime.Object) bool { return len(obj.(*corev1.Namespace).Spec.Finalizers) > 0 }
-
-// PriorityClasses is what the keys of PriorityClasses start with; the name follows.
-const PriorityClasses = "/scheduling.k8s.io/priorityclasses/"
-
-// The PriorityClasses that every cluster has.
-const (
-	SystemNodeCritical    = "system-node-critical"
-	SystemClusterCritical = "system-cluster-critical"
-)

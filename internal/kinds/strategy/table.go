@@ -160,3 +160,12 @@ func one[T runtime.Object](f func(T)) func(runtime.Object) {
 func two[T runtime.Object](f func(obj, old T)) func(obj, old runtime.Object) {
 	return func(obj, old runtime.Object) { f(obj.(T), old.(T)) }
 }
+
+// PriorityClasses is what the keys of PriorityClasses start with; the name follows.
+const PriorityClasses = "/scheduling.k8s.io/priorityclasses/"
+
+// The PriorityClasses that every cluster has.
+const (
+	SystemNodeCritical    = "system-node-critical"
+	SystemClusterCritical = "system-cluster-critical"
+)

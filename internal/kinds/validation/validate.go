@@ -815,12 +815,6 @@ func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	}
 }
 
-// withoutSeconds is what tells tolerations apart.
-func withoutSeconds(t corev1.Toleration) corev1.Toleration {
-	t.TolerationSeconds = nil
-	return t
-}
-
 var keyUsages = []string{
 	"any", "cert sign", "client auth", "code signing", "content commitment", "crl sign", "data encipherment", "decipher only", "digital signature",
 	"email protection", "encipher only", "ipsec end system", "ipsec tunnel", "ipsec user", "key agreement", "key encipherment", "microsoft sgc",

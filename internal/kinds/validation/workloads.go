@@ -1146,3 +1146,9 @@ func termNarrows(now, old *corev1.NodeSelectorTerm) bool {
 		equality.Semantic.DeepEqual(now.MatchExpressions[:expressions], old.MatchExpressions) &&
 		equality.Semantic.DeepEqual(now.MatchFields[:fields], old.MatchFields)
 }
+
+// withoutSeconds is what tells tolerations apart.
+func withoutSeconds(t corev1.Toleration) corev1.Toleration {
+	t.TolerationSeconds = nil
+	return t
+}

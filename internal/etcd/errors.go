@@ -1,0 +1,29 @@
+//go:build !noetcd
+
+package etcd
+
+// This file says in the words of the API what etcd, or the way there, has failed with.
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
+
+// failed makes of an error of etcd's what a client is answered. What etcd says of itself has code 500, as with kube-apiserver.
+func failed(err error) error {
+	var said rpctypes.EtcdError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("etcd did not answer in time", 0)
+	case errors.Is(err, context.Canceled), errors.Is(err, errOtherHistory):
+		return err
+	case errors.As(err, &said) && errors.Is(said, rpctypes.ErrTimeout):
+		return apierrors.NewTimeoutError(said.Error(), 0)
+	}
+	return apierrors.NewInternalError(err)
+}

@@ -1,0 +1,110 @@
+//go:build !noetcd
+
+package etcd
+
+// This file reaches a cluster, learns which one it is, and says how a store reaches the log that it is.
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/store"
+)
+
+// Open reaches the cluster and learns which one it is.
+func Open(ctx context.Context, cfg Config) (*Cluster, error) {
+	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, masters: make(chan struct{}, 1), behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
+	var err error
+	if c.client, err = cfg.connect(); err != nil {
+		return nil, err
+	}
+	c.newest.read = c.readNewest
+	if err = c.identify(ctx); err == nil {
+		err = c.checkMigrated(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err), c.client.Close())
+	}
+	return c, nil
+}
+
+// identify finds the cluster's id and lineage. It waits for an etcd that is being started, too.
+func (c *Cluster) identify(starting context.Context) error {
+	ctx, cancel := context.WithTimeout(starting, contactWithin)
+	defer cancel()
+	fresh, begun := make([]byte, 16), time.Now()
+	rand.Read(fresh)
+	for told := ""; ; {
+		var kept []byte
+		var header *pb.ResponseHeader
+		err := c.cfg.probe(ctx)
+		if err == nil {
+			kept, header, err = c.keep(ctx, "lineage", fresh)
+		}
+		if err == nil && len(kept) == len(c.lineage) {
+			copy(c.lineage[:], kept)
+			c.id = header.ClusterId
+			return nil
+		}
+		if err == nil {
+			return fmt.Errorf("%s holds no lineage", c.private("lineage"))
+		}
+		if errors.Is(err, errMisconfigured) {
+			return err
+		}
+		if starting.Err() != nil {
+			return fmt.Errorf("it did not answer in the %v until the wait was ended: %w", time.Since(begun).Round(time.Second), err)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
+		}
+		if why := err.Error(); why != told {
+			told = why
+			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not answer; trying again")
+		}
+		rest(ctx, retryAfter)
+	}
+}
+
+// Replica is how a store reaches the log.
+func (c *Cluster) Replica() *store.Replica {
+	if c == nil {
+		return nil
+	}
+	return &store.Replica{
+		Identity: fmt.Sprintf("%s %016x %s", hex.EncodeToString(c.lineage[:]), c.id, c.lay.Prefix()),
+		Lineage:  c.lineage,
+		Propose:  c.propose,
+		Newest: func(ctx context.Context) (int64, error) {
+			rev, err := c.newest.get(ctx)
+			if err == nil {
+				c.await(rev)
+			}
+			return rev, err
+		},
+		Behind: apierrors.NewTimeoutError("this server's replica does not keep up with etcd", 1),
+		Share: func(ctx context.Context, name string, fresh []byte) ([]byte, error) {
+			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
+			return kept, err
+		},
+		Last: lastState,
+	}
+}
+
+func (c *Cluster) readNewest(ctx context.Context) (int64, error) {
+	known := c.st.Revision()
+	answer, err := c.client.Get(ctx, c.private("nothing"), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, failed(err)
+	}
+	return answer.Header.Revision, c.sameHistory(answer.Header, known)
+}

@@ -1,0 +1,42 @@
+package findings
+
+// This file takes requests into account: each goes to the tables of what is counted (loops.go), or to the fights that it may be a turn of (fight.go).
+
+// observe takes a request into account.
+func (d *Detector) observe(r *outcome) {
+	if d == nil || r.who.User == "" || r.resource == "" || r.code == 429 || r.code >= 500 {
+		return
+	}
+	who := d.hash(r.who.User, r.who.Agent, r.who.Manager)
+	switch r.verb {
+	case "get":
+		d.count(r, Read, getsHot, d.hash(r.verb, r.group, r.resource, r.subresource, r.namespace, r.name)^who)
+	case "list":
+		d.count(r, Read, listsHot, d.hash(r.verb, r.group, r.resource, r.namespace, r.name, r.selector)^who)
+	case "watch":
+		if r.took < shortWatch {
+			d.count(r, Watch, watchesHot, d.hash(r.verb, r.group, r.resource, r.namespace, r.name, r.selector)^who)
+		}
+	case "create", "update", "patch", "delete":
+		d.observeWrite(r, who)
+	}
+}
+
+func (d *Detector) observeWrite(r *outcome, who uint64) {
+	key := d.hash(r.group, r.resource, r.namespace, r.name)
+	switch {
+	case r.code == 409:
+		d.count(r, Conflict, conflictsHot, key^who^d.hash(r.verb, r.subresource))
+	case r.code >= 300 || !r.wrote:
+	case r.old == r.new:
+		if d.again(r, key, who) {
+			d.count(r, NoOp, noOpsHot, d.hash(r.group, r.resource, r.subresource)^who)
+		}
+	case r.old == 0:
+		d.created(r, key, who)
+	case r.new == 0 || r.verb == "delete":
+		d.deleted(r, key, who)
+	default:
+		d.updated(r, key, who)
+	}
+}

@@ -1,0 +1,128 @@
+package logcmd
+
+// This file says what is asked and what answers: a source, of which there are a server and a file; the moments that it may be asked about; and what it
+// tells, changes and objects.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"apilet/internal/changes"
+	"apilet/internal/findings"
+)
+
+// A query is which changes are wanted.
+type query struct {
+	kinds          []kind // nil: all
+	namespace      string // "": all
+	name           string
+	labels, fields string
+	since, until   moment
+	by             string
+	limit          int
+	tail           int // the last so many; 0: all
+	follow         bool
+	objects        bool // whole objects, before and after
+}
+
+// A source is where changes and objects come from: a server or a file.
+type source interface {
+	kinds(ctx context.Context) ([]kind, error)
+	namespace() string // that the user means without saying so
+	log(ctx context.Context, q *query, each func(*change) error) error
+	list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error
+	findings(ctx context.Context) ([]findings.Finding, error)
+	close() error
+}
+
+// errEnough ends a walk that has found all that is wanted.
+var errEnough = errors.New("enough")
+
+// A moment is a revision, a time, or one before now; the zero moment is none.
+type moment struct {
+	revision int64
+	text     string // of a time as a server takes it, "" for a revision
+	time     time.Time
+}
+
+func (m moment) isZero() bool { return m == moment{} }
+
+// name is the moment as people call it.
+func (m moment) name() string {
+	if m.text == "-0s" {
+		return "now"
+	}
+	return m.String()
+}
+
+// String is the moment as a server takes it.
+func (m moment) String() string {
+	if m.text != "" {
+		return m.text
+	}
+	return strconv.FormatInt(m.revision, 10)
+}
+
+var momentForms = regexp.MustCompile(`^[0-9]{1,19}$`)
+
+// parseMoment understands 1234, 5m, -5m, now and 2026-11-23T10:00:00Z.
+func parseMoment(text string) (moment, error) {
+	if text == "" {
+		return moment{}, nil
+	}
+	if momentForms.MatchString(text) {
+		rev, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || rev == 0 {
+			return moment{}, fmt.Errorf("%q is no revision", text)
+		}
+		return moment{revision: rev}, nil
+	}
+	if text == "now" {
+		text = "0s"
+	}
+	if ago, err := time.ParseDuration(strings.TrimPrefix(text, "-")); err == nil && ago >= 0 {
+		return moment{text: "-" + ago.String(), time: time.Now().Add(-ago)}, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || at.Year() < 1970 || at.Year() > 9999 {
+		return moment{}, fmt.Errorf("%q is no revision, no time (2026-11-23T10:00:00Z) and no duration (5m)", text)
+	}
+	return moment{text: at.UTC().Format(time.RFC3339Nano), time: at}, nil
+}
+
+// A change is a line of /debug/history.
+type change struct {
+	Revision  int64            `json:"revision,omitempty"`
+	Time      string           `json:"time,omitempty"`
+	Verb      string           `json:"verb,omitempty"`
+	Type      string           `json:"type,omitempty"` // ADDED, MODIFIED, DELETED
+	Group     string           `json:"group"`
+	Version   string           `json:"version,omitempty"`
+	Resource  string           `json:"resource,omitempty"`
+	Sub       string           `json:"subresource,omitempty"`
+	Kind      string           `json:"kind,omitempty"`
+	Namespace string           `json:"namespace,omitempty"`
+	Name      string           `json:"name,omitempty"`
+	UID       string           `json:"uid,omitempty"`
+	User      string           `json:"user,omitempty"`
+	Agent     string           `json:"agent,omitempty"`
+	Manager   string           `json:"manager,omitempty"`
+	Changes   []changes.Change `json:"changes,omitempty"`
+	More      int              `json:"more,omitempty"` // changes that are left out
+	Old       json.RawMessage  `json:"old,omitempty"`
+	New       json.RawMessage  `json:"new,omitempty"`
+
+	raw []byte // the line
+}
+
+// An object is one of a list.
+type object struct {
+	namespace, name, revision string
+	json                      []byte
+}
