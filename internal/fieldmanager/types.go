@@ -2,7 +2,7 @@ package fieldmanager
 
 // This file makes the types of a kind as structured-merge-diff wants them. Who owns an element of a list depends on what the list means: containers are
 // told apart by name, tolerations are one value. The Go types say so in their patchMergeKey tags; what they say in comments only (+listType,
-// +listMapKey, +mapType, +structType, +default) is in the tables of package scheme (Relations, AtomicTypes). Of a custom resource its schema says it.
+// +listMapKey, +mapType, +structType, +default) is in the tables of package listtypes (Relations, Atomic). Of a custom resource its schema says it.
 
 import (
 	"cmp"

@@ -8,62 +8,62 @@
 // All its steps, in their order; a test records the calls and compares them with this table. The verbs are c create, u update, p patch, a apply,
 // s a PUT of the status, x a PUT of the scale, d delete. Files are of this package, or under internal/.
 //
-//	STEP                           WRITTEN IN               VERBS           MAY REFUSE
-//	receive                        options.go               c u . . s . .
-//	response.NewView               response/respond.go      c u p a s x d   406 400: not in that form
-//	readPatch                      patch.go                 . . p a . . .   415: not such a patch
-//	readScale                      subresource.go           . . . . . x .   415: not such a patch
-//	readDeleteOptions              options.go               . . . . . . d   400 422
-//	readBody                       options.go               c u p a s x d   413 400: too long, or cut off
-//	parseWriteOptions              options.go               c u p a s x .   400 422
-//	res.Decode(body)               scheme/codec.go          c u . . s . .   415 400: not such an object
-//	strategy.WipeSystemFields      strategy/prepare.go      c . . . . . .
-//	refuseEnding                   create.go                c . . . . . .   403: the type is being deleted
-//	refuseEarly                    namespaces.go            c . . . . . .   404 403: no namespace, or one that is being deleted
-//	Store.Get(key)                 store/read.go            . u p a s x d   404
-//	checkPreconditions             deleting.go              . . . . . . d   409: another uid or resourceVersion
-//	response.Convert               response/respond.go      . u p a s x d   500: a conversion webhook
-//	mend                           registry.go              . u p a s x d   500: it cannot be decoded
-//	change                         update.go                . u p a s x .   as the next seven, which are inside
-//	replaced                       update.go                . u . . s . .   409: another uid
-//	patched                        patch.go                 . . p . . . .   400 422: the patch does not fit
-//	applied                        patch.go                 . . . a . . .   409: fields of others
-//	req.after                      subresource.go           . . . . . x .   as the three before
-//	req.admitted                   subresource.go           . . . . . x .   as Admission.Admit, of the Scale
-//	applyScale                     subresource.go           . . . . . x .   422: a negative count
-//	req.validated                  subresource.go           . . . . . x .   as Admission.Validate, of the Scale
-//	checkRevision                  update.go                . u p a s x .   409: a newer version; 422: none is named
-//	FillDefaults                   registry.go              c u p a . x .   413: defaults of a custom resource
-//	defaults.DefaultStatus         defaults/defaults.go     . . . . s . .
-//	recordOwners                   fields.go                c u p a s x .
-//	Admission.Admit                admission/chain.go       c u p a s x .   403 and what webhooks say; 500: they do not answer
-//	strategy.ValidateDelete        strategy/strategy.go     . . . . . . d   403: what has to stay
-//	Admission.Decide               admission/chain.go       . . . . . . d   as Admission.Admit and Admission.Validate
-//	strategy.FillSystemFields      strategy/prepare.go      c . . . . . .
-//	prepareNew                     create.go                c . . . . . .
-//	prepare                        update.go                . u p a s x .
-//	markDeleting                   deleting.go              . . . . . . d
-//	warnings.DropDuplicateOwners   warnings/warnings.go     c u p a s x .
-//	strategy.NameNew               strategy/strategy.go     c . . . . . .
-//	checkAndCommit                 commit.go                c u p a s x .   504: the time is over
-//	Allocator.Assign               allocator/alloc.go       c u p a . x .   422: an address or a port of another Service
-//	validate                       commit.go                c u p a s x .   422: the rules of the type
-//	checkGrant                     registry.go              c u p a s x .   403: more rights than the writer has
-//	checkParams                    params.go                c u p a s x .   422: params that the writer may not read
-//	warnAbout                      registry.go              c u p a . x .
-//	Admission.Validate             admission/chain.go       c u p a s x .   403 422 and what webhooks say
-//	Quotas.Charge                  admission/quota/quota.go c u p a s x .   403: a quota is full
-//	strategy.Canonicalize          strategy/strategy.go     c . . . . . .
-//	encode                         commit.go                c u p a s x .   500: a conversion webhook
-//	checkSize                      commit.go                c u p a s x .   413
-//	checkUnwritten                 commit.go                c u p a s x .   400: a create that names a resourceVersion
-//	given.Claim                    allocator/alloc.go       c u p a s x .   409: another server was faster
-//	commit                         commit.go                c u p a s x d
-//	takeTurn                       order.go                 c u p a s x d   504: the time is over
-//	Store.Commit                   store/write.go           c u p a s x d   409 404 403: the store's preconditions; 500: no room
-//	follow                         commit.go                c u p a s x d
-//	Respond                        response/respond.go      c u p a s x .
-//	respondDeleted                 delete.go                . . . . . . d
+//	STEP                           WRITTEN IN                 VERBS           MAY REFUSE
+//	receive                        options.go                 c u . . s . .
+//	response.NewView               response/respond.go        c u p a s x d   406 400: not in that form
+//	readPatch                      patch.go                   . . p a . . .   415: not such a patch
+//	readScale                      subresource.go             . . . . . x .   415: not such a patch
+//	readDeleteOptions              options.go                 . . . . . . d   400 422
+//	readBody                       options.go                 c u p a s x d   413 400: too long, or cut off
+//	parseWriteOptions              options.go                 c u p a s x .   400 422
+//	res.Decode(body)               scheme/codec.go            c u . . s . .   415 400: not such an object
+//	strategy.WipeSystemFields      kinds/strategy/prepare.go  c . . . . . .
+//	refuseEnding                   create.go                  c . . . . . .   403: the type is being deleted
+//	refuseEarly                    namespaces.go              c . . . . . .   404 403: no namespace, or one that is being deleted
+//	Store.Get(key)                 store/read.go              . u p a s x d   404
+//	checkPreconditions             deleting.go                . . . . . . d   409: another uid or resourceVersion
+//	response.Convert               response/respond.go        . u p a s x d   500: a conversion webhook
+//	mend                           registry.go                . u p a s x d   500: it cannot be decoded
+//	change                         update.go                  . u p a s x .   as the next seven, which are inside
+//	replaced                       update.go                  . u . . s . .   409: another uid
+//	patched                        patch.go                   . . p . . . .   400 422: the patch does not fit
+//	applied                        patch.go                   . . . a . . .   409: fields of others
+//	req.after                      subresource.go             . . . . . x .   as the three before
+//	req.admitted                   subresource.go             . . . . . x .   as Admission.Admit, of the Scale
+//	applyScale                     subresource.go             . . . . . x .   422: a negative count
+//	req.validated                  subresource.go             . . . . . x .   as Admission.Validate, of the Scale
+//	checkRevision                  update.go                  . u p a s x .   409: a newer version; 422: none is named
+//	FillDefaults                   registry.go                c u p a . x .   413: defaults of a custom resource
+//	defaults.DefaultStatus         kinds/defaults/defaults.go . . . . s . .
+//	recordOwners                   fields.go                  c u p a s x .
+//	Admission.Admit                admission/chain.go         c u p a s x .   403 and what webhooks say; 500: they do not answer
+//	strategy.ValidateDelete        kinds/strategy/strategy.go . . . . . . d   403: what has to stay
+//	Admission.Decide               admission/chain.go         . . . . . . d   as Admission.Admit and Admission.Validate
+//	strategy.FillSystemFields      kinds/strategy/prepare.go  c . . . . . .
+//	prepareNew                     create.go                  c . . . . . .
+//	prepare                        update.go                  . u p a s x .
+//	markDeleting                   deleting.go                . . . . . . d
+//	warnings.DropDuplicateOwners   kinds/warnings/warnings.go c u p a s x .
+//	strategy.NameNew               kinds/strategy/strategy.go c . . . . . .
+//	checkAndCommit                 commit.go                  c u p a s x .   504: the time is over
+//	Allocator.Assign               allocator/alloc.go         c u p a . x .   422: an address or a port of another Service
+//	validate                       commit.go                  c u p a s x .   422: the rules of the type
+//	checkGrant                     registry.go                c u p a s x .   403: more rights than the writer has
+//	checkParams                    params.go                  c u p a s x .   422: params that the writer may not read
+//	warnAbout                      registry.go                c u p a . x .
+//	Admission.Validate             admission/chain.go         c u p a s x .   403 422 and what webhooks say
+//	Quotas.Charge                  admission/quota/quota.go   c u p a s x .   403: a quota is full
+//	strategy.Canonicalize          kinds/strategy/strategy.go c . . . . . .
+//	encode                         commit.go                  c u p a s x .   500: a conversion webhook
+//	checkSize                      commit.go                  c u p a s x .   413
+//	checkUnwritten                 commit.go                  c u p a s x .   400: a create that names a resourceVersion
+//	given.Claim                    allocator/alloc.go         c u p a s x .   409: another server was faster
+//	commit                         commit.go                  c u p a s x d
+//	takeTurn                       order.go                   c u p a s x d   504: the time is over
+//	Store.Commit                   store/write.go             c u p a s x d   409 404 403: the store's preconditions; 500: no room
+//	follow                         commit.go                  c u p a s x d
+//	Respond                        response/respond.go        c u p a s x .
+//	respondDeleted                 delete.go                  . . . . . . d
 //
 // A create whose name is generated, or whose address another server claims, goes back to strategy.NameNew; the others, when somebody was
 // faster, to Store.Get. Of a dry run nothing comes behind checkSize; of a write that changes nothing, nothing behind encode. An update or an
