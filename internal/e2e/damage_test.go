@@ -82,7 +82,7 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if n := strings.Count(s.log.String(), `"message":"the data file is damaged"`); n < 1 || n != int(metricValue(s, "apilet_store_damaged_places")) {
 		t.Errorf("%d lines in the log:\n%s", n, s.log.String())
 	}
-	// Killed: since the damage is known commits write the freelist, so that the next start need not walk through the pages.
+	// Killed: the log has what was written since the checkpoint, before the damage and after it, and the next start makes the pages anew.
 	killed, _ := os.ReadFile(path)
 	log, _ := os.ReadFile(path + "-wal")
 	left := storetest.WriteFile(t, killed)
@@ -93,7 +93,7 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if _, err := st.Get("//configmaps/whole/after"); err != nil {
 		t.Errorf("after a kill: %v", err)
 	}
-	if _, err := st.Get("//configmaps/broken/m10"); !errors.Is(err, store.ErrDamaged) {
+	if _, err := st.Get("//configmaps/broken/m10"); err != nil {
 		t.Errorf("after a kill: %v", err)
 	}
 	s.restart()

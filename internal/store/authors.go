@@ -26,9 +26,7 @@ package store
 // its cluster wrote has a time alone: that of its arrival here.
 
 import (
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"strings"
 	"sync"
 	"time"
@@ -49,15 +47,6 @@ const (
 	otherAuthor   = "other"
 	accountPrefix = "system:serviceaccount:" // then NAMESPACE:NAME
 )
-
-// An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
-type Author struct {
-	User, Agent, Verb, Subresource string // "" where that is not known, or is none
-	Manager                        string // of fields, where the request names one: else it is the first word of Agent
-}
-
-// An AuthorID is an author's number in the file; 0 is nobody known.
-type AuthorID uint32
 
 // authorTable is the bucket authors in memory.
 type authorTable struct {
@@ -83,25 +72,11 @@ type authorEntry struct {
 	used int64 // the last revision that was written with it since the file was opened
 }
 
-// Author is what a record's number stands for.
-func (st *Store) Author(id AuthorID) Author {
-	if id == 0 {
-		return Author{}
-	}
-	st.authors.mu.RLock()
-	defer st.authors.mu.RUnlock()
-	if e := st.authors.named[id]; e != nil {
-		return e.Author
-	}
-	return Author{}
-}
-
 // load reads the bucket. An entry that is damaged is left out; the scrub names it.
-func (t *authorTable) load(s *snapshot) {
+func (t *authorTable) load(authors boltfile.Tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.named, t.ids, t.taken, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, map[share]int{}, 0
-	authors := s.authors()
 	t.last = AuthorID(authors.Sequence)
 	c := authors.Cursor()
 	for k, v := c.First(); k != nil; k, v = c.Next() {
@@ -172,26 +147,26 @@ func (a Author) withLess() Author {
 
 // ---- Writing
 
-// author finds or makes the number of who asks for a change. The writer alone calls it.
-func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
-	if a == (Author{}) || s.table == nil {
-		return 0, nil
-	}
-	if a.Verb == "" {
-		a.Verb = [...]string{OpCreate: "create", OpUpdate: "update", OpDelete: "delete"}[op]
-	}
-	e := s.known(a)
+// An authorship has the authors of one transaction. The writer alone has it.
+type authorship struct {
+	table *authorTable   // nil where nobody has an author
+	fresh []*authorEntry // made in the transaction
+}
+
+// number finds or makes the number of who asks for a change that will have a revision.
+func (w *authorship) number(l *boltfile.Ledger, g *boltfile.Guard, a Author, rev int64) (AuthorID, error) {
+	e := w.known(a)
 	if e == nil {
 		a = a.bounded()
-		e = s.known(a)
+		e = w.known(a)
 	}
-	for e == nil && a.User != otherAuthor && !s.hasRoom(a) {
+	for e == nil && a.User != otherAuthor && !w.hasRoom(a) {
 		a = a.withLess()
-		e = s.known(a)
+		e = w.known(a)
 	}
 	if e == nil {
 		var err error
-		if e, err = s.newAuthor(a); err != nil {
+		if e, err = w.add(l, g, a); err != nil {
 			return 0, err
 		}
 	}
@@ -200,22 +175,22 @@ func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 }
 
 // known looks an author up, also among those that this transaction has made.
-func (s *stage) known(a Author) *authorEntry {
-	for i := range s.fresh {
-		if s.fresh[i].Author == a {
-			return s.fresh[i]
+func (w *authorship) known(a Author) *authorEntry {
+	for i := range w.fresh {
+		if w.fresh[i].Author == a {
+			return w.fresh[i]
 		}
 	}
-	return s.table.find(a)
+	return w.table.find(a)
 }
 
 // hasRoom tells whether an author's party has taken less of a room than its share of what is left for all others.
-func (s *stage) hasRoom(a Author) bool {
+func (w *authorship) hasRoom(a Author) bool {
 	of := a.share()
-	s.table.mu.RLock()
-	mine, all := s.table.taken[of], s.table.taken[share{room: of.room}]
-	s.table.mu.RUnlock()
-	for _, e := range s.fresh {
+	w.table.mu.RLock()
+	mine, all := w.table.taken[of], w.table.taken[share{room: of.room}]
+	w.table.mu.RUnlock()
+	for _, e := range w.fresh {
 		if at := e.share(); at.room == of.room {
 			all++
 			if at.party == of.party {
@@ -226,17 +201,18 @@ func (s *stage) hasRoom(a Author) bool {
 	return mine < (rooms[of.room]-all+restShare-1)/restShare
 }
 
-func (s *stage) newAuthor(a Author) (*authorEntry, error) {
-	bucket, err := s.guard.Bucket(s.Ledger, boltfile.InAuthors)
+// add makes an author's entry.
+func (w *authorship) add(l *boltfile.Ledger, g *boltfile.Guard, a Author) (*authorEntry, error) {
+	bucket, err := g.Bucket(l, boltfile.InAuthors)
 	if err != nil {
 		return nil, err
 	}
-	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
+	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(w.table.last)) + 1)}
 	key := authorKey(e.id)
-	if err := errors.Join(bucket.Put(key, encodeAuthor(key, a)), s.SetSequence(boltfile.InAuthors, uint64(e.id))); err != nil {
+	if err := errors.Join(bucket.Put(key, encodeAuthor(key, a)), l.SetSequence(boltfile.InAuthors, uint64(e.id))); err != nil {
 		return nil, err
 	}
-	s.fresh = append(s.fresh, e)
+	w.fresh = append(w.fresh, e)
 	return e, nil
 }
 
@@ -268,96 +244,4 @@ func boundedText(text string, most int) string {
 		text = text[:most]
 	}
 	return strings.Clone(strings.ToValidUTF8(text, "?"))
-}
-
-// commitTime is when a commit begins, in milliseconds. The writer alone calls it.
-func (st *Store) commitTime() int64 {
-	now := st.Now().UnixMilli()
-	if now < st.lastTime && st.lastTime-now < clockSlack.Milliseconds() {
-		now = st.lastTime
-	}
-	st.lastTime = now
-	return now
-}
-
-// Now is the time by the clock that records are stamped with: what compares times with theirs asks it.
-func (st *Store) Now() time.Time {
-	if st.Opts.Clock != nil {
-		return st.Opts.Clock()
-	}
-	return time.Now()
-}
-
-// upgrade makes a file of format 1 one of format 2, and a replica's likewise: all in one transaction.
-func upgrade(to int64) func(*boltfile.Ledger) error {
-	return func(l *boltfile.Ledger) error {
-		s, err := newStage(l)
-		if err == nil {
-			err = s.guard.VetMeta()
-		}
-		if err != nil {
-			return err
-		}
-		_, err = l.Tx.CreateBucketIfNotExists(boltfile.Buckets[boltfile.InAuthors])
-		return errors.Join(err, l.PutMetaInt("format", to))
-	}
-}
-
-// ---- Those whom no record names
-
-// dropAuthors is the writer's: what has been written since the walk began counts as named.
-func (st *Store) dropAuthors(l *boltfile.Ledger, named map[AuthorID]bool, begun int64) error {
-	s, err := newStage(l)
-	if err != nil {
-		return err
-	}
-	bucket, err := s.guard.Bucket(l, boltfile.InAuthors)
-	if err != nil {
-		return err
-	}
-	table := &st.authors
-	table.mu.Lock()
-	defer table.mu.Unlock()
-	for id, e := range table.named {
-		if named[id] || e.used > begun {
-			continue
-		}
-		if err := bucket.Remove(authorKey(id)); err != nil {
-			return err
-		}
-		table.remove(e)
-	}
-	return nil
-}
-
-// ---- Bytes
-
-func authorKey(id AuthorID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
-
-func encodeAuthor(key []byte, a Author) []byte {
-	b := make([]byte, 4, 16+len(a.User)+len(a.Agent)+len(a.Verb)+len(a.Subresource)+len(a.Manager))
-	for _, text := range [...]string{a.User, a.Agent, a.Verb, a.Subresource, a.Manager} {
-		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
-	}
-	binary.BigEndian.PutUint32(b, authorCRC(key, b))
-	return b
-}
-
-func authorCRC(key, b []byte) uint32 {
-	return crc32.Update(crc32.Update(0, castagnoli, key), castagnoli, b[4:])
-}
-
-func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
-	if len(key) != 4 || len(b) < 4 || binary.BigEndian.Uint32(b) != authorCRC(key, b) {
-		return 0, a, boltfile.Damaged("author %x is damaged: its checksum does not match", key)
-	}
-	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
-	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource, &a.Manager} {
-		size, n := binary.Uvarint(b)
-		if n <= 0 || size > uint64(len(b)-n) {
-			return 0, a, boltfile.Damaged("author %d is damaged", id)
-		}
-		*text, b = string(b[n:n+int(size)]), b[n+int(size):]
-	}
-	return id, a, nil
 }

@@ -82,30 +82,6 @@ func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, er
 	return newest, err
 }
 
-// discard checks a change of an object whose newest version was found damaged under the revision that it expects.
-func (s *stage) discard(e *pendingWrite) error {
-	s.key = append(s.key[:0], e.Key...)
-	v, err := s.keys.Get(s.key)
-	if err != nil {
-		return err
-	}
-	if v == nil {
-		return ErrNotFound
-	}
-	if e.was, err = decodeKeyState(s.key, v); err != nil {
-		e.was = keyState{rev: max(e.Expect, 1)} // an object by all that is known
-	} else if !e.was.live() {
-		return ErrNotFound
-	} else if e.was.rev != e.Expect {
-		return ErrConflict
-	}
-	e.rec = Record{Key: e.Key, Rev: s.rev + 1, PrevRev: e.Expect, CreateRev: e.Expect, Deleted: e.Op == OpDelete, Deleting: e.Deleting, Lost: true, Time: s.now}
-	if e.Op == OpDelete {
-		e.JSON, e.RevAt = nil, -1
-	}
-	return nil
-}
-
 // behindLost finds what a damaged record superseded: if an older record of the key lies where it says, that is superseded whatever else is wrong
 // with what says so. Without this it would stay for ever.
 func behindLost(s *snapshot, lost Record, key []byte) (rev int64, ok bool) {

@@ -266,3 +266,12 @@ func (l *eventLog) readAll(n, max int, dst []Event) ([]Event, int64) {
 	}
 	return dst, upTo
 }
+
+// An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
+type Author struct {
+	User, Agent, Verb, Subresource string // "" where that is not known, or is none
+	Manager                        string // of fields, where the request names one: else it is the first word of Agent
+}
+
+// An AuthorID is an author's number in the file; 0 is nobody known.
+type AuthorID uint32

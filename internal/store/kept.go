@@ -5,9 +5,7 @@ package store
 import (
 	"bytes"
 	"context"
-	"slices"
 	"strings"
-	"time"
 
 	"apilet/internal/store/boltfile"
 )
@@ -58,25 +56,6 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 // Lineage tells files of different history apart (a restored backup draws a new one).
 func (st *Store) Lineage() [16]byte { return st.id }
 
-// Stats is what the store has to say to metrics.
-type Stats struct {
-	Revision, CompactRev int64                        // the newest, and the one up to which history is gone
-	FileBytes, FreeBytes int64                        // pages in use or free, and the free ones of them
-	objects, objectBytes int64                        // live
-	Commits, Writes      int64                        // transactions, and the changes in them
-	CommitSeconds        float64                      // of all commits together
-	CommitBuckets        [len(CommitBounds) + 1]int64 // not cumulative
-	ringEvents, ringSize int64
-	ringOldest           int64
-}
-
-func (s *Stats) observeCommit(took time.Duration) {
-	s.Commits++
-	s.CommitSeconds += took.Seconds()
-	n, _ := slices.BinarySearch(CommitBounds[:], took.Seconds())
-	s.CommitBuckets[n]++
-}
-
 // Stats reads the counters; it costs a few locks and no transaction.
 func (st *Store) Stats() Stats {
 	var size int64
@@ -102,4 +81,31 @@ func (st *Store) Newest(resource string) int64 {
 		return t.last.rev
 	}
 	return st.log.floor
+}
+
+// countKeys fills the tallies. Keys come in order, so that those of a namespace follow each other and a look-up a namespace is
+// enough. A damaged entry counts as an object of no bytes; the scrub names it. A damaged page is refused: nobody could say what is missing.
+func (st *Store) countKeys(s *snapshot) error {
+	var resource, namespace *tally
+	c := s.keys.Cursor()
+	prefix := "/" // no key has it: a namespace's prefix has four slashes
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		state, err := decodeKeyState(k, v)
+		if err == nil && !state.live() {
+			continue
+		}
+		if namespace == nil || len(k) < len(prefix) || string(k[:len(prefix)]) != prefix {
+			var resourcePrefix string
+			var ok bool
+			if resourcePrefix, prefix, ok = keyPrefixes(string(k)); !ok {
+				continue
+			}
+			resource, namespace = st.tally(resourcePrefix), st.tally(prefix)
+		}
+		for _, t := range [...]*tally{resource, namespace, &st.total} {
+			t.objects++
+			t.bytes += int64(state.size)
+		}
+	}
+	return nil
 }

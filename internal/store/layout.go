@@ -193,3 +193,33 @@ func revOf(k []byte) int64 {
 	}
 	return int64(binary.BigEndian.Uint64(k))
 }
+
+func authorKey(id AuthorID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
+
+func encodeAuthor(key []byte, a Author) []byte {
+	b := make([]byte, 4, 16+len(a.User)+len(a.Agent)+len(a.Verb)+len(a.Subresource)+len(a.Manager))
+	for _, text := range [...]string{a.User, a.Agent, a.Verb, a.Subresource, a.Manager} {
+		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	}
+	binary.BigEndian.PutUint32(b, authorCRC(key, b))
+	return b
+}
+
+func authorCRC(key, b []byte) uint32 {
+	return crc32.Update(crc32.Update(0, castagnoli, key), castagnoli, b[4:])
+}
+
+func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
+	if len(key) != 4 || len(b) < 4 || binary.BigEndian.Uint32(b) != authorCRC(key, b) {
+		return 0, a, boltfile.Damaged("author %x is damaged: its checksum does not match", key)
+	}
+	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
+	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource, &a.Manager} {
+		size, n := binary.Uvarint(b)
+		if n <= 0 || size > uint64(len(b)-n) {
+			return 0, a, boltfile.Damaged("author %d is damaged", id)
+		}
+		*text, b = string(b[n:n+int(size)]), b[n+int(size):]
+	}
+	return id, a, nil
+}

@@ -711,3 +711,16 @@ func (st *Store) Wake(resource string) <-chan struct{} {
 	}
 	return t.wake
 }
+
+// Author is what a record's number stands for.
+func (st *Store) Author(id AuthorID) Author {
+	if id == 0 {
+		return Author{}
+	}
+	st.authors.mu.RLock()
+	defer st.authors.mu.RUnlock()
+	if e := st.authors.named[id]; e != nil {
+		return e.Author
+	}
+	return Author{}
+}

@@ -42,60 +42,10 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A Replica says how a store reaches its log.
-type Replica struct {
-	Identity string   // of the history: a file of another one is thrown away
-	Lineage  [16]byte // what Store.Lineage answers, on all replicas of the log
-
-	// Propose adds a change to the log, if the change's preconditions hold there, and returns its revision. It answers the errors of
-	// Commit, after its own Store has seen what they are about.
-	Propose func(ctx context.Context, c Change) (rev int64, err error)
-
-	// Newest is a revision that the log had reached after the call began.
-	Newest func(ctx context.Context) (rev int64, err error)
-
-	// Behind is the error of a read that waited too long for what the log has. nil: it waits as long as its context.
-	Behind error
-
-	// Share returns what the log keeps under a name: fresh, if that is nothing.
-	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
-
-	// Last makes of an object's JSON what Change.JSON and RevAt are of its deletion.
-	Last func(json []byte) (doc []byte, revAt int)
-}
-
-// Replicated is one entry of the log. JSON and RevAt are as in a Change.
-type Replicated struct {
-	Key            string // as in Change
-	Rev, CreateRev int64  // of the entry, and of the object's creation
-	Deleted        bool   // the entry is a deletion
-	Deleting       bool   // the object carries a deletionTimestamp
-	JSON           []byte // nil for a deletion
-	RevAt          int    // where its revision belongs
-	Author         Author // who has written it, where that is known
-}
-
 const catchUpWithin = 10 * time.Second // of a request
 
 // revisionMax is how many changes of one revision are told.
 const revisionMax = 2048
-
-// A feed is what the writer takes over in one transaction, and what came of it.
-type feed struct {
-	kind    feedKind
-	changes []Replicated
-	upTo    int64 // the revision that readers get to see; of feedFill: none
-	compact int64 // what is compacted by it; 0: nothing
-	members []pendingWrite
-}
-
-type feedKind int
-
-const (
-	feedFollow feedKind = iota // the next of the log
-	feedFill                   // of a snapshot, to be seen later
-	feedFinish                 // the end of the snapshot
-)
 
 // ---- Following
 
@@ -171,7 +121,7 @@ func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
 
 // Reach waits until the store shows a revision.
 func (st *Store) Reach(ctx context.Context, rev int64) error {
-	reached := st.waiting.wait(st, rev)
+	reached := st.reached(rev)
 	if reached == nil {
 		return nil
 	}
@@ -179,23 +129,17 @@ func (st *Store) Reach(ctx context.Context, rev int64) error {
 	case <-reached:
 		return nil
 	case <-ctx.Done():
-		st.waiting.forget(st, reached)
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.waiting.forget(reached)
 		return ctx.Err()
 	case <-st.closing:
 		return errClosed
 	}
 }
 
-// revisionWaiters wait for revisions; Store.mu guards them.
-type revisionWaiters struct{ waiting []revisionWaiter }
-
-type revisionWaiter struct {
-	rev     int64
-	reached chan struct{}
-}
-
-// wait returns what is closed once the store has reached a revision; nil when it has.
-func (w *revisionWaiters) wait(st *Store, rev int64) chan struct{} {
+// reached returns what is closed once the store has reached a revision; nil when it has.
+func (st *Store) reached(rev int64) chan struct{} {
 	if st.currentRev.Load() >= rev {
 		return nil
 	}
@@ -204,36 +148,7 @@ func (w *revisionWaiters) wait(st *Store, rev int64) chan struct{} {
 	if st.currentRev.Load() >= rev {
 		return nil
 	}
-	reached := make(chan struct{})
-	w.waiting = append(w.waiting, revisionWaiter{rev, reached})
-	return reached
-}
-
-func (w *revisionWaiters) forget(st *Store, reached chan struct{}) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for i := range w.waiting {
-		if w.waiting[i].reached == reached {
-			last := len(w.waiting) - 1
-			w.waiting[i], w.waiting[last] = w.waiting[last], revisionWaiter{}
-			w.waiting = w.waiting[:last]
-			return
-		}
-	}
-}
-
-// release lets go who waits for what has been reached. The caller holds Store.mu.
-func (w *revisionWaiters) release(rev int64) {
-	left := w.waiting[:0]
-	for _, waiter := range w.waiting {
-		if waiter.rev <= rev {
-			close(waiter.reached)
-		} else {
-			left = append(left, waiter)
-		}
-	}
-	clear(w.waiting[len(left):])
-	w.waiting = left
+	return st.waiting.add(rev)
 }
 
 // propose is Commit of a replica. What is in the log is written, whether or not it gets here in time.
@@ -368,35 +283,6 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	return s.write(m)
 }
 
-// vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
-func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
-	short := revKey(rev)
-	b, err := s.revs.Get(short)
-	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
-		return short, err
-	}
-	if s.several != nil {
-		s.several.Store(true)
-	}
-	if err := s.guard.VetMeta(); err != nil {
-		return nil, err
-	}
-	return longKey(rev, key), s.PutMetaInt("shared", 1)
-}
-
-// record looks a key's record of a revision up, as snapshot.record.
-func (s *stage) record(rev int64, key string) ([]byte, error) {
-	b, err := s.revs.Get(revKey(rev))
-	if err != nil || b != nil && string(recordKey(b)) == key {
-		return b, err
-	}
-	long, err := s.revs.Get(longKey(rev, []byte(key)))
-	if err != nil || long == nil {
-		return b, err
-	}
-	return long, nil
-}
-
 // publishFeed makes a committed feed visible, but for the revision. The caller holds mu.
 func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 	if f.kind == feedFill {
@@ -500,7 +386,7 @@ const (
 func (st *Store) Distrust() { st.distrusted.Store(true) }
 
 // openReplica opens the replica's file, or a new one in the place of one that is not to be trusted.
-func openReplica(path string, opts Options) (*Store, error) {
+func openReplica(path string, opts Options, open func(path string, opts Options) (*Store, error)) (*Store, error) {
 	if opts.Ephemeral {
 		return open(path, opts)
 	}

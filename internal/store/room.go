@@ -21,11 +21,8 @@ package store
 // The quota is kept here, too. It is there so that the disk is never full: by default 2 GiB, as etcd's, or half of the file system where that is less.
 
 import (
-	"context"
 	"fmt"
 	"math"
-	"slices"
-	"sync"
 
 	"go.etcd.io/bbolt"
 )
@@ -124,135 +121,41 @@ func (st *Store) scarce(spare int64) bool {
 	return spare < pagesOfChange*int64(st.File.PageSize())
 }
 
-// measure notes in a stage what its transaction may take.
-func (st *Store) measure(s *stage, tx *bbolt.Tx) {
-	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
-	s.spare = st.spare()
-	scarce := st.scarce(s.spare)
-	st.File.TellRoom(s.spare, scarce)
-	if st.low.Store(scarce); scarce {
-		s.spare = min(s.spare, -1)
-	}
+// An allowance is what one transaction may take.
+type allowance struct {
+	page  int   // bytes of one
+	full  bool  // above the quota
+	spare int64 // how much of the disk's room creates and updates may still take
 }
 
-// makesRoom tells what is on its way out.
-func (c *Change) makesRoom() bool { return c.Op == OpDelete || c.Deleting }
+// measure looks what a transaction may take, and tells the log.
+func (st *Store) measure(tx *bbolt.Tx) allowance {
+	used := tx.Size() - st.File.FreeBytes() // as of the last commit
+	a := allowance{page: st.File.PageSize(), full: st.Opts.Quota > 0 && used > st.Opts.Quota, spare: st.spare()}
+	scarce := st.scarce(a.spare)
+	st.File.TellRoom(a.spare, scarce)
+	if st.low.Store(scarce); scarce {
+		a.spare = min(a.spare, -1)
+	}
+	return a
+}
 
 // refusal is why a change that takes room is not made, nil when it is; its room is taken then.
-func (s *stage) refusal(e *pendingWrite) error {
-	if e.makesRoom() {
+func (a *allowance) refusal(c *Change) error {
+	if c.makesRoom() {
 		return nil
 	}
-	if s.full {
+	if a.full {
 		return ErrQuota
 	}
-	if s.spare == math.MaxInt64 {
+	if a.spare == math.MaxInt64 {
 		return nil
 	}
-	page := int64(s.page)
-	takes := int64(len(e.JSON))/page*page + pagesOfChange*page
-	if s.spare < takes {
+	page := int64(a.page)
+	takes := int64(len(c.JSON))/page*page + pagesOfChange*page
+	if a.spare < takes {
 		return ErrDiskFull
 	}
-	s.spare -= takes
+	a.spare -= takes
 	return nil
-}
-
-// noteRoom keeps what a batch has shown of the disk: whether a commit failed for want of room, and whether there is less than the reserve. Compaction
-// does not call for compaction.
-func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
-	if !slices.ContainsFunc(batch, asked) {
-		return
-	}
-	switch {
-	case err == ErrDiskFull:
-		st.diskFailed.Store(true)
-	case err == nil:
-		st.diskFailed.Store(false)
-	}
-	if slices.ContainsFunc(batch, func(e *pendingWrite) bool { return e.err == ErrDiskFull }) {
-		st.low.Store(true)
-	} else if err != ErrDiskFull && (s == nil || s.spare >= 0) {
-		return
-	}
-	st.rooms.call()
-}
-
-// asked tells a write that somebody has asked for from maintenance.
-func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
-
-// oneByOne commits the members of a batch for which, together, the disk had no room: one of them alone may fit.
-func (st *Store) oneByOne(batch []*pendingWrite) {
-	for i := range batch {
-		st.commitBatch(batch[i : i+1])
-	}
-}
-
-// ---- Deletes that wait for compaction
-
-// A roomMaker is who compacts when deletes are short of room.
-type roomMaker struct {
-	short chan struct{} // a token once they are; capacity 1, so that the writer never waits
-
-	mu     sync.Mutex    // guards what follows
-	active bool          // somebody reads short
-	made   chan struct{} // closed after the next compaction for want of room
-}
-
-func newRoomMaker() roomMaker {
-	return roomMaker{short: make(chan struct{}, 1), made: make(chan struct{})}
-}
-
-// begin says that short is read until end is called.
-func (m *roomMaker) begin() (end func()) {
-	m.set(true)
-	return func() { m.set(false) }
-}
-
-// set says whether short is read, and releases the deletes that wait.
-func (m *roomMaker) set(active bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.active = active
-	close(m.made)
-	m.made = make(chan struct{})
-}
-
-// next is closed after the next compaction for want of room; nil where nobody makes any.
-func (m *roomMaker) next() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.active {
-		return nil
-	}
-	return m.made
-}
-
-// call asks for a compaction.
-func (m *roomMaker) call() {
-	select {
-	case m.short <- struct{}{}:
-	default: // it is asked for already
-	}
-}
-
-// commitInRoom commits a change, and tries again after a compaction when it makes room and there is none.
-func (st *Store) commitInRoom(ctx context.Context, c Change) (rec Record, err error) {
-	if !c.makesRoom() {
-		return st.commitOnce(ctx, c)
-	}
-	for range roomTries {
-		made := st.rooms.next()
-		if rec, err = st.commitOnce(ctx, c); err != ErrDiskFull || made == nil {
-			return rec, err
-		}
-		select {
-		case <-made:
-		case <-ctx.Done():
-			return rec, err
-		case <-st.closing:
-			return rec, err
-		}
-	}
-	return rec, err
 }

@@ -17,7 +17,8 @@
 //
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk),
 // waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
-// authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged.
+// authors.go (who wrote what) and layout.go (the bytes). open.go brings a file to where a store can begin; upkeep.go compacts, backs up and
+// checks; discard.go deletes what is damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.
@@ -91,19 +92,13 @@ package store
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"go.etcd.io/bbolt"
 
 	"apilet/internal/store/boltfile"
 )
@@ -158,9 +153,6 @@ type Progress = boltfile.Progress
 // IsDiskFull tells the errors of a full disk, also of what is no commit: a backup, a file that is made.
 func IsDiskFull(err error) bool { return boltfile.IsDiskFull(err) }
 
-// CommitBounds are the upper bounds in seconds of Stats.CommitBuckets, whose last bucket has none.
-var CommitBounds = [...]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 4.096}
-
 // Options configure Open.
 type Options struct {
 	Ephemeral bool         // no fsync; the file is removed at close
@@ -211,7 +203,57 @@ type Change struct {
 	Queued func()
 }
 
-// ---- Opening and closing
+// makesRoom tells what is on its way out.
+func (c *Change) makesRoom() bool { return c.Op == OpDelete || c.Deleting }
+
+// A Replica says how a store reaches its log.
+type Replica struct {
+	Identity string   // of the history: a file of another one is thrown away
+	Lineage  [16]byte // what Store.Lineage answers, on all replicas of the log
+
+	// Propose adds a change to the log, if the change's preconditions hold there, and returns its revision. It answers the errors of
+	// Commit, after its own Store has seen what they are about.
+	Propose func(ctx context.Context, c Change) (rev int64, err error)
+
+	// Newest is a revision that the log had reached after the call began.
+	Newest func(ctx context.Context) (rev int64, err error)
+
+	// Behind is the error of a read that waited too long for what the log has. nil: it waits as long as its context.
+	Behind error
+
+	// Share returns what the log keeps under a name: fresh, if that is nothing.
+	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
+
+	// Last makes of an object's JSON what Change.JSON and RevAt are of its deletion.
+	Last func(json []byte) (doc []byte, revAt int)
+}
+
+// Replicated is one entry of the log. JSON and RevAt are as in a Change.
+type Replicated struct {
+	Key            string // as in Change
+	Rev, CreateRev int64  // of the entry, and of the object's creation
+	Deleted        bool   // the entry is a deletion
+	Deleting       bool   // the object carries a deletionTimestamp
+	JSON           []byte // nil for a deletion
+	RevAt          int    // where its revision belongs
+	Author         Author // who has written it, where that is known
+}
+
+// A mode is how a store does what is not the same in both kinds.
+type mode struct {
+	format  int64  // of the file
+	lineage []byte // of a new file; nil: it draws one
+
+	others, remade, unlogged, bounded bool
+
+	open    func(path string, opts Options) (*Store, error)
+	commit  func(st *Store, ctx context.Context, c Change) (Record, error)
+	newest  func(st *Store, ctx context.Context) (rev int64, err error)                    // that the log had after the call began
+	share   func(ctx context.Context, name string, fresh []byte) (value []byte, err error) // what all who have the log have under a name
+	last    func(json []byte) (doc []byte, revAt int)                                      // see Replica.Last; nil: a deletion comes with it
+	closing func(st *Store) error                                                          // before the last commit
+	behind  error                                                                          // see Replica.Behind
+}
 
 // Store is an MVCC store of opaque JSON documents in one bbolt file.
 type Store struct {
@@ -254,221 +296,6 @@ type Store struct {
 
 type tally struct{ objects, bytes int64 }
 
-// Open opens the file at path, making it if there is none.
-func Open(path string, opts Options) (*Store, error) {
-	path, err := preparePath(path, opts.Ephemeral)
-	if err != nil {
-		return nil, err
-	}
-	return modeOf(&opts).open(path, opts)
-}
-
-func open(path string, opts Options) (*Store, error) {
-	_, err := os.Lstat(path)
-	fresh := errors.Is(err, fs.ErrNotExist)
-	if _, log := os.Lstat(path + boltfile.LogSuffix); fresh && log == nil {
-		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start anew", path, path+boltfile.LogSuffix)
-	}
-	if fresh {
-		err = boltfile.Create(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
-		return nil, fmt.Errorf("cannot open %s: %w", path, err)
-	}
-	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, modeOf(&opts).format) })
-	if err != nil {
-		return nil, err
-	}
-	st := &Store{
-		Opts: opts, mode: modeOf(&opts), tallies: map[string]*tally{}, marks: map[uint64]boltfile.PageMark{},
-		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
-		rooms: newRoomMaker(),
-	}
-	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
-	st.warnAbout(path, fresh, verdict)
-	if err := boltfile.WithoutFaults(func() error { return st.load(path, verdict.Log) }); err != nil {
-		st.File.Abandon()
-		return nil, boltfile.ExplainOpen(path, err)
-	}
-	st.limit()
-	go st.write() // until close
-	return st, nil
-}
-
-// preparePath names the file. An ephemeral one is new in the folder for temporary files.
-func preparePath(path string, ephemeral bool) (string, error) {
-	if !ephemeral {
-		return filepath.Abs(path)
-	}
-	dir, err := os.MkdirTemp("", "apilet-")
-	return filepath.Join(dir, "apilet.db"), err
-}
-
-func initBuckets(tx *bbolt.Tx) error {
-	for _, name := range boltfile.Buckets {
-		if _, err := tx.CreateBucket(name); err != nil {
-			return err
-		}
-	}
-	l := &boltfile.Ledger{Tx: tx}
-	return errors.Join(l.PutMetaInt("format", Format), putLineage(l))
-}
-
-// initBuckets makes a new file's, those of a replica with its log's lineage.
-func (o *Options) initBuckets(tx *bbolt.Tx) error {
-	m := modeOf(o)
-	if err := initBuckets(tx); err != nil || m.lineage == nil {
-		return err
-	}
-	return errors.Join((&boltfile.Ledger{Tx: tx}).PutMetaInt("format", m.format), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), m.lineage))
-}
-
-func putLineage(l *boltfile.Ledger) error {
-	id := make([]byte, 16)
-	rand.Read(id)
-	return l.Put(boltfile.InMeta, []byte("lineage"), id)
-}
-
-// checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
-func checkFormat(p *boltfile.Pages, path string, want int64) error {
-	for which := range byte(boltfile.InAuthors) {
-		if _, ok := p.Bucket(which); !ok {
-			return fmt.Errorf("%s is a bbolt file of another program: choose another file", path)
-		}
-	}
-	meta, _ := p.Bucket(boltfile.InMeta)
-	own, replica := isOwnFormat(boltfile.MetaInt(meta, "format")), isFormat(boltfile.MetaInt(meta, "format"), replicaFormat)
-	switch format := boltfile.MetaInt(meta, "format"); {
-	case own && want != replicaFormat, replica && want != Format:
-		if _, ok := p.Bucket(boltfile.InAuthors); !ok && (format == Format || format == replicaFormat) {
-			return boltfile.Damaged("the bucket authors is missing")
-		}
-	case replica:
-		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
-	case own:
-		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
-	default:
-		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, Format)
-	}
-	return nil
-}
-
-// isFormat tells whether a file's format is one that is wanted, or the one before it.
-func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
-
-// isOwnFormat tells a file that holds objects of its own.
-func isOwnFormat(format int64) bool {
-	return isFormat(format, Format) || format == boltfile.FormatLogged
-}
-
-func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
-	warn := st.Opts.Warn
-	if warn == nil {
-		return
-	}
-	if fresh && !st.Opts.Ephemeral {
-		warn("made a new, empty data file " + path)
-	}
-	if verdict.Log.Used() {
-		warn(fmt.Sprintf("%s was not shut down cleanly; %d commits are taken over from its log", path, verdict.Log.Count()))
-	}
-	if verdict.Torn {
-		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
-	}
-	if !verdict.Clean {
-		warn(path + " does not list its free pages, since it was not shut down cleanly; all pages have been checked")
-	}
-	if verdict.OneMeta {
-		warn(path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")
-	}
-}
-
-// load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
-func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
-	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
-		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged})
-	if err != nil {
-		return err
-	}
-	backup, made, format := false, int64(0), int64(0)
-	err = st.readSnapshot(func(s *snapshot) error {
-		backup, made, format = s.meta().Get([]byte("backup")) != nil, boltfile.MetaInt(s.meta(), "backup"), boltfile.MetaInt(s.meta(), "format")
-		return st.countKeys(s)
-	})
-	if err == nil && format != st.mode.format && format != boltfile.FormatLogged {
-		st.raised = true
-		if err = st.File.Transact(upgrade(st.mode.format)); err == nil && st.Opts.Warn != nil {
-			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.File.Path, format, st.mode.format))
-		}
-	}
-	if err == nil && backup {
-		bump := int64(backupRevBump)
-		if made > backupRevBump { // in backups of earlier versions it is the revision
-			bump += max(0, st.Now().Unix()-made) * backupRevRate
-		}
-		err = st.File.Transact(adoptBackup(bump))
-	}
-	if err != nil {
-		return err
-	}
-	if st.Opts.Ephemeral && runtime.GOOS != "windows" { // where a file in use cannot be removed
-		os.RemoveAll(filepath.Dir(st.File.Path))
-	}
-	return st.readSnapshot(func(s *snapshot) error {
-		copy(st.id[:], s.meta().Get([]byte("lineage")))
-		st.currentRev.Store(int64(s.revs.Sequence))
-		st.compactRev.Store(boltfile.MetaInt(s.meta(), "compact"))
-		st.shared.Store(boltfile.MetaInt(s.meta(), "shared") != 0)
-		st.log = newEventLog(st.currentRev.Load())
-		st.authors.load(s)
-		st.lastTime = s.newestTime()
-		return nil
-	})
-}
-
-// adoptBackup makes a backup's file a history of its own at its first opening.
-func adoptBackup(bump int64) func(*boltfile.Ledger) error {
-	return func(l *boltfile.Ledger) error {
-		s, err := newStage(l)
-		if err == nil {
-			err = s.guard.VetMeta()
-		}
-		if err != nil {
-			return err
-		}
-		rev := s.rev + bump
-		return errors.Join(l.Remove(boltfile.InMeta, []byte("backup")), putLineage(l), l.PutMetaInt("compact", rev),
-			l.PutMetaInt("swept", rev), l.SetSequence(boltfile.InRev, uint64(rev)))
-	}
-}
-
-// countKeys fills the tallies. Keys come in order, so that those of a namespace follow each other and a look-up a namespace is
-// enough. A damaged entry counts as an object of no bytes; the scrub names it. A damaged page is refused: nobody could say what is missing.
-func (st *Store) countKeys(s *snapshot) error {
-	var resource, namespace *tally
-	c := s.keys.Cursor()
-	prefix := "/" // no key has it: a namespace's prefix has four slashes
-	for k, v := c.First(); k != nil; k, v = c.Next() {
-		state, err := decodeKeyState(k, v)
-		if err == nil && !state.live() {
-			continue
-		}
-		if namespace == nil || len(k) < len(prefix) || string(k[:len(prefix)]) != prefix {
-			var resourcePrefix string
-			var ok bool
-			if resourcePrefix, prefix, ok = keyPrefixes(string(k)); !ok {
-				continue
-			}
-			resource, namespace = st.tally(resourcePrefix), st.tally(prefix)
-		}
-		for _, t := range [...]*tally{resource, namespace, &st.total} {
-			t.objects++
-			t.bytes += int64(state.size)
-		}
-	}
-	return nil
-}
-
 // tally finds or makes the tally of a prefix. The caller holds mu, or is opening.
 func (st *Store) tally(prefix string) *tally {
 	t := st.tallies[prefix]
@@ -497,3 +324,72 @@ func (st *Store) Close() (err error) {
 	})
 	return err
 }
+
+// Now is the time by the clock that records are stamped with: what compares times with theirs asks it.
+func (st *Store) Now() time.Time {
+	if st.Opts.Clock != nil {
+		return st.Opts.Clock()
+	}
+	return time.Now()
+}
+
+// There are two kinds of store. One has a log of its own: what is committed to the file is written. The other is the replica of a log that is
+// kept elsewhere (replica.go): what is written is in that log, and the file can be made anew from it. A mode is what follows from the one or the other,
+// under the name of what follows; which of the two it is nobody asks but modeOf.
+//
+//	                 a log of its own                        a replica
+//	others           nobody else writes                      revisions have gaps, what is newest has to be asked for
+//	remade           what is damaged is mended here          a file that is damaged is thrown away, and filled anew
+//	unlogged         a commit is in the file's log first     nothing is synced while it works
+//	bounded          quota and reserve refuse writes         what is in the log is written, whether there is room or not
+
+// Shared tells whether others write to the log, too: other servers on the same cluster.
+func (st *Store) Shared() bool { return st.mode.others }
+
+// isFormat tells whether a file's format is one that is wanted, or the one before it.
+func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
+
+// isOwnFormat tells a file that holds objects of its own.
+func isOwnFormat(format int64) bool {
+	return isFormat(format, Format) || format == boltfile.FormatLogged
+}
+
+// A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
+type pendingWrite struct {
+	Change
+	job    func(*boltfile.Ledger) error // maintenance instead of a change
+	proof  bool                         // nothing but an answer is asked for
+	feed   *feed                        // what a replica takes over, instead of a change
+	state  atomic.Int32                 // writeQueued, then one of the others
+	answer chan struct{}                // the writer's one answer; capacity 1, so that it never waits
+
+	resource, namespace string // the key's prefixes
+	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
+	was, is             keyState
+	replaced            []byte // the JSON of was, not the file's
+	rec                 Record
+	err                 error
+}
+
+const (
+	writeQueued    = iota
+	writeTaken     // the writer has it: its answer is awaited
+	writeAbandoned // who asked for it has gone: the writer drops it
+)
+
+// A feed is what the writer takes over in one transaction, and what came of it.
+type feed struct {
+	kind    feedKind
+	changes []Replicated
+	upTo    int64 // the revision that readers get to see; of feedFill: none
+	compact int64 // what is compacted by it; 0: nothing
+	members []pendingWrite
+}
+
+type feedKind int
+
+const (
+	feedFollow feedKind = iota // the next of the log
+	feedFill                   // of a snapshot, to be seen later
+	feedFinish                 // the end of the snapshot
+)

@@ -712,7 +712,7 @@ func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	}
 	err = up.st.maintain(ctx, func(l *boltfile.Ledger) error { return up.st.dropAuthors(l, named, begun) })
 	if err != nil {
-		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s); return nil }))
+		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s.authors()); return nil }))
 	}
 	return nil
 }
@@ -741,4 +741,29 @@ func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]boo
 		}
 	}
 	return named, err
+}
+
+// dropAuthors is the writer's: what has been written since the walk began counts as named.
+func (st *Store) dropAuthors(l *boltfile.Ledger, named map[AuthorID]bool, begun int64) error {
+	s, err := newStage(l)
+	if err != nil {
+		return err
+	}
+	bucket, err := s.guard.Bucket(l, boltfile.InAuthors)
+	if err != nil {
+		return err
+	}
+	table := &st.authors
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	for id, e := range table.named {
+		if named[id] || e.used > begun {
+			continue
+		}
+		if err := bucket.Remove(authorKey(id)); err != nil {
+			return err
+		}
+		table.remove(e)
+	}
+	return nil
 }

@@ -14,32 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/bbolt"
-
 	"apilet/internal/store/boltfile"
-)
-
-// A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
-type pendingWrite struct {
-	Change
-	job    func(*boltfile.Ledger) error // maintenance instead of a change
-	proof  bool                         // nothing but an answer is asked for
-	feed   *feed                        // what a replica takes over, instead of a change
-	state  atomic.Int32                 // writeQueued, then one of the others
-	answer chan struct{}                // the writer's one answer; capacity 1, so that it never waits
-
-	resource, namespace string // the key's prefixes
-	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
-	was, is             keyState
-	replaced            []byte // the JSON of was, not the file's
-	rec                 Record
-	err                 error
-}
-
-const (
-	writeQueued    = iota
-	writeTaken     // the writer has it: its answer is awaited
-	writeAbandoned // who asked for it has gone: the writer drops it
 )
 
 // Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
@@ -241,9 +216,9 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if s, err = newStageWith(l, st.marks); err != nil {
 			return err
 		}
-		s.page, s.table, s.ring, s.now, s.guard.Alone = st.File.PageSize(), &st.authors, &st.log, st.commitTime(), true
+		s.table, s.ring, s.now, s.guard.Alone = &st.authors, &st.log, st.commitTime(), true
 		s.last, s.several = st.mode.last, &st.shared
-		st.measure(s, l.Tx)
+		s.allowance = st.measure(l.Tx)
 		dirty := false
 		full = s.full || s.spare < 0
 		defer func() { fresh = s.fresh }()
@@ -302,24 +277,18 @@ func (st *Store) tellOutcome(err error, full bool, refused error) {
 	}
 }
 
-// usedBytes is the file's size without its free pages, as of the last commit.
-func (st *Store) usedBytes(tx *bbolt.Tx) int64 { return tx.Size() - st.File.FreeBytes() }
-
 // A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
 type stage struct {
 	*boltfile.Ledger
+	allowance
+	authorship
 	guard      *boltfile.Guard
 	revs, keys boltfile.GuardedBucket
-	page       int            // bytes of one
-	rev        int64          // the newest revision given out
-	full       bool           // above the quota
-	spare      int64          // how much of the disk's room creates and updates may still take
-	key, place []byte         // for bbolt, which copies them
-	depended   [2]dependency  // what the last create needed: its parent and its type
-	now        int64          // milliseconds; 0: records are not stamped
-	table      *authorTable   // nil where nobody has an author
-	fresh      []*authorEntry // made in this transaction
-	ring       *eventLog      // of what is committed; nil: nobody keeps one. The writer alone changes it, and reads it without its lock
+	rev        int64         // the newest revision given out
+	key, place []byte        // for bbolt, which copies them
+	depended   [2]dependency // what the last create needed: its parent and its type
+	now        int64         // milliseconds; 0: records are not stamped
+	ring       *eventLog     // of what is committed; nil: nobody keeps one. The writer alone changes it, and reads it without its lock
 
 	last    func(json []byte) ([]byte, int) // a replica's
 	several *atomic.Bool                    // set when a revision has several records; may be nil
@@ -452,7 +421,7 @@ func (s *stage) checkCreate(e *pendingWrite) error {
 	case e.was.live():
 		return ErrExists
 	}
-	return s.refusal(e)
+	return s.refusal(&e.Change)
 }
 
 // checkChange fills what an update or delete inherits from the version that it replaces.
@@ -463,7 +432,7 @@ func (s *stage) checkChange(e *pendingWrite) error {
 	case e.was.rev != e.Expect:
 		return ErrConflict
 	}
-	if err := s.refusal(e); err != nil {
+	if err := s.refusal(&e.Change); err != nil {
 		return err
 	}
 	if s.ring != nil { // what was written lately is in memory, for watchers: it need be neither read, checked nor copied
@@ -569,4 +538,129 @@ func (st *Store) recount(e *pendingWrite) {
 			delete(st.tallies, prefix)
 		}
 	}
+}
+
+// author is the number of who asks for a change.
+func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
+	if a == (Author{}) || s.table == nil {
+		return 0, nil
+	}
+	if a.Verb == "" {
+		a.Verb = [...]string{OpCreate: "create", OpUpdate: "update", OpDelete: "delete"}[op]
+	}
+	return s.number(s.Ledger, s.guard, a, rev)
+}
+
+// commitTime is when a commit begins, in milliseconds. The writer alone calls it.
+func (st *Store) commitTime() int64 {
+	now := st.Now().UnixMilli()
+	if now < st.lastTime && st.lastTime-now < clockSlack.Milliseconds() {
+		now = st.lastTime
+	}
+	st.lastTime = now
+	return now
+}
+
+// discard checks a change of an object whose newest version was found damaged under the revision that it expects.
+func (s *stage) discard(e *pendingWrite) error {
+	s.key = append(s.key[:0], e.Key...)
+	v, err := s.keys.Get(s.key)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return ErrNotFound
+	}
+	if e.was, err = decodeKeyState(s.key, v); err != nil {
+		e.was = keyState{rev: max(e.Expect, 1)} // an object by all that is known
+	} else if !e.was.live() {
+		return ErrNotFound
+	} else if e.was.rev != e.Expect {
+		return ErrConflict
+	}
+	e.rec = Record{Key: e.Key, Rev: s.rev + 1, PrevRev: e.Expect, CreateRev: e.Expect, Deleted: e.Op == OpDelete, Deleting: e.Deleting, Lost: true, Time: s.now}
+	if e.Op == OpDelete {
+		e.JSON, e.RevAt = nil, -1
+	}
+	return nil
+}
+
+// vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
+func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
+	short := revKey(rev)
+	b, err := s.revs.Get(short)
+	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
+		return short, err
+	}
+	if s.several != nil {
+		s.several.Store(true)
+	}
+	if err := s.guard.VetMeta(); err != nil {
+		return nil, err
+	}
+	return longKey(rev, key), s.PutMetaInt("shared", 1)
+}
+
+// record looks a key's record of a revision up, as snapshot.record.
+func (s *stage) record(rev int64, key string) ([]byte, error) {
+	b, err := s.revs.Get(revKey(rev))
+	if err != nil || b != nil && string(recordKey(b)) == key {
+		return b, err
+	}
+	long, err := s.revs.Get(longKey(rev, []byte(key)))
+	if err != nil || long == nil {
+		return b, err
+	}
+	return long, nil
+}
+
+// noteRoom keeps what a batch has shown of the disk: whether a commit failed for want of room, and whether there is less than the reserve. Compaction
+// does not call for compaction.
+func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
+	if !slices.ContainsFunc(batch, asked) {
+		return
+	}
+	switch {
+	case err == ErrDiskFull:
+		st.diskFailed.Store(true)
+	case err == nil:
+		st.diskFailed.Store(false)
+	}
+	if slices.ContainsFunc(batch, func(e *pendingWrite) bool { return e.err == ErrDiskFull }) {
+		st.low.Store(true)
+	} else if err != ErrDiskFull && (s == nil || s.spare >= 0) {
+		return
+	}
+	st.rooms.call()
+}
+
+// asked tells a write that somebody has asked for from maintenance.
+func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
+
+// oneByOne commits the members of a batch for which, together, the disk had no room: one of them alone may fit.
+func (st *Store) oneByOne(batch []*pendingWrite) {
+	for i := range batch {
+		st.commitBatch(batch[i : i+1])
+	}
+}
+
+// commitInRoom commits a change, and tries again after a compaction when it makes room and there is none.
+func (st *Store) commitInRoom(ctx context.Context, c Change) (rec Record, err error) {
+	if !c.makesRoom() {
+		return st.commitOnce(ctx, c)
+	}
+	for range roomTries {
+		made := st.rooms.next()
+		if rec, err = st.commitOnce(ctx, c); err != ErrDiskFull || made == nil {
+			return rec, err
+		}
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return rec, err
+		case <-st.closing:
+			return rec, err
+		}
+	}
+	return rec, err
 }

@@ -1,0 +1,232 @@
+package store
+
+// This file opens a store: what kind of file it is to be, what lies there, and what is brought to today's format before anybody reads it.
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"go.etcd.io/bbolt"
+
+	"apilet/internal/store/boltfile"
+)
+
+// Open opens the file at path, making it if there is none.
+func Open(path string, opts Options) (*Store, error) {
+	path, err := preparePath(path, opts.Ephemeral)
+	if err != nil {
+		return nil, err
+	}
+	return modeOf(&opts).open(path, opts)
+}
+
+// ownLog is the mode of a store with a log of its own.
+func ownLog() mode {
+	return mode{format: Format, bounded: true, open: open, commit: (*Store).commitInRoom,
+		newest: func(st *Store, _ context.Context) (int64, error) { return st.Revision(), nil },
+		share:  func(_ context.Context, _ string, fresh []byte) ([]byte, error) { return fresh, nil }, closing: func(*Store) error { return nil }}
+}
+
+// modeOf is the mode of a store with these options.
+func modeOf(opts *Options) mode {
+	r := opts.Replica
+	if r == nil {
+		return ownLog()
+	}
+	return mode{format: replicaFormat, lineage: r.Lineage[:], others: true, remade: true, unlogged: true, commit: (*Store).propose,
+		open:   func(path string, opts Options) (*Store, error) { return openReplica(path, opts, open) },
+		newest: func(_ *Store, ctx context.Context) (int64, error) { return r.Newest(ctx) }, share: r.Share, last: r.Last,
+		closing: (*Store).syncReplica, behind: r.Behind}
+}
+
+func open(path string, opts Options) (*Store, error) {
+	_, err := os.Lstat(path)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if _, log := os.Lstat(path + boltfile.LogSuffix); fresh && log == nil {
+		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start anew", path, path+boltfile.LogSuffix)
+	}
+	if fresh {
+		err = boltfile.Create(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, modeOf(&opts).format) })
+	if err != nil {
+		return nil, err
+	}
+	st := &Store{
+		Opts: opts, mode: modeOf(&opts), tallies: map[string]*tally{}, marks: map[uint64]boltfile.PageMark{},
+		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
+		rooms: newRoomMaker(),
+	}
+	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
+	st.warnAbout(path, fresh, verdict)
+	if err := boltfile.WithoutFaults(func() error { return st.load(path, verdict.Log) }); err != nil {
+		st.File.Abandon()
+		return nil, boltfile.ExplainOpen(path, err)
+	}
+	st.limit()
+	go st.write() // until close
+	return st, nil
+}
+
+// preparePath names the file. An ephemeral one is new in the folder for temporary files.
+func preparePath(path string, ephemeral bool) (string, error) {
+	if !ephemeral {
+		return filepath.Abs(path)
+	}
+	dir, err := os.MkdirTemp("", "apilet-")
+	return filepath.Join(dir, "apilet.db"), err
+}
+
+// load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
+func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
+	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
+		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged})
+	if err != nil {
+		return err
+	}
+	backup, made, format := false, int64(0), int64(0)
+	err = st.readSnapshot(func(s *snapshot) error {
+		backup, made, format = s.meta().Get([]byte("backup")) != nil, boltfile.MetaInt(s.meta(), "backup"), boltfile.MetaInt(s.meta(), "format")
+		return st.countKeys(s)
+	})
+	if err == nil && format != st.mode.format && format != boltfile.FormatLogged {
+		st.raised = true
+		if err = st.File.Transact(upgrade(st.mode.format)); err == nil && st.Opts.Warn != nil {
+			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.File.Path, format, st.mode.format))
+		}
+	}
+	if err == nil && backup {
+		bump := int64(backupRevBump)
+		if made > backupRevBump { // in backups of earlier versions it is the revision
+			bump += max(0, st.Now().Unix()-made) * backupRevRate
+		}
+		err = st.File.Transact(adoptBackup(bump))
+	}
+	if err != nil {
+		return err
+	}
+	if st.Opts.Ephemeral && runtime.GOOS != "windows" { // where a file in use cannot be removed
+		os.RemoveAll(filepath.Dir(st.File.Path))
+	}
+	return st.readSnapshot(func(s *snapshot) error {
+		copy(st.id[:], s.meta().Get([]byte("lineage")))
+		st.currentRev.Store(int64(s.revs.Sequence))
+		st.compactRev.Store(boltfile.MetaInt(s.meta(), "compact"))
+		st.shared.Store(boltfile.MetaInt(s.meta(), "shared") != 0)
+		st.log = newEventLog(st.currentRev.Load())
+		st.authors.load(s.authors())
+		st.lastTime = s.newestTime()
+		return nil
+	})
+}
+
+func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
+	warn := st.Opts.Warn
+	if warn == nil {
+		return
+	}
+	if fresh && !st.Opts.Ephemeral {
+		warn("made a new, empty data file " + path)
+	}
+	if verdict.Log.Used() {
+		warn(fmt.Sprintf("%s was not shut down cleanly; %d commits are taken over from its log", path, verdict.Log.Count()))
+	}
+	if verdict.Torn {
+		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
+	}
+	if !verdict.Clean {
+		warn(path + " does not list its free pages, since it was not shut down cleanly; all pages have been checked")
+	}
+	if verdict.OneMeta {
+		warn(path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")
+	}
+}
+
+func initBuckets(tx *bbolt.Tx) error {
+	for _, name := range boltfile.Buckets {
+		if _, err := tx.CreateBucket(name); err != nil {
+			return err
+		}
+	}
+	l := &boltfile.Ledger{Tx: tx}
+	return errors.Join(l.PutMetaInt("format", Format), putLineage(l))
+}
+
+// initBuckets makes a new file's, those of a replica with its log's lineage.
+func (o *Options) initBuckets(tx *bbolt.Tx) error {
+	m := modeOf(o)
+	if err := initBuckets(tx); err != nil || m.lineage == nil {
+		return err
+	}
+	return errors.Join((&boltfile.Ledger{Tx: tx}).PutMetaInt("format", m.format), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), m.lineage))
+}
+
+func putLineage(l *boltfile.Ledger) error {
+	id := make([]byte, 16)
+	rand.Read(id)
+	return l.Put(boltfile.InMeta, []byte("lineage"), id)
+}
+
+// checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
+func checkFormat(p *boltfile.Pages, path string, want int64) error {
+	for which := range byte(boltfile.InAuthors) {
+		if _, ok := p.Bucket(which); !ok {
+			return fmt.Errorf("%s is a bbolt file of another program: choose another file", path)
+		}
+	}
+	meta, _ := p.Bucket(boltfile.InMeta)
+	own, replica := isOwnFormat(boltfile.MetaInt(meta, "format")), isFormat(boltfile.MetaInt(meta, "format"), replicaFormat)
+	switch format := boltfile.MetaInt(meta, "format"); {
+	case own && want != replicaFormat, replica && want != Format:
+		if _, ok := p.Bucket(boltfile.InAuthors); !ok && (format == Format || format == replicaFormat) {
+			return boltfile.Damaged("the bucket authors is missing")
+		}
+	case replica:
+		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
+	case own:
+		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
+	default:
+		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, Format)
+	}
+	return nil
+}
+
+// upgrade makes a file of format 1 one of format 2, and a replica's likewise: all in one transaction.
+func upgrade(to int64) func(*boltfile.Ledger) error {
+	return func(l *boltfile.Ledger) error {
+		s, err := newStage(l)
+		if err == nil {
+			err = s.guard.VetMeta()
+		}
+		if err != nil {
+			return err
+		}
+		_, err = l.Tx.CreateBucketIfNotExists(boltfile.Buckets[boltfile.InAuthors])
+		return errors.Join(err, l.PutMetaInt("format", to))
+	}
+}
+
+// adoptBackup makes a backup's file a history of its own at its first opening.
+func adoptBackup(bump int64) func(*boltfile.Ledger) error {
+	return func(l *boltfile.Ledger) error {
+		s, err := newStage(l)
+		if err == nil {
+			err = s.guard.VetMeta()
+		}
+		if err != nil {
+			return err
+		}
+		rev := s.rev + bump
+		return errors.Join(l.Remove(boltfile.InMeta, []byte("backup")), putLineage(l), l.PutMetaInt("compact", rev),
+			l.PutMetaInt("swept", rev), l.SetSequence(boltfile.InRev, uint64(rev)))
+	}
+}
