@@ -93,7 +93,7 @@ func TestNoTwoFilesUseEachOther(t *testing.T) {
 			t.Errorf("%s uses %s of %s, which uses %s of it", pair[0], name, pair[1], back)
 		}
 	}
-	if uses[[2]string{"main.go", "api.go"}] == "" {
+	if uses[[2]string{"main.go", "list.go"}] == "" {
 		t.Error("has the test seen the files?")
 	}
 }

@@ -42,8 +42,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,9 +55,13 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/apierror"
+	"apilet/internal/auth"
+	"apilet/internal/discovery"
 	"apilet/internal/history"
+	"apilet/internal/registry"
 	"apilet/internal/request"
 	"apilet/internal/response"
+	"apilet/internal/routing"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
 	"apilet/internal/shares"
@@ -991,4 +997,130 @@ func parseToken(plain []byte) (*continueToken, bool) {
 	}
 	t.start = string(plain[n+m:])
 	return t, true
+}
+
+// ---- The API of one moment ----
+
+const lateAnswer = 5 * time.Second // for a refusal to be written once the time of its request is over
+
+// A readAPI is what is served at one moment, for reading.
+type readAPI struct {
+	types      *scheme.Registry
+	rd         *reads
+	auth       *auth.Authenticator
+	deprecated *deprecatedVersions
+	log        zerolog.Logger
+}
+
+func (ra *readAPI) serveDiscovery(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeDiscovery(ra.types, w, r)
+}
+
+func (ra *readAPI) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeOpenAPI(ra.types, "", w, r)
+}
+
+func (ra *readAPI) serveSwagger(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeSwagger(ra.types, w, r)
+}
+
+// serveAPI answers everything below /api/ and /apis/.
+func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
+	res, err := ra.typeOf(w, r)
+	if res != nil && err == nil {
+		err = ra.serveResource(w, r, res)
+	}
+	ra.end(w, r, err)
+}
+
+// typeOf is the type that a request is for, once it is known that it has such a path and method. It is nil where the request is for none and has been
+// answered.
+func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request) (*scheme.Resource, error) {
+	info := &request.From(r.Context()).Info
+	if !info.ResourceRequest {
+		ra.serveDiscovery(w, r)
+		return nil, nil
+	}
+	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // /apis//v1/pods
+		http.NotFound(w, r)
+		return nil, nil
+	}
+	res := ra.types.Lookup(info.Group, info.Version, info.Resource)
+	if res == nil {
+		discovery.ServeUnknown(ra.types, w, r, info.Group)
+		return nil, nil
+	}
+	if res.GoType == nil && !routing.HasPath(res, info) {
+		http.NotFound(w, r)
+		return nil, nil
+	}
+	routed := routing.Routed(res, info, r.Method)
+	if routed != nil && res.Custom == nil {
+		return nil, routed
+	}
+	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
+	}
+	return res, cmp.Or(ra.deprecated.note(r, res), routed) // of a custom resource's version also where it has no such part
+}
+
+// end is the end of a request that was answered, or is to be by an error.
+func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, response.ErrAborted) {
+		panic(http.ErrAbortHandler)
+	}
+	if err != nil {
+		ra.fail(w, r, err)
+	}
+}
+
+// fail answers with an error, and logs the ones that are nobody's fault but ours. A request that ran out
+// of time is not.
+func (ra *readAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil { // a computation may have gone on for longer than the connection was to be written to
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	}
+	if unexpected := response.Refuse(w, r, err); unexpected != nil {
+		ra.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", request.From(r.Context()).ID).Msg("internal error")
+	}
+}
+
+// serveResource answers a read of a resource that is served.
+func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
+	if err := ra.rd.begun(r.Context(), res); err != nil {
+		return err
+	}
+	if info.Subresource != "" {
+		return ra.serveSubresource(w, r, res)
+	}
+	switch {
+	case info.Verb != "get" && info.Verb != "list":
+		return apierror.MethodNotAllowed()
+	case res.Virtual:
+		return ra.rd.components(w, r, res)
+	case info.Verb == "get":
+		return ra.rd.get(w, r, res)
+	}
+	return ra.rd.list(w, r, res)
+}
+
+// serveSubresource answers a read of a part of an object.
+func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
+	if err := routing.HasVerb(res, info); err != nil {
+		return err
+	}
+	switch {
+	case request.Connects(info.Subresource):
+		return registry.NoPodsRun(ra.rd.newest, res, info, r.URL.Query())
+	case info.Verb != "get":
+		return apierror.MethodNotAllowed()
+	case info.Subresource == "scale":
+		return registry.ShowScale(ra.rd.newest, w, r, res)
+	}
+	return ra.rd.get(w, r, res)
 }

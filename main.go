@@ -1,7 +1,7 @@
 // Apilet is a Kubernetes-compatible API server: one program, one bbolt file, no etcd, no cluster. Unmodified kubectl, client-go and
 // controller-runtime talk to it. A request meets the parts in this order; what stands without .go is a package under internal/:
 //
-//	         ┌───────────────────────────── api.go ──────────────────────────────┐
+//	         ┌───────────────────────────── an api ──────────────────────────────┐
 //	request ─▶ record · warn.go · deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ route │
 //	         └──────────────────────────────────────────────────────────────┬────┘
 //	                         ┌──────────────────────────────────────────────┤
@@ -10,13 +10,25 @@
 //	                         │                                    │
 //	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which works off what was deleted
 //
-// This file is the life of a server: what it is made of, the phases of its start, what it does beside requests, its health, and its end. The command
-// line comes last. What answers requests is an api, in api.go, which knows nothing of starts and stops.
+// This file is the life of a server: what it is made of, the phases of its start, what it does beside requests, its health, and its end. Behind it
+// stands what answers requests, an api, which knows nothing of starts and stops: the chain of steps that every request goes through, the one list of
+// routes, and what is at their ends. The command line comes last.
+//
+//	record ──▶ deadline ──▶ Authenticate ──▶ Impersonate ──▶ seated ──▶ throughTime ──▶ routes ──▶ serveAPI ──▶ serveResource
+//
+// Two types answer. A readAPI (list.go) is what is served at one moment, for reading: types, and objects one by one and in lists. An api is the one of
+// now, which has what else there is: a writer, watches, pages about itself. What is asked about a moment that is over (/at/MOMENT/...) is answered by
+// a readAPI that is made for the request, and nothing that it has can write.
+//
+// Invariant: a handler is reached by whoever may ask for it, and by nobody else: each route stands behind withAuthorization, but for those that ask
+// for each object that they tell of.
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,18 +41,23 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/version"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/quota"
 	"apilet/internal/allocator"
+	"apilet/internal/apierror"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -51,6 +68,7 @@ import (
 	"apilet/internal/clock"
 	"apilet/internal/commandline"
 	"apilet/internal/crd"
+	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
 	"apilet/internal/datafile/datacmd"
 	"apilet/internal/deprecations"
@@ -67,6 +85,9 @@ import (
 	"apilet/internal/notify"
 	"apilet/internal/options"
 	"apilet/internal/registry"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/routing"
 	"apilet/internal/scheme"
 	"apilet/internal/serving"
 	"apilet/internal/shares"
@@ -82,6 +103,12 @@ const (
 	stoppingGrace = 20 * time.Second // for requests that run when the server is told to stop; the work beside them has a fifth of it
 	closingGrace  = 4 * time.Second  // for the files and etcd, after that
 	stopWithin    = 30 * time.Second // for the process, from the end of --shutdown-delay-duration on, whatever it is doing: as long as Kubernetes gives a pod
+)
+
+// What /version says.
+const (
+	minorVersion = "36"
+	gitVersion   = "v1.36.0+apilet"
 )
 
 // config is how a server is to be: what the flags say, and what none says.
@@ -780,6 +807,333 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
 	}
+}
+
+// ---- The chain and the routes ----
+
+// speaks is the version of Kubernetes that this server speaks as.
+func speaks() [2]int { return serverVersion("1", minorVersion) }
+
+// An api answers requests about now, and leads those about what was to a readAPI.
+type api struct {
+	readAPI
+	wr          *registry.Writer
+	wt          *watching
+	definitions *crd.Definitions
+	storage     *storage
+	fc          *flowControl // nil without flow control
+	instruments *instrumentation
+	usage       *deprecations.Tracker
+	shown       dashboard.Watches  // that are served
+	health      []*health.Endpoint // /livez and its like
+	options     *options.Options
+	keysURL     string // where this server has the keys that check service accounts' tokens
+}
+
+// handler is the way of every request: what is done for all of them, from the outside in, then the route.
+func (a *api) handler() http.Handler {
+	way := a.routes()
+	for _, step := range slices.Backward([]func(http.Handler) http.Handler{
+		a.instruments.record, a.instruments.deadline, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
+	}) {
+		way = step(way)
+	}
+	return way
+}
+
+// seated gives requests their seats: by flow control, or by counting alone when that is switched off.
+func (a *api) seated(next http.Handler) http.Handler {
+	if a.fc == nil {
+		return maxInFlight(a.options.MaxReadonly, a.options.MaxMutating, next)
+	}
+	return a.fc.middleware(next)
+}
+
+// routes lists everything that is served.
+func (a *api) routes() http.Handler {
+	r := chi.NewRouter()
+	var checked []string
+	for _, endpoint := range a.health {
+		for _, check := range endpoint.Checks {
+			checked = append(checked, "/"+endpoint.Name+"/"+check.Name)
+		}
+		endpoint.Shows = a.maySee
+		r.Handle("/"+endpoint.Name, a.withAuthorization(endpoint.ServeHTTP))
+		r.Handle("/"+endpoint.Name+"/*", a.withAuthorization(endpoint.ServeHTTP))
+	}
+	r.Handle("/version", a.withAuthorization(serveVersion))
+	r.Handle("/version/", a.withAuthorization(serveVersion))
+	if config, ok := a.auth.Accounts.OpenIDConfiguration(cmp.Or(a.options.JWKSURI, a.keysURL)); ok {
+		r.Handle("/.well-known/openid-configuration", a.withAuthorization(document("application/json", config)))
+		r.Handle("/openid/v1/jwks", a.withAuthorization(document("application/jwk-set+json", a.auth.Accounts.KeySet())))
+	}
+	r.Handle("/metrics", a.withAuthorization(a.instruments.metrics.handler().ServeHTTP))
+	r.Handle("/openapi/v2", a.withAuthorization(a.serveSwagger))
+	r.Handle("/openapi/v3", a.withAuthorization(a.serveOpenAPI))
+	r.Handle("/openapi/v3/*", a.withAuthorization(a.serveOpenAPI))
+	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
+	r.Handle(history.Path, a.history()) // which asks for each object that it tells of
+	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
+		a.instruments.findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.timeSince})
+	})
+	if a.fc != nil {
+		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
+		if a.fc.auto != nil {
+			pages = append(pages, "dump_seats")
+		}
+		for _, page := range pages {
+			r.Handle("/debug/api_priority_and_fairness/"+page, a.withAuthorization(a.fc.serveDump))
+		}
+	}
+	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral, Fail: a.fail}
+	r.Handle(request.PathBackup, a.withAuthorization(backups.ServeHTTP))
+	page := a.page()
+	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
+	r.HandleFunc(request.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
+	r.Handle(dashboard.DataPath, a.withAuthorization(page.ServeData))
+	r.Handle("/api", a.withAuthorization(a.serveDiscovery))
+	r.Handle("/apis", a.withAuthorization(a.serveDiscovery))
+	r.Handle("/api/*", a.withAuthorization(a.serveAPI))
+	r.Handle("/apis/*", a.withAuthorization(a.serveAPI))
+	r.Handle("/", a.withAuthorization(routing.Index(r, a.types, checked...)))
+	r.NotFound(a.withAuthorization(http.NotFound))
+	r.MethodNotAllowed(routing.WhateverMethod(r))
+	return r
+}
+
+// document serves bytes that do not change while the server runs.
+func document(contentType string, body []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			response.WriteError(w, r, apierror.MethodNotAllowed())
+			return
+		}
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		_, _ = w.Write(body) // the client is gone otherwise
+	}
+}
+
+// withAuthorization authorizes a request before it is handled.
+func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := a.auth.Authorize(request.From(r.Context())); err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		next(w, r)
+	}
+}
+
+// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
+func (a *api) throughTime(now http.Handler) http.Handler {
+	past := history.Past{Moments: history.Moments{Store: a.storage.st, Maintenance: a.storage.upkeep},
+		Has: hadAnswer, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
+	then := a.withAuthorization(past.ServeHTTP) // by the rules of now
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if request.From(r.Context()).At == "" {
+			now.ServeHTTP(w, r)
+			return
+		}
+		then(w, r)
+	})
+}
+
+// hadAnswer says which paths are shown as they were.
+func hadAnswer(path string) history.Answer {
+	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch {
+	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
+		return history.Typed
+	case path == "/version" || path == "/version/":
+		return history.Timeless
+	}
+	return history.Nothing
+}
+
+// serveThen answers with what this server showed at a revision; types is nil for what is the same at all times.
+func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
+	if types == nil {
+		serveVersion(w, r)
+		return
+	}
+	then := a.at(types, rev)
+	switch asked := request.From(r.Context()).Info.Path; {
+	case asked == "/openapi/v2":
+		then.serveSwagger(w, r)
+	case strings.HasPrefix(asked, "/openapi/"):
+		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r) // where it may be kept for a year
+	default:
+		then.serveAPI(w, r)
+	}
+}
+
+// at is the API as it was at a revision, by the rules of now.
+func (a *api) at(types *scheme.Registry, rev int64) *readAPI {
+	return &readAPI{types: types, rd: a.rd.asOf(rev), auth: a.auth, deprecated: a.deprecated, log: a.log}
+}
+
+// history answers what has changed, to those who may list what it was.
+func (a *api) history() *history.Log {
+	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayAnything: a.auth.MayListAnything,
+		Begun: watchBegun, Fail: a.fail, Reach: a.rd.past,
+		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
+}
+
+// timeSince is from when on somebody may know of what a request is about.
+func (a *api) timeSince(u request.User, info request.Info) time.Time {
+	switch rev, err := a.rd.past.Since(u, info, ""); {
+	case err != nil: // damage, of which a scrub tells
+		return time.Now()
+	case rev > 0:
+		return a.rd.st.TimeOf(rev)
+	}
+	return time.Time{}
+}
+
+// may tells whether somebody may do something, by the rules of now.
+func may(by *auth.Authenticator) func(u request.User, info request.Info) bool {
+	return func(u request.User, info request.Info) bool {
+		allowed, _ := by.Decide(u, info)
+		return allowed
+	}
+}
+
+// maySee tells whether who asks may get another path, too.
+func (a *api) maySee(r *http.Request, path string) bool {
+	return a.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
+}
+
+// page is what /debug/ui/ shows.
+func (a *api) page() *dashboard.Page {
+	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.shown, Version: gitVersion, Kept: a.options.Kept(),
+		Deprecations: func(most int) any { return a.usage.List(most) }}
+	if a.fc != nil {
+		p.Flows = a.fc.dispatcher
+	}
+	return p
+}
+
+// serveAPI answers everything below /api/ and /apis/.
+func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
+	res, err := a.typeOf(w, r)
+	if res != nil && err == nil {
+		err = a.serveResource(w, r, res)
+	}
+	a.end(w, r, err)
+}
+
+// serveResource answers a request for a resource that is served.
+func (a *api) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
+	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
+		_, size, _ := a.rd.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
+		if err := shares.Hold(r.Context(), w, size); err != nil {
+			return err
+		}
+	}
+	if info.Subresource != "" {
+		return a.serveSubresource(w, r, res)
+	}
+	switch info.Verb {
+	case "get", "list":
+		return a.readAPI.serveResource(w, r, res)
+	case "create":
+		if res.Group == "" && res.Kind == "Binding" {
+			return registry.Bind(a.wr, w, r, res)
+		}
+		return a.wr.Create(w, r, res)
+	}
+	if res.Virtual {
+		return apierror.MethodNotAllowed()
+	}
+	switch info.Verb {
+	case "watch":
+		defer a.instruments.watching(info)()
+		hooks, done := a.watchHooks(r, res)
+		defer done()
+		return a.wt.serve(w, r, res, hooks)
+	case "update":
+		return a.wr.Update(w, r, res)
+	case "patch":
+		return a.wr.Patch(w, r, res)
+	case "delete":
+		return a.wr.Remove(w, r, res)
+	case "deletecollection":
+		if _, err := parseQuery(res, info); err != nil { // told before what is wrong with the body
+			return err
+		}
+		removeEach, err := a.wr.RemoveEach(w, r, res)
+		if err != nil {
+			return err
+		}
+		return a.rd.listAnd(w, r, res, removeEach)
+	}
+	return apierror.MethodNotAllowed()
+}
+
+// watchHooks connect a watch with flow control, the metrics and the page. done is to be called when it is over.
+func (a *api) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
+	rec := request.From(r.Context())
+	labels := a.instruments.watchLabels(&rec.Info)
+	options, _ := rec.Info.ListOptions() // those that are wrong are refused further on
+	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
+		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
+	a.shown.Begin(shown)
+	return watchHooks{
+		begun:  func() { watchBegun(r.Context()) },
+		listed: func() { a.instruments.metrics.watchListDone(labels, time.Since(rec.Received)) },
+		sent:   a.instruments.metrics.longRunning(labels).sent,
+		opened: shown.Follow,
+	}, func() { a.shown.End(shown) }
+}
+
+// serveSubresource answers a request for a part of an object.
+func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
+	if info.Verb == "get" || request.Connects(info.Subresource) {
+		return a.readAPI.serveSubresource(w, r, res)
+	}
+	if err := routing.HasVerb(res, info); err != nil {
+		return err
+	}
+	switch info.Subresource {
+	case "scale":
+		return registry.ServeScale(a.wr, w, r, res)
+	case "binding":
+		return registry.Bind(a.wr, w, r, res)
+	case "eviction":
+		return registry.Evict(a.wr, w, r, res)
+	case "token":
+		return registry.IssueToken(a.wr, w, r, res)
+	}
+	switch info.Verb {
+	case "update":
+		return a.wr.Update(w, r, res)
+	case "patch":
+		return a.wr.Patch(w, r, res)
+	}
+	return apierror.MethodNotAllowed()
+}
+
+// noteUse remembers who has used a deprecated version.
+func (a *api) noteUse(r *http.Request, res *scheme.Resource) {
+	rec := request.From(r.Context())
+	labels, release := a.instruments.labels(r, rec), removedRelease(res.Deprecation)
+	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
+		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
+	a.instruments.metrics.deprecatedUse(labels, release)
+}
+
+func serveVersion(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		response.WriteError(w, r, apierror.MethodNotAllowed())
+		return
+	}
+	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,
+		MinCompatibilityMajor: "1", MinCompatibilityMinor: "35", GitVersion: gitVersion, GitTreeState: "clean",
+		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
+	response.WriteJSON(w, r, http.StatusOK, body)
 }
 
 // ---- The command line ----

@@ -1,6 +1,8 @@
 package main
 
-// This file: what the server tells about itself in numbers. A leaf: the other chapters write to it, it calls none of them.
+// This file: what the server tells about itself in numbers, and the record of a request, the outermost step of its way: made when the request comes,
+// and log line, metrics and audit event are written from it when it is over. A panic ends its request and nothing else. The other chapters write to
+// this one, and it calls none of them, but for the recorder of warnings (warn.go).
 //
 // Metrics carry Kubernetes' names, labels, buckets and help texts (with the stability class in front, as kube-apiserver prints it),
 // so that dashboards and alerts made for a cluster work here; what only this store has is called apilet_*. There is no global
@@ -15,27 +17,41 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/warning"
 	podsecurity "k8s.io/pod-security-admission/api"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
+	"apilet/internal/audit"
 	"apilet/internal/cel/policy"
 	"apilet/internal/etcd"
 	"apilet/internal/exposition"
+	"apilet/internal/findings"
+	"apilet/internal/history"
 	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 	"apilet/internal/serving"
+	"apilet/internal/shares"
 )
 
 const (
@@ -593,4 +609,275 @@ func knownPath(path string) string {
 		return "/" + first
 	}
 	return ""
+}
+
+// ---- The record of a request ----
+
+// Instrumentation keeps the records of requests.
+type instrumentation struct {
+	reg       *scheme.Registry
+	metrics   *metrics
+	audit     *audit.Log // nil without --audit-log-path
+	findings  *findings.Detector
+	log       zerolog.Logger
+	verbosity int           // from 3 on every request has a log line
+	timeout   time.Duration // for a request that is no watch
+	bytes     *shares.Bytes // for what is large; nil: without bound
+}
+
+// An exchange is what there is of one request, in one piece of memory: its record, its response, and what that warns of.
+type exchange struct {
+	request  request.Request
+	out      responseWriter
+	warnings warningRecorder
+}
+
+// record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
+// first: nothing is done for a request that it does not see.
+func (b *instrumentation) record(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: shares.Claim{Bytes: b.bytes}},
+			warnings: warningRecorder{header: w.Header()}}
+		rec, out := &x.request, &x.out
+		defer b.close(r, rec, out)
+		asked := b.open(w, r, rec)
+		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
+			out.begun = func() { b.audit.Begun(r, rec, out.code) }
+		}
+		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
+		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec)) // the record last: everybody asks for it
+		inner.URL = asked
+		next.ServeHTTP(out, inner) // one copy of r for both: that is what a value costs most
+	})
+}
+
+// open makes the record, and counts the request among those that run. It returns the URL without the moment that it may ask about: log and
+// audit tell the whole.
+func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) (asked *url.URL) {
+	asked = r.URL
+	if moment, rest, ok := history.Then(r.URL); ok {
+		rec.At, asked = cmp.Or(moment, "nothing"), rest
+		stripped := *r
+		stripped.URL = rest
+		rec.Info = request.Parse(&stripped)
+	} else {
+		rec.Info = request.Parse(r)
+	}
+	rec.Agent, rec.Remote = r.UserAgent(), r.RemoteAddr
+	rec.Follows = rec.Info.Verb == "watch" || history.Follows(r)
+	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
+		rec.ID = uuid.NewString()
+	}
+	w.Header()["Audit-Id"], w.Header()["Cache-Control"] = []string{rec.ID}, notKept
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
+		// a part of this one, so there is none (RFC 9112, section 6.1).
+		w.Header().Set("Connection", "close")
+	}
+	b.inflight(&rec.Info, +1, rec.Received)
+	return asked
+}
+
+// close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
+func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
+	cause, now := recover(), time.Now()
+	out.claim.Release()
+	defer func() {
+		if own := recover(); own != nil {
+			b.logPanic(r, own)
+			cause = own
+		}
+		if cause != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	defer b.inflight(&rec.Info, -1, now)
+	b.done(r, rec, out, now, cause)
+}
+
+// done is the end of a request, which comes now. A panic is logged with its stack; the client's connection is closed, the server goes on.
+func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, now time.Time, cause any) {
+	if cause != nil && cause != http.ErrAbortHandler {
+		b.logPanic(r, cause)
+	}
+	code := cmp.Or(out.code, http.StatusOK)
+	elapsed := now.Sub(rec.Received)
+	if b.audit != nil {
+		b.audit.Done(r, rec, code, cause)
+	}
+	b.countDecisions(r, rec, code)
+	labels := b.labels(r, rec)
+	switch {
+	case cause != nil:
+		b.metrics.aborted(labels)
+	case code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout:
+		b.metrics.terminated(labels, code)
+	}
+	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
+	b.findings.Notice(rec, code, now)
+	if b.verbosity >= 3 {
+		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
+			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
+			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
+	}
+}
+
+// own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
+func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
+	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
+	ctx = context.WithValue(ctx, request.Key{}, rec)
+	if b.audit != nil {
+		rec.ID = uuid.NewString()
+	}
+	return ctx, func(err error) {
+		code := http.StatusOK
+		if err != nil {
+			status, _ := response.ErrorStatus(err)
+			code, rec.Answered = int(status.Code), &status
+		}
+		b.findings.Notice(rec, code, time.Now())
+		if b.audit == nil {
+			return
+		}
+		in := ""
+		if info.Namespace != "" {
+			in = "namespaces/" + info.Namespace
+		}
+		path := (&url.URL{Path: "/"}).JoinPath(info.APIPrefix, info.Group, info.Version, in, info.Resource, info.Name, info.Subresource)
+		b.audit.Done(&http.Request{URL: path, Header: http.Header{"User-Agent": {"apilet"}}, RemoteAddr: "127.0.0.1:0"}, rec, code, nil)
+	}
+}
+
+func (b *instrumentation) logPanic(r *http.Request, cause any) {
+	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
+}
+
+// deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
+func (b *instrumentation) deadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if request.From(r.Context()).Follows {
+			next.ServeHTTP(w, r)
+			return
+		}
+		limit := b.timeout
+		if strings.Contains(r.URL.RawQuery, "timeout=") {
+			text := r.URL.Query().Get("timeout")
+			asked, err := time.ParseDuration(text)
+			if err != nil && text != "" {
+				response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+				return
+			}
+			if asked > 0 {
+				limit = min(limit, asked)
+			}
+		}
+		ctx, cancel := request.WithDeadline(r.Context(), request.From(r.Context()).Received.Add(limit))
+		defer cancel()
+		*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
+		next.ServeHTTP(w, r)
+	})
+}
+
+// responseWriter remembers what was answered.
+type responseWriter struct {
+	http.ResponseWriter
+	code  int
+	bytes int64
+	begun func() // called before the head goes out; may be nil
+	claim shares.Claim
+}
+
+// Claim is what the request holds of the memory for large answers.
+func (w *responseWriter) Claim() *shares.Claim { return &w.claim }
+
+func (w *responseWriter) WriteHeader(code int) {
+	w.begin(code)
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *responseWriter) begin(code int) {
+	if w.code != 0 {
+		return
+	}
+	if w.code = code; w.begun != nil {
+		w.begun()
+	}
+}
+
+func (w *responseWriter) Write(p []byte) (int, error) {
+	w.begin(http.StatusOK)
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// inflight counts a request among those that run. Watches are counted apart, once they are known to be let in; see watching.
+func (b *instrumentation) inflight(info *request.Info, delta int, now time.Time) {
+	switch info.Verb {
+	case "watch":
+	case "get", "list":
+		b.metrics.readOnlyInflight.Add(delta, now)
+	default:
+		b.metrics.mutatingInflight.Add(delta, now)
+	}
+}
+
+// watching counts a watch of a resource that is served, for somebody who may, until the returned function is called.
+func (b *instrumentation) watching(info *request.Info) (ended func()) {
+	running := b.metrics.longRunning(b.watchLabels(info)).running
+	running.Inc()
+	return running.Dec
+}
+
+// watchLabels are those of a watch that is let in, so that all of them are names of what is served.
+func (b *instrumentation) watchLabels(info *request.Info) requestLabels {
+	return requestLabels{verb: "WATCH", group: info.Group, version: info.Version, resource: info.Resource,
+		scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
+}
+
+// countDecisions counts how the request came through authentication and authorization.
+func (b *instrumentation) countDecisions(r *http.Request, rec *request.Request, code int) {
+	m := b.metrics
+	switch shown := r.Header.Get("Authorization") != "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
+	case rec.User.Name != "":
+		m.authenticated.Inc()
+	case code == http.StatusUnauthorized && shown:
+		m.authFailed.Inc()
+	case code == http.StatusUnauthorized:
+		m.unauthenticated.Inc()
+	}
+	switch rec.Decision {
+	case request.Allowed:
+		m.allowed.Inc()
+	case request.Forbidden:
+		m.forbidden.Inc()
+	}
+}
+
+// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series. Nor has what
+// is refused before it is known who asks, or because they may not: strangers are not to fill the room for series either. (kube-apiserver
+// counts neither.)
+func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestLabels {
+	info := &rec.Info
+	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
+	if !info.ResourceRequest {
+		l.subresource = knownPath(info.Path)
+		return l
+	}
+	res := b.reg.Lookup(info.Group, info.Version, info.Resource)
+	if res == nil || rec.User.Name == "" || rec.Decision == request.Forbidden {
+		return l
+	}
+	l = requestLabels{verb: verbLabel(r.Method, info.Verb, info.Subresource, r.Header.Get("Content-Type")), group: info.Group, version: info.Version,
+		resource: res.Plural, scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
+	if res.Subresource(info.Subresource) != nil {
+		l.subresource = info.Subresource
+	}
+	if strings.Contains(r.URL.RawQuery, "dryRun") {
+		l.dryRun = dryRunLabel(r.URL.Query()["dryRun"])
+	}
+	return l
 }

@@ -8,7 +8,6 @@ package e2e
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,7 +18,6 @@ import (
 	"testing"
 
 	"apilet/internal/apitest"
-	"apilet/internal/store"
 	"apilet/internal/store/storetest"
 )
 
