@@ -862,3 +862,16 @@ var apiServiceTexts = map[string]map[string]string{
 	"APIServiceCondition": {"": "One thing that is known about an APIService.", "type": "What it is about: Available.", "status": "True, False or Unknown.",
 		"lastTransitionTime": "When the status changed last.", "reason": "Why, in one word.", "message": "Why, for people."},
 }
+
+// addListOf adds the schema of a list of a built-in type, and says whether that has a Go type.
+func (d *oaDocument) addListOf(res *scheme.Resource) bool {
+	t := listsByItem[res.GoType]
+	if t == nil {
+		return false
+	}
+	d.define(t)
+	if schema, ok := d.schemas[typeName(t)].(*oaSchema); ok {
+		schema.Kinds, schema.Properties["items"].ListType = kindOf(res, res.ListKind), ""
+	}
+	return true
+}

@@ -26,8 +26,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
-
-	"apilet/internal/scheme"
 )
 
 var lists = []any{
@@ -71,16 +69,3 @@ var listsByItem = func() map[reflect.Type]reflect.Type {
 	}
 	return byItem
 }()
-
-// addListOf adds the schema of a list of a built-in type, and says whether that has a Go type.
-func (d *oaDocument) addListOf(res *scheme.Resource) bool {
-	t := listsByItem[res.GoType]
-	if t == nil {
-		return false
-	}
-	d.define(t)
-	if schema, ok := d.schemas[typeName(t)].(*oaSchema); ok {
-		schema.Kinds, schema.Properties["items"].ListType = kindOf(res, res.ListKind), ""
-	}
-	return true
-}

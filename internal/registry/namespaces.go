@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -17,11 +16,6 @@ import (
 
 // maxKnownNamespaces bounds the names that are kept; all are forgotten above it.
 const maxKnownNamespaces = 10000
-
-type knownNamespaces struct {
-	mu    sync.RWMutex // guards names
-	names map[string]struct{}
-}
 
 func (k *knownNamespaces) has(name string) bool {
 	k.mu.RLock()

@@ -247,3 +247,8 @@ func Tombstone(rec *store.Record) store.Change {
 	json, revAt := scheme.WithoutRevision(rec.JSON)
 	return store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}
 }
+
+type knownNamespaces struct {
+	mu    sync.RWMutex // guards names
+	names map[string]struct{}
+}

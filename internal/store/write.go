@@ -202,39 +202,21 @@ func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite 
 // commitBatch commits, publishes and answers. A member that fails its precondition fails alone.
 func (st *Store) commitBatch(batch []*pendingWrite) {
 	if !slices.ContainsFunc(batch, func(e *pendingWrite) bool { return !e.proof }) {
-		for _, e := range batch {
-			e.answer <- struct{}{}
-		}
+		answer(batch, nil)
 		return
 	}
-	start, full, refused := time.Now(), false, error(nil)
+	start, full := time.Now(), false
 	var s *stage
-	var fresh []*authorEntry
-	err := st.File.Update(func(l *boltfile.Ledger) error {
+	err := st.File.Update(func(l *boltfile.Ledger) (err error) {
 		clear(st.marks)
-		var err error
 		if s, err = newStageWith(l, st.marks); err != nil {
 			return err
 		}
 		s.table, s.ring, s.now, s.guard.Alone = &st.authors, &st.log, st.commitTime(), true
 		s.last, s.several = st.mode.last, &st.shared
 		s.allowance = st.measure(l.Tx)
-		dirty := false
 		full = s.full || s.spare < 0
-		defer func() { fresh = s.fresh }()
-		for _, e := range batch {
-			if e.err = s.apply(e); errors.Is(e.err, ErrDamaged) {
-				e.err = st.File.Explain(e.err)
-			}
-			dirty = dirty || e.err == nil
-			if e.err == ErrQuota || e.err == ErrDiskFull {
-				refused = e.err
-			}
-		}
-		if !dirty {
-			return errUnchanged
-		}
-		return l.SetSequence(boltfile.InRev, uint64(s.rev))
+		return st.put(s, batch)
 	})
 	if err == ErrDiskFull && len(batch) > 1 {
 		st.oneByOne(batch)
@@ -242,21 +224,36 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 	}
 	st.noteRoom(batch, s, err)
 	if slices.ContainsFunc(batch, asked) {
-		st.tellOutcome(err, full, refused)
+		st.tellOutcome(batch, err, full)
 	}
-	switch {
-	case errors.Is(err, errUnchanged):
-		err = nil
-	case err != nil:
+	if err != nil && !errors.Is(err, errUnchanged) {
 		for _, e := range batch {
 			e.err = err
 		}
+		answer(batch, nil)
+		return
 	}
-	var wake []chan struct{}
-	if err == nil {
-		st.authors.keep(fresh)
-		wake = st.publish(batch, time.Since(start))
+	st.authors.keep(s.fresh)
+	answer(batch, st.publish(batch, time.Since(start)))
+}
+
+// put applies a batch to its stage; errUnchanged when nothing of it is left.
+func (st *Store) put(s *stage, batch []*pendingWrite) error {
+	dirty := false
+	for _, e := range batch {
+		if e.err = s.apply(e); errors.Is(e.err, ErrDamaged) {
+			e.err = st.File.Explain(e.err)
+		}
+		dirty = dirty || e.err == nil
 	}
+	if !dirty {
+		return errUnchanged
+	}
+	return s.SetSequence(boltfile.InRev, uint64(s.rev))
+}
+
+// answer tells those who wait for a batch, and then those who wait for what it has changed.
+func answer(batch []*pendingWrite, wake []chan struct{}) {
 	for _, e := range batch {
 		e.answer <- struct{}{}
 	}
@@ -267,9 +264,17 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 
 // tellOutcome leaves out what says neither that writing works nor that it does not: a batch of which nothing was left, and one of deletes
 // above the quota, or below the reserve.
-func (st *Store) tellOutcome(err error, full bool, refused error) {
+func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
+	if st.Opts.Outcome == nil {
+		return
+	}
+	var refused error
+	for _, e := range batch {
+		if e.err == ErrQuota || e.err == ErrDiskFull {
+			refused = e.err
+		}
+	}
 	switch {
-	case st.Opts.Outcome == nil:
 	case refused != nil:
 		st.Opts.Outcome(refused)
 	case err == nil && !full, errors.Is(err, ErrDiskFull), errors.Is(err, ErrFileLost):

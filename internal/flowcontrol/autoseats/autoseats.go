@@ -375,3 +375,25 @@ func (c *Controller) set(seats float64) {
 	c.seats = min(float64(c.bounds.Most), max(float64(c.bounds.Least), seats))
 	c.state.Seats = int(math.Round(c.seats))
 }
+
+// How much one more answer counts among those of its like: of its width, and of how long it held its seats.
+const (
+	widthTrust = 1.0 / 64
+	heldTrust  = 1.0 / 16
+)
+
+// noteWidthLocked takes in how long a request held its seats and, of a LIST, what so many estimated seats took.
+func (c *Controller) noteWidthLocked(k *class, o *Outcome) {
+	held := (o.Service + o.Commit + o.Elsewhere).Seconds()
+	if k.held == 0 {
+		k.held = held
+	}
+	k.held += heldTrust * (held - k.held)
+	if o.Estimated > 0 && k.usual > 0 {
+		each := k.usual / float64(o.Estimated)
+		if c.seatTime == 0 {
+			c.seatTime = each
+		}
+		c.seatTime += widthTrust * (each - c.seatTime)
+	}
+}

@@ -15,27 +15,7 @@ import (
 	"time"
 )
 
-const (
-	widthRange = 4.0 // by how much a width may be corrected
-	widthTrust = 1.0 / 64
-	heldTrust  = 1.0 / 16
-)
-
-// noteWidthLocked takes in how long a request held its seats and, of a LIST, what so many estimated seats took.
-func (c *Controller) noteWidthLocked(k *class, o *Outcome) {
-	held := (o.Service + o.Commit + o.Elsewhere).Seconds()
-	if k.held == 0 {
-		k.held = held
-	}
-	k.held += heldTrust * (held - k.held)
-	if o.Estimated > 0 && k.usual > 0 {
-		each := k.usual / float64(o.Estimated)
-		if c.seatTime == 0 {
-			c.seatTime = each
-		}
-		c.seatTime += widthTrust * (each - c.seatTime)
-	}
-}
+const widthRange = 4.0 // by how much a width may be corrected
 
 // Learned corrects the estimate of a request's seats, and says how long its like usually held them (0: nobody knows).
 func (c *Controller) Learned(id uint64, seats int) (corrected int, held time.Duration) {
