@@ -116,7 +116,7 @@ type config struct {
 
 func main() {
 	uuid.EnableRandPool() // a system call for sixteen: ids are to be unlike each other, and keep no secret
-	os.Exit(commandAs(envtest.ProgramName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(commandAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // serve runs the server until SIGTERM or SIGINT. The second of these ends the process at once.
@@ -828,7 +828,7 @@ func (s *server) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
-	backups := datafile.Backups{Store: s.st, Maintenance: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
+	backups := datafile.Backups{Store: s.st, Maintenance: s.upkeep, Ephemeral: s.cfg.Ephemeral, At: s.moments().Named, Fail: s.fail}
 	r.Handle(rbac.PathBackup, s.withAuthorization(backups.ServeHTTP))
 	page := s.page()
 	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
@@ -870,7 +870,7 @@ func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 
 // throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
 func (s *server) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: history.Moments{Store: s.st, Maintenance: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
+	past := history.Past{Moments: s.moments(), Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
 	then := s.withAuthorization(past.ServeHTTP) // by the rules of now
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -879,6 +879,10 @@ func (s *server) throughTime(now http.Handler) http.Handler {
 		}
 		then(w, r)
 	})
+}
+
+func (s *server) moments() history.Moments {
+	return history.Moments{Store: s.st, Maintenance: s.upkeep}
 }
 
 // hadAnswer says which paths are shown as they were.
@@ -1144,13 +1148,17 @@ func (c *config) commands() []commandline.Command {
 		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(newConsole), []commandline.Command{
 		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "fill a folder with what envtest looks for, and print the line that leads it there",
-			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
+			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
+				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+			}}},
+			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
 	}, logcmd.Commands())
 }
 
 // commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
-func commandAs(name string, args []string, stdout, stderr io.Writer) int {
+func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 	var err error
+	name := envtest.ProgramName(called)
 	switch name {
 	case logcmd.PluginName:
 		return logcmd.Plugin(printVersion).Run(args, stdout, stderr)
@@ -1171,7 +1179,7 @@ func commandAs(name string, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
 			return 0
 		case err == nil:
-			return program().Run(args, stdout, stderr)
+			return program().Run(append(args, envtest.BaseBeside(called)...), stdout, stderr)
 		}
 	default:
 		return program().Run(args, stdout, stderr)

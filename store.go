@@ -53,7 +53,7 @@ func (s *server) authorityShared() certs.Share {
 // openStore opens the data file, or the replica of what the cluster holds. closeStore closes it.
 func (s *server) openStore() (err error) {
 	c := s.cfg
-	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota, Clock: s.clock.Now,
+	options := store.Options{Ephemeral: c.Ephemeral, Base: c.Base, Quota: c.Quota, Clock: s.clock.Now,
 		Author:  registry.Author,
 		Outcome: s.troubles.TellWriting,
 		Fatal:   s.diskLost,

@@ -155,6 +155,7 @@ var CommitBounds = [...]float64{.0005, .001, .002, .004, .008, .016, .032, .064,
 // Options configure Open.
 type Options struct {
 	Ephemeral bool         // no fsync; the file is removed at close
+	Base      string       // with Ephemeral: the file begins as a copy of this one, which stays as it is; "": empty
 	Quota     int64        // bytes; 0 means 2 GiB or half of the file system, whichever is less, and none for an ephemeral file; below 0: none
 	Fatal     func(error)  // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
 	Warn      func(string) // told at opening what deserves a line in the log; may be nil
@@ -251,6 +252,12 @@ func Open(path string, opts Options) (*Store, error) {
 	}
 	if opts.Replica != nil {
 		return openReplica(path, opts)
+	}
+	if opts.Ephemeral && opts.Base != "" {
+		if err := beginWith(opts.Base, path); err != nil {
+			os.RemoveAll(filepath.Dir(path))
+			return nil, fmt.Errorf("--base: %w", err)
+		}
 	}
 	return open(path, opts)
 }
