@@ -88,6 +88,7 @@ import (
 	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/systemd"
+	"apilet/internal/torture"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
@@ -1152,7 +1153,7 @@ func (c *config) commands() []commandline.Command {
 				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
 			}}},
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
-	}, logcmd.Commands())
+	}, torture.Commands(), logcmd.Commands())
 }
 
 // commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
