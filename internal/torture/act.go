@@ -81,8 +81,10 @@ func (r *run) point() bool {
 	}
 	r.pointAt.Store(time.Now().UnixNano())
 	if r.cfg.Wait != nil {
+		begin := time.Now()
 		r.pending.Add(1)
 		r.cfg.Wait(r.plan.String())
+		r.held.Add(int64(time.Since(begin)))
 		r.pending.Add(-1)
 	}
 	return true

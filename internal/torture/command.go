@@ -65,6 +65,7 @@ func (c *command) defineAmount(f *flag.FlagSet) {
 	f.IntVar(&c.Plain, "plain", 2, "`runs` in which nothing is done to the controller, to learn from")
 	f.IntVar(&c.Most, "plans", 200, "at most so many `plans`, those first that find most")
 	f.DurationVar(&c.Budget, "budget", 0, "begin no plan after this `time`; 0 is no limit")
+	f.BoolVar(&c.FailFast, "fail-fast", false, "begin no plan after one that went wrong")
 	f.Uint64Var(&c.seed, "seed", 1, "of the order of plans that rank the same")
 	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "runs at the same time: write {port} where the controller takes a port of its own")
 	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "the controller is done when for this `time` nothing was written")
@@ -131,7 +132,6 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 		return nil, fmt.Errorf("--replay: %s has no plan", c.replay)
 	}
 	if c.wait {
-		c.Patience = time.Hour
 		c.Wait = func(at string) { waitForEnter(call.Errors, at) }
 	}
 	return &again.Plan, nil

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"apilet/internal/request"
 )
@@ -140,9 +141,9 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 	}
 	name := info.Name
 	if info.Verb == "create" && name == "" {
-		meta := gjson.GetBytes(body, "metadata")
-		if name = meta.Get("name").String(); name == "" && meta.Get("generateName").String() != "" {
-			name = meta.Get("generateName").String() + "*"
+		generate := ""
+		if name, generate = nameInBody(body); name == "" && generate != "" {
+			name = generate + "*"
 		}
 	}
 	if alias := d.aliases[name]; alias != "" {
@@ -163,6 +164,37 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 	}
 	d.all = append(d.all, p)
 	return p
+}
+
+// nameInBody is what an object calls itself, in JSON or in Kubernetes' protobuf: four bytes, then an envelope whose field 2 is the object, whose
+// field 1 is its metadata, whose fields 1 and 2 are its name and what it is to be generated from.
+func nameInBody(body []byte) (name, generate string) {
+	raw, binary := bytes.CutPrefix(body, []byte("k8s\x00"))
+	if !binary {
+		meta := gjson.GetBytes(body, "metadata")
+		return meta.Get("name").String(), meta.Get("generateName").String()
+	}
+	meta := protoField(protoField(raw, 2), 1)
+	return string(protoField(meta, 1)), string(protoField(meta, 2))
+}
+
+// protoField is the first field of a number in a protobuf message that has a length; nil where there is none.
+func protoField(message []byte, number protowire.Number) []byte {
+	for len(message) > 0 {
+		n, kind, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return nil
+		}
+		if message = message[size:]; n == number && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message)
+			return value
+		}
+		if size = protowire.ConsumeFieldValue(n, kind, message); size < 0 {
+			return nil
+		}
+		message = message[size:]
+	}
+	return nil
 }
 
 // leave notes that a request is over.

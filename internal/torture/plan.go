@@ -6,11 +6,11 @@ package torture
 //	rank  plan                                     points
 //	   1  died in the middle                       each write that changed something
 //	      sees the past                            each write: after it, the controller starts again and sees what was before it
+//	      paused past its lease, and woken         each write, where there are two replicas
 //	   2  its write was carried out, it is told no each write: 504
 //	      somebody else edits what it writes       each write to an object that a user has made
 //	      did not see it                           each change that is followed by another of the same object
-//	      somebody deletes what it has made        each object that it has made, and that stays
-//	      paused past its lease, and woken         each write, where there are two replicas
+//	      somebody deletes what it has made        each object that it alone has written, and that stays
 //	   3  was told no: 409, 500                    each write
 //	      sees the past, further back              each change by a user
 //	      was slow                                 each type that it watches; each answer
@@ -143,7 +143,7 @@ func (m *planner) write(p *passed, replicas int) {
 		m.add(3, at(died, "answered"))
 		m.add(3, at(late, ""))
 		if replicas > 1 && canPause {
-			m.add(2, at(zombie, ""))
+			m.add(1, at(zombie, ""))
 		}
 	}
 	if line != nil {
@@ -225,10 +225,15 @@ func (m *planner) made() {
 		case last.Type == "DELETED" || !m.counts(last):
 		case last.Resource == "namespaces" && m.makerOf(key) == byUser:
 			m.add(3, Plan{Kind: ending, Object: key})
-		case m.makerOf(key) == byController:
+		case m.makerOf(key) == byController && m.alone(key):
 			m.add(2, Plan{Kind: deleted, Object: m.alias(key)})
 		}
 	}
+}
+
+// alone tells whether no user has written to an object: what a user has, the controller cannot bring back.
+func (m *planner) alone(key string) bool {
+	return !slices.ContainsFunc(m.lines, func(line history.Line) bool { return keyOfLine(&line) == key && whoWrote(&line) == byUser })
 }
 
 func (m *planner) counts(line *history.Line) bool {

@@ -103,6 +103,13 @@ func (rec *record) all() []history.Line {
 	return slices.Clone(rec.lines)
 }
 
+// touch has nothing be quiet before something could have come of what was just done.
+func (rec *record) touch() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.changed = time.Now()
+}
+
 // lastChange is when something happened last.
 func (rec *record) lastChange() time.Time {
 	rec.mu.Lock()

@@ -31,10 +31,13 @@ type run struct {
 	record   *record
 	replicas []*replica
 	out      *outcome
+	looked   int  // at so many lines, isRight found
+	right    bool // this
 
 	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before
 	reached   atomic.Bool                 // the plan's point
 	pointAt   atomic.Int64                // when, in nanoseconds since 1970
+	held      atomic.Int64                // nanoseconds that somebody had the server wait at the point
 	afterward func(context.Context) error // what the plan does behind the workload; nil: nothing
 }
 
@@ -47,7 +50,7 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{cfg: cfg, plan: plan, want: want, out: &outcome{ignored: cfg.Ignored}}
+	r := &run{cfg: cfg, plan: plan, want: want, looked: -1, out: &outcome{ignored: cfg.Ignored}}
 	if r.server, err = startServer(ctx, cfg.Program, cfg.base, cfg.ServerFlags); err != nil {
 		return nil, err
 	}
@@ -119,23 +122,28 @@ func (r *run) work(ctx context.Context) {
 			return
 		}
 	}
-	r.out.quiet = r.settle(ctx, r.want)
+	r.out.quiet = r.settle(ctx, r.isRight)
 	if r.afterward != nil {
 		if r.out.stuck = r.afterward(ctx); r.out.stuck != nil {
 			return
 		}
-		r.out.quiet = r.settle(ctx, r.want)
+		r.record.touch()
+		right := r.isRight
+		if r.plan.Kind == ending {
+			right = func() bool { return len(endedWithout(r.record.all(), r.plan.Object)) == 0 }
+		}
+		r.out.quiet = r.settle(ctx, right)
 	}
 }
 
-// settle waits until the controller is quiet, and what there is is what is wanted, if somebody knows what that is. It tells whether it became quiet.
-func (r *run) settle(ctx context.Context, want *reference) bool {
+// settle waits until the controller is quiet, and what there is is right; nil asks for no more than quiet. It tells whether it became quiet.
+func (r *run) settle(ctx context.Context, right func() bool) bool {
 	quiet := false
-	for end := time.Now().Add(r.cfg.Patience); ctx.Err() == nil; {
-		if quiet = r.isQuiet(); quiet && (want == nil || r.satisfied(want)) {
+	for begin := time.Now(); ctx.Err() == nil; {
+		if quiet = r.isQuiet(); quiet && (right == nil || right()) {
 			return true
 		}
-		if time.Now().After(end) {
+		if time.Since(begin)-time.Duration(r.held.Load()) > r.cfg.Patience {
 			return quiet
 		}
 		select {
@@ -146,12 +154,15 @@ func (r *run) settle(ctx context.Context, want *reference) bool {
 	return false
 }
 
-// satisfied tells whether what there is is what is wanted.
-func (r *run) satisfied(want *reference) bool {
-	if r.plan != nil && r.plan.Kind == ending {
-		return len(endedWithout(r.record.all(), r.plan.Object)) == 0
+// isRight tells whether what there is is what plain runs come to, once that is known. It is asked again and again, and looks when there is news.
+func (r *run) isRight() bool {
+	if r.want == nil {
+		return true
 	}
-	return len(want.compare(normalise(r.record.all(), r.cfg.Ignored))) == 0
+	if lines := r.record.all(); len(lines) != r.looked {
+		r.looked, r.right = len(lines), len(r.want.compare(normalise(lines, r.cfg.Ignored))) == 0
+	}
+	return r.right
 }
 
 // isQuiet tells whether nothing has happened for a while, and nothing is about to.

@@ -31,6 +31,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/cel-go/cel"
@@ -47,6 +48,7 @@ type Config struct {
 	Replicas    int             // processes of the controller
 	Plain       int             // runs to learn from
 	Most        int             // plans at most
+	FailFast    bool            // no plan is begun after one went wrong
 	Budget      time.Duration   // no plan is begun after it; 0: no limit
 	Seed        uint64          // of the order of plans
 	Parallel    int             // runs at the same time
@@ -172,12 +174,15 @@ type learned struct {
 	longest time.Duration
 }
 
+// plainPatience is how much more patience there is with plain runs.
+const plainPatience = 5
+
 // learn makes the plain runs. A controller that is wrong without being tortured is told of, and no more.
 func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	l := &learned{plain: make([]*outcome, cfg.Plain)}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
-	plainly.Wait = nil
+	plainly.Wait, plainly.Patience = nil, plainPatience*cfg.Patience // a plain run is waited for in vain where all is lost anyhow
 	each(ctx, cfg.Plain, cfg.Parallel, func(i int) { l.plain[i], errs[i] = perform(ctx, &plainly, nil, nil) })
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -209,7 +214,7 @@ func (o *outcome) plainly(cfg *Config) error {
 	case writes == 0:
 		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
 	case !o.quiet:
-		return fmt.Errorf("the controller did not become quiet within %v (--patience): what it writes for ever can be left out with --ignore", cfg.Patience)
+		return fmt.Errorf("the controller did not become quiet within %v (five times --patience): what it writes for ever can be left out with --ignore", plainPatience*cfg.Patience)
 	}
 	return nil
 }
@@ -228,9 +233,9 @@ func (l *learned) writes() (n int) {
 func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began time.Time, told func(Verdict, int, int)) ([]Verdict, error) {
 	verdicts, errs := make([]*Verdict, len(plans)), make([]error, len(plans))
 	var mu sync.Mutex // guards done, and the calls of told
-	done := 0
+	done, failed := 0, atomic.Bool{}
 	each(ctx, len(plans), cfg.Parallel, func(i int) {
-		if cfg.Budget > 0 && time.Since(began) > cfg.Budget {
+		if cfg.Budget > 0 && time.Since(began) > cfg.Budget || cfg.FailFast && failed.Load() {
 			return
 		}
 		o, err := perform(ctx, cfg, &plans[i], l.want)
@@ -240,6 +245,9 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 		}
 		v := judge(cfg, l, &plans[i], o)
 		verdicts[i] = &v
+		if v.Verdict == Wrong {
+			failed.Store(true)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		done++

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -81,7 +82,7 @@ func readWorkload(path string) ([]step, error) {
 	for docs, n := yaml.NewYAMLToJSONDecoder(file), 1; ; n++ {
 		var raw json.RawMessage
 		if err := docs.Decode(&raw); err != nil {
-			if strings.HasSuffix(err.Error(), "EOF") {
+			if errors.Is(err, io.EOF) {
 				return steps, nil
 			}
 			return nil, fmt.Errorf("%s, document %d: %w", path, n, err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -222,26 +223,40 @@ func noOwner(z *zoo, nest *object) error {
 	return z.update(eggs, made)
 }
 
+// lastWriter keeps account of nests in an object that a user has made.
 func lastWriter(z *zoo, nest *object) error {
-	if z.mended {
-		return setStatus(z, nest, "counted", wanted(nest))
+	ledger := z.caches[eggs].get(nest.Metadata.Namespace, "ledger")
+	if ledger == nil {
+		return nil
 	}
-	next := nest.copied()
-	next.Metadata.ResourceVersion = ""
-	return setStatus(z, next, "counted", wanted(nest))
+	next := ledger.copied()
+	next.Data = map[string]string{}
+	for _, n := range z.caches[nests].all("", "") {
+		next.Data[n.Metadata.Name] = fmt.Sprint(wanted(n))
+	}
+	if maps.Equal(next.Data, ledger.Data) {
+		return nil
+	}
+	if !z.mended {
+		next.Metadata.ResourceVersion = ""
+	}
+	return z.update(eggs, next)
 }
 
 func forever(z *zoo, nest *object) error {
 	if z.mended {
 		return layAll(z, nest, 1)
 	}
-	if nest.Status["laid"] == true {
+	first := egg(nest, nest.Metadata.Name+"-1")
+	if z.caches[eggs].get(nest.Metadata.Namespace, first.Metadata.Name) != nil {
 		return nil
 	}
 	for {
-		if _, err := z.create(eggs, egg(nest, nest.Metadata.Name+"-1")); err == nil {
-			return setStatus(z, nest, "laid", true)
-		} else if is(err, 403) || is(err, 404) {
+		made, err := z.create(eggs, first)
+		if err == nil {
+			z.caches[eggs].take("ADDED", made)
+		}
+		if err == nil || is(err, 403) || is(err, 404) {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -35,12 +35,14 @@ func (l *lease) valid() bool {
 // run takes the lease when it is free, and keeps it.
 func (l *lease) run() {
 	for ; ; time.Sleep(renewEvery) {
-		asked := time.Now()
+		asked, led := time.Now(), l.valid()
 		if l.renew(asked) == nil {
 			l.mu.Lock()
 			l.renewed = asked
 			l.mu.Unlock()
-			l.zoo.caches[nests].tell()
+			if !led {
+				l.zoo.caches[nests].tell()
+			}
 		}
 	}
 }
