@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -55,6 +56,7 @@ func (c *command) defineWorkload(f *flag.FlagSet) {
 	f.StringVar(&c.Objects, "objects", "", "the `file` of the workload: objects that are applied in order, and steps between them (quiet, wait, patch, delete)")
 	f.StringVar(&c.Setup, "setup", "", "a `file` likewise of what is there before the controller starts: definitions, namespaces, roles")
 	f.StringVar(&c.Base, "base", "", "a prepared data `file` that each run begins with: `apilet fork` makes one")
+	f.StringVar(&c.Program, "apilet", "", "the `program` for the servers (default: this one)")
 	f.Func("server-flag", "a `flag` for the servers (--server-flag=--validate=false); may be repeated", repeated(&c.ServerFlags))
 	f.IntVar(&c.Replicas, "replicas", 1, "processes of the controller: with 2 and leader election a leader is paused and woken")
 	f.Func("ignore", "a resource (`PLURAL.GROUP`) that does not count, such as one whose status is a heartbeat; may be repeated. Events and Leases never do", repeated(&c.Ignored))
@@ -64,6 +66,13 @@ func (c *command) defineWorkload(f *flag.FlagSet) {
 func (c *command) defineAmount(f *flag.FlagSet) {
 	f.IntVar(&c.Plain, "plain", 2, "`runs` in which nothing is done to the controller, to learn from")
 	f.IntVar(&c.Most, "plans", 200, "at most so many `plans`, those first that find most")
+	f.Func("without", "leave a `kind` of plans out: "+strings.Join(kinds, ", ")+"; may be repeated", func(text string) error {
+		if !slices.Contains(kinds, text) {
+			return errors.New("there is no such kind")
+		}
+		c.Without = append(c.Without, text)
+		return nil
+	})
 	f.DurationVar(&c.Budget, "budget", 0, "begin no plan after this `time`; 0 is no limit")
 	f.BoolVar(&c.FailFast, "fail-fast", false, "begin no plan after one that went wrong")
 	f.Uint64Var(&c.seed, "seed", 1, "of the order of plans that rank the same")
@@ -115,8 +124,10 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 	if c.wait && c.replay == "" {
 		return nil, errors.New("--wait goes with --replay")
 	}
-	if c.Program, err = os.Executable(); err != nil {
-		return nil, err
+	if c.Program == "" {
+		if c.Program, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	c.Command, c.Seed = call.Args, c.seed
 	if c.replay == "" {
@@ -127,7 +138,6 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 		return nil, fmt.Errorf("--replay: %w", err)
 	}
 	var again replay
-	kinds := []string{died, past, refused, unseen, cut, slow, late, edited, deleted, ending, zombie}
 	if err := json.Unmarshal(text, &again); err != nil || !slices.Contains(kinds, again.Plan.Kind) {
 		return nil, fmt.Errorf("--replay: %s has no plan", c.replay)
 	}

@@ -44,6 +44,8 @@ const (
 	zombie  = "zombie"  // a replica is paused when a write was committed, and woken when another one leads
 )
 
+var kinds = []string{died, past, refused, unseen, cut, slow, late, edited, deleted, ending, zombie}
+
 // carriedOut is the detail of a refusal of what was done nevertheless.
 const carriedOut = "504, carried out"
 
@@ -102,7 +104,7 @@ func (p Plan) String() string {
 }
 
 // makePlans makes all plans that a plain run gives reason for, the most telling first.
-func makePlans(o *outcome, replicas int, seed uint64) []Plan {
+func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	m := &planner{outcome: o, byRevision: map[int64]*history.Line{}}
 	for i := range o.lines {
 		m.byRevision[o.lines[i].Revision] = &o.lines[i]
@@ -115,6 +117,7 @@ func makePlans(o *outcome, replicas int, seed uint64) []Plan {
 	m.changes()
 	m.watched()
 	m.made()
+	m.plans = slices.DeleteFunc(m.plans, func(p Plan) bool { return slices.Contains(without, p.Kind) })
 	random := rand.New(rand.NewPCG(seed, seed))
 	random.Shuffle(len(m.plans), func(i, j int) { m.plans[i], m.plans[j] = m.plans[j], m.plans[i] })
 	slices.SortStableFunc(m.plans, func(a, b Plan) int { return cmp.Compare(a.rank, b.rank) })

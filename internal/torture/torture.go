@@ -47,6 +47,7 @@ type Config struct {
 	ServerFlags []string        // more of them, for the servers
 	Replicas    int             // processes of the controller
 	Plain       int             // runs to learn from
+	Without     []string        // kinds of plans that are left out
 	Most        int             // plans at most
 	FailFast    bool            // no plan is begun after one went wrong
 	Budget      time.Duration   // no plan is begun after it; 0: no limit
@@ -127,7 +128,7 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	if only != nil {
 		plans = []Plan{*only}
 	} else {
-		plans = makePlans(l.plain[0], cfg.Replicas, cfg.Seed)
+		plans = makePlans(l.plain[0], cfg.Replicas, cfg.Without, cfg.Seed)
 	}
 	report.Planned = len(plans)
 	plans = plans[:min(len(plans), cfg.Most)]

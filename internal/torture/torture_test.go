@@ -99,7 +99,7 @@ func TestPlansAreTheSameForASeed(t *testing.T) {
 		{info: request.Info{Verb: "update", Resource: "configmaps", Namespace: "x", Name: "n"}, what: "update configmaps x/n", nth: 1, writes: true, code: 200, rev: 102},
 		{info: request.Info{Verb: "update", Resource: "configmaps", Namespace: "x", Name: "n"}, what: "update configmaps x/n", nth: 2, writes: true, code: 409},
 	}}
-	first, again, other := makePlans(o, 1, 7), makePlans(o, 1, 7), makePlans(o, 1, 8)
+	first, again, other := makePlans(o, 1, nil, 7), makePlans(o, 1, nil, 7), makePlans(o, 1, nil, 8)
 	if !reflect.DeepEqual(first, again) || reflect.DeepEqual(first, other) || len(first) != len(other) {
 		t.Errorf("%d, %d and %d plans", len(first), len(again), len(other))
 	}

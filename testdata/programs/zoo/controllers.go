@@ -24,7 +24,7 @@ var animals = []animal{
 		about: "writes without a resourceVersion: what somebody else has written meanwhile is gone"},
 	{name: "forever", workload: "basic", watches: []string{eggs}, reconcile: forever,
 		about: "takes what is there already for an error, and tries for ever"},
-	{name: "leader", workload: "basic", replicas: 2, reconcile: leader,
+	{name: "leader", workload: "basic", replicas: 2, only: []string{eggs}, reconcile: leader,
 		about: "asks whether it leads before it begins, and not before it writes"},
 	{name: "coalesced", workload: "reborn", watches: []string{eggs}, gone: cleansUp, reconcile: coalesced,
 		about: "cleans up when it sees a deletion: one that it does not see leaves things behind"},

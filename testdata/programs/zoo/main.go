@@ -22,6 +22,7 @@ type animal struct {
 	workload  string // on which it shows
 	replicas  int    // 0: one
 	watches   []string
+	only      []string                         // what its twin watches besides
 	gone      func(z *zoo, nest *object)       // a nest's deletion was seen; may be nil
 	reconcile func(z *zoo, nest *object) error // brings the world in line with a nest
 	begin     func(z *zoo) error               // once, when the caches are filled; may be nil
@@ -61,7 +62,11 @@ func main() {
 // run reconciles all nests whenever something changes, and again after an error, later each time.
 func (z *zoo) run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
-	for _, collection := range append([]string{nests}, z.animal.watches...) {
+	watched := append([]string{nests}, z.animal.watches...)
+	if z.mended {
+		watched = append(watched, z.animal.only...)
+	}
+	for _, collection := range watched {
 		c := &cache{client: z.client, collection: collection, changed: changed}
 		if collection == nests && z.animal.gone != nil {
 			c.gone = func(nest *object) { z.animal.gone(z, nest) }
