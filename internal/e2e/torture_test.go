@@ -34,7 +34,7 @@ func torture(t *testing.T, controller string, mended bool, flags ...string) run 
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"torture", "--setup=" + zooFolder + "/setup.yaml", "--objects=" + zooFolder + "/basic.yaml", "--patience=5s", "--parallel=2"}, flags...)
+	args := append([]string{"torture", "--setup=" + zooFolder + "/setup.yaml", "--objects=" + zooFolder + "/basic.yaml", "--patience=3s", "--parallel=2"}, flags...)
 	return runAs(t, "apilet", append(args, "--", zoo, "-server={server}", "-controller="+controller, fmt.Sprintf("-mended=%t", mended))...)
 }
 
@@ -67,15 +67,25 @@ func TestTortureFindsTheBugAndTellsOfIt(t *testing.T) {
 
 func TestTorturePlaysAPlanAgain(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "plan.json")
-	if err := os.WriteFile(file, []byte(`{"plan":{"kind":"died","write":"create configmaps zoo/robin-1","nth":1}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := torture(t, "between", false, "--replay="+file)
-	for _, want := range []string{"zoo/robin-2 is missing", "controller create configmaps zoo/robin-2", "1 plans: 0 ok, 0 slower, 1 wrong"} {
-		if r.code != 1 || !strings.Contains(r.out, want) {
-			t.Errorf("no %q: %d %s %s", want, r.code, r.out, r.errs)
-		}
+	for controller, c := range map[string]struct{ workload, plan, want string }{
+		"between":   {"basic", `"kind":"died","write":"create configmaps zoo/robin-1","nth":1`, "zoo/robin-2 is missing"},
+		"twice":     {"basic", `"kind":"past","write":"create configmaps zoo/robin-*","nth":3`, "zoo/robin-*4 is left over"},
+		"forever":   {"basic", `"kind":"refused","detail":"504, carried out","write":"create configmaps zoo/robin-1","nth":1`, "did not become quiet"},
+		"coalesced": {"reborn", `"kind":"unseen","object":"nests.zoo.example.com zoo/robin","change":2`, "zoo/robin-2 is left over"},
+	} {
+		t.Run(controller, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "plan.json")
+			if err := os.WriteFile(file, []byte(`{"plan":{`+c.plan+`}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := torture(t, controller, false, "--objects="+zooFolder+"/"+c.workload+".yaml", "--replay="+file, "--stale=10s")
+			for _, want := range []string{c.want, "normally", "1 plans: 0 ok, 0 slower, 1 wrong"} {
+				if r.code != 1 || !strings.Contains(r.out, want) {
+					t.Errorf("no %q: %d %s %s", want, r.code, r.out, r.errs)
+				}
+			}
+		})
 	}
 }
 

@@ -32,9 +32,9 @@ import (
 
 const (
 	lateness   = 300 * time.Millisecond // of answers, and of events
-	staleFor   = 400 * time.Millisecond // that the past is shown, from the first list on
-	staleMost  = 3 * time.Second        // that it waits for such a list
-	unseenMost = time.Second            // that a list waits for the next change
+	staleMost  = 3 * time.Second        // that the past waits for lists to be shown in
+	staleWrite = 200 * time.Millisecond // that it is shown after a write
+	unseenMost = 2 * time.Second        // that a list waits for the next change
 )
 
 // tricks are what the run's plan does at the door.
@@ -81,10 +81,8 @@ func (r *run) point() bool {
 	}
 	r.pointAt.Store(time.Now().UnixNano())
 	if r.cfg.Wait != nil {
-		begin := time.Now()
 		r.pending.Add(1)
 		r.cfg.Wait(r.plan.String())
-		r.held.Add(int64(time.Since(begin)))
 		r.pending.Add(-1)
 	}
 	return true
@@ -120,17 +118,20 @@ func (r *run) dies() *tricks {
 	}}
 }
 
-// A stale is how far behind a server's cache is.
+// A stale is how far behind a server's cache is. It catches up some time after the controller has listed all that it watched before, and earlier when
+// it writes: by then it has believed what it saw.
 type stale struct {
-	mu     sync.Mutex    // guards what follows
-	rev    int64         // what is shown; 0: the newest
-	shown  bool          // somebody was shown it
-	caught chan struct{} // closed when it has caught up
+	run *run
+
+	mu     sync.Mutex      // guards what follows
+	rev    int64           // what is shown; 0: the newest
+	unseen map[string]bool // resources that are still to be listed
+	caught chan struct{}   // closed when it has caught up
 }
 
 // seesThePast kills the controller at a write, and shows it what was before.
 func (r *run) seesThePast() *tricks {
-	st := &stale{caught: make(chan struct{})}
+	st := &stale{run: r, caught: make(chan struct{})}
 	return &tricks{
 		after: func(p *passed) *refusal {
 			if !r.at(p) {
@@ -140,15 +141,16 @@ func (r *run) seesThePast() *tricks {
 			if r.plan.Object != "" {
 				rev = r.revisionBefore(r.plan.Object, r.plan.Change)
 			}
-			st.begin(rev)
-			r.pending.Add(1)
-			time.AfterFunc(staleMost, func() { st.end(r) })
+			st.begin(rev, r.replicas[p.replica].watched())
 			r.bounce(p.replica)
 			return &refusal{drop: true}
 		},
 		before: func(p *passed) *refusal {
-			if st.now() != 0 && p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true") {
-				// a server that does not have this; a client then lists
+			switch {
+			case st.now() == 0:
+			case p.writes:
+				time.AfterFunc(staleWrite, st.end)
+			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"): // a server that does not have this; a client then lists
 				return &refusal{code: 422, reason: "Invalid", message: "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 			}
 			return nil
@@ -158,7 +160,7 @@ func (r *run) seesThePast() *tricks {
 			if (p.info.Verb != "list" && p.info.Verb != "get") || values.Get("resourceVersion") != "0" || !p.info.ResourceRequest {
 				return 0
 			}
-			return st.show(r)
+			return st.show(p)
 		},
 		frame: func(*passed, frame) (<-chan struct{}, bool) {
 			if st.now() == 0 {
@@ -169,10 +171,12 @@ func (r *run) seesThePast() *tricks {
 	}
 }
 
-func (st *stale) begin(rev int64) {
+func (st *stale) begin(rev int64, watched map[string]bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.rev = rev
+	st.rev, st.unseen = rev, watched
+	st.run.pending.Add(1)
+	time.AfterFunc(staleMost, st.end)
 }
 
 func (st *stale) now() int64 {
@@ -181,24 +185,23 @@ func (st *stale) now() int64 {
 	return st.rev
 }
 
-// show is the revision that is shown. From the first time on, the cache is about to catch up.
-func (st *stale) show(r *run) int64 {
+// show is the revision that is shown.
+func (st *stale) show(p *passed) int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.rev != 0 && !st.shown {
-		st.shown = true
-		time.AfterFunc(staleFor, func() { st.end(r) })
+	if delete(st.unseen, resourceOf(p)); st.rev != 0 && len(st.unseen) == 0 {
+		time.AfterFunc(st.run.cfg.Stale, st.end)
 	}
 	return st.rev
 }
 
-func (st *stale) end(r *run) {
+func (st *stale) end() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.rev != 0 {
 		st.rev = 0
 		close(st.caught)
-		r.pending.Add(-1)
+		st.run.pending.Add(-1)
 	}
 }
 
@@ -301,7 +304,7 @@ func (r *run) isChange(rev int64) (is bool) {
 
 func (r *run) isSlow() *tricks {
 	return &tricks{frame: func(p *passed, f frame) (<-chan struct{}, bool) {
-		if strings.TrimSuffix(p.info.Resource+"."+p.info.Group, ".") != r.plan.Resource {
+		if resourceOf(p) != r.plan.Resource {
 			return nil, false
 		}
 		if r.reached.CompareAndSwap(false, true) {

@@ -78,6 +78,7 @@ func (c *command) defineAmount(f *flag.FlagSet) {
 	f.Uint64Var(&c.seed, "seed", 1, "of the order of plans that rank the same")
 	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "runs at the same time: write {port} where the controller takes a port of its own")
 	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "the controller is done when for this `time` nothing was written")
+	f.DurationVar(&c.Stale, "stale", 400*time.Millisecond, "for how long a controller that was started again is shown the past, unless it writes before")
 	f.DurationVar(&c.Patience, "patience", 10*time.Second, "how long to wait for a controller that is not done, or has not come to the right state")
 }
 

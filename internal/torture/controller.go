@@ -110,6 +110,13 @@ func (c *controller) noteExit(how string) {
 	c.exits = append(c.exits, how)
 }
 
+// givenUp tells whether it is not started any more, since it has ended by itself too often.
+func (c *controller) givenUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.exits) > exitsMax
+}
+
 // kill ends the process at once, and returns when it is over.
 func (c *controller) kill() {
 	c.mu.Lock()

@@ -128,6 +128,24 @@ func (d *door) requests() []passed {
 	return all
 }
 
+// watched are the resources that were watched through the door.
+func (d *door) watched() map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := map[string]bool{}
+	for _, p := range d.all {
+		if p.info.Verb == "watch" {
+			all[resourceOf(p)] = true
+		}
+	}
+	return all
+}
+
+// resourceOf is PLURAL.GROUP.
+func resourceOf(p *passed) string {
+	return strings.TrimSuffix(p.info.Resource+"."+p.info.Group, ".")
+}
+
 // mutating are the verbs that write.
 var mutating = []string{"create", "update", "patch", "delete", "deletecollection"}
 

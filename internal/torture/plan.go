@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"apilet/internal/history"
 )
@@ -211,8 +210,9 @@ func (m *planner) changes() {
 // watched is for types whose events come late.
 func (m *planner) watched() {
 	var known []string
-	for _, p := range m.requests {
-		resource := strings.TrimSuffix(p.info.Resource+"."+p.info.Group, ".")
+	for i := range m.requests {
+		p := &m.requests[i]
+		resource := resourceOf(p)
 		if p.info.Verb == "watch" && !slices.Contains(known, resource) {
 			known = append(known, resource)
 			m.add(3, Plan{Kind: slow, Resource: resource})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -37,7 +38,6 @@ type run struct {
 	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before
 	reached   atomic.Bool                 // the plan's point
 	pointAt   atomic.Int64                // when, in nanoseconds since 1970
-	held      atomic.Int64                // nanoseconds that somebody had the server wait at the point
 	afterward func(context.Context) error // what the plan does behind the workload; nil: nothing
 }
 
@@ -143,8 +143,11 @@ func (r *run) settle(ctx context.Context, right func() bool) bool {
 		if quiet = r.isQuiet(); quiet && (right == nil || right()) {
 			return true
 		}
-		if time.Since(begin)-time.Duration(r.held.Load()) > r.cfg.Patience {
+		if time.Since(begin) > r.cfg.Patience || r.givenUp() {
 			return quiet
+		}
+		if r.pending.Load() > 0 { // patience is with the controller, not with what is done to it
+			begin = time.Now()
 		}
 		select {
 		case <-time.After(retryEvery):
@@ -152,6 +155,11 @@ func (r *run) settle(ctx context.Context, right func() bool) bool {
 		}
 	}
 	return false
+}
+
+// givenUp tells whether there is no controller to wait for.
+func (r *run) givenUp() bool {
+	return !slices.ContainsFunc(r.replicas, func(rep *replica) bool { return !rep.givenUp() })
 }
 
 // isRight tells whether what there is is what plain runs come to, once that is known. It is asked again and again, and looks when there is news.

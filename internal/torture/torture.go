@@ -54,6 +54,7 @@ type Config struct {
 	Seed        uint64          // of the order of plans
 	Parallel    int             // runs at the same time
 	Quiet       time.Duration   // for so long nothing happens once all is done
+	Stale       time.Duration   // for so long the past is shown
 	Patience    time.Duration   // with a controller that is not done
 	Ignored     []string        // resources (PLURAL.GROUP) that do not count
 	Never       []string        // CEL: writes that the controller may not make
@@ -175,15 +176,15 @@ type learned struct {
 	longest time.Duration
 }
 
-// plainPatience is how much more patience there is with plain runs.
-const plainPatience = 5
+// plainPatience is how long a plain run is waited for at least.
+const plainPatience = time.Minute
 
 // learn makes the plain runs. A controller that is wrong without being tortured is told of, and no more.
 func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	l := &learned{plain: make([]*outcome, cfg.Plain)}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
-	plainly.Wait, plainly.Patience = nil, plainPatience*cfg.Patience // a plain run is waited for in vain where all is lost anyhow
+	plainly.Wait, plainly.Patience = nil, max(plainPatience, cfg.Patience) // what is waited for in vain here ends it all
 	each(ctx, cfg.Plain, cfg.Parallel, func(i int) { l.plain[i], errs[i] = perform(ctx, &plainly, nil, nil) })
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -215,7 +216,7 @@ func (o *outcome) plainly(cfg *Config) error {
 	case writes == 0:
 		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
 	case !o.quiet:
-		return fmt.Errorf("the controller did not become quiet within %v (five times --patience): what it writes for ever can be left out with --ignore", plainPatience*cfg.Patience)
+		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", max(plainPatience, cfg.Patience))
 	}
 	return nil
 }
