@@ -69,9 +69,9 @@ func (r *run) tricks() *tricks {
 	return &tricks{}
 }
 
-// at tells whether a request is the plan's point, once.
+// at tells whether a request is the plan's point, once. Behind the server's back that is one that it has carried out.
 func (r *run) at(p *passed) bool {
-	return p.writes && p.what == r.plan.Write && p.nth == r.plan.Nth && r.point()
+	return p.writes && p.code < 300 && p.what == r.plan.Write && p.nth == r.plan.Nth && r.point()
 }
 
 // point notes that the plan's point is reached. With --wait it holds the server there.

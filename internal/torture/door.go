@@ -34,7 +34,7 @@ import (
 type passed struct {
 	info     request.Info
 	what     string // the verb, the resource and the object, generated names called the same: "create configmaps shop/web-*"
-	nth      int    // time that this came, from 1
+	nth      int    // which of those that succeed it is, or would be: from 1
 	writes   bool   // it changes something that counts
 	replica  int    // whose it is, from 0
 	header   http.Header
@@ -76,7 +76,7 @@ type door struct {
 	mu      sync.Mutex // guards what follows
 	shut    bool       // whoever comes is sent away: the controller is being killed
 	all     []*passed
-	seen    map[string]int
+	done    map[string]int    // writes that succeeded, by what they were
 	aliases map[string]string // generated names
 	writing int               // writes on their way
 	wrote   time.Time         // when the last write went by
@@ -89,7 +89,7 @@ func openDoor(to *server, replica int, counts func(group, resource string) bool,
 	if err != nil {
 		return nil, err
 	}
-	d := &door{to: to, replica: replica, counts: counts, tricks: t, url: "http://" + listener.Addr().String(), seen: map[string]int{}, aliases: map[string]string{},
+	d := &door{to: to, replica: replica, counts: counts, tricks: t, url: "http://" + listener.Addr().String(), done: map[string]int{}, aliases: map[string]string{},
 		through: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
 	d.http = &http.Server{Handler: d, ErrorLog: log.New(io.Discard, "", 0)}
 	go d.http.Serve(listener) // until close
@@ -175,8 +175,7 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 		what: info.Verb + " " + uidPattern.ReplaceAllString(keyOf(info.Group, resource, info.Namespace, name), "(uid)")}
 	p.writes = info.ResourceRequest && slices.Contains(mutating, info.Verb) && d.counts(info.Group, info.Resource)
 	if p.writes {
-		d.seen[p.what]++
-		p.nth = d.seen[p.what]
+		p.nth = d.done[p.what] + 1
 		d.writing++
 		d.wrote = p.at
 	}
@@ -228,6 +227,9 @@ func (d *door) leave(p *passed, code int, body []byte) {
 	}
 	d.writing--
 	d.wrote = time.Now()
+	if code > 0 && code < 300 {
+		d.done[p.what]++
+	}
 	meta := gjson.GetBytes(body, "metadata")
 	p.rev = meta.Get("resourceVersion").Int()
 	if generate := meta.Get("generateName").String(); generate != "" && p.info.Verb == "create" {
