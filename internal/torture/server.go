@@ -140,18 +140,6 @@ func (k kind) path(namespace, name string) string {
 	return path
 }
 
-// key is how records and differences name an object of the kind.
-func (k kind) key(namespace, name string) string {
-	group, _, grouped := strings.Cut(k.apiVersion, "/")
-	if !grouped {
-		group = ""
-	}
-	if !k.namespaced {
-		namespace = ""
-	}
-	return keyOf(group, k.resource, namespace, name)
-}
-
 // findKind asks discovery where objects of a kind are.
 func (s *server) findKind(ctx context.Context, apiVersion, name string) (kind, error) {
 	a, err := s.send(ctx, "GET", strings.TrimSuffix(kind{apiVersion: apiVersion}.path("", ""), "/"), "", nil)

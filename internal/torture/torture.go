@@ -28,8 +28,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,6 +138,9 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	plans = plans[:min(len(plans), cfg.Most)]
 	fmt.Fprintf(notes, "plain runs: %d, the longest %.1f s, %d writes of the controller; %d plans, of which %d are run, %d at a time\n",
 		len(l.plain), report.Plain, report.Writes, report.Planned, len(plans), cfg.Parallel)
+	if loose := slices.Sorted(maps.Keys(l.want.loose)); len(loose) > 0 {
+		fmt.Fprintf(notes, "plain runs do not agree about %s: nothing is judged by it\n", strings.Join(loose[:min(5, len(loose))], ", "))
+	}
 	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, told)
 	return report, err
 }
