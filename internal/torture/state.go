@@ -7,6 +7,8 @@ package torture
 //	configmaps shop/web-x7k2p, generated from web-       configmaps shop/web-*1, the first of them by what is in it
 //	metadata.uid, resourceVersion, managedFields ...     nothing
 //	2026-11-23T10:00:00Z, a uid                          (time), (uid)
+//	a condition's reason and message                      nothing: how it came to be so
+//	an observedGeneration that is the newest             (newest)
 //	an owner that was deleted                            ownerReferences[0].owner: gone
 
 import (
@@ -15,6 +17,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"apilet/internal/history"
@@ -119,6 +122,9 @@ func (f *fold) strip(doc map[string]any) {
 	if meta == nil {
 		return
 	}
+	if status, _ := doc["status"].(map[string]any); status != nil && status["observedGeneration"] != nil && status["observedGeneration"] == meta["generation"] {
+		status["observedGeneration"] = "(newest)" // somebody else's edit makes one generation more
+	}
 	if meta["deletionTimestamp"] != nil {
 		meta["deletionTimestamp"] = "(set)"
 	}
@@ -153,7 +159,15 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 		}
 	case []any:
 		for i, below := range v {
-			f.flatten(paths, fmt.Sprintf("%s[%d]", path, i), below)
+			place := strconv.Itoa(i)
+			if condition, _ := below.(map[string]any); strings.HasSuffix(path, ".conditions") && condition["type"] != nil {
+				place = fmt.Sprint(condition["type"])
+				condition = maps.Clone(condition)
+				delete(condition, "reason") // how it came to be so is no part of what is so
+				delete(condition, "message")
+				below = condition
+			}
+			f.flatten(paths, path+"["+place+"]", below)
 		}
 		if len(v) == 0 {
 			paths[path] = "[]"

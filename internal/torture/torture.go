@@ -182,14 +182,18 @@ type learned struct {
 	longest time.Duration
 }
 
-// plainPatience is how long a plain run is waited for at least.
-const plainPatience = time.Minute
+// A plain run is waited for so long at least, and its quiet is so many times as long.
+const (
+	plainPatience = time.Minute
+	plainQuiet    = 3
+)
 
 // learn makes the plain runs. A controller that is wrong without being tortured is told of, and no more.
 func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	l := &learned{plain: make([]*outcome, cfg.Plain)}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
+	plainly.Quiet *= plainQuiet                                            // a state that is not the last would call all plans wrong
 	plainly.Wait, plainly.Patience = nil, max(plainPatience, cfg.Patience) // what is waited for in vain here ends it all
 	each(ctx, cfg.Plain, cfg.Parallel, func(i int) { l.plain[i], errs[i] = perform(ctx, &plainly, nil, nil) })
 	if err := errors.Join(errs...); err != nil {

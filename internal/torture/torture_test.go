@@ -78,6 +78,20 @@ func TestWhatPlainRunsDoNotAgreeOnIsLeftOut(t *testing.T) {
 	}
 }
 
+func TestConditionsAreWhatIsSo(t *testing.T) {
+	t.Parallel()
+	of := func(conditions string) state {
+		return normalise((&teller{}).tell("ADDED", "c", "x/a", `{"status":{"conditions":[`+conditions+`]}}`).lines, nil)
+	}
+	ref := newReference([]state{of(`{"type":"A","status":"True","reason":"Made"},{"type":"B","status":"False"}`)})
+	if d := ref.compare(of(`{"type":"B","status":"False","message":"told"},{"type":"A","status":"True","reason":"Found"}`)); len(d) > 0 {
+		t.Error(d)
+	}
+	if d := fmt.Sprint(ref.compare(of(`{"type":"A","status":"False"},{"type":"B","status":"False"}`))); d != "[configmaps x/a has .status.conditions[A].status: False, and not True]" {
+		t.Error(d)
+	}
+}
+
 func TestOwnersThatAreGoneAreTold(t *testing.T) {
 	t.Parallel()
 	const owner = "00000000-0000-4000-8000-00000000000a" // what teller deletes
