@@ -93,6 +93,7 @@ import (
 	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/systemd"
+	"apilet/internal/torture"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
@@ -124,7 +125,7 @@ type config struct {
 
 func main() {
 	uuid.EnableRandPool() // a system call for sixteen: ids are to be unlike each other, and keep no secret
-	os.Exit(commandAs(envtest.ProgramName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(commandAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // serve runs the server until SIGTERM or SIGINT. The second of these ends the process at once.
@@ -885,7 +886,7 @@ func (a *api) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, a.withAuthorization(a.fc.serveDump))
 		}
 	}
-	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral, Fail: a.fail}
+	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral, At: a.moments().Named, Fail: a.fail}
 	r.Handle(request.PathBackup, a.withAuthorization(backups.ServeHTTP))
 	page := a.page()
 	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
@@ -927,8 +928,7 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 
 // throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
 func (a *api) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: history.Moments{Store: a.storage.st, Maintenance: a.storage.upkeep},
-		Has: hadAnswer, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
+	past := history.Past{Moments: a.moments(), Has: hadAnswer, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // by the rules of now
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -937,6 +937,10 @@ func (a *api) throughTime(now http.Handler) http.Handler {
 		}
 		then(w, r)
 	})
+}
+
+func (a *api) moments() history.Moments {
+	return history.Moments{Store: a.storage.st, Maintenance: a.storage.upkeep}
 }
 
 // hadAnswer says which paths are shown as they were.
@@ -1152,13 +1156,17 @@ func (c *config) commands() []commandline.Command {
 		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(newConsole), []commandline.Command{
 		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "fill a folder with what envtest looks for, and print the line that leads it there",
-			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
-	}, logcmd.Commands())
+			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
+				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+			}}},
+			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
+	}, torture.Commands(), logcmd.Commands())
 }
 
 // commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
-func commandAs(name string, args []string, stdout, stderr io.Writer) int {
+func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 	var err error
+	name := envtest.ProgramName(called)
 	switch name {
 	case logcmd.PluginName:
 		return logcmd.Plugin(printVersion).Run(args, stdout, stderr)
@@ -1179,7 +1187,7 @@ func commandAs(name string, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
 			return 0
 		case err == nil:
-			return program().Run(args, stdout, stderr)
+			return program().Run(append(args, envtest.BaseBeside(called)...), stdout, stderr)
 		}
 	default:
 		return program().Run(args, stdout, stderr)

@@ -242,6 +242,7 @@ func missingTool(command string) string {
 const apiletShim = `#!/bin/sh
 # The commands of apilet by the test's binary; what serves gets a free port.
 case "$*" in *--listen*) set -- "$@" ;; ''|-*) set -- --listen 127.0.0.1:0 "$@" ;; esac
+case "$1" in torture) shift; set -- torture --apilet "$0" "$@" ;; esac
 [ ! -x "$HOME/patched/apilet" ] || exec "$HOME/patched/apilet" "$@"
 APILET_COMMAND_CHILD=1 exec %q -test.run='^TestCommandChild$' -- "$@"
 `
@@ -252,6 +253,7 @@ case "$1 $2" in
 "run .") shift 2; exec apilet "$@" ;;
 "run ./testdata/"*) name=$2; shift 2; built=%[5]q/$SECTION
 	mkdir -p "$built" && (cd %[1]q && HOME=%[3]q %[2]q build -ldflags='-s -w' -o "$built/" "$name") && exec "$built/${name##*/}" "$@" ;;
+"build -o") out=$PWD/$3; cd %[1]q && HOME=%[3]q exec %[2]q build -o "$out" "$4" ;;
 "test "*) exit 0 ;;
 esac
 HOME=%[3]q exec %[2]q "$@"

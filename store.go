@@ -75,7 +75,7 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 
 // open opens the data file, or the replica of what the cluster holds. close closes it.
 func (h *storage) open(ctx context.Context) (err error) {
-	options := store.Options{Ephemeral: h.options.Ephemeral, Quota: h.options.Quota, Clock: h.clock.Now,
+	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota, Clock: h.clock.Now,
 		Author:  registry.Author,
 		Outcome: h.troubles.TellWriting,
 		Fatal:   h.diskLost,

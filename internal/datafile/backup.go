@@ -3,6 +3,7 @@ package datafile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -26,15 +27,24 @@ type Backups struct {
 	Store       *store.Store                                    // what is copied
 	Maintenance *store.Maintenance                              // makes the copy
 	Ephemeral   bool                                            // the data file has no folder any more
+	At          func(moment string) (rev int64, err error)      // the revision that was current then; its errors are told
 	Fail        func(http.ResponseWriter, *http.Request, error) // answers with an error
 }
 
-// ServeHTTP streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may
-// take longer than --request-timeout, as long as the client is there and reads.
+// ServeHTTP streams a backup, of what was there at a moment where the query names one (at=MOMENT): made beside the data file first, so that a slow
+// client holds up nothing but its own connection. It may take longer than --request-timeout, as long as the client is there and reads.
 func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		b.Fail(w, r, apierror.MethodNotAllowed())
 		return
+	}
+	rev := int64(0)
+	if moment := r.URL.Query().Get("at"); moment != "" {
+		var err error
+		if rev, err = b.At(moment); err != nil {
+			b.Fail(w, r, err)
+			return
+		}
 	}
 	parent, pattern := filepath.Split(backupFolders(b.Store.File.Path))
 	if b.Ephemeral { // whose folder is gone already
@@ -49,9 +59,12 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := withoutDeadline(r.Context())
 	defer cancel()
 	path := filepath.Join(dir, "backup")
-	if err := b.Maintenance.Backup(ctx, path, nil); err != nil {
-		if store.IsDiskFull(err) {
+	if err := b.Maintenance.BackupAt(ctx, path, rev, nil); err != nil {
+		switch {
+		case store.IsDiskFull(err):
 			err = apierrors.NewInternalError(store.ErrDiskFull)
+		case errors.Is(err, store.ErrCompacted): // since the moment was looked up
+			err = apierrors.NewResourceExpired(fmt.Sprintf("revision %d has been compacted", rev))
 		}
 		b.Fail(w, r, err)
 		return

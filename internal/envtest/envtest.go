@@ -83,6 +83,9 @@ var apiserverSettings = strings.Fields(`
 	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
 	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
 
+// baseName is the link to the prepared file, in the folder of the assets.
+const baseName = "base.db"
+
 // ProgramName is the name under which a program was called.
 func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), ".exe")
@@ -92,7 +95,9 @@ func ProgramName(path string) string {
 
 // MakeAssets fills a folder with what envtest looks for and prints the line that leads it there. What is in the way is replaced when it is
 // a link, as of an earlier call or to an apilet that has moved; a file is somebody's control plane, and stays.
-func MakeAssets(out io.Writer, args []string) error {
+//
+// base is a prepared data file with which each server begins that is started from there; "": it begins empty.
+func MakeAssets(out io.Writer, args []string, base string) error {
 	if args[0] == "" {
 		return errors.New("usage: apilet envtest-assets DIR")
 	}
@@ -120,8 +125,35 @@ func MakeAssets(out io.Writer, args []string) error {
 			return err
 		}
 	}
+	if err := linkBase(filepath.Join(dir, baseName), base); err != nil {
+		return err
+	}
 	_, err = fmt.Fprintf(out, "export KUBEBUILDER_ASSETS=%s\n", shellQuoted(dir))
 	return err
+}
+
+// linkBase makes the link by which servers find their prepared file, or removes that of an earlier call.
+func linkBase(link, base string) error {
+	if base != "" {
+		if _, err := os.Stat(base); err != nil {
+			return fmt.Errorf("--base: %w", err)
+		}
+		return linkAsset(link, base)
+	}
+	if info, err := os.Lstat(link); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		return os.Remove(link)
+	}
+	return nil
+}
+
+// BaseBeside is the flag that names the prepared file which was linked into the folder of a program, by the name under which that was called;
+// none where there is no such link.
+func BaseBeside(program string) []string {
+	path := filepath.Join(filepath.Dir(program), baseName)
+	if filepath.Base(program) == program || !there(path) { // found by the PATH, in a folder that nobody has named
+		return nil
+	}
+	return []string{"--base=" + path}
 }
 
 func linkAsset(link, program string) error {

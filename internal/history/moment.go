@@ -96,6 +96,19 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 	return rev, m.Time, err
 }
 
+// Named is the revision that was current at a moment, as it is named by who asks. Its errors are those of ParseMoment and At.
+func (ms Moments) Named(text string) (rev int64, err error) {
+	now := ms.Store.Now()
+	m, err := ParseMoment(text, now)
+	if err != nil {
+		return 0, err
+	}
+	if rev, _, err = ms.At(m, now); err == nil && rev == 0 {
+		err = apierrors.NewBadRequest("nothing was there yet at " + m.text)
+	}
+	return rev, err
+}
+
 // compacted is the 410 of what is too long ago.
 func (ms Moments) compacted(what string) error {
 	oldest, since := ms.Maintenance.Oldest()

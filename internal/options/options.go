@@ -37,6 +37,7 @@ type Options struct {
 	Data, Listen, Kubeconfig                string
 	Etcd                                    Etcd
 	Ephemeral                               bool
+	Base                                    string // what an ephemeral server begins with
 	Advertised, EndpointReconciler          string
 	TLSCert, TLSKey, CertDir                string
 	Names                                   []string // --tls-san
@@ -94,6 +95,7 @@ func Data(f *flag.FlagSet, path *string) {
 func (o *Options) defineStorage(f *flag.FlagSet) {
 	Data(f, &o.Data)
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
+	f.StringVar(&o.Base, "base", "", "with --ephemeral: begin with a private copy of this data `file`, which stays as it is, and which any number of servers may have at once")
 	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does. 0 is 2 GiB, or half of the file system where that is less, and no limit with --ephemeral; -1 is no limit")
 	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
 	f.Func("history", "the `duration` for which one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
@@ -227,6 +229,9 @@ func (o *Options) Finish() error {
 	}
 	if o.Ephemeral && o.Data != "" && o.Data != defaultData {
 		return fmt.Errorf("--ephemeral keeps nothing: --data %s would be neither read nor written, so leave one of the two out", o.Data)
+	}
+	if o.Base != "" && (!o.Ephemeral || len(o.Etcd.Servers) > 0) {
+		return errors.New("--base is what an ephemeral server begins with: it goes with --ephemeral, and without --etcd-servers")
 	}
 	if o.LogFormat != "" && o.LogFormat != "console" && o.LogFormat != "json" {
 		return fmt.Errorf("--log-format: %q is neither console nor json", o.LogFormat)

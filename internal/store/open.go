@@ -23,6 +23,13 @@ func Open(path string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if opts.Ephemeral && opts.Base != "" {
+		err := boltfile.Copy(opts.Base, path, func(p *boltfile.Pages) error { return checkFormat(p, opts.Base, Format) })
+		if err != nil {
+			os.RemoveAll(filepath.Dir(path))
+			return nil, fmt.Errorf("--base: %w", err)
+		}
+	}
 	return modeOf(&opts).open(path, opts)
 }
 

@@ -156,6 +156,7 @@ func IsDiskFull(err error) bool { return boltfile.IsDiskFull(err) }
 // Options configure Open.
 type Options struct {
 	Ephemeral bool         // no fsync; the file is removed at close
+	Base      string       // with Ephemeral: the file begins as a copy of this one, which stays as it is; "": empty
 	Quota     int64        // bytes; 0 means 2 GiB or half of the file system, whichever is less, and none for an ephemeral file; below 0: none
 	Fatal     func(error)  // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
 	Warn      func(string) // told at opening what deserves a line in the log; may be nil

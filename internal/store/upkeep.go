@@ -356,16 +356,28 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 // Backup makes a new file at dest, which must not exist: the live objects at one revision, copied chunk by chunk beside the writes.
 // Compaction waits meanwhile.
 func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) error {
+	return up.BackupAt(ctx, dest, 0, seen)
+}
+
+// BackupAt is Backup of what was live at a revision; 0 is the newest.
+func (up *Maintenance) BackupAt(ctx context.Context, dest string, rev int64, seen *Progress) error {
 	release, err := up.hold(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	switch {
+	case rev == 0:
+		rev = up.st.Revision()
+	case rev < up.st.Compacted():
+		return ErrCompacted
+	case rev > up.st.Revision():
+		return errFutureRev
+	}
 	return boltfile.Create(dest, func(db *bbolt.DB) error {
 		if err := db.Update(initBuckets); err != nil {
 			return err
 		}
-		rev := up.st.Revision()
 		if err := up.copyObjects(ctx, db, rev, seen); err != nil {
 			return err
 		}

@@ -1,8 +1,8 @@
-// Package datacmd is the commands that work on a data file: backup, check, defrag and migrate.
+// Package datacmd is the commands that work on a data file: backup, fork, check, defrag and migrate.
 //
 //	rows := datacmd.Commands(logger) // for the table of package commandline
 //
-// All but `apilet backup --server` open the file themselves, and refuse one that a server has open. A backup of a running server shows a
+// All but `apilet backup --server` and `apilet fork` open the file themselves, and refuse one that a server has open. A backup of a running server shows a
 // bearer token and trusts a private authority, or takes a kubeconfig with a certificate or token in it. Whoever has other credentials there
 // (a program to run, a password) lets kubectl fetch it (`kubectl get --raw /debug/backup > copy.db`) and looks at the copy with `apilet
 // check`.
@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -41,6 +42,7 @@ import (
 type command struct {
 	data   string
 	remote kubeconfig.Remote // where to fetch a backup from
+	at     string            // the moment of which fork makes a file
 	etcd   options.Etcd
 	toFile bool // the way of migrate
 	goBack bool // migrate need not raise etcd's revision
@@ -56,6 +58,8 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 	return []commandline.Command{
 		{Name: "backup", Args: "DEST", Counts: []int{1}, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
 			Groups: flags(c.defineBackup), Run: c.runBackup},
+		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "make a new file of what a running server has, or had at a moment: for servers with --base",
+			Groups: flags(c.defineFork), Run: c.runFork},
 		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineData), Run: c.runCheck},
 		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: flags(c.defineData), Run: c.runDefrag},
 		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
@@ -67,6 +71,15 @@ func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
 
 func (c *command) defineBackup(f *flag.FlagSet) {
 	c.defineData(f)
+	c.defineRemote(f)
+}
+
+func (c *command) defineFork(f *flag.FlagSet) {
+	f.StringVar(&c.at, "at", "", "the `moment` of which to make it: a revision, a time, or how long ago (-5m); by default now")
+	c.defineRemote(f)
+}
+
+func (c *command) defineRemote(f *flag.FlagSet) {
 	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
 	f.StringVar(&c.remote.Server, "server", "", "the `URL` of the server to ask")
 	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
@@ -105,7 +118,7 @@ func (c *command) runBackup(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet backup", time.Second)()
 	if c.remote.Server != "" || c.remote.Kubeconfig != "" {
-		return download(c.remote, call.Args[0], seen)
+		return download(c.remote, "", call.Args[0], seen)
 	}
 	st, err := store.Open(c.data, store.Options{})
 	if err != nil {
@@ -118,14 +131,28 @@ func (c *command) runBackup(call commandline.Call) error {
 	return errors.Join(err, st.Close())
 }
 
-// download fetches a backup from a server. The file at dest is there when it is whole.
-func download(remote kubeconfig.Remote, dest string, seen *store.Progress) error {
+// runFork makes a file of a running server's present or past, which goes on with its own.
+func (c *command) runFork(call commandline.Call) error {
+	if c.remote.Server == "" && c.remote.Kubeconfig == "" {
+		return errors.New("--server or --kubeconfig says of which server; it is missing. Of a file that no server has open, `apilet backup` makes one")
+	}
+	seen := &store.Progress{}
+	defer seen.Show(call.Errors, "apilet fork", time.Second)()
+	return download(c.remote, c.at, call.Args[0], seen)
+}
+
+// download fetches a backup from a server, as of a moment where one is named. The file at dest is there when it is whole.
+func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progress) error {
 	client, err := remote.Client()
 	if err != nil {
 		return err
 	}
+	path := request.PathBackup
+	if moment != "" {
+		path += "?at=" + url.QueryEscape(moment)
+	}
 	return atomicfile.PlaceFile(dest, func(temp string) error {
-		answer, err := client.Get(context.Background(), request.PathBackup)
+		answer, err := client.Get(context.Background(), path)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,125 @@
+package e2e
+
+// These tests torture a sample of the zoo. All of it, testdata/zoo.sh does.
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"apilet/internal/apitest"
+)
+
+const zooFolder = "../../testdata/programs/zoo"
+
+// buildZoo makes the program of controllers.
+var buildZoo = sync.OnceValues(func() (path string, err error) {
+	path = filepath.Join(folder, "zoo.exe")
+	if out, err := exec.Command("go", "build", "-o", path, "./"+zooFolder).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// torture tortures one of the zoo's controllers with these flags.
+func torture(t *testing.T, controller string, mended bool, flags ...string) run {
+	t.Helper()
+	zoo, err := buildZoo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"torture", "--setup=" + zooFolder + "/setup.yaml", "--objects=" + zooFolder + "/basic.yaml", "--patience=3s", "--parallel=2"}, flags...)
+	return runAs(t, "apilet", append(args, "--", zoo, "-server={server}", "-controller="+controller, fmt.Sprintf("-mended=%t", mended))...)
+}
+
+func TestTortureFindsTheBugAndTellsOfIt(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	report, junit := out+".json", out+".xml"
+	r := torture(t, "between", false, "--fail-fast", "--out="+out, "--json="+report, "--junit="+junit)
+	if r.code != 1 || !strings.Contains(r.out, "wrong") || !strings.Contains(r.errs, "went wrong") {
+		t.Fatalf("%d %s %s", r.code, r.out, r.errs)
+	}
+	pages, _ := filepath.Glob(filepath.Join(out, "*.md"))
+	if len(pages) == 0 {
+		t.Fatalf("no page: %s", r.out)
+	}
+	if text := string(apitest.ReadFile(t, pages[0])); !strings.Contains(text, "What is wrong") || !strings.Contains(text, "──▶ here") {
+		t.Error(text)
+	}
+	var told struct{ Verdicts []struct{ Verdict string } }
+	if err := json.Unmarshal(apitest.ReadFile(t, report), &told); err != nil || len(told.Verdicts) == 0 {
+		t.Errorf("--json: %v %v", err, told)
+	}
+	var suite struct {
+		Failures int `xml:"failures,attr"`
+	}
+	if err := xml.Unmarshal(apitest.ReadFile(t, junit), &suite); err != nil || suite.Failures == 0 {
+		t.Errorf("--junit: %v %v", err, suite)
+	}
+}
+
+func TestTorturePlaysAPlanAgain(t *testing.T) {
+	t.Parallel()
+	for controller, c := range map[string]struct{ workload, plan, want string }{
+		"between":   {"basic", `"kind":"died","write":"create configmaps zoo/robin-1","nth":1`, "zoo/robin-2 is missing"},
+		"twice":     {"basic", `"kind":"past","write":"create configmaps zoo/robin-*","nth":3`, "zoo/robin-*4 is left over"},
+		"forever":   {"basic", `"kind":"refused","detail":"504, carried out","write":"create configmaps zoo/robin-1","nth":1`, "did not become quiet"},
+		"coalesced": {"reborn", `"kind":"unseen","object":"nests.zoo.example.com zoo/robin","change":2`, "zoo/robin-2 is left over"},
+	} {
+		t.Run(controller, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "plan.json")
+			if err := os.WriteFile(file, []byte(`{"plan":{`+c.plan+`}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := torture(t, controller, false, "--objects="+zooFolder+"/"+c.workload+".yaml", "--replay="+file, "--stale=10s")
+			for _, want := range []string{c.want, "normally", "1 plans: 0 ok, 0 slower, 1 wrong"} {
+				if r.code != 1 || !strings.Contains(r.out, want) {
+					t.Errorf("no %q: %d %s %s", want, r.code, r.out, r.errs)
+				}
+			}
+		})
+	}
+}
+
+func TestTortureAccusesNoTwin(t *testing.T) {
+	t.Parallel()
+	if r := torture(t, "between", true, "--plans=12", "--patience=60s"); r.code != 0 || !strings.Contains(r.out, "0 wrong") {
+		t.Errorf("%d %s %s", r.code, r.out, r.errs)
+	}
+}
+
+func TestTortureRefusesWhatItCannotDo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	fine := write("w.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n")
+	for want, args := range map[string][]string{
+		"--objects names the workload": {"torture", "true"},
+		"usage":                        {"torture", "--objects=" + fine},
+		"document 1":                   {"torture", "--objects=" + write("bad.yaml", "nonsense: true\n"), "true"},
+		"no such file":                 {"torture", "--objects=" + filepath.Join(dir, "none.yaml"), "true"},
+		"--never":                      {"torture", "--objects=" + fine, "--never=object.", "true"},
+		"--wait goes with --replay":    {"torture", "--objects=" + fine, "--wait", "true"},
+		"has no plan":                  {"torture", "--objects=" + fine, "--replay=" + write("no.json", "{}"), "true"},
+		"starting the controller":      {"torture", "--objects=" + fine, filepath.Join(dir, "no-such-program")},
+		"ended by itself":              {"torture", "--objects=" + fine, "--patience=1s", "go", "version"},
+	} {
+		if r := runAs(t, "apilet", args...); r.code == 0 || !strings.Contains(r.errs, want) {
+			t.Errorf("%q: %d %s", args, r.code, r.errs)
+		}
+	}
+}

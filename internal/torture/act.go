@@ -1,0 +1,380 @@
+package torture
+
+// This file is what plans do. Each is a thing that a correct API server, the machine, or another user may do to a controller at any time. What makes
+// them hard is that each is rare, and that nobody can have it come at a certain moment: here it comes at the point of the plan, once.
+//
+//	           a write ──▶ committed                      a change ──▶ the watch
+//	died       ............. ✕ killed, no answer          unseen  ... ✕ cut; 410; the list waits for the next change
+//	past       ............. ✕ killed; then lists of      cut     ... ✕ cut; 410
+//	                           before, events held back   slow    ... each 300 ms later
+//	refused    ✕ 409 429 500 503
+//	refused    ............. ✕ 504, though it is done
+//	late       ............. 300 ms ──▶ answer
+//	edited     somebody else's edit ──▶ the write
+//	zombie     ............. paused; woken when all is done, with the answer
+//
+// Who sees the past is served as by a server whose cache is behind: lists and gets at resourceVersion=0 are answered as of then (below /at/), events
+// are held back for a while. What asks for the newest gets the newest, and a write meets what there is.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/history"
+)
+
+const (
+	lateness   = 300 * time.Millisecond // of answers, and of events
+	staleMost  = 3 * time.Second        // that the past waits for lists to be shown in
+	staleWrite = 200 * time.Millisecond // that it is shown after a write
+	unseenMost = 2 * time.Second        // that a list waits for the next change
+)
+
+// tricks are what the run's plan does at the door.
+func (r *run) tricks() *tricks {
+	if r.plan == nil {
+		return &tricks{}
+	}
+	switch r.plan.Kind {
+	case died:
+		return r.dies()
+	case past:
+		return r.seesThePast()
+	case refused:
+		return r.isRefused()
+	case unseen, cut:
+		return r.losesItsWatch()
+	case slow:
+		return r.isSlow()
+	case late:
+		return &tricks{after: func(p *passed) *refusal {
+			if r.at(p) {
+				time.Sleep(lateness)
+			}
+			return nil
+		}}
+	case edited:
+		return r.isEdited()
+	case zombie:
+		return r.isPaused()
+	}
+	r.afterward = r.deletes
+	return &tricks{}
+}
+
+// at tells whether a request is the plan's point, once. Behind the server's back that is one that it has carried out.
+func (r *run) at(p *passed) bool {
+	return p.writes && p.code < 300 && p.what == r.plan.Write && p.nth == r.plan.Nth && r.point()
+}
+
+// point notes that the plan's point is reached. With --wait it holds the server there.
+func (r *run) point() bool {
+	if !r.reached.CompareAndSwap(false, true) {
+		return false
+	}
+	r.pointAt.Store(time.Now().UnixNano())
+	if r.cfg.Wait != nil {
+		r.pending.Add(1)
+		r.cfg.Wait(r.plan.String())
+		r.pending.Add(-1)
+	}
+	return true
+}
+
+// bounce kills a replica, and starts it again. Nothing of it comes through the door any more when this returns.
+func (r *run) bounce(n int) {
+	r.pending.Add(1)
+	rep := r.replicas[n]
+	rep.setShut(true)
+	rep.kill()
+	rep.setShut(false)
+	if err := rep.start(); err != nil {
+		rep.noteExit(err.Error())
+	}
+	r.pending.Add(-1)
+}
+
+func (r *run) dies() *tricks {
+	if r.plan.Detail == "answered" {
+		return &tricks{answered: func(p *passed) {
+			if r.at(p) {
+				r.bounce(p.replica)
+			}
+		}}
+	}
+	return &tricks{after: func(p *passed) *refusal {
+		if !r.at(p) {
+			return nil
+		}
+		r.bounce(p.replica)
+		return &refusal{drop: true}
+	}}
+}
+
+// A stale is how far behind a server's cache is. It catches up some time after the controller has listed all that it watched before, and earlier when
+// it writes: by then it has believed what it saw.
+type stale struct {
+	run *run
+
+	mu     sync.Mutex      // guards what follows
+	rev    int64           // what is shown; 0: the newest
+	unseen map[string]bool // resources that are still to be listed
+	caught chan struct{}   // closed when it has caught up
+}
+
+// seesThePast kills the controller at a write, and shows it what was before.
+func (r *run) seesThePast() *tricks {
+	st := &stale{run: r, caught: make(chan struct{})}
+	return &tricks{
+		after: func(p *passed) *refusal {
+			if !r.at(p) {
+				return nil
+			}
+			rev := p.rev - 1
+			if r.plan.Object != "" {
+				rev = r.revisionBefore(r.plan.Object, r.plan.Change)
+			}
+			st.begin(rev, r.replicas[p.replica].watched())
+			r.bounce(p.replica)
+			return &refusal{drop: true}
+		},
+		before: func(p *passed) *refusal {
+			switch {
+			case st.now() == 0:
+			case p.writes:
+				time.AfterFunc(staleWrite, st.end)
+			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"): // a server that does not have this; a client then lists
+				return &refusal{code: 422, reason: "Invalid", message: "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
+			}
+			return nil
+		},
+		past: func(p *passed) int64 {
+			values, _ := url.ParseQuery(p.query)
+			if (p.info.Verb != "list" && p.info.Verb != "get") || values.Get("resourceVersion") != "0" || !p.info.ResourceRequest {
+				return 0
+			}
+			return st.show(p)
+		},
+		frame: func(*passed, frame) (<-chan struct{}, bool) {
+			if st.now() == 0 {
+				return nil, false
+			}
+			return st.caught, false
+		},
+	}
+}
+
+func (st *stale) begin(rev int64, watched map[string]bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.rev, st.unseen = rev, watched
+	st.run.pending.Add(1)
+	time.AfterFunc(staleMost, st.end)
+}
+
+func (st *stale) now() int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.rev
+}
+
+// show is the revision that is shown.
+func (st *stale) show(p *passed) int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if delete(st.unseen, resourceOf(p)); st.rev != 0 && len(st.unseen) == 0 {
+		time.AfterFunc(st.run.cfg.Stale, st.end)
+	}
+	return st.rev
+}
+
+func (st *stale) end() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.rev != 0 {
+		st.rev = 0
+		close(st.caught)
+		st.run.pending.Add(-1)
+	}
+}
+
+// revisionBefore is the one before a change of an object.
+func (r *run) revisionBefore(alias string, change int) int64 {
+	for _, line := range r.record.all() {
+		line := line
+		if aliasOf(&line) == alias {
+			if change--; change == 0 {
+				return line.Revision - 1
+			}
+		}
+	}
+	return r.record.all()[0].Revision - 1
+}
+
+func (r *run) isRefused() *tricks {
+	if r.plan.Detail == carriedOut {
+		return &tricks{after: func(p *passed) *refusal {
+			if !r.at(p) {
+				return nil
+			}
+			return &refusal{code: 504, reason: "Timeout", message: "request did not complete within the allotted timeout"}
+		}}
+	}
+	refusals := map[string]refusal{
+		"409": {code: 409, reason: "Conflict", message: "the object has been modified; please apply your changes to the latest version and try again"},
+		"429": {code: 429, reason: "TooManyRequests", message: "Too many requests, please try again later.", retry: 1},
+		"500": {code: 500, reason: "InternalError", message: "Internal error occurred: etcdserver: leader changed"},
+		"503": {code: 503, reason: "ServiceUnavailable", message: "the server is currently unable to handle the request"},
+	}
+	return &tricks{before: func(p *passed) *refusal {
+		if !r.at(p) {
+			return nil
+		}
+		no := refusals[r.plan.Detail]
+		return &no
+	}}
+}
+
+// losesItsWatch cuts the watch before a change is seen. It cannot be resumed; and where the change is to be unseen, the list that is made then waits
+// for the next change of the same object.
+func (r *run) losesItsWatch() *tricks {
+	var mu sync.Mutex // guards what follows
+	var lost *passed  // the watch that was cut
+	relisted := false // since then
+	return &tricks{
+		frame: func(p *passed, f frame) (<-chan struct{}, bool) {
+			rev := gjson.GetBytes(f.raw, "object.metadata.resourceVersion").Int()
+			if r.reached.Load() || gjson.GetBytes(f.raw, "type").String() == "BOOKMARK" || !r.isChange(rev) || !r.point() {
+				return nil, false
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			lost = p
+			return nil, true
+		},
+		before: func(p *passed) *refusal {
+			mu.Lock()
+			asked := lost != nil && !relisted && p.info.Resource == lost.info.Resource && p.info.Group == lost.info.Group
+			listed := asked && (p.info.Verb == "list" || p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"))
+			relisted = relisted || listed
+			mu.Unlock()
+			switch {
+			case listed && r.plan.Kind == unseen:
+				r.record.wait(context.Background(), unseenMost, func(lines []history.Line) bool {
+					n := 0
+					for i := range lines {
+						if aliasOf(&lines[i]) == r.plan.Object {
+							n++
+						}
+					}
+					return n > r.plan.Change
+				})
+			case asked && !listed && p.info.Verb == "watch":
+				return &refusal{code: 410, reason: "Expired", message: "The resourceVersion for the provided watch is too old."}
+			}
+			return nil
+		},
+	}
+}
+
+// isChange tells whether a revision is that of the change which the plan is about.
+func (r *run) isChange(rev int64) (is bool) {
+	r.record.wait(context.Background(), unseenMost, func(lines []history.Line) bool {
+		n := 0
+		for i := range lines {
+			if aliasOf(&lines[i]) == r.plan.Object {
+				n++
+			}
+			if lines[i].Revision >= rev {
+				is = lines[i].Revision == rev && n == r.plan.Change && aliasOf(&lines[i]) == r.plan.Object
+				return true
+			}
+		}
+		return false
+	})
+	return is
+}
+
+func (r *run) isSlow() *tricks {
+	return &tricks{frame: func(p *passed, f frame) (<-chan struct{}, bool) {
+		if resourceOf(p) != r.plan.Resource {
+			return nil, false
+		}
+		if r.reached.CompareAndSwap(false, true) {
+			r.pointAt.Store(time.Now().UnixNano())
+		}
+		r.pending.Add(1)
+		later := make(chan struct{})
+		time.AfterFunc(time.Until(f.at.Add(lateness)), func() {
+			close(later)
+			r.pending.Add(-1)
+		})
+		return later, false
+	}}
+}
+
+// isEdited has somebody else edit an object right before the controller writes it. The edit has to be there in the end.
+func (r *run) isEdited() *tricks {
+	return &tricks{before: func(p *passed) *refusal {
+		if !r.at(p) {
+			return nil
+		}
+		body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{mark: "by somebody else"}}})
+		k := kind{strings.TrimPrefix(p.info.Group+"/"+p.info.Version, "/"), p.info.Resource, p.info.Namespace != "" && p.info.Resource != "namespaces"}
+		a, err := r.server.send(context.Background(), "PATCH", k.path(p.info.Namespace, p.info.Name), "application/merge-patch+json", body)
+		if err == nil && a.failure() == nil {
+			r.out.edited = keyOf(p.info.Group, p.info.Resource, p.info.Namespace, p.info.Name)
+		}
+		return nil
+	}}
+}
+
+// isPaused stops a replica when it has written, before it has the answer, and wakes it when everything else is done: by then another one leads.
+func (r *run) isPaused() *tricks {
+	paused := make(chan *replica, 1)
+	r.afterward = func(ctx context.Context) error {
+		select {
+		case rep := <-paused:
+			rep.wake()
+		default: // the point was not reached
+		}
+		return nil
+	}
+	return &tricks{after: func(p *passed) *refusal {
+		if r.at(p) {
+			rep := r.replicas[p.replica]
+			rep.pause()
+			paused <- rep
+		}
+		return nil
+	}}
+}
+
+// deletes is for plans whose point is the end of the workload: somebody deletes something.
+func (r *run) deletes(ctx context.Context) error {
+	for _, line := range r.record.all() {
+		line := line
+		if aliasOf(&line) != r.plan.Object || r.reached.Load() {
+			continue
+		}
+		k := kind{strings.TrimPrefix(line.Group+"/"+line.Version, "/"), line.Resource, line.Namespace != "" && line.Resource != "namespaces"}
+		a, err := r.server.send(ctx, "DELETE", k.path(line.Namespace, line.Name), "", nil)
+		switch {
+		case err != nil:
+			return err
+		case a.code == 404: // the first of several that are called alike has gone already
+			continue
+		case a.failure() != nil:
+			return fmt.Errorf("deleting %s: %w", r.plan.Object, a.failure())
+		}
+		r.point()
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package torture
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/history"
+)
+
+// Verdicts.
+const (
+	OK        = "ok"
+	Slower    = "slower" // right, after much longer than a plain run takes
+	Wrong     = "wrong"
+	Unreached = "unreached" // the run did not get to the plan's point: nothing is known
+)
+
+// A Verdict is what came of a plan.
+type Verdict struct {
+	Plan        Plan         `json:"plan"`
+	What        string       `json:"what"` // the plan, as a line
+	Verdict     string       `json:"verdict"`
+	Why         []string     `json:"why,omitempty"` // it is wrong
+	Differences []Difference `json:"differences,omitempty"`
+	Seconds     float64      `json:"seconds"`
+	page        string       // of a wrong one, for people
+}
+
+const (
+	slowFactor = 3               // times as long as the longest plain run, and
+	slowMore   = 2 * time.Second // longer than it by so much
+)
+
+// judge compares what came of a plan with what plain runs have shown.
+func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
+	v := Verdict{Plan: *plan, What: plan.String(), Seconds: o.took.Seconds(), Verdict: OK}
+	if !o.reached {
+		v.Verdict = Unreached
+		return v
+	}
+	if o.process != "" {
+		v.Why = append(v.Why, o.process)
+	}
+	if o.stuck != nil {
+		v.Why = append(v.Why, "the workload did not get on: "+o.stuck.Error())
+	}
+	if !o.quiet {
+		v.Why = append(v.Why, fmt.Sprintf("it did not become quiet within %v: %d writes in the last second", cfg.Patience, o.retries))
+	}
+	v.Why = append(v.Why, o.forbidden(cfg)...)
+	v.Why = append(v.Why, o.lost(l, plan)...)
+	if plan.Kind == ending {
+		v.Differences = endedWithout(o.lines, plan.Object)
+	} else {
+		v.Differences = l.want.compare(o.state)
+	}
+	for _, d := range v.Differences {
+		v.Why = append(v.Why, d.String())
+	}
+	switch {
+	case len(v.Why) > 0:
+		v.Verdict = Wrong
+		v.page = page(l, &v, o)
+	case o.took > slowFactor*l.longest && o.took > l.longest+slowMore:
+		v.Verdict = Slower
+	}
+	return v
+}
+
+// forbidden are the controller's writes that the rules forbid.
+func (o *outcome) forbidden(cfg *Config) (why []string) {
+	for i := range o.lines {
+		line := &o.lines[i]
+		if whoWrote(line) != byController {
+			continue
+		}
+		old, object := decoded(line.Old), decoded(line.New)
+		if line.Type == "DELETED" {
+			object = nil
+		}
+		for n, p := range cfg.never {
+			if holds(p, old, object) {
+				why = append(why, fmt.Sprintf("%s %s is forbidden by %q", line.Verb, keyOfLine(line), cfg.Never[n]))
+			}
+		}
+	}
+	return why
+}
+
+// decoded is an object for CEL, nil for none.
+func decoded(raw json.RawMessage) any {
+	var object map[string]any
+	if json.Unmarshal(raw, &object) != nil || object == nil {
+		return nil
+	}
+	return object
+}
+
+// lost is what is gone that nobody wanted gone: what the controller has deleted of others, or of what holds data, and in no plain run does; and
+// somebody else's edit that it has written over.
+func (o *outcome) lost(l *learned, plan *Plan) (why []string) {
+	for i := range o.lines {
+		line := &o.lines[i]
+		if line.Verb != "delete" || whoWrote(line) != byController || plan.Kind == ending {
+			continue
+		}
+		key := keyOfLine(line)
+		holdsData := line.Group == "" && strings.HasPrefix(line.Resource, "persistentvolume")
+		if (holdsData || o.makerOf(key) != byController) && !l.deletes(aliasOf(line)) {
+			why = append(why, key+" was deleted by it, which it does in no plain run")
+		}
+	}
+	if o.edited == "" {
+		return why
+	}
+	if last := o.last(o.edited); last != nil && last.Type != "DELETED" && !isMarked(last) {
+		why = append(why, "somebody else's edit of "+o.edited+" is written over (an annotation is gone)")
+	}
+	return why
+}
+
+func isMarked(line *history.Line) bool {
+	return gjson.GetBytes(line.New, "metadata.annotations").Get(gjson.Escape(mark)).Exists()
+}
+
+// deletes tells whether the controller deletes an object in plain runs, too.
+func (l *learned) deletes(alias string) bool {
+	for _, o := range l.plain {
+		for i := range o.lines {
+			if o.lines[i].Verb == "delete" && whoWrote(&o.lines[i]) == byController && aliasOf(&o.lines[i]) == alias {
+				return true
+			}
+		}
+	}
+	return false
+}

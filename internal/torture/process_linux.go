@@ -1,0 +1,9 @@
+package torture
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// diesWithUs has the kernel end a process when torture is killed. The thread that starts it must not end before: Go's main threads do not.
+func diesWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

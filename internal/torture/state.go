@@ -1,0 +1,269 @@
+package torture
+
+// This file makes states comparable. Two runs of one controller are never the same to the byte: uids, revisions, times and generated names are
+// others. What is known to be so is taken out or called the same (normalise); what else differs between plain runs is found by comparing them,
+// and left out (newReference).
+//
+//	configmaps shop/web-x7k2p, generated from web-       configmaps shop/web-*1, the first of them by what is in it
+//	metadata.uid, resourceVersion, managedFields ...     nothing
+//	2026-11-23T10:00:00Z, a uid                          (time), (uid)
+//	a condition's reason and message                      nothing: how it came to be so
+//	an observedGeneration that is the newest             (newest)
+//	an owner that was deleted                            ownerReferences[0].owner: gone
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"apilet/internal/history"
+)
+
+// mark is the annotation of an edit by somebody else. It is no part of a state.
+const mark = "apilet.dev/edited"
+
+// A state is what there is: the objects that have changed since the beginning, each as its paths with their values.
+type state map[string]map[string]string
+
+// gone is all that there is of an object which was there before, and was deleted.
+var gone = map[string]string{"(deleted)": "true"}
+
+var (
+	uidPattern  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	timePattern = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+)
+
+// A fold is the objects that lines have left, on the way to a state.
+type fold struct {
+	docs    map[string]map[string]any // by key; nil: was there before, and is gone
+	owners  map[string]bool           // uids of what is gone
+	aliases map[string]string         // what generated names are called
+}
+
+// normalise is the state that lines have come to.
+func normalise(lines []history.Line, ignored []string) state {
+	f := fold{docs: map[string]map[string]any{}, owners: map[string]bool{}, aliases: map[string]string{}}
+	made := map[string]bool{}
+	for i := range lines {
+		line, key := &lines[i], keyOfLine(&lines[i])
+		if !counts(ignored, line.Group, line.Resource) {
+			continue
+		}
+		if line.Type != "DELETED" {
+			made[key] = made[key] || line.Type == "ADDED" && !hasKey(f.docs, key)
+			doc := map[string]any{}
+			_ = json.Unmarshal(line.New, &doc) // what is no object has no paths
+			f.docs[key] = doc
+			continue
+		}
+		f.owners[line.UID] = true
+		if f.docs[key] = nil; made[key] {
+			delete(f.docs, key)
+		}
+	}
+	return f.state()
+}
+
+func hasKey(docs map[string]map[string]any, key string) bool { _, ok := docs[key]; return ok }
+
+func (f *fold) state() state {
+	for _, doc := range f.docs {
+		meta, _ := doc["metadata"].(map[string]any)
+		if generate, _ := meta["generateName"].(string); generate != "" {
+			f.aliases[fmt.Sprint(meta["name"])] = generate + "*"
+		}
+	}
+	alike := map[string][]map[string]string{} // generated from the same name
+	for key, doc := range f.docs {
+		if doc == nil {
+			alike[f.plain(key)] = append(alike[f.plain(key)], gone)
+			continue
+		}
+		f.strip(doc)
+		paths := map[string]string{}
+		f.flatten(paths, "", doc)
+		what, name, _ := strings.Cut(key, " ")
+		namespace, own, namespaced := strings.Cut(name, "/")
+		if alias := f.aliases[own]; namespaced && alias != "" {
+			key = what + " " + namespace + "/" + alias
+		}
+		alike[f.plain(key)] = append(alike[f.plain(key)], paths)
+	}
+	st := state{}
+	for key, all := range alike {
+		if len(all) == 1 && !strings.HasSuffix(key, "*") {
+			st[key] = all[0]
+			continue
+		}
+		slices.SortFunc(all, func(a, b map[string]string) int { return strings.Compare(text(a), text(b)) })
+		for i, paths := range all {
+			st[fmt.Sprintf("%s%d", strings.TrimSuffix(key, "*")+"*", i+1)] = paths
+		}
+	}
+	return st
+}
+
+// text is an order of paths with their values.
+func text(paths map[string]string) string {
+	var b strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		b.WriteString(path + "=" + paths[path] + "\n")
+	}
+	return b.String()
+}
+
+// strip takes off what is never the same, and says of owners whether they are there.
+func (f *fold) strip(doc map[string]any) {
+	meta, _ := doc["metadata"].(map[string]any)
+	if meta == nil {
+		return
+	}
+	if status, _ := doc["status"].(map[string]any); status != nil && status["observedGeneration"] != nil && status["observedGeneration"] == meta["generation"] {
+		status["observedGeneration"] = "(newest)" // somebody else's edit makes one generation more
+	}
+	if meta["deletionTimestamp"] != nil {
+		meta["deletionTimestamp"] = "(set)"
+	}
+	if notes, _ := meta["annotations"].(map[string]any); notes != nil {
+		if delete(notes, mark); len(notes) == 0 {
+			delete(meta, "annotations")
+		}
+	}
+	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink", "generation", "deletionGracePeriodSeconds"} {
+		delete(meta, field)
+	}
+	owners, _ := meta["ownerReferences"].([]any)
+	for _, entry := range owners {
+		if owner, _ := entry.(map[string]any); owner != nil {
+			if uid, _ := owner["uid"].(string); f.owners[uid] {
+				owner["owner"] = "gone"
+			}
+			delete(owner, "uid")
+		}
+	}
+}
+
+// flatten puts what lies below a path into paths.
+func (f *fold) flatten(paths map[string]string, path string, value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, below := range v {
+			f.flatten(paths, path+"."+name, below)
+		}
+		if len(v) == 0 {
+			paths[path] = "{}"
+		}
+	case []any:
+		for i, below := range v {
+			place := strconv.Itoa(i)
+			if condition, _ := below.(map[string]any); strings.HasSuffix(path, ".conditions") && condition["type"] != nil {
+				place = fmt.Sprint(condition["type"])
+				condition = maps.Clone(condition)
+				delete(condition, "reason") // how it came to be so is no part of what is so
+				delete(condition, "message")
+				below = condition
+			}
+			f.flatten(paths, path+"["+place+"]", below)
+		}
+		if len(v) == 0 {
+			paths[path] = "[]"
+		}
+	case string:
+		paths[path] = f.plain(v)
+	default:
+		paths[path] = fmt.Sprint(v)
+	}
+}
+
+// plain is a string without what is never the same.
+func (f *fold) plain(text string) string {
+	if alias := f.aliases[text]; alias != "" {
+		return alias
+	}
+	return timePattern.ReplaceAllString(uidPattern.ReplaceAllString(text, "(uid)"), "(time)")
+}
+
+// ---- Comparing
+
+// A reference is the state that plain runs come to, with what they do not agree on left out.
+type reference struct {
+	want       state
+	loose      map[string]bool            // objects that not all have
+	loosePaths map[string]map[string]bool // paths of objects that not all have, or not with the same value
+}
+
+func newReference(states []state) *reference {
+	ref := &reference{want: states[0], loose: map[string]bool{}, loosePaths: map[string]map[string]bool{}}
+	for _, other := range states[1:] {
+		for _, d := range ref.compare(other) {
+			if d.Path == "" {
+				ref.loose[d.Object] = true
+				continue
+			}
+			if ref.loosePaths[d.Object] == nil {
+				ref.loosePaths[d.Object] = map[string]bool{}
+			}
+			ref.loosePaths[d.Object][d.Path] = true
+		}
+	}
+	return ref
+}
+
+// A Difference is one between the state that there is to be, and the one that there is. Of a whole object the path is "".
+type Difference struct {
+	Object string `json:"object"`
+	Path   string `json:"path,omitempty"`
+	Want   string `json:"want,omitempty"` // "" for what is not to be there
+	Have   string `json:"have,omitempty"`
+}
+
+func (d Difference) String() string {
+	switch {
+	case d.Path == "" && d.Want == "":
+		return d.Object + " is left over"
+	case d.Path == "":
+		return d.Object + " is missing"
+	case d.Path == ".metadata.deletionTimestamp" && d.Want == "":
+		return d.Object + " is being deleted for ever: a finalizer holds it"
+	case strings.HasSuffix(d.Path, ".owner") && d.Want == "":
+		return d.Object + " has an owner that is gone"
+	case d.Want == "":
+		return fmt.Sprintf("%s has %s: %s", d.Object, d.Path, d.Have)
+	case d.Have == "":
+		return fmt.Sprintf("%s lacks %s: %s", d.Object, d.Path, d.Want)
+	}
+	return fmt.Sprintf("%s has %s: %s, and not %s", d.Object, d.Path, d.Have, d.Want)
+}
+
+// compare is in the order of objects and paths.
+func (ref *reference) compare(st state) []Difference {
+	var all []Difference
+	for _, key := range union(ref.want, st) {
+		want, wanted := ref.want[key]
+		have, there := st[key]
+		switch {
+		case ref.loose[key]:
+		case !there:
+			all = append(all, Difference{Object: key, Want: "(there)"})
+		case !wanted:
+			all = append(all, Difference{Object: key, Have: "(there)"})
+		default:
+			for _, path := range union(want, have) {
+				if want[path] != have[path] && !ref.loosePaths[key][path] {
+					all = append(all, Difference{key, path, want[path], have[path]})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func union[V any](a, b map[string]V) []string {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}

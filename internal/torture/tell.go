@@ -1,0 +1,222 @@
+package torture
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"apilet/internal/history"
+)
+
+// row is a plan's line in the table.
+func (v *Verdict) row() string {
+	text := fmt.Sprintf("%-9s %5.1fs  %s", v.Verdict, v.Seconds, v.What)
+	for _, why := range v.Why[:min(2, len(v.Why))] {
+		text += "\n                   " + oneLine(why, 130)
+	}
+	if more := len(v.Why) - 2; more > 0 {
+		text += fmt.Sprintf("\n                   and %d more", more)
+	}
+	return text
+}
+
+// summary is the last line.
+func (r *Report) summary() string {
+	count := map[string]int{}
+	for _, v := range r.Verdicts {
+		count[v.Verdict]++
+	}
+	text := fmt.Sprintf("%d plans: %d ok, %d slower, %d wrong", len(r.Verdicts), count[OK], count[Slower], count[Wrong])
+	if n := count[Unreached]; n > 0 {
+		text += fmt.Sprintf(", %d did not get to their point", n)
+	}
+	if n := r.Planned - len(r.Verdicts); n > 0 {
+		text += fmt.Sprintf("; %d more were not run", n)
+	}
+	return text
+}
+
+// ---- The page of a wrong plan
+
+const (
+	columnWidth = 72
+	said        = 15 // lines of the controller's own
+)
+
+// page is what a tired developer reads: what was done, what is wrong, two timelines beside each other, and what the controller said.
+func page(l *learned, v *Verdict, o *outcome) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\nWhat is wrong:\n\n", v.What)
+	for _, why := range v.Why {
+		fmt.Fprintf(&b, "- %s\n", oneLine(why, 400))
+	}
+	fmt.Fprintf(&b, "\nWhat happened (seconds, who, what; an arrow marks the point):\n\n%s\n\n", sideBySide("normally", "here"))
+	here := timeline(o)
+	for _, pair := range align(timeline(l.plain[0]), here) {
+		b.WriteString(sideBySide(pair[0], pair[1]) + "\n")
+	}
+	if text := lastLines(o.said, said); text != "" {
+		fmt.Fprintf(&b, "\nThe last that the controller said:\n\n%s\n", text)
+	}
+	return b.String()
+}
+
+// An entry is one line of a timeline. What is compared is what it says without its time.
+type entry struct{ time, what string }
+
+func timeline(o *outcome) []entry {
+	var all []entry
+	pointed := o.pointAt.IsZero()
+	requests := refusedWrites(o)
+	for i := range o.lines {
+		line := &o.lines[i]
+		at, _ := time.Parse(time.RFC3339, line.Time)
+		for len(requests) > 0 && requests[0].at.Before(at) {
+			all = append(all, entry{clock(o, requests[0].at), fmt.Sprintf("controller %s: %d", requests[0].what, requests[0].code)})
+			requests = requests[1:]
+		}
+		if !pointed && at.After(o.pointAt) {
+			all, pointed = append(all, entry{clock(o, o.pointAt), "──▶ here"}), true
+		}
+		if counts(o.ignored, line.Group, line.Resource) {
+			all = append(all, entry{clock(o, at), whoWrote(line) + " " + line.Verb + " " + aliasOf(line) + changed(line)})
+		}
+	}
+	for _, p := range requests[:min(len(requests), 10)] {
+		all = append(all, entry{clock(o, p.at), fmt.Sprintf("controller %s: %d", p.what, p.code)})
+	}
+	if !pointed {
+		all = append(all, entry{clock(o, o.pointAt), "──▶ here"})
+	}
+	return all
+}
+
+// refusedWrites are the controller's writes that came to nothing.
+func refusedWrites(o *outcome) (all []passed) {
+	for _, p := range o.requests {
+		if p.writes && (p.code == 0 || p.code >= 300) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func clock(o *outcome, at time.Time) string { return fmt.Sprintf("%6.2f", at.Sub(o.began).Seconds()) }
+
+// changed is what a write has changed, in short.
+func changed(line *history.Line) string {
+	text := ""
+	for _, c := range line.Changes[:min(2, len(line.Changes))] {
+		text += fmt.Sprintf(" %s=%s", c.Path, oneLine(string(c.New), 24))
+	}
+	return timePattern.ReplaceAllString(uidPattern.ReplaceAllString(text, "(uid)"), "(time)")
+}
+
+// align puts what is the same in both beside each other, in the order of both: a longest common subsequence.
+func align(a, b []entry) (pairs [][2]string) {
+	const most = 400 // entries: the table has as many squared
+	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
+	best := make([][]int, len(a)+1)
+	for i := range best {
+		best[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if best[i][j] = max(best[i+1][j], best[i][j+1]); a[i].what == b[j].what {
+				best[i][j] = best[i+1][j+1] + 1
+			}
+		}
+	}
+	line := func(e entry) string { return e.time + " " + e.what }
+	i, j := 0, 0
+	for i < len(a) || j < len(b) {
+		switch {
+		case i < len(a) && j < len(b) && a[i].what == b[j].what:
+			pairs = append(pairs, [2]string{line(a[i]), line(b[j])})
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && best[i+1][j] >= best[i][j+1]:
+			pairs = append(pairs, [2]string{line(a[i]), ""})
+			i++
+		default:
+			pairs = append(pairs, [2]string{"", line(b[j])})
+			j++
+		}
+	}
+	return pairs
+}
+
+func sideBySide(left, right string) string {
+	left = oneLineKept(left)
+	return strings.TrimRight("    "+left+strings.Repeat(" ", max(0, columnWidth-utf8.RuneCountInString(left)))+" | "+oneLineKept(right), " ")
+}
+
+// oneLineKept shortens a line, and keeps the blanks before it.
+func oneLineKept(text string) string {
+	if runes := []rune(text); len(runes) > columnWidth {
+		return string(runes[:columnWidth-3]) + "..."
+	}
+	return text
+}
+
+// lastLines is the end of a text.
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.TrimSpace(strings.Join(lines[max(0, len(lines)-n):], "\n"))
+}
+
+// ---- For programs
+
+// writeJSON writes the report.
+func (r *Report) writeJSON(w io.Writer) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(r)
+}
+
+type junitSuite struct {
+	XMLName  xml.Name    `xml:"testsuite"`
+	Name     string      `xml:"name,attr"`
+	Tests    int         `xml:"tests,attr"`
+	Failures int         `xml:"failures,attr"`
+	Skipped  int         `xml:"skipped,attr"`
+	Cases    []junitCase `xml:"testcase"`
+}
+
+type junitCase struct {
+	Name    string        `xml:"name,attr"`
+	Class   string        `xml:"classname,attr"`
+	Time    string        `xml:"time,attr"`
+	Failure *junitFailure `xml:"failure,omitempty"`
+	Skipped *struct{}     `xml:"skipped,omitempty"`
+}
+
+type junitFailure struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+// writeJUnit writes the report as CI systems read it: a plan is a test.
+func (r *Report) writeJUnit(w io.Writer) error {
+	suite := junitSuite{Name: "apilet torture", Tests: len(r.Verdicts), Failures: r.Wrong()}
+	for _, v := range r.Verdicts {
+		c := junitCase{Name: v.What, Class: "torture." + v.Plan.Kind, Time: fmt.Sprintf("%.2f", v.Seconds)}
+		switch v.Verdict {
+		case Wrong:
+			c.Failure = &junitFailure{Message: oneLine(strings.Join(v.Why, "; "), 300), Text: v.page}
+		case Unreached:
+			suite.Skipped++
+			c.Skipped = &struct{}{}
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	out := xml.NewEncoder(w)
+	out.Indent("", "  ")
+	return out.Encode(suite)
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	leaseFor   = 500 * time.Millisecond
+	renewEvery = 100 * time.Millisecond
+	microTime  = "2006-01-02T15:04:05.000000Z07:00"
+)
+
+var (
+	errNotLeader = errors.New("another one leads")
+	errAgain     = errors.New("once more")
+)
+
+// A lease says which of several processes leads.
+type lease struct {
+	zoo *zoo
+
+	mu      sync.Mutex // guards what follows
+	renewed time.Time  // when this process was the leader last
+}
+
+// valid tells whether this process leads, by its own clock.
+func (l *lease) valid() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.renewed) < leaseFor
+}
+
+// run takes the lease when it is free, and keeps it.
+func (l *lease) run() {
+	for ; ; time.Sleep(renewEvery) {
+		asked, led := time.Now(), l.valid()
+		if l.renew(asked) == nil {
+			l.mu.Lock()
+			l.renewed = asked
+			l.mu.Unlock()
+			if !led {
+				l.zoo.caches[nests].tell()
+			}
+		}
+	}
+}
+
+func (l *lease) renew(now time.Time) error {
+	mine := &object{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: metadata{Name: "zoo", Namespace: "default"},
+		Spec: map[string]any{"holderIdentity": l.zoo.id, "leaseDurationSeconds": 1, "renewTime": now.UTC().Format(microTime)}}
+	have, err := l.zoo.get(leases, "default", "zoo")
+	if is(err, 404) {
+		_, err := l.zoo.create(leases, mine)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	renewed, _ := have.Spec["renewTime"].(string)
+	at, _ := time.Parse(microTime, renewed)
+	if have.Spec["holderIdentity"] != l.zoo.id && now.Sub(at) < leaseFor+renewEvery {
+		return errNotLeader
+	}
+	mine.Metadata.ResourceVersion = have.Metadata.ResourceVersion
+	return l.zoo.update(leases, mine)
+}
