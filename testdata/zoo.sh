@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The whole zoo, tortured: apilet torture has to find each controller's bug, and accuse none of their twins. zoo.sh APILET [ROUNDS] [FLAGS...]
+# TWINS=N has N plans at most for each twin.
 set -euo pipefail
 apilet=$(realpath "$1") rounds=${2:-1}
 shift; shift || true
@@ -13,8 +14,9 @@ for round in $(seq "$rounds"); do
 		for mended in false true; do
 			begin=$SECONDS code=0 until=()
 			[ $mended = true ] || until=(--fail-fast)
+			[ $mended = false ] || [ -z "${TWINS-}" ] || until=(--plans "$TWINS")
 			"$apilet" torture --setup setup.yaml --objects "$workload.yaml" --replicas "$replicas" --patience 5s --seed "$round" \
-				--server-flag=--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection --out "$work/$name-$mended-$round" ${until[@]+"${until[@]}"} "$@" \
+				--server-flag=--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection --out "$work/$name-$mended-$round" "$@" ${until[@]+"${until[@]}"} \
 				-- "$work/zoo" -server '{server}' -controller "$name" -mended="$mended" >"$work/log" 2>"$work/errors" || code=$?
 			sum=$(grep -E '^[0-9]+ plans' "$work/log" || tail -3 "$work/errors")
 			verdict=right
