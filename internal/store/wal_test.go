@@ -602,6 +602,58 @@ func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
 	}
 }
 
+// TestDamageBeforeAReplay: whichever page of a file is lost that kill -9 has left, a start is refused, and leaves file and log as they are, or shows what is
+// sound, and nothing that is not so.
+func TestDamageBeforeAReplay(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	for i := range 300 {
+		rec := mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%080d", i), 0, strings.Repeat("b", 300))
+		if i%3 == 0 {
+			mustWrite(t, st, OpDelete, rec.Key, rec.Rev, "")
+		}
+		maintainTest(t, st, func(*boltfile.Ledger) error { return errors.Join(st.File.Settle(), errRefused) }) // so that the next checkpoint is not late, and lists what is free
+	}
+	if verdict, err := boltfile.VetToWrite(copyOpen(t, st), func(*boltfile.Pages) error { return nil }); err != nil || !verdict.Clean || verdict.Log.Count() < 10 {
+		t.Fatalf("%+v, %v: all pages would be walked through, or nothing replayed", verdict, err)
+	}
+	truth, err := listShown(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := copyOpen(t, st)
+	sound, _ := os.ReadFile(left)
+	log, _ := os.ReadFile(left + boltfile.LogSuffix)
+	refused, opened := 0, 0
+	for at := 2 * livePage; at < len(sound); at += livePage {
+		damaged := bytes.Clone(sound)
+		clear(damaged[at : at+livePage])
+		path := writeDataFile(t, damaged)
+		if err := os.WriteFile(path+boltfile.LogSuffix, log, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Open(path, Options{Fatal: func(err error) { t.Errorf("page %d: fatal: %v", at/livePage, err) }})
+		if err != nil {
+			refused++
+			file, _ := os.ReadFile(path)
+			logged, _ := os.ReadFile(path + boltfile.LogSuffix)
+			if !bytes.Equal(file, damaged) || !bytes.Equal(logged, log) || !errors.Is(err, ErrDamaged) {
+				t.Errorf("page %d: refused, and changed: %v", at/livePage, err)
+			}
+			continue
+		}
+		opened++
+		shown, err := listShown(again)
+		if err != nil && !errors.Is(err, ErrDamaged) || err == nil && !maps.Equal(shown, truth) {
+			t.Errorf("page %d: %d objects of %d, %v", at/livePage, len(shown), len(truth), err)
+		}
+		again.Close()
+	}
+	if refused < 5 || opened < 5 {
+		t.Errorf("%d refused, %d opened: not everything has come up", refused, opened)
+	}
+}
+
 // TestFailedSyncOfTheLogIsFatal: it is tried once, and the write is not acknowledged.
 func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ package boltfile
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -21,6 +22,48 @@ func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 		err = takeBack(path)
 	}
 	return verdict, err
+}
+
+// vetReplay vets the pages that a start reads, and those that the replay is about to change, whose way into bbolt leads past no guard. It does so before anything
+// is written: a start that is refused leaves file and log as they are.
+func (l *LeftLog) vetReplay(p *Pages) error {
+	g := &Guard{p: p, marks: map[uint64]PageMark{}}
+	if err := errors.Join(g.vetFreelist(), g.vetAll(Tree{p: p, root: p.root})); err != nil {
+		return err
+	}
+	var trees [len(Buckets)]Tree
+	for which, name := range Buckets {
+		t, ok := p.Bucket(byte(which))
+		if !ok {
+			return Damaged("the bucket %s is missing", name)
+		}
+		if trees[which] = t; which == InRev { // it is large, and a start reads its newest record alone
+			continue
+		}
+		if err := g.vetAll(t); err != nil {
+			return err
+		}
+	}
+	newest := binary.BigEndian.AppendUint64(nil, trees[InRev].Sequence)
+	if _, err := g.vetPath(trees[InRev], newest); err != nil {
+		return err
+	}
+	for _, r := range l.records {
+		if err := eachNoted(r.body, func(what byte, key, _ []byte, _ uint64) error {
+			switch t := trees[what&15]; what &^ 15 {
+			case notedSequence:
+				return nil
+			case notedDelete:
+				return g.vetAround(t, key)
+			default:
+				_, err := g.vetPath(t, key)
+				return err
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settle makes both copies of a head the same. Of two that differ the older one tells of what is about to be written over.

@@ -79,6 +79,11 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	v.Problems = tree.vet(thorough || !v.Clean)
 	p := newPages(db, tree.meta.metaPage)
 	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
+	if err == nil && v.Log.Used() && v.Clean { // not all pages have been walked through
+		if err = WithoutFaults(func() error { return v.Log.vetReplay(p) }); err != nil {
+			return v, fmt.Errorf("%s: %w", path, err)
+		}
+	}
 	switch {
 	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
