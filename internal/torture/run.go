@@ -121,6 +121,7 @@ func (r *run) work(ctx context.Context) {
 		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience); r.out.stuck != nil {
 			return
 		}
+		r.record.touch() // the history tells of it later: nothing is quiet because it has not come yet
 	}
 	r.out.quiet = r.settle(ctx, r.isRight)
 	if r.afterward != nil {
