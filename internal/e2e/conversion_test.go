@@ -902,6 +902,7 @@ func TestThePastAsksNoWebhookThatTheServerDoesNot(t *testing.T) {
 	shown("with one again", now)
 	s.want(200, "DELETE", definition, "")
 	apitest.WaitFor(t, "the definition to go", func() bool { return s.send("GET", definition, "").code == 404 })
+	apitest.WaitFor(t, "what follows definitions to know", func() bool { return s.send("GET", at+goodV1+"/a", "").code != 200 })
 	hidden("without a definition")
 	s.want(201, "POST", definitionsPath, widgetDefinition(now, "good", "v2"))
 	hidden("with another definition of that name")
