@@ -38,6 +38,8 @@ import (
 	"time"
 
 	"github.com/google/cel-go/cel"
+
+	"apilet/internal/request"
 )
 
 // Config is what is to be tortured, and how.
@@ -164,7 +166,7 @@ func (c *Config) makeBase(ctx context.Context, dir string) error {
 			return fmt.Errorf("--setup: %w", err)
 		}
 	}
-	a, err := s.send(ctx, "GET", "/debug/backup", "", nil)
+	a, err := s.send(ctx, "GET", request.PathBackup, "", nil)
 	if err == nil {
 		err = a.failure()
 	}

@@ -293,15 +293,17 @@ func (f *File) Update(fn func(*Ledger) error) error {
 	if f.wal == nil && f.logHalf > 0 {
 		switch err := f.startLog(); {
 		case errors.Is(err, errLogLost):
-			f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
-			return err
+			return f.lose(err)
 		case err != nil && IsDiskFull(err): // the file may have pages: bbolt's own two syncs will do
 		case err != nil:
 			return err
 		}
 	}
 	if f.wal != nil {
-		if err := errors.Join(f.makePages(), f.checkpointIfDue()); err != nil {
+		if err := f.makePages(); err != nil { // a log that is lost is not tried again
+			return err
+		}
+		if err := f.checkpointIfDue(); err != nil {
 			return err
 		}
 	}
@@ -312,9 +314,7 @@ func (f *File) Update(fn func(*Ledger) error) error {
 func (f *File) makePages() error {
 	if f.wal.short {
 		if err := f.wal.release(); err != nil {
-			err = lostLog(err)
-			f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
-			return err
+			return f.lose(lostLog(err))
 		}
 	}
 	if n := f.wal.ahead(f.meta.Load().high); n > 0 {
@@ -328,13 +328,8 @@ func (f *File) makePages() error {
 // checkpointIfDue begins a checkpoint when it is time, of a commit of its own that writes the freelist: a start that goes on from there need not walk through
 // all pages to find the free ones. Without room for the list the checkpoint is made without it.
 func (f *File) checkpointIfDue() error {
-	lost := func(err error) error {
-		err = lostLog(err)
-		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
-		return err
-	}
 	if err := f.wal.reap(false); err != nil {
-		return lost(err)
+		return f.lose(lostLog(err))
 	}
 	if !f.wal.due(int64(f.meta.Load().high) * int64(f.PageSize())) {
 		return nil
@@ -353,7 +348,7 @@ func (f *File) checkpointIfDue() error {
 		f.wal.grown = PageRun{} // what is waited for has to have the list
 	}
 	if err := f.wal.turn(); err != nil {
-		return lost(err)
+		return f.lose(lostLog(err))
 	}
 	return nil
 }
@@ -403,8 +398,7 @@ func (f *File) Transact(fn func(*Ledger) error) error {
 	case err == nil:
 		return f.committed(txid)
 	case errors.Is(err, errLogLost):
-		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
-		return err
+		return f.lose(err)
 	case errors.Is(err, ErrDamaged) && open && !f.cutShort():
 		f.stopWriting(err)
 		return f.Explain(err)
@@ -413,7 +407,7 @@ func (f *File) Transact(fn func(*Ledger) error) error {
 	case committing && IsDiskFull(err) && !f.replaced(known):
 		return ErrFull
 	case committing:
-		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+		return f.lose(err)
 	}
 	return err
 }
@@ -480,6 +474,12 @@ func (f *File) stopWriting(err error) {
 	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
+}
+
+// lose ends the process for what a write has come to.
+func (f *File) lose(err error) error {
+	f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+	return err
 }
 
 // fail ends the process.

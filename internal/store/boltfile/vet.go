@@ -76,19 +76,20 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))
-	v.Problems = tree.vet(thorough || !v.Clean)
+	walked := thorough || !v.Clean
+	v.Problems = tree.vet(walked)
 	p := newPages(db, tree.meta.metaPage)
 	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
-	if err == nil && v.Log.Used() && v.Clean { // not all pages have been walked through
-		if err = WithoutFaults(func() error { return v.Log.vetReplay(p) }); err != nil {
-			return v, fmt.Errorf("%s: %w", path, err)
-		}
-	}
 	switch {
 	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
 	case err != nil: // the log of another file makes a damaged one of any
 		return v, err
+	}
+	if v.Log.Used() && !walked {
+		if err = WithoutFaults(func() error { return v.Log.vetReplay(p) }); err != nil {
+			return v, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return v, WithoutFaults(func() error { return look(p) })
 }

@@ -34,10 +34,13 @@ package boltfile
 // failed sync is never tried again: nobody knows what the disk has then, and the process ends. The goroutine has a handle of its own for the heads,
 // since the kernel tells each failed write-back once a handle.
 //
+// A checkpoint that was due, which most are, is of a commit of its own that writes bbolt's list of free pages (checkpointIfDue): a start that goes on
+// from there need not walk through all pages to find them. It vets those that it reads and those that the replay changes (vetReplay).
+//
 // What has no room in a half, or none on the disk by which the log would become longer, and what might make bbolt map its file anew (which waits for
-// all read transactions, the pinned one too: bbolt doubles its mapping up to 1 GiB, then adds one each time), is committed by a checkpoint at once: the pin is let go before bbolt's commit, which does no harm
-// as long as no other transaction begins, and the data file is synced before the answer. So a mapping that is small, on 32 bits or on Windows, where
-// it would size the file, costs no more than that.
+// all read transactions, the pinned one too: bbolt doubles its mapping up to 1 GiB, then adds one each time), is committed by a checkpoint at once:
+// the pin is let go before bbolt's commit, which does no harm as long as no other transaction begins, and the data file is synced before the answer.
+// So a mapping that is small, on 32 bits or on Windows, where it would size the file, costs no more than that.
 //
 // While there is a log the data file's format is 3, so that an older apilet refuses it, and so does this one when the log is missing. The log comes
 // before the format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs
