@@ -63,9 +63,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 		}
 	}
 	expect("writing (quota)", 1, 0)
-	for _, name := range strings.Fields(s.want(200, "GET", maps, "", asPartial).names()) {
-		s.want(200, "DELETE", maps+"/"+name, "")
-	}
+	s.want(200, "DELETE", maps+"/large0", "") // one: the deletion of another would take room again, after a compaction between the two
 	apitest.WaitFor(t, "room below the quota", func() bool { return s.send("POST", maps, configMap("b")).code == 201 })
 	expect("writing (quota)", 1, 1)
 }
