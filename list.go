@@ -52,6 +52,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/apierror"
@@ -198,7 +199,11 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 	}
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(what + field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error())
+		text := field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error()
+		if what == "" {
+			return 0, apierror.Unexplained(text)
+		}
+		return 0, apierrors.NewBadRequest(what + text)
 	}
 	if rd.at != 0 && n > uint64(rd.at) {
 		return 0, rd.tooLarge(rv)
@@ -937,21 +942,19 @@ func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
 	return base64.RawURLEncoding.EncodeToString(append(out, plain...))
 }
 
-// open reads a token back. What is no base64 was cut or escaped on its way, which the 400 says; of all else it says the same, and nothing about why.
+// open reads a token back. What was never one of ours is told as kube-apiserver would; of a token of ours that is not whole, or belongs to another
+// list, the 400 says nothing about why.
 func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, error) {
 	const invalid = "invalid continue token: continue key is not valid"
 	bad := apierrors.NewBadRequest(invalid)
 	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // lines the decoder would skip
 		return nil, bad
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil {
-		return nil, apierrors.NewBadRequest(invalid + ": " + err.Error())
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(raw) == 0 || raw[0] != tokenVersion {
+		return nil, foreignToken(text)
 	}
-	if isForeignToken(raw) {
-		return nil, apierrors.NewResourceExpired("The provided continue parameter is a kube-apiserver's and leads nowhere here: start a new list without the continue parameter.")
-	}
-	if len(raw) < tokenHeader || raw[0] != tokenVersion {
+	if len(raw) < tokenHeader || base64.RawURLEncoding.EncodeToString(raw) != text {
 		return nil, bad
 	}
 	for i := range c.keys {
@@ -971,15 +974,13 @@ func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, err
 	return nil, bad
 }
 
-// isForeignToken tells kube-apiserver's tokens. One may serve the same etcd behind the same balancer, and its client, who has done nothing wrong, begins anew
-// upon a 410, as with any token that has expired; a 400 it would take for the end.
-func isForeignToken(raw []byte) bool {
-	var t struct {
-		Version string `json:"v"`
-		Rev     int64  `json:"rv"`
-		Start   string `json:"start"`
+// foreignToken is the answer to what another server may have made. A kube-apiserver may serve the same etcd behind the same balancer, and its client,
+// who has done nothing wrong, begins anew upon a 410, as with any token that has expired; a 400 it would take for the end.
+func foreignToken(text string) error {
+	if _, _, err := kubestorage.DecodeContinue(text, "/"); err != nil {
+		return apierrors.NewBadRequest("invalid continue token: " + err.Error())
 	}
-	return json.Unmarshal(raw, &t) == nil && t.Version == "meta.k8s.io/v1" && t.Rev != 0 && t.Start != ""
+	return apierrors.NewResourceExpired("The provided continue parameter is a kube-apiserver's and leads nowhere here: start a new list without the continue parameter.")
 }
 
 func parseToken(plain []byte) (*continueToken, bool) {

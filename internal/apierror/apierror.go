@@ -37,6 +37,9 @@ func New(code int32, reason metav1.StatusReason, message string) *apierrors.Stat
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
+// Unexplained is the 500 without a reason that kube-apiserver answers where its storage refuses: a resourceVersion that is no number, a pod without a target.
+func Unexplained(message string) error { return New(http.StatusInternalServerError, "", message) }
+
 // NoSuchResource is the 404 for a path that leads to no type.
 func NoSuchResource() error {
 	return router(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
@@ -105,26 +108,6 @@ func InvalidWhole(kind schema.GroupKind, name string, err error) error {
 
 // More is how an answer counts what it does not name.
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
-
-// Distinct drops repeated errors: two validators may find the same mistake. (kube-apiserver then names it twice.) Behind those that an
-// answer names, nobody sees them; and each error that is looked at in vain is formatted, too, so that these have a bound of their own.
-func Distinct(errs field.ErrorList) (out field.ErrorList) {
-	left, repeated, seen := NewBudget(), NewBudget(), make(map[string]bool, min(len(errs), MaxErrors))
-	for i, err := range errs {
-		if left.Spent() || repeated.Spent() {
-			return append(out, errs[i:]...)
-		}
-		text := err.Error()
-		if seen[text] {
-			repeated.Take(text)
-			continue
-		}
-		seen[text] = true
-		left.Take(text)
-		out = append(out, err)
-	}
-	return out
-}
 
 // A Text prints as Kubernetes' aggregates do: each text once, one alone without brackets.
 type Text struct {

@@ -35,7 +35,7 @@ func TestNothingGoneComesBack(t *testing.T) {
 			{res.Plural + " uid", "PUT", path, `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + other + "UID in object meta: ", ""},
 			{res.Plural + " uid, dry run", "PUT", path + "?dryRun=All", `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + other + "...", ""},
 			{res.Plural + " revision", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"r(a)"}}`, conflict + "the object has been modified; ...", ""},
-			{res.Plural + " no number", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"x"}}`, "400 BadRequest metadata.resourceVersion: ...", ""},
+			{res.Plural + " no number", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"x"}}`, `500  strconv.ParseUint: parsing "x": invalid syntax`, ""},
 		})
 	}
 	apply := func(apiVersion, kind, meta string) string {

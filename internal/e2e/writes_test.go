@@ -105,10 +105,10 @@ func TestCreate(t *testing.T) {
 		{"bad annotation", "POST", "", `{"metadata":{"name":"l","annotations":{"a b":""}}}`, `422 Invalid ConfigMap "l" is invalid: metadata.annotations: Invalid value: "a b": ...`, ""},
 		{"namespace mismatch", "POST", "", `{"metadata":{"name":"f2","namespace":"p2"}}`, "400 BadRequest the namespace of the provided object does not match the namespace sent on the request", ""},
 		{"missing namespace", "POST", "/api/v1/namespaces/none/configmaps", configMap("f2"), `404 NotFound namespaces "none" not found`, ""},
-		{"resourceVersion (kube-apiserver: 500 without a reason)", "POST", "", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
+		{"resourceVersion", "POST", "", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, "500  resourceVersion should not be set on objects to be created", ""},
 		{"after validation", "POST", "", `{"metadata":{"name":"B_ad","resourceVersion":"5"}}`, `422 Invalid ConfigMap "B_ad" is invalid: ...`, ""},
 		{"after the namespace", "POST", "/api/v1/namespaces/none/configmaps", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, `404 NotFound namespaces "none" not found`, ""},
-		{"before the name", "POST", "", `{"metadata":{"name":"a","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
+		{"before the name", "POST", "", `{"metadata":{"name":"a","resourceVersion":"5"}}`, "500  resourceVersion should not be set on objects to be created", ""},
 		{"no number", "POST", "", `{"metadata":{"name":"no-number","resourceVersion":"abc"}}`, "201", ""},
 		{"dry run over a name", "POST", "?dryRun=All", `{"metadata":{"name":"a","resourceVersion":"5"}}`, `409 AlreadyExists configmaps "a" already exists`, ""},
 		{"strict", "POST", "?fieldValidation=Strict", `{"metadata":{"name":"f2"},"bogus":1}`, `400 BadRequest ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "bogus"`, ""},
@@ -194,8 +194,8 @@ func TestUpdate(t *testing.T) {
 	stale := `409 Conflict Operation cannot be fulfilled on configmaps "b": the object has been modified; please apply your changes to the latest version and try again`
 	s.write(t, []writeCase{
 		{"stale", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"r(a)"}}`, stale, ""},
-		{"no number (kube-apiserver: 500 without a reason)", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"abc"}}`,
-			`400 BadRequest metadata.resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`, ""},
+		{"no number", "PUT", "/b", `{"metadata":{"name":"b","resourceVersion":"abc"}}`,
+			`500  strconv.ParseUint: parsing "abc": invalid syntax`, ""},
 		{"no revision", "PUT", "/b", labelled("b", "x"), "200", ""},
 		{"another uid", "PUT", "/b", `{"metadata":{"name":"b","uid":"zz"}}`, `409 Conflict Operation cannot be fulfilled on configmaps "b": ...`, ""},
 		{"missing", "PUT", "/nope", configMap("nope"), `404 NotFound configmaps "nope" not found`, ""},
@@ -569,7 +569,7 @@ func TestDryRunOfACreateTakesEveryResourceVersion(t *testing.T) {
 			}
 		}
 		apitest.Expect(t, len(s.want(200, "GET", collection, "").get("items").Array()), before)
-		if code := s.send(c.method, c.path, fmt.Sprintf(c.body, "5"), c.header).code; (code == 400) != (c.method == "POST") {
+		if code := s.send(c.method, c.path, fmt.Sprintf(c.body, "5"), c.header).code; (code == 500) != (c.method == "POST") {
 			t.Errorf("%s %s without dryRun: %d", c.method, c.path, code)
 		}
 	}

@@ -120,7 +120,8 @@ func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 	return errs
 }
 
-// validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules.
+// validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules. kube-apiserver checks the metadata
+// of a built-in type once for all types and once for its own, and so names each mistake in it twice.
 func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
 	t, obj, old := &p.Target, p.obj, p.old
 	at := field.NewPath("metadata")
@@ -128,6 +129,7 @@ func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList 
 	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.Resource.Namespaced, anyName, at)...)
 	if t.Resource.GoType != nil && t.Resource.Custom == nil {
 		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+		errs = append(errs, errs...)
 	}
 	switch {
 	case t.Resource.Custom != nil:
@@ -143,7 +145,7 @@ func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList 
 	default:
 		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
 	}
-	return apierror.Distinct(errs)
+	return errs
 }
 
 // anyName accepts the name of an object that exists: its name was checked when it was created.
@@ -254,7 +256,7 @@ func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	if err := wr.checkNamespace(ctx, p.Resource, p.obj); err != nil {
 		return err
 	}
-	return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	return apierror.Unexplained("resourceVersion should not be set on objects to be created")
 }
 
 // pretend answers a dry run.

@@ -442,7 +442,7 @@ func checkTarget(target *corev1.ObjectReference) error {
 	if len(c.Errs) == 0 {
 		return nil
 	}
-	return apierror.New(http.StatusInternalServerError, "", c.Errs.ToAggregate().Error())
+	return apierror.Unexplained(c.Errs.ToAggregate().Error())
 }
 
 func respondSuccess(w http.ResponseWriter, r *http.Request) error {

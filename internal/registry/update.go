@@ -225,7 +225,7 @@ func namedRevision(obj scheme.Object) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, err.Error()).Error())
+		return 0, apierror.Unexplained(err.Error())
 	}
 	return n, nil
 }
