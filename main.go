@@ -133,7 +133,7 @@ func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
-		c.log.Error().Msg(why + ": the process ends now, and gives up what still runs. Every write that was answered is kept")
+		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
 		os.Exit(1)
 	}, syscall.SIGTERM, syscall.SIGINT)
 	defer forget()
@@ -144,13 +144,13 @@ func (c *config) serve(stderr io.Writer) error {
 	watched, unwatch := context.WithCancel(context.Background())
 	defer unwatch()
 	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
-		c.log.Error().Err(err).Msg("the server does not prove that it lives; the service manager's watchdog is not fed")
+		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
 	for again := false; ; {
 		own := *c // the start completes it
 		s, err := startServer(&own)
 		if !again && replicaFailed(&c.Options, err) {
-			c.log.Error().Err(err).Msg("starting anew")
+			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; starting once more with a new one")
 			again = true
 			continue
 		}
@@ -169,7 +169,7 @@ func (c *config) serve(stderr io.Writer) error {
 			s.sendAway(c.ShutdownDelay)
 		case err = <-s.failed:
 		case why := <-s.storage.cluster.Lost():
-			c.log.Error().Err(why).Msg("starting anew")
+			c.log.Error().Err(why).Msg("the replica of etcd is lost; restarting the server within this process")
 			serving.Store(nil)
 			c.Listen = s.entrance.listening // the port that it has now
 			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
@@ -184,7 +184,7 @@ func (c *config) serve(stderr io.Writer) error {
 // toldManager is for what telling the service manager has come to.
 func (c *config) toldManager(err error) {
 	if err != nil {
-		c.log.Warn().Err(err).Msg("the service manager does not listen")
+		c.log.Warn().Err(err).Msg("cannot notify systemd")
 	}
 }
 
@@ -363,7 +363,7 @@ func (s *server) preflight(context.Context) (err error) {
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
 		if _, err := certs.Hide(s.log, s.storage.st.File.Path); err != nil {
-			s.log.Error().Err(err).Msg("the data file is not for the server alone")
+			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
 	}
 	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile}
@@ -476,7 +476,7 @@ func (s *server) populate(ctx context.Context) error {
 		return err
 	}
 	if s.auth.Enforcing() {
-		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("cannot read the roles and bindings") })
 		if err := policy.Reconcile(ctx); err != nil {
 			return err
 		}
@@ -498,10 +498,10 @@ func (s *server) found(ctx context.Context) error {
 		Advertised: s.cfg.Advertised}
 	s.beside.founded = errors.Join(initializer.Cluster(ctx, s.api.wr.Allocator.Block, int(at.Port())), s.beside.endpoints.Start(ctx, at))
 	if s.beside.founded != nil {
-		s.log.Error().Err(s.beside.founded).Msg("a part of the cluster is missing")
+		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
 	}
 	if err := s.publishAuthorities(ctx); err != nil {
-		s.log.Error().Err(err).Msg("who vouches for clients is not published")
+		s.log.Error().Err(err).Msg("cannot publish the client CA")
 	}
 	return nil
 }
@@ -580,7 +580,7 @@ func (s *server) startWorkers() {
 	work.Go("the findings", func() { s.api.instruments.findings.Run(ctx) })
 	work.Go("the search for objects that cannot be read", func() {
 		if err := s.api.rd.lost.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
-			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
+			s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
 		}
 	})
 	work.Go("giving pages back", func() { footprint.Run(ctx) })
@@ -615,7 +615,7 @@ func (s *server) heedHangups(ctx context.Context) {
 		s.cfg.toldManager(s.cfg.manager.Reloading())
 		if s.audit != nil {
 			if err := s.audit.Reopen(); err != nil {
-				s.log.Error().Err(err).Msg("reopening the audit log")
+				s.log.Error().Err(err).Msg("cannot reopen the audit log")
 			}
 		}
 		s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
@@ -670,7 +670,7 @@ func (s *server) auditHooks() audit.Hooks {
 		Failing: func(err error) {
 			if err != nil {
 				s.metrics.auditFailing.Set(1)
-				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory, the first mebibyte of them: make room for it, or see who may write there")
+				s.log.Error().Err(err).Msg("cannot write the audit log; up to 1 MiB of events is kept in memory: free disk space, or fix the permissions")
 				return
 			}
 			s.metrics.auditFailing.Set(0)
@@ -723,12 +723,12 @@ func (s *server) stop() error {
 	time.AfterFunc(drain.Delay, s.entrance.resting.Close)
 	err := s.entrance.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn().Int("connections", s.entrance.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("the server gives up requests that do not end: it cuts their connections")
+		s.log.Warn().Int("connections", s.entrance.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("shutdown: closing the connections of requests that do not end")
 		err = s.entrance.http.Close()
 	}
 	s.idle()
 	if unfinished := s.work.Wait(s.cfg.grace / 5); unfinished != nil {
-		s.log.Warn().Err(unfinished).Msg("the server gives up work in the background")
+		s.log.Warn().Err(unfinished).Msg("shutdown: abandoning background work")
 	}
 	return errors.Join(err, s.close())
 }
@@ -1155,7 +1155,7 @@ func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
 		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(newConsole), []commandline.Command{
-		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "fill a folder with what envtest looks for, and print the line that leads it there",
+		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder of assets for envtest, and print the shell line that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
 			}}},

@@ -286,7 +286,7 @@ func TestFightIsFound(t *testing.T) {
 	}
 	s.want(405, "POST", "/debug/findings", "{}")
 	s.api.instruments.findings.Sweep(time.Now().Add(2 * time.Minute))
-	if !strings.Contains(command(t, "log", "--findings", "--server", s.url), "over  fight") || strings.Count(log.String(), "it is over: ") != 1 {
+	if !strings.Contains(command(t, "log", "--findings", "--server", s.url), "over  fight") || strings.Count(log.String(), "resolved: ") != 1 {
 		t.Error("the end is not told")
 	}
 }

@@ -76,7 +76,7 @@ func TestStoppingCutsRequestsThatDoNotEnd(t *testing.T) {
 	if err := <-cut; err == nil {
 		t.Error("the request was answered")
 	}
-	if text := log.String(); !strings.Contains(text, `"connections":2`) || !strings.Contains(text, "the server gives up requests that do not end: it cuts their connections") {
+	if text := log.String(); !strings.Contains(text, `"connections":2`) || !strings.Contains(text, "shutdown: closing the connections of requests that do not end") {
 		t.Errorf("the log says\n%s", text)
 	}
 }

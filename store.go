@@ -131,7 +131,7 @@ func (h *storage) clusterSeen() error {
 
 // diskLost ends the process after an error of the disk: after a failed sync nobody knows what is there, and the next start reads it.
 func (h *storage) diskLost(err error) {
-	h.log.Error().Err(err).Msg("the server ends, since nobody knows what is on the disk after such an error; a start reads what there is. If it comes again, replace the disk and restore a backup")
+	h.log.Error().Err(err).Msg("disk error: exiting, since what is on the disk is uncertain. Restart apilet; if it happens again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 

@@ -117,7 +117,7 @@ func (h *Webhooks) Reload() {
 	}))
 	if err != nil { // those that were in force stay so
 		h.clients = before
-		h.Log.Error().Err(err).Msg("reading the configurations of webhooks")
+		h.Log.Error().Err(err).Msg("cannot read the webhook configurations")
 		return
 	}
 	if len(set.mutating)+len(set.validating) == 0 {

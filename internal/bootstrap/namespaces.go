@@ -83,7 +83,7 @@ func (s *NamespaceReconciler) NamespaceCreated(namespace string) {
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout) // the server's own: no webhook sees it
 	defer cancel()
 	if err := s.reconcile(ctx, namespace); err != nil {
-		s.log.Error().Err(err).Str("namespace", namespace).Msg("the first objects of a namespace")
+		s.log.Error().Err(err).Str("namespace", namespace).Msg("cannot create the default objects of a namespace")
 	}
 }
 
@@ -120,7 +120,7 @@ func (s *NamespaceReconciler) postpone(namespace string, err error) {
 	s.refused[namespace] = refusal{pause, time.Now().Add(pause)}
 	s.mu.Unlock()
 	if pause == refusedFirst && !errors.Is(err, store.ErrDamaged) { // of damage the log knows
-		s.log.Warn().Err(err).Str("namespace", namespace).Msg("the first objects of a namespace; they are tried again, without a word")
+		s.log.Warn().Err(err).Str("namespace", namespace).Msg("cannot create the default objects of a namespace; retrying silently")
 	}
 	select {
 	case s.postponed <- struct{}{}:

@@ -57,7 +57,7 @@ type Call struct {
 // commands is the whole table: the program's commands, and the three that every program has.
 func (p *Program) commands() []*Command {
 	own := []Command{
-		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print what makes a shell complete " + p.Name + "'s commands and flags", words: shells,
+		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print a completion script for a shell", words: shells,
 			Run: func(c Call) error { return p.printCompletion(c.Out, c.Args[0]) }},
 		{Name: "version", Counts: []int{0}, What: "print " + p.Name + "'s version, commit and data file format, and the version of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
 		{Name: "help", Args: "[COMMAND]", Counts: []int{0, 1}, What: "print this, or a command's help", Run: p.printHelp},

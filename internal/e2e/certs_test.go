@@ -149,7 +149,7 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	if code := requestOver(t, open); code != 200 {
 		t.Errorf("the open connection answers %d", code)
 	}
-	refused := func() int { return strings.Count(s.log.String(), "changed files are no good") }
+	refused := func() int { return strings.Count(s.log.String(), "changed files are invalid") }
 	for title, broken := range map[string]map[string][]byte{
 		"a key of another certificate": {"tls.crt": nextFiles["tls.crt"], "tls.key": oldFiles["tls.key"]},
 		"half a certificate":           {"tls.crt": nextFiles["tls.crt"][:100], "tls.key": nextFiles["tls.key"]},
@@ -238,7 +238,7 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 			apitest.WriteFile(t, file, step.content)
 			apitest.WaitFor(t, "the file to be looked at: "+step.title, func() bool {
 				a, b := code(first), code(second)
-				return a == step.first && b == step.second && (step.title != "broken" || strings.Contains(s.log.String(), "changed files are no good"))
+				return a == step.first && b == step.second && (step.title != "broken" || strings.Contains(s.log.String(), "changed files are invalid"))
 			})
 		}
 		if a, b := code(first), code(second); a != step.first || b != step.second {
@@ -266,7 +266,7 @@ func TestRemovedTokenIsRefused(t *testing.T) {
 		if got := code("3-token"); got != 200 {
 			t.Fatalf("with a broken file the token before answers %d", got)
 		}
-		return strings.Contains(s.log.String(), "changed files are no good")
+		return strings.Contains(s.log.String(), "changed files are invalid")
 	})
 	if log := s.log.String(); strings.Contains(log, "3-token") {
 		t.Errorf("logged: %s", log)

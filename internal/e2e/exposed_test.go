@@ -20,7 +20,7 @@ func TestDataFileIsForTheServerAlone(t *testing.T) {
 	apitest.Chmod(t, tokens, 0o644)
 	apitest.Chmod(t, private, 0o640)
 	s := startTest(t, onFile(data), "--token-auth-file="+tokens)
-	if log := s.log.String(); strings.Contains(log, couldRead) || !strings.Contains(log, "everybody on this machine may read this file") || !strings.Contains(log, tokens) {
+	if log := s.log.String(); strings.Contains(log, couldRead) || !strings.Contains(log, "every user of this machine can read this file") || !strings.Contains(log, tokens) {
 		t.Errorf("at the first start: %s", log)
 	}
 	s.halt()

@@ -101,7 +101,7 @@ func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 	s := startTest(t, "--audit-log-path=/dev/full")
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("a"))
 	apitest.WaitFor(t, "a word about it", func() bool { return metricValue(s, "apilet_audit_failing") == 1 })
-	if log := s.log.String(); strings.Count(log, "the audit log cannot be written; events wait in memory") != 1 || !strings.Contains(log, "no space left") {
+	if log := s.log.String(); strings.Count(log, "cannot write the audit log; up to 1 MiB of events is kept in memory") != 1 || !strings.Contains(log, "no space left") {
 		t.Errorf("logged:\n%s", log)
 	}
 	s.halt()

@@ -24,7 +24,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	told := func(what, message string) int {
 		return len(regexp.MustCompile(`"what":"`+regexp.QuoteMeta(what)+`"[^\n]*"`+message+`"`).FindAllString(s.log.String(), -1))
 	}
-	const fails, works = "this fails; the log says when it no longer does", "this works again"
+	const fails, works = "failing; the log will say when it recovers", "recovered"
 	expect := func(what string, begun, over int) {
 		t.Helper()
 		apitest.WaitFor(t, "the log to tell", func() bool { return told(what, fails) >= begun && told(what, works) >= over })

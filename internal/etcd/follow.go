@@ -74,7 +74,7 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 			return err
 		default:
 		}
-		c.log.Warn().Err(err).Msg("catching up with etcd")
+		c.log.Warn().Err(err).Msg("cannot catch up with etcd; trying again")
 		rest(ctx, retryAfter)
 	}
 }
@@ -89,7 +89,7 @@ func (c *Cluster) follow(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case refill:
-			c.log.Warn().Int64("revision", c.st.Revision()).Msg("etcd has compacted what the replica was to follow; filling it anew")
+			c.log.Warn().Int64("revision", c.st.Revision()).Msg("etcd has compacted past the revision of the replica; filling it anew")
 			continue
 		case errors.Is(err, store.ErrDamaged):
 			c.lose(fmt.Errorf("the replica is damaged: %w", err), true)

@@ -114,7 +114,7 @@ func (c *Cluster) compact(ctx context.Context) {
 		}
 		var err error
 		if version, rev, err = c.compactTo(ctx, version, rev); err != nil && ctx.Err() == nil {
-			c.log.Warn().Err(err).Msg("compacting etcd")
+			c.log.Warn().Err(err).Msg("cannot compact etcd; trying again")
 		}
 	}
 }

@@ -53,7 +53,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 		}
 		if pause := masterEvery; err != nil {
 			if !told && ctx.Err() == nil {
-				c.log.Warn().Err(err).Msg("telling where this server is, for the endpoints of Service default/kubernetes")
+				c.log.Warn().Err(err).Msg("cannot add this server to the endpoints of Service default/kubernetes; trying again")
 			}
 			told = true
 			rest(ctx, retryAfter)
@@ -65,7 +65,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 	leaving, cancel := context.WithTimeout(context.Background(), leaveWithin)
 	defer cancel()
 	if err := a.leave(leaving, reconcile); err != nil {
-		c.log.Warn().Err(err).Msg("this server stays among the endpoints of Service default/kubernetes until another one notices")
+		c.log.Warn().Err(err).Msg("cannot leave the endpoints of Service default/kubernetes; another server will remove this one")
 	}
 }
 

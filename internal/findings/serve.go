@@ -116,7 +116,7 @@ func (d *Detector) Collect(ch chan<- prometheus.Metric) {
 func Logged(log zerolog.Logger) func(Finding) {
 	return func(f Finding) {
 		if f.Ended != nil {
-			log.Info().Str("kind", f.Kind).Int64("times", f.Times).Msg("it is over: " + f.String())
+			log.Info().Str("kind", f.Kind).Int64("times", f.Times).Msg("resolved: " + f.String())
 			return
 		}
 		log.Warn().Str("kind", f.Kind).Int64("times", f.Times).Ints64("revisions", f.copy().Revisions).Msg(f.String())

@@ -96,9 +96,9 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 	Data(f, &o.Data)
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
 	f.StringVar(&o.Base, "base", "", "with --ephemeral: begin with a private copy of this data `file`, which stays as it is, and which any number of servers may have at once")
-	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does. 0 is 2 GiB, or half of the file system where that is less, and no limit with --ephemeral; -1 is no limit")
+	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "refuse writes other than deletes while the data file has more `bytes` than this; free pages do not count, history that is not compacted does. 0 is 2 GiB, or half of the file system where that is less, and no limit with --ephemeral; -1 is no limit")
 	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
-	f.Func("history", "the `duration` for which one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
+	f.Func("history", "the `duration` for which old versions are kept, with author and time, before they are compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
 		d, err := time.ParseDuration(text)
 		if err == nil && d < 0 {
 			err = errors.New("is negative")
@@ -112,17 +112,17 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
 	f.StringVar(&o.Advertised, "advertise-address", "", "the `IP` at which others reach this server, for the endpoints of Service default/kubernetes and the server's own certificate (default: that of --listen)")
-	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "`lease|none`: lease has the endpoints of Service default/kubernetes name this server, and on etcd all that are there, kube-apiservers among them; none leaves them alone")
+	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "`lease|none`: lease lists this server (on etcd: every live server, kube-apiservers too) in the endpoints of Service default/kubernetes; none leaves them alone")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
 	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
 	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
-	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
-	f.Func("tls-san", "comma-separated `names` and addresses at which others reach this server, a load balancer's among them; may be repeated. They are in the certificate that it makes, the first is the kubeconfig's server, and giving it switches TLS on", o.addNames)
+	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; setting it enables TLS (default: DATA-certs)")
+	f.Func("tls-san", "comma-separated DNS `names` and IPs of this server, including a load balancer's, for the generated certificate; may be repeated. The first is the server in the kubeconfig; setting this enables TLS", o.addNames)
 	f.StringVar(&o.CORSOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
 }
 
 func (o *Options) defineAccess(f *flag.FlagSet) {
-	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
+	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of CAs for client certificates: CN is the user, O the groups")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
 	f.BoolVar(&o.Auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
 	f.StringVar(&o.Authorization, "authorization-mode", "", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to) and AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
@@ -130,14 +130,14 @@ func (o *Options) defineAccess(f *flag.FlagSet) {
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
 	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
-	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", commandline.Repeated(&o.Accounts.KeyFiles))
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without --service-account-signing-key-file, a private one signs", commandline.Repeated(&o.Accounts.KeyFiles))
 	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&o.Accounts.Issuers))
 	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&o.Accounts.Audiences))
 	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
 }
 
 func (o *Options) defineObjects(f *flag.FlagSet) {
-	f.BoolVar(&o.Controllers, "controllers", true, "collect garbage, empty namespaces, give them their first objects, fill token Secrets and check the types of policies; false leaves that to a kube-controller-manager")
+	f.BoolVar(&o.Controllers, "controllers", true, "run the built-in controllers: garbage collection, deletion of namespaces and their default objects, token Secrets, type checks of policies; false leaves them to a kube-controller-manager")
 	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
@@ -152,9 +152,9 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 
 func (o *Options) defineRequests(f *flag.FlagSet) {
 	o.MaxReadonly, o.MaxMutating = 400, 200
-	f.Func("max-requests-inflight", "requests that only read, at once; the sum with the next flag is flow control's `seats`. auto, for both: as many as the machine carries (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
-	f.Func("max-mutating-requests-inflight", "requests that write, at once: a `number` or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
-	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
+	f.Func("max-requests-inflight", "concurrent requests that only read; with --max-mutating-requests-inflight these are all `seats` of flow control. auto, for both: as many as the machine carries (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
+	f.Func("max-mutating-requests-inflight", "concurrent requests that write: a `number` or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
+	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "Priority and Fairness (APF) over the sum of both inflight limits; false enforces each limit alone")
 	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
 	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "how long to go on serving after SIGTERM, with /readyz failing and clients asked to connect anew, so that load balancers send nobody here any more")
@@ -177,8 +177,8 @@ type Etcd struct {
 // Define adds the flags to a set.
 func (e *Etcd) Define(f *flag.FlagSet) {
 	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.Listed(&e.Servers))
-	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` of the authorities that may vouch for etcd")
-	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the certificate to show to etcd")
+	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` of CA certificates to verify etcd")
+	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the client certificate for etcd")
 	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
 	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "the `path` with which all keys in etcd begin")
 }

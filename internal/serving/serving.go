@@ -194,7 +194,7 @@ func (e *Endpoint) WriteKubeconfig() error {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	if e.nowhere {
-		e.Log.Info().Msg("the kubeconfig leads to 127.0.0.1, which is of use on this machine alone: --tls-san NAME or --advertise-address IP says where others reach this server")
+		e.Log.Info().Msg("the kubeconfig points to 127.0.0.1, and works on this machine only: for others, set --tls-san NAME or --advertise-address IP")
 	}
 	return kubeconfig.Write(e.Kubeconfig, cluster, admin)
 }
@@ -243,7 +243,7 @@ func (e *Endpoint) Run(ctx context.Context, clockSet <-chan struct{}) {
 			err = e.WriteKubeconfig()
 		}
 		if err != nil {
-			e.Log.Error().Err(err).Msg("renewing certificates")
+			e.Log.Error().Err(err).Msg("cannot renew the certificates")
 		}
 	}
 }

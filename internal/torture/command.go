@@ -42,7 +42,7 @@ func Commands() []commandline.Command {
 		counts[i] = i + 1
 	}
 	return []commandline.Command{{Name: "torture", Args: "-- CONTROLLER [ARGS]", Counts: counts,
-		What: "do to a controller what a cluster may do, at each of its writes, and see whether it survives",
+		What: "test a controller by injecting a fault (crash, refusal, stale read) at each of its writes",
 		Groups: []commandline.FlagGroup{{Title: "What is played", Define: c.defineWorkload}, {Title: "How much", Define: c.defineAmount},
 			{Title: "What is told", Define: c.defineReport}},
 		Run: c.run}}
@@ -54,7 +54,7 @@ func repeated(to *[]string) func(string) error {
 
 func (c *command) defineWorkload(f *flag.FlagSet) {
 	f.StringVar(&c.Objects, "objects", "", "the `file` of the workload: objects that are applied in order, and steps between them (quiet, wait, patch, delete)")
-	f.StringVar(&c.Setup, "setup", "", "a `file` likewise of what is there before the controller starts: definitions, namespaces, roles")
+	f.StringVar(&c.Setup, "setup", "", "a `file` like --objects, applied before the controller starts: CRDs, namespaces, roles")
 	f.StringVar(&c.Base, "base", "", "a prepared data `file` that each run begins with: `apilet fork` makes one")
 	f.StringVar(&c.Program, "apilet", "", "the `program` for the servers (default: this one)")
 	f.Func("server-flag", "a `flag` for the servers (--server-flag=--validate=false); may be repeated", repeated(&c.ServerFlags))
@@ -64,8 +64,8 @@ func (c *command) defineWorkload(f *flag.FlagSet) {
 }
 
 func (c *command) defineAmount(f *flag.FlagSet) {
-	f.IntVar(&c.Plain, "plain", 2, "`runs` in which nothing is done to the controller, to learn from")
-	f.IntVar(&c.Most, "plans", 200, "at most so many `plans`, those first that find most")
+	f.IntVar(&c.Plain, "plain", 2, "baseline `runs` without faults")
+	f.IntVar(&c.Most, "plans", 200, "maximum number of `plans`; those that find most run first")
 	f.Func("without", "leave a `kind` of plans out: "+strings.Join(kinds, ", ")+"; may be repeated", func(text string) error {
 		if !slices.Contains(kinds, text) {
 			return errors.New("there is no such kind")
@@ -75,18 +75,18 @@ func (c *command) defineAmount(f *flag.FlagSet) {
 	})
 	f.DurationVar(&c.Budget, "budget", 0, "begin no plan after this `time`; 0 is no limit")
 	f.BoolVar(&c.FailFast, "fail-fast", false, "begin no plan after one that went wrong")
-	f.Uint64Var(&c.seed, "seed", 1, "of the order of plans that rank the same")
-	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "runs at the same time: write {port} where the controller takes a port of its own")
+	f.Uint64Var(&c.seed, "seed", 1, "random seed for the order of plans of equal rank")
+	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "parallel runs: write {port} in the controller's arguments where it needs a port of its own")
 	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "the controller is done when for this `time` nothing was written")
-	f.DurationVar(&c.Stale, "stale", 400*time.Millisecond, "for how long a controller that was started again is shown the past, unless it writes before")
+	f.DurationVar(&c.Stale, "stale", 400*time.Millisecond, "how long a restarted controller gets stale reads, unless it writes sooner")
 	f.DurationVar(&c.Patience, "patience", 10*time.Second, "how long to wait for a controller that is not done, or has not come to the right state")
 }
 
 func (c *command) defineReport(f *flag.FlagSet) {
-	f.StringVar(&c.out, "out", "", "a `folder` for the pages of wrong plans, and the files that play them again")
+	f.StringVar(&c.out, "out", "", "`folder` for reports and replay files of failed plans")
 	f.StringVar(&c.json, "json", "", "write the report as JSON to this `file`")
 	f.StringVar(&c.junit, "junit", "", "write the report as JUnit's XML to this `file`")
-	f.StringVar(&c.replay, "replay", "", "play the plan of this `file` of --out again, with the same flags, and tell what came of it")
+	f.StringVar(&c.replay, "replay", "", "replay the plan in this `file` of --out, with the same flags, and report the result")
 	f.BoolVar(&c.wait, "wait", false, "with --replay: hold the server at the point until Enter is pressed")
 }
 

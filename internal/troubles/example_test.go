@@ -18,6 +18,6 @@ func ExampleLog_Tell() {
 	t.Tell("audit log", nil)
 	t.Tell("audit log", nil)
 	// Output:
-	// {"level":"error","error":"no space left on device","what":"audit log","message":"this fails; the log says when it no longer does"}
-	// {"level":"info","what":"audit log","message":"this works again"}
+	// {"level":"error","error":"no space left on device","what":"audit log","message":"failing; the log will say when it recovers"}
+	// {"level":"info","what":"audit log","message":"recovered"}
 }

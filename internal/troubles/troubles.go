@@ -46,7 +46,7 @@ func (t *Log) Tell(what string, err error) {
 	case begins:
 		t.begins(what, err)
 	case beginsUnseen:
-		t.log.Error().Err(err).Str("what", what).Int("failing", troublesMax).Msg("this fails, as do many others; no more of them are told until some work again")
+		t.log.Error().Err(err).Str("what", what).Int("failing", troublesMax).Msg("failing, as are many others; new failures are not logged until some recover")
 	case ends:
 		t.ends(what)
 	}
@@ -111,9 +111,9 @@ func (t *Log) TellWriting(err error) {
 }
 
 func (t *Log) begins(what string, err error) {
-	t.log.Error().Err(err).Str("what", what).Msg("this fails; the log says when it no longer does")
+	t.log.Error().Err(err).Str("what", what).Msg("failing; the log will say when it recovers")
 }
 
 func (t *Log) ends(what string) {
-	t.log.Info().Str("what", what).Msg("this works again")
+	t.log.Info().Str("what", what).Msg("recovered")
 }

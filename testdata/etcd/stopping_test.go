@@ -202,7 +202,7 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 			t.Parallel()
 			s := hangs(t)
 			if len(signals) == 1 {
-				says(t, s.ends(t, 0, signals...), "the server gives up requests that do not end: it cuts their connections", "connections=2", "waited=20s")
+				says(t, s.ends(t, 0, signals...), "shutdown: closing the connections of requests that do not end", "connections=2", "waited=20s")
 			} else {
 				_ = s.cmd.Process.Signal(signals[0])
 				until(t, "it is stopping", func() error {

@@ -138,12 +138,26 @@ func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 	return ways, strings.Join(all, ",")
 }
 
-// anyServer is the present life of one of the servers.
-func (r *round) anyServer() *life {
-	if n := rand.IntN(len(r.more) + 1); n > 0 {
-		return r.more[n-1].now.Load()
+// open are the servers that requests go to.
+func (r *round) open() []*server {
+	if r.moving != nil {
+		return []*server{r.moving.current.Load()}
 	}
-	return r.s.now.Load()
+	return slices.Concat(r.more, []*server{r.s})
+}
+
+// anyServer is the present life of one of these.
+func (r *round) anyServer() *life {
+	all := r.open()
+	return all[rand.IntN(len(all))].now.Load()
+}
+
+// witness is the server whose watches are to tell everything.
+func (r *round) witness() *life {
+	if r.moving != nil {
+		return r.s.now.Load()
+	}
+	return r.anyServer()
 }
 
 // disturb kills servers and members until the round is over, and starts them again. Beside that it spoils the ways between them.

@@ -6,7 +6,8 @@
 //	go test .                                   # about a minute, on a server built from the folder above
 //	LINEAR=10m APILET=./apilet ETCD=./etcd go test -timeout 30m .
 //
-// The same is asked of three servers on an etcd cluster of three members, of which any may be killed (cluster_test.go).
+// The same is asked of three servers on an etcd cluster of three members, of which any may be killed (cluster_test.go), and of clients that move from
+// apilet to a kube-apiserver on the same etcd, and back (moves_test.go).
 //
 // It is a module of its own, so that the server's needs no checker.
 package linear

@@ -7,6 +7,7 @@ package linear
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ type round struct {
 	t       *testing.T
 	s       *server
 	more    []*server        // on the same members
+	moving  *moves           // nil: requests go to all servers
 	members []*member        // nil: the server is alone
 	ways    [][]*proxy.Proxy // of each server, to each member
 	between []*proxy.Proxy   // before each member, for the others
@@ -87,16 +89,31 @@ func (r *round) play() (lives int) {
 	for i := range stories {
 		watching.Go(func() { stories[i] = r.watch(since) })
 	}
+	if r.moving != nil {
+		for range watchers {
+			r.moving.until.Add(1)
+			go r.moving.follow(since)
+		}
+		defer func() {
+			r.moving.until.Wait()
+			for _, problem := range r.moving.judge(stories[0]) {
+				r.t.Error(problem)
+			}
+		}()
+	}
 	over := make(chan struct{})
 	for i := range clients {
 		writing.Go(func() { r.fight(i, over) })
 	}
 	kill := r.restarts
-	if r.members != nil {
+	switch {
+	case r.moving != nil:
+		kill = r.moving.play
+	case r.members != nil:
 		kill = r.disturb
 	}
 	killing.Go(func() { lives = kill(over) })
-	time.Sleep(roundLength)
+	time.Sleep(r.length())
 	close(over)
 	killing.Wait()
 	writing.Wait()
@@ -124,6 +141,13 @@ func (r *round) play() (lives int) {
 		}
 	}
 	return lives
+}
+
+func (r *round) length() time.Duration {
+	if r.moving != nil {
+		return moveLength
+	}
+	return roundLength
 }
 
 // insist creates what a round cannot do without.
@@ -299,7 +323,7 @@ func (r *round) died(present *life) bool {
 	case <-time.After(patience):
 		return false
 	}
-	for _, s := range slices.Concat(r.more, []*server{r.s}) {
+	for _, s := range r.open() {
 		for begin := time.Now(); s.now.Load() == present && time.Since(begin) < patience; {
 			time.Sleep(time.Millisecond)
 		}
@@ -324,7 +348,24 @@ func (r *round) try(present *life, in input) (code int, body []byte, err error) 
 	return exchange(present, "GET", r.path(-1), "", "")
 }
 
-var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients}}
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+
+// ask is a request without a limit of its time.
+func ask(present *life, path string) (*http.Response, error) {
+	request, err := http.NewRequest("GET", present.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	authorize(request)
+	return client.Transport.RoundTrip(request)
+}
+
+// authorize says who asks: a kube-apiserver wants to know.
+func authorize(r *http.Request) {
+	if r.URL.Scheme == "https" {
+		r.Header.Set("Authorization", "Bearer "+kubeToken)
+	}
+}
 
 func exchange(present *life, method, path, body, contentType string) (int, []byte, error) {
 	request, err := http.NewRequest(method, present.url+path, strings.NewReader(body))
@@ -332,6 +373,7 @@ func exchange(present *life, method, path, body, contentType string) (int, []byt
 		return 0, nil, err
 	}
 	request.Header.Set("Content-Type", contentType)
+	authorize(request)
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, nil, err
@@ -409,7 +451,7 @@ type event struct {
 // watch follows the round from a revision to its last object, across all restarts.
 func (r *round) watch(since int64) (story []event) {
 	for begin := time.Now(); time.Since(begin) < roundLength+2*patience; time.Sleep(time.Millisecond) {
-		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.anyServer().url, r.path(-1), since))
+		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.witness().url, r.path(-1), since))
 		if err != nil {
 			continue
 		}
@@ -447,6 +489,7 @@ func (r *round) watch(since int64) (story []event) {
 var (
 	errRefused = errors.New("the watch is refused")
 	errBehind  = errors.New("the revision has not come to this server yet") // of several, within the seconds that it waits
+	errExpired = errors.New("the revision is too old")
 )
 
 func eventOf(line []byte) (ev event, err error) {
@@ -459,8 +502,11 @@ func eventOf(line []byte) (ev event, err error) {
 	}
 	err = json.Unmarshal(line, &frame)
 	if err == nil && frame.Type == "ERROR" {
-		if err = errRefused; frame.Object.Code == http.StatusGatewayTimeout {
+		switch err = errRefused; frame.Object.Code {
+		case http.StatusGatewayTimeout:
 			err = errBehind
+		case http.StatusGone:
+			err = errExpired
 		}
 	}
 	if err != nil {

@@ -1,6 +1,6 @@
 package linear
 
-// This file runs servers: processes on one data file, one after the other, of which each ends with a signal in the midst of its work.
+// This file runs servers: processes on the same data, one after the other, of which each ends with a signal in the midst of its work.
 
 import (
 	"bytes"
@@ -25,27 +25,36 @@ type life struct {
 	end  time.Time     // when that was; to be read after dead is closed
 }
 
-// A server is a data file, and the process that has it at the moment.
+// A server is what has the same data, and the process that has it at the moment.
 type server struct {
 	t      *testing.T
-	binary string
-	dir    string
-	more   []string     // flags
-	log    bytes.Buffer // of all processes; each is waited for before the next
+	launch func() (*exec.Cmd, func() string) // a process that has not begun, and its URL once it serves, "" until then
+	log    bytes.Buffer                      // of all processes; each is waited for before the next
 	now    atomic.Pointer[life]
 }
 
 func startServer(t *testing.T, more ...string) *server {
 	t.Helper()
-	s := &server{t: t, more: more, binary: os.Getenv("APILET"), dir: t.TempDir()}
-	if s.binary == "" {
-		s.binary = filepath.Join(s.dir, "apilet")
-		build := exec.Command("go", "build", "-o", s.binary, ".")
+	binary, dir := os.Getenv("APILET"), t.TempDir()
+	if binary == "" {
+		binary = filepath.Join(dir, "apilet")
+		build := exec.Command("go", "build", "-o", binary, ".")
 		build.Dir = filepath.Join("..", "..")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
 	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	return startWith(t, func() (*exec.Cmd, func() string) {
+		_ = os.Remove(kubeconfig)
+		return exec.Command(binary, append([]string{"--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
+			"--compaction-interval", "20s"}, more...)...), func() string { return serverOf(kubeconfig) }
+	})
+}
+
+func startWith(t *testing.T, launch func() (*exec.Cmd, func() string)) *server {
+	t.Helper()
+	s := &server{t: t, launch: launch}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +69,7 @@ func startServer(t *testing.T, more ...string) *server {
 
 // start begins the next life and waits until it serves.
 func (s *server) start() error {
-	kubeconfig := filepath.Join(s.dir, "kubeconfig")
-	_ = os.Remove(kubeconfig)
-	proc := exec.Command(s.binary, append([]string{"--data", filepath.Join(s.dir, "data"), "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
-		"--compaction-interval", "20s"}, s.more...)...)
+	proc, serves := s.launch()
 	proc.Stderr = &s.log
 	if err := proc.Start(); err != nil {
 		return err
@@ -75,7 +81,7 @@ func (s *server) start() error {
 		close(next.dead)
 	}()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		if next.url = serverOf(kubeconfig); next.url != "" {
+		if next.url = serves(); next.url != "" {
 			s.now.Store(next)
 			return nil
 		}

@@ -205,7 +205,7 @@ func (f *Folder) tellChoice(own, theirs *KeyPair) {
 		log.Warn().Msg("this server's authority is not the one that the servers on this etcd share, and stays in use: clients of theirs do not trust it. " +
 			"To take theirs, remove ca.crt and ca.key here and start again")
 	case theirs == nil && f.Share != nil && own != nil && own.handedIn():
-		log.Info().Stringer("authority", own.Cert.Subject).Msg("the authority was handed in: each server on this etcd needs its ca.crt and ca.key, since the key is not shared")
+		log.Info().Stringer("authority", own.Cert.Subject).Msg("using the CA that you provided: copy its ca.crt and ca.key to each server on this etcd, since the key is not shared")
 	}
 	last := own
 	if own == nil {

@@ -169,7 +169,7 @@ func TestWhichAuthorityIsUsed(t *testing.T) {
 	var fresh agreement
 	dir := t.TempDir()
 	given = handIn(t, dir, "acme")
-	if f, log, err := fresh.join(dir, time.Now); err != nil || !bytes.Equal(f.Authority.KeyPEM, given.KeyPEM) || !strings.Contains(log, "each server on this etcd needs") {
+	if f, log, err := fresh.join(dir, time.Now); err != nil || !bytes.Equal(f.Authority.KeyPEM, given.KeyPEM) || !strings.Contains(log, "to each server on this etcd") {
 		t.Errorf("handed in first: %v, logged %s", err, log)
 	}
 	if _, key := fresh.holds(t); key || bytes.Contains(fresh.value, []byte("PRIVATE")) {

@@ -109,7 +109,7 @@ func (f *Followed[T]) Now() *T {
 		return f.last.Load().value // somebody else has read them meanwhile, and tells
 	}
 	if err != nil {
-		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are no good; what was in them before stays in force")
+		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping what was in them before")
 	} else {
 		f.log.Info().Strs("files", f.paths).Msg("read changed files")
 	}
@@ -245,7 +245,7 @@ func (f *Folder) Renew() error {
 	}
 	if reason != "" {
 		if !errors.Is(err, fs.ErrNotExist) {
-			f.Log.Warn().Str("reason", reason).Msg("making the serving certificate anew")
+			f.Log.Warn().Str("reason", reason).Msg("making a new serving certificate")
 		}
 		if pair, err = f.issue(servingTemplate(hosts)); err != nil {
 			return err

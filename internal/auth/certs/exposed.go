@@ -62,7 +62,7 @@ func closeFolder(log zerolog.Logger, dir string) {
 func TellExposed(log zerolog.Logger, paths ...string) {
 	for _, path := range paths {
 		if mode := modeOf(path); mode&forEverybody != 0 {
-			log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).Msg("everybody on this machine may read this file, which holds secrets")
+			log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).Msg("every user of this machine can read this file, which holds secrets")
 		}
 	}
 }

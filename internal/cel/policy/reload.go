@@ -36,7 +36,7 @@ func (p *Policies) Reload() {
 	next.mutating, errs[1] = p.mutatingLocked(before)
 	if err := errors.Join(errs[:]...); err != nil {
 		p.programs = before
-		p.Log.Error().Err(err).Msg("reading the admission policies")
+		p.Log.Error().Err(err).Msg("cannot read the admission policies")
 		return
 	}
 	if len(next.validating)+len(next.mutating) == 0 {

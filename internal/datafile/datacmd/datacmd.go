@@ -58,10 +58,10 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 	return []commandline.Command{
 		{Name: "backup", Args: "DEST", Counts: []int{1}, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
 			Groups: flags(c.defineBackup), Run: c.runBackup},
-		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "make a new file of what a running server has, or had at a moment: for servers with --base",
+		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, current or past, into a new file for --base",
 			Groups: flags(c.defineFork), Run: c.runFork},
 		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineData), Run: c.runCheck},
-		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: flags(c.defineData), Run: c.runDefrag},
+		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineData), Run: c.runDefrag},
 		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
 			Groups: append(flags(c.defineData), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
 	}
@@ -82,8 +82,8 @@ func (c *command) defineFork(f *flag.FlagSet) {
 func (c *command) defineRemote(f *flag.FlagSet) {
 	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
 	f.StringVar(&c.remote.Server, "server", "", "the `URL` of the server to ask")
-	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
-	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
+	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token for --server")
+	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of CA certificates to verify --server")
 }
 
 // runCheck prints what store.Check found. Problems are an error.
@@ -203,7 +203,7 @@ func vetBackup(path string) error {
 // defineMigration is for migrate.
 func (c *command) defineMigration(f *flag.FlagSet) {
 	f.BoolVar(&c.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
-	f.BoolVar(&c.goBack, "revisions-go-back", false, "leave etcd's revision below the file's: for when all clients are started anew, since one that goes on would miss events in silence")
+	f.BoolVar(&c.goBack, "revisions-go-back", false, "allow etcd's revision to be below the file's. Restart all clients: one that keeps running misses events silently")
 	c.etcd.Define(f)
 }
 

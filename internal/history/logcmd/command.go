@@ -70,7 +70,7 @@ func Plugin(version func(io.Writer) error) *commandline.Program {
 func (c *command) rows() []commandline.Command {
 	where := commandline.FlagGroup{Title: "Where to ask (without any of them: " + c.fallback() + ")", Define: c.defineWhere}
 	return []commandline.Command{
-		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", Counts: []int{0, 1, 2}, What: "print what became of objects: one line a change, with who changed what",
+		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", Counts: []int{0, 1, 2}, What: "print the history of objects: one line for each change, with its author",
 			Groups: []commandline.FlagGroup{{Title: "Which changes", Define: c.defineWhich}, {Title: "How they are printed", Define: c.defineHow}, where}, Run: c.runLog},
 		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", Counts: []int{2, 3, 4}, What: "print what is different between two moments, each a revision, a time, -5m or now",
 			Groups: []commandline.FlagGroup{{Title: "Which objects", Define: c.defineObjects}, {Title: "How they are printed", Define: c.defineColor}, where}, Run: c.runDiff},
@@ -89,8 +89,8 @@ func (c *command) defineWhere(f *flag.FlagSet) {
 	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
 	f.StringVar(&c.remote.Context, "context", "", "another `context` of the kubeconfig")
 	f.StringVar(&c.remote.Server, "server", "", "the `URL` of the server to ask")
-	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
-	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
+	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token for --server")
+	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of CA certificates to verify --server")
 	f.StringVar(&c.data, "data", "", "read this data `file`, which no server may have open, instead of asking one")
 }
 
@@ -99,7 +99,7 @@ func (c *command) defineObjects(f *flag.FlagSet) {
 		f.StringVar(target, long, "", usage)
 		f.StringVar(target, short, "", "a `"+long+"`: short for --"+long)
 	}
-	both("namespace", "n", "objects in this `namespace`; without it those of all, or, of a type that is named, those of the kubeconfig's (else default)", &c.namespace)
+	both("namespace", "n", "objects in this `namespace` (without it: all namespaces, or with TYPE the one of the kubeconfig, else default)", &c.namespace)
 	both("selector", "l", "objects that this label `selector` matches, before or after", &c.labels)
 	f.BoolVar(&c.everywhere, "all-namespaces", false, "objects in all namespaces")
 	f.BoolVar(&c.everywhere, "A", false, "short for --all-namespaces")

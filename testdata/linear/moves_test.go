@@ -1,0 +1,284 @@
+package linear
+
+// This file moves clients from apilet to a kube-apiserver on the same etcd, and back, while they write: a proxy's switch from one server to the
+// other. Both are up together before it moves; the one that is left ends, half of the times by SIGKILL under its clients, else by SIGTERM a second after
+// they went, and is back for the next move. It wants a kube-apiserver, as a program:
+//
+//	KUBE_APISERVER=kube-apiserver go test -run Moves .
+//
+// What clients saw has to have an explanation, as everywhere in this module. Another apilet, which no client but one watch uses, stays: what it tells
+// is judged against the writes, and what watches of the servers that come and go tell is compared with it, event by event. A watch that resumes at a
+// kube-apiserver younger than its revision is refused there (410), and goes on from a list, which has to be what the witness had at that revision.
+
+import (
+	"bufio"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"apilet-proxy"
+)
+
+const (
+	moveLength = 45 * time.Second // of a round: a kube-apiserver takes some seconds to start
+	together   = time.Second      // both servers are up
+	kubeToken  = "linear"
+)
+
+// moves are what happens to the servers of a round.
+type moves struct {
+	r       *round
+	servers [2]*server
+	current atomic.Pointer[server] // where requests go
+	until   sync.WaitGroup         // the followers have come to the round's end
+
+	mu       sync.Mutex // guards what follows
+	segments []segment
+}
+
+// A segment is what a watch told without a gap.
+type segment struct {
+	from   int64
+	listed map[int]cell // what there was; nil at the round's beginning
+	story  []event
+	whole  bool // it came to the round's end
+}
+
+func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
+	program := os.Getenv("KUBE_APISERVER")
+	if program == "" {
+		t.Skip("KUBE_APISERVER names no kube-apiserver")
+	}
+	length := moveLength
+	if text := os.Getenv("LINEAR"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal("LINEAR:", err)
+		}
+	}
+	etcd, urls, _ := startMembers(t)
+	m := &moves{servers: [2]*server{startServer(t, "--etcd-servers", urls), startKubernetes(t, program, urls)}}
+	m.current.Store(m.servers[0])
+	witness := startServer(t, "--etcd-servers", urls)
+	moved := 0
+	for n, begin := 1, time.Now(); n == 1 || time.Since(begin)+moveLength/2 < length; n++ {
+		m.r = &round{t: t, s: witness, more: m.servers[:], members: etcd, moving: m, name: fmt.Sprint("round-", n), begin: time.Now()}
+		moved += m.r.play()
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d moves", moved)
+}
+
+// startKubernetes starts a kube-apiserver. Its port stays the same.
+func startKubernetes(t *testing.T, program, urls string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	port, err := proxy.HoldPort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = port.Close() })
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	keys := file("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
+	tokens := file("tokens", kubeToken+`,admin,1,"system:masters"`)
+	url := fmt.Sprint("https://127.0.0.1:", port.Number)
+	asking := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	return startWith(t, func() (*exec.Cmd, func() string) {
+		return exec.Command(program, "--etcd-servers", urls, "--secure-port", fmt.Sprint(port.Number), "--bind-address", "127.0.0.1", "--permit-port-sharing",
+				"--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", tokens, "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
+				"--service-account-issuer", "https://linear", "--service-account-key-file", keys, "--service-account-signing-key-file", keys,
+				"--disable-admission-plugins", "ServiceAccount", "--advertise-address", "10.9.9.9"), func() string {
+				answer, err := asking.Get(url + "/readyz")
+				if err != nil {
+					return ""
+				}
+				answer.Body.Close()
+				if answer.StatusCode != http.StatusOK {
+					return ""
+				}
+				return url
+			}
+	})
+}
+
+// play moves the clients until the round is over.
+func (m *moves) play(over <-chan struct{}) (n int) {
+	for {
+		old := m.current.Load()
+		next := m.servers[0]
+		if old == next {
+			next = m.servers[1]
+		}
+		select {
+		case <-next.now.Load().dead:
+			if err := next.start(); err != nil {
+				m.r.t.Error(err)
+				return n
+			}
+		default: // it has not been left yet
+		}
+		killed := n%4 < 2 // either server ends in either way
+		if killed {
+			old.kill(syscall.SIGKILL)
+		}
+		m.current.Store(next)
+		n++
+		select {
+		case <-over:
+			return n
+		case <-time.After(together):
+		}
+		if !killed {
+			old.kill(syscall.SIGTERM)
+		}
+	}
+}
+
+// ---- Watches ----
+
+// follow watches from a revision on at whatever server requests go to, in segments, until the round's last object.
+func (m *moves) follow(since int64) {
+	defer m.until.Done()
+	s := segment{from: since}
+	for begin := time.Now(); time.Since(begin) < moveLength+2*patience; time.Sleep(time.Millisecond) {
+		err := m.watch(&s, since)
+		switch {
+		case errors.Is(err, errEnd):
+			s.whole = true
+			m.keep(s)
+			return
+		case errors.Is(err, errExpired):
+			list, listed, err := m.list()
+			if err != nil {
+				continue
+			}
+			m.keep(s)
+			s = segment{from: list, listed: listed}
+		case err != nil:
+			m.r.t.Errorf("a watch at %d: %v", since, err)
+			return
+		}
+		since = s.from
+		if n := len(s.story); n > 0 {
+			since = s.story[n-1].rev
+		}
+		if s.listed[lastKey].there {
+			s.whole = true
+			m.keep(s)
+			return
+		}
+	}
+	m.r.t.Error("a watch across moves has not come to the round's end")
+}
+
+func (m *moves) keep(s segment) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.segments = append(m.segments, s)
+}
+
+var errEnd = errors.New("the round's last object")
+
+// watch follows one server; nil: it has gone, or is not there.
+func (m *moves) watch(s *segment, since int64) error {
+	response, err := ask(m.r.anyServer(), fmt.Sprintf("%s?watch=1&resourceVersion=%d", m.r.path(-1), since))
+	if err != nil {
+		return nil
+	}
+	defer response.Body.Close()
+	switch code := response.StatusCode; {
+	case code == http.StatusGone:
+		return errExpired
+	case code != http.StatusOK:
+		return nil // it begins, or stops
+	}
+	for lines := bufio.NewReader(response.Body); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return nil
+		}
+		ev, err := eventOf(line)
+		switch {
+		case errors.Is(err, errBehind):
+			return nil
+		case err != nil:
+			return err
+		case ev.key == lastKey:
+			return errEnd
+		}
+		s.story = append(s.story, ev)
+	}
+}
+
+// list is what there is, and at which revision.
+func (m *moves) list() (rev int64, listed map[int]cell, err error) {
+	code, body, err := exchange(m.r.anyServer(), "GET", m.r.path(-1), "", "")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("%d %s", code, body)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	l, err := listOf(body)
+	listed = map[int]cell{}
+	for _, o := range l.Items {
+		listed[o.key()] = o.cell()
+	}
+	return l.rev(), listed, err
+}
+
+// judge holds the segments against what the witness told.
+func (m *moves) judge(told []event) (problems []string) {
+	events := 0
+	for _, s := range m.segments {
+		at, was := 0, map[int]cell{}
+		for ; at < len(told) && told[at].rev <= s.from; at++ {
+			ev := told[at]
+			if was[ev.key] = (cell{there: true, rev: ev.rev, v: ev.v, p: ev.p}); ev.kind == "DELETED" {
+				delete(was, ev.key)
+			}
+		}
+		if delete(s.listed, lastKey); s.listed != nil && !maps.Equal(s.listed, was) {
+			problems = append(problems, fmt.Sprintf("listed at %d is %v, and there was %v", s.from, s.listed, was))
+		}
+		for i, ev := range s.story {
+			if at+i >= len(told) || told[at+i] != ev {
+				problems = append(problems, fmt.Sprintf("event %d after %d is %+v, and the witness has %+v", i, s.from, ev, told[min(at+i, len(told)-1)]))
+				break
+			}
+		}
+		if s.whole && at+len(s.story) != len(told) {
+			problems = append(problems, fmt.Sprintf("after %d there are %d events, and the witness has %d", s.from, len(s.story), len(told)-at))
+		}
+		events += len(s.story)
+	}
+	m.r.t.Logf("%d events in %d segments of %d watches", events, len(m.segments), watchers)
+	m.segments = nil
+	return problems
+}
