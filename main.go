@@ -289,7 +289,11 @@ func startServer(c *config) (*server, error) {
 	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
 		return nil, err
 	}
-	s := newServer(c)
+	rows, err := scheme.Served(c.RuntimeConfig)
+	if err != nil {
+		return nil, fmt.Errorf("--runtime-config: %w", err)
+	}
+	s := newServer(c, scheme.NewRegistry(rows...))
 	for _, phase := range phases {
 		if err := phase(s, c.starting); err != nil {
 			return nil, s.giveUp(err)
@@ -299,13 +303,12 @@ func startServer(c *config) (*server, error) {
 }
 
 // newServer is one that has not begun to start.
-func newServer(c *config) *server {
+func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
 	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: newMetrics(speaks()), failed: make(chan error, 1),
 		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
 		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
-	types := scheme.NewRegistry()
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
 	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options}
 	return s

@@ -103,7 +103,7 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 	d.news = st.Follow(d.row.Base)
 	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
 		Deleting: markTerminating, Committed: d.Sync}
-	d.reserved = reserve(append(slices.Clip(scheme.Builtins), d.row))
+	d.reserved = reserve(slices.Concat(scheme.Builtins, scheme.Optional, []*scheme.Resource{d.row}))
 	reg.ReplaceCustom([]*scheme.Resource{d.row})
 	return d
 }

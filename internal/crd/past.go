@@ -115,7 +115,7 @@ func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, err
 
 // travel makes the registry of a revision. What cannot be read was not served.
 func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
-	then := &Definitions{st: d.st, reg: scheme.NewRegistry(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
+	then := &Definitions{st: d.st, reg: d.reg.Anew(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
 		table: map[string]*definition{}, at: rev}
 	p := &past{reg: then.reg, table: map[string]*lately{}}
 	for rec, err := range d.st.All(store.Span{Prefix: d.row.Base, Rev: rev, Sound: true}) {

@@ -459,7 +459,7 @@ func (d *oaDocument) define(t reflect.Type) {
 
 // kindsOf tells which kind a Go type is; none for the parts of objects.
 func kindsOf(t reflect.Type) []metav1.GroupVersionKind {
-	for _, res := range scheme.Builtins {
+	for _, res := range slices.Concat(scheme.Builtins, scheme.Optional) {
 		if res.GoType == t {
 			return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
 		}

@@ -61,6 +61,7 @@ type Options struct {
 	Tolerations                             plugins.TolerationSeconds
 	AdmissionConfig                         string
 	ContinueKeyFile, FeatureGates           string
+	RuntimeConfig                           string // for scheme.Served
 	LogFormat                               string
 	Verbosity                               int
 	Chunking                                bool // the feature gate APIListChunking
@@ -143,10 +144,11 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&o.EnabledPlugins))
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&o.DisabledPlugins))
-	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")
-	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is lost")
+	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is not ready, unless they say otherwise")
+	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is unreachable, unless they say otherwise")
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration: of PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
+	f.StringVar(&o.RuntimeConfig, "runtime-config", "", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all")
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }
 

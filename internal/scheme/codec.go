@@ -201,7 +201,7 @@ func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKin
 
 // undecodable is why a document is no object of the built-in kind that it names. kube-apiserver decodes it as that before it asks for the wanted one.
 func undecodable(gvk schema.GroupVersionKind, data []byte) error {
-	for _, res := range Builtins {
+	for _, res := range known {
 		if res.GoType != nil && res.GroupVersionKind() == gvk {
 			_, err := bounded.UnmarshalStrict(data, newOf(res.BodyOf("").Wire))
 			return err
@@ -279,7 +279,7 @@ func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
 
 // goName is how Kubernetes' messages call the Go type of a built-in kind, v1.Secret; "" for others.
 func goName(gvk schema.GroupVersionKind) string {
-	for _, res := range Builtins {
+	for _, res := range known {
 		if res.Group == gvk.Group && res.Version == gvk.Version && (res.Kind == gvk.Kind || res.ListKind == gvk.Kind) {
 			return gvk.Version + "." + gvk.Kind
 		}

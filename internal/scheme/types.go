@@ -535,7 +535,8 @@ func SplitKey(key string) (base, namespace, name string, ok bool) {
 // A Registry is the set of resources that are served. Lookups are safe beside changes (custom resources come and go).
 type Registry struct {
 	Current atomic.Pointer[Catalog] // replaced as a whole
-	mu      sync.Mutex              // held while a new catalog is made
+	builtin []*Resource
+	mu      sync.Mutex // held while a new catalog is made
 }
 
 // A Catalog is one state of the registry, never changed once it is current.
@@ -550,21 +551,27 @@ type Catalog struct {
 
 type resourcePath struct{ group, version, plural string }
 
-// NewRegistry serves the built-in types.
-func NewRegistry() *Registry {
-	reg := &Registry{}
+// NewRegistry serves these built-in types (see [Served]); of none those that are on by default.
+func NewRegistry(builtin ...*Resource) *Registry {
+	if len(builtin) == 0 {
+		builtin = Builtins
+	}
+	reg := &Registry{builtin: builtin}
 	reg.ReplaceCustom(nil)
 	return reg
 }
+
+// Anew is a registry with the same built-in types, and nothing else yet.
+func (reg *Registry) Anew() *Registry { return NewRegistry(reg.builtin...) }
 
 // ReplaceCustom makes rows the resources that are served beside the built-in ones. The rows belong to the registry from then on. A row
 // at a path that is taken is dropped: the built-in types cannot be shadowed. So is a custom resource among their keys. unserved is only noted.
 func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(Builtins)+len(rows)), Unserved: unserved, Replaced: make(chan struct{})}
-	typed := make(map[string]bool, len(Builtins)+1) // what the keys of objects with a Go type begin with
-	for _, res := range slices.Concat(Builtins, rows) {
+	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(reg.builtin)+len(rows)), Unserved: unserved, Replaced: make(chan struct{})}
+	typed := make(map[string]bool, len(reg.builtin)+1) // what the keys of objects with a Go type begin with
+	for _, res := range slices.Concat(reg.builtin, rows) {
 		res.derive()
 		typed[res.Base] = typed[res.Base] || res.GoType != nil
 		path := resourcePath{res.Group, res.Version, res.Plural}

@@ -65,7 +65,7 @@ func older() []*scheme.Resource {
 // New makes the layout below prefix, kube-apiserver's --etcd-prefix: "/registry".
 func New(prefix string, reg *scheme.Registry) *Layout {
 	l := &Layout{prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", reg: reg, byBase: map[string]*storedType{}, byPath: map[string]*storedType{}}
-	for _, row := range scheme.Builtins {
+	for _, row := range slices.Concat(scheme.Builtins, scheme.Optional) {
 		l.enter(row)
 	}
 	l.enter(scheme.GroupVersion(apiextensionsv1.GroupName, "v1",

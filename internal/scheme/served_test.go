@@ -1,0 +1,101 @@
+package scheme
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// shape is what a Go type looks like in JSON and in protobuf.
+func shape(t reflect.Type, above ...reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return t.Kind().String() + " " + shape(t.Elem(), above...)
+	case reflect.Map:
+		return "map " + shape(t.Key()) + " " + shape(t.Elem(), above...)
+	case reflect.Struct:
+	default:
+		return t.Kind().String()
+	}
+	if slices.Contains(above, t) {
+		return "again"
+	}
+	var out strings.Builder
+	for i := range t.NumField() {
+		f := t.Field(i)
+		fmt.Fprintf(&out, "\n%s%s %s: %s", strings.Repeat(" ", len(above)), f.Tag.Get("json"), f.Tag.Get("protobuf"), shape(f.Type, append(above, t)...))
+	}
+	return out.String()
+}
+
+// TestOptionalVersionsHaveTheFieldsOfTheStableOne: else sameShape would lose some.
+func TestOptionalVersionsHaveTheFieldsOfTheStableOne(t *testing.T) {
+	for _, res := range Optional {
+		if res.Conversion.in != nil { // devices.go: see TestDevices
+			continue
+		}
+		served, stored := strings.Split(shape(res.GoType), "\n"), strings.Split(shape(res.Conversion.stored), "\n")
+		for i := range max(len(served), len(stored)) {
+			if i >= len(served) || i >= len(stored) || served[i] != stored[i] {
+				t.Errorf("%s %s: %q is %q", res.APIVersion(), res.Kind, served[min(i, len(served)-1)], stored[min(i, len(stored)-1)])
+				break
+			}
+		}
+		stable := NewRegistry().Lookup(res.StorageGroup, "v1", res.Plural)
+		if stable == nil || stable.Base != res.Base || stable.Namespaced != res.Namespaced || stable.Generation != res.Generation {
+			t.Errorf("%s %s is stored as nothing that is", res.APIVersion(), res.Kind)
+		}
+	}
+}
+
+func TestServed(t *testing.T) {
+	for config, want := range map[string]string{
+		"":                             "",
+		"api/all=true":                 fmt.Sprint("+", len(Optional)),
+		"api/all":                      fmt.Sprint("+", len(Optional)),
+		"api/alpha=true":               "+2",
+		"api/all=true,api/alpha=false": fmt.Sprint("+", len(Optional)-2),
+		"api/alpha=false,api/all=true": fmt.Sprint("+", len(Optional)-2),
+		"networking.k8s.io/v1beta1":    "+2",
+		"networking.k8s.io/v1beta1=true, storage.k8s.io/v1beta1=true":                 "+3",
+		"networking.k8s.io/v1beta1=true,networking.k8s.io/v1beta1/servicecidrs=false": "+1",
+		"networking.k8s.io/v1beta1/ipaddresses=true,api/beta=false":                   "+1-4",
+		"batch/v1beta1=false":               "-1",
+		"apps/v1=true":                      "",
+		"apps/v1=false":                     "apps/v1 is always served",
+		"api/all=false":                     "v1 is always served",
+		"api/ga=false":                      "v1 is always served",
+		"networking.k8s.io/v1beta1=perhaps": `"networking.k8s.io/v1beta1=perhaps" is neither true nor false`,
+		"bogus":                             "runtime-config invalid key bogus",
+		"batch/v2alpha1=true":               "",
+		"example.com/v1=true":               "unknown api groups example.com/v1",
+	} {
+		rows, err := Served(config)
+		if err != nil {
+			if err.Error() != want {
+				t.Errorf("%s: %v", config, err)
+			}
+			continue
+		}
+		more, fewer := 0, len(Builtins)
+		for _, res := range rows {
+			if slices.Contains(Builtins, res) {
+				fewer--
+			} else {
+				more++
+			}
+		}
+		got := ""
+		if more > 0 {
+			got += fmt.Sprint("+", more)
+		}
+		if fewer > 0 {
+			got += fmt.Sprint("-", fewer)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", config, got, want)
+		}
+	}
+}
