@@ -78,7 +78,7 @@ func SetHeaders(r *http.Request, headers []string) {
 	}
 }
 
-const clusterKinds = " Namespace Node PersistentVolume IngressClass ClusterRole ClusterRoleBinding StorageClass CSIDriver CSINode VolumeAttachment " +
+const clusterKinds = " ResourceSlice Namespace Node PersistentVolume IngressClass ClusterRole ClusterRoleBinding StorageClass CSIDriver CSINode VolumeAttachment " +
 	"VolumeAttributesClass PriorityClass RuntimeClass FlowSchema PriorityLevelConfiguration ValidatingWebhookConfiguration " +
 	"MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding MutatingAdmissionPolicy " +
 	"MutatingAdmissionPolicyBinding CertificateSigningRequest DeviceClass ServiceCIDR IPAddress "

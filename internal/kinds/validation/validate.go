@@ -26,6 +26,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -65,7 +66,7 @@ func ValidateFinalizers(names []string, p *field.Path) field.ErrorList {
 func validate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&Checker{}}
 	obj, old = defaults.StableForm(obj), defaults.StableForm(old)
-	if !k.workload(obj, old) && !k.storage(obj, old) && !k.network(obj, old) {
+	if !k.workload(obj, old) && !k.storage(obj, old) && !k.network(obj, old) && !k.devices(obj, old) {
 		k.other(obj, old)
 	}
 	return k.Errs
@@ -273,6 +274,8 @@ func (k kindChecker) status(obj, old runtime.Object) {
 		c.claim(&o.Status)
 	case *apiregistrationv1.APIService:
 		apiServiceChecker{k.Checker}.status(&o.Status)
+	case *resourcev1.ResourceClaim:
+		deviceChecker{volumeChecker{Checker: k.Checker}}.allocation(o, was[resourcev1.ResourceClaim](old))
 	}
 }
 

@@ -536,7 +536,7 @@ func (c volumeChecker) driverName(p *field.Path, name, driver string) {
 		return
 	}
 	if len(driver) > 63 {
-		c.Add(field.TooLong(p.Child(name), "", 63))
+		c.Add(field.TooLong(at(p, name), "", 63))
 	}
 	for _, message := range isSubdomain(strings.ToLower(driver)) {
 		c.Invalid(p, name, driver, message)
