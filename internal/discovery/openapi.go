@@ -215,6 +215,7 @@ type oaDocument struct {
 	paths      map[string]map[string]any // by method; "parameters" are those of all methods
 	parameters map[string][]oaParameter  // the query parameters of a use, a verb in most cases
 	enums      map[string]enumeration    // the values of string types, by their enumName
+	row        *scheme.Resource          // whose types are described
 }
 
 // openAPIDocument makes the document of one group version.
@@ -302,7 +303,7 @@ var (
 // modelName is a kind's name among the schemas: that of its Go type, or for a custom resource its group turned round, io.x.v1.Foo.
 func modelName(res *scheme.Resource) string {
 	if res.GoType != nil {
-		return typeName(res.GoType)
+		return servedName(res, res.GoType)
 	}
 	labels := strings.Split(res.Group, ".")
 	slices.Reverse(labels)
@@ -316,11 +317,24 @@ func typeName(t reflect.Type) string {
 	return "io." + strings.ReplaceAll(strings.ReplaceAll(t.PkgPath(), "k8s.io/", "k8s/"), "/", ".") + "." + t.Name()
 }
 
+// servedName is a type's name in the documents of a row. An older version that has the Go types of the stable one has names of its own for them.
+func servedName(res *scheme.Resource, t reflect.Type) string {
+	name := typeName(t)
+	if res == nil || res.GoType == nil || t.PkgPath() != res.GoType.PkgPath() {
+		return name
+	}
+	if stable := t.PkgPath()[strings.LastIndexByte(t.PkgPath(), '/')+1:]; stable != res.Version {
+		return strings.Replace(name, "."+stable+".", "."+res.Version+".", 1)
+	}
+	return name
+}
+
 func schemaRef(name string) *oaSchema { return &oaSchema{Ref: "#/components/schemas/" + name} }
 
 // addKind adds the schemas of a resource's kind and its list.
 func (d *oaDocument) addKind(res *scheme.Resource) error {
 	name := modelName(res)
+	d.row = res
 	if res.GoType == nil {
 		schema, err := customSchema(d, res)
 		if err != nil {
@@ -441,7 +455,7 @@ func (d *oaDocument) addEmbedded(schema map[string]any) {
 
 // define adds the schema of a named struct type and of all that it refers to.
 func (d *oaDocument) define(t reflect.Type) {
-	name := typeName(t)
+	name := servedName(d.row, t)
 	if d.schemas[name] != nil {
 		return
 	}
@@ -459,7 +473,7 @@ func (d *oaDocument) define(t reflect.Type) {
 
 // kindsOf tells which kind a Go type is; none for the parts of objects.
 func kindsOf(t reflect.Type) []metav1.GroupVersionKind {
-	for _, res := range slices.Concat(scheme.Builtins, scheme.Optional) {
+	for _, res := range scheme.Builtins {
 		if res.GoType == t {
 			return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
 		}
@@ -624,7 +638,7 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 
 func (d *oaDocument) reference(t reflect.Type) *oaSchema {
 	d.define(t)
-	return schemaRef(typeName(t))
+	return schemaRef(servedName(d.row, t))
 }
 
 // An oaVerb is what a verb of a resource looks like as an operation.
@@ -870,7 +884,7 @@ func (d *oaDocument) addListOf(res *scheme.Resource) bool {
 		return false
 	}
 	d.define(t)
-	if schema, ok := d.schemas[typeName(t)].(*oaSchema); ok {
+	if schema, ok := d.schemas[servedName(d.row, t)].(*oaSchema); ok {
 		schema.Kinds, schema.Properties["items"].ListType = kindOf(res, res.ListKind), ""
 	}
 	return true

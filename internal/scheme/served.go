@@ -1,9 +1,9 @@
 package scheme
 
 // This file has the versions that kube-apiserver serves only where --runtime-config asks for them, and reads that flag. Each is an older version of a type
-// that has a stable one: its objects are stored as the stable version's, so a version that is switched off again takes nothing along. All but
-// those of devices.go have the same fields.
-// Left out are the types of 1.36 that have no stable version: LeaseCandidate, StorageVersion, DeviceTaintRule, ResourcePoolStatusRequest.
+// that has a stable one, with the same fields, in whose Go types its objects live: so it costs the binary nothing, and a version that is switched off
+// again takes nothing along. Left out are the types of 1.36 that have no stable version (LeaseCandidate, StorageVersion, DeviceTaintRule,
+// ResourcePoolStatusRequest), and resource.k8s.io/v1beta1, whose fields are others.
 
 import (
 	"fmt"
@@ -11,44 +11,44 @@ import (
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	admissionregistrationv1alpha1 "k8s.io/api/admissionregistration/v1alpha1"
-	admissionregistrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
-	networkingv1beta1 "k8s.io/api/networking/v1beta1"
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	storagev1 "k8s.io/api/storage/v1"
-	storagev1beta1 "k8s.io/api/storage/v1beta1"
 )
 
-// Optional is the table of the rows that are off by default.
+const networking, storage, registration, devices = "networking.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io", "resource.k8s.io"
+
+// Optional is the table of the rows that are off by default. The lifecycles are those of the types of k8s.io/api.
 var Optional = slices.Concat(
-	GroupVersion("networking.k8s.io", "v1beta1",
-		asIn[networkingv1beta1.IPAddress, networkingv1.IPAddress](0, "networking.k8s.io", "ipaddresses ip", ""),
-		asIn[networkingv1beta1.ServiceCIDR, networkingv1.ServiceCIDR](0, "networking.k8s.io", "servicecidrs", "status")),
-	GroupVersion("storage.k8s.io", "v1beta1",
-		asIn[storagev1beta1.VolumeAttributesClass, storagev1.VolumeAttributesClass](0, "storage.k8s.io", "volumeattributesclasses vac", "")),
-	GroupVersion("admissionregistration.k8s.io", "v1beta1",
-		asIn[admissionregistrationv1beta1.MutatingAdmissionPolicy, admissionregistrationv1.MutatingAdmissionPolicy](
-			InExtensions|Counted, "admissionregistration.k8s.io", "mutatingadmissionpolicies", ""),
-		asIn[admissionregistrationv1beta1.MutatingAdmissionPolicyBinding, admissionregistrationv1.MutatingAdmissionPolicyBinding](
-			InExtensions|Counted, "admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "")),
-	GroupVersion("admissionregistration.k8s.io", "v1alpha1",
-		asIn[admissionregistrationv1alpha1.MutatingAdmissionPolicy, admissionregistrationv1.MutatingAdmissionPolicy](
-			InExtensions|Counted, "admissionregistration.k8s.io", "mutatingadmissionpolicies", ""),
-		asIn[admissionregistrationv1alpha1.MutatingAdmissionPolicyBinding, admissionregistrationv1.MutatingAdmissionPolicyBinding](
-			InExtensions|Counted, "admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "")),
-	GroupVersion("resource.k8s.io", "v1beta2",
-		asIn[resourcev1beta2.DeviceClass, resourcev1.DeviceClass](Counted, "resource.k8s.io", "deviceclasses", ""),
-		asIn[resourcev1beta2.ResourceClaim, resourcev1.ResourceClaim](Namespaced, "resource.k8s.io", "resourceclaims", "status"),
-		asIn[resourcev1beta2.ResourceClaimTemplate, resourcev1.ResourceClaimTemplate](Namespaced, "resource.k8s.io", "resourceclaimtemplates", ""),
-		asIn[resourcev1beta2.ResourceSlice, resourcev1.ResourceSlice](Counted, "resource.k8s.io", "resourceslices", "")),
-	ofDevices(),
+	GroupVersion(networking, "v1beta1",
+		older[networkingv1.IPAddress](0, networking, "ipaddresses ip", "", 34),
+		older[networkingv1.ServiceCIDR](0, networking, "servicecidrs", "status", 34)),
+	GroupVersion(storage, "v1beta1",
+		older[storagev1.VolumeAttributesClass](0, storage, "volumeattributesclasses vac", "", 34).replacedByStable()),
+	GroupVersion(registration, "v1beta1",
+		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 37).replacedByStable(),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 37).replacedByStable()),
+	GroupVersion(registration, "v1alpha1",
+		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 35),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 35)),
+	GroupVersion(devices, "v1beta2",
+		older[resourcev1.DeviceClass](Counted, devices, "deviceclasses", "", 36),
+		older[resourcev1.ResourceClaim](Namespaced, devices, "resourceclaims", "status", 36),
+		older[resourcev1.ResourceClaimTemplate](Namespaced, devices, "resourceclaimtemplates", "", 36),
+		older[resourcev1.ResourceSlice](Counted, devices, "resourceslices", "", 36)),
 )
 
-// asIn is the row of a version that has the fields of the stable one.
-func asIn[Served, Stored any](traits Trait, group, names, subresources string) *Resource {
-	return Row[Served](traits, names, subresources).storedIn(group, sameShape[Stored](nil, nil))
+// older is the row of a version with the fields of the stable one, deprecated since a minor version and to go three later.
+func older[Stable any](traits Trait, group, names, subresources string, deprecated int) *Resource {
+	res := Row[Stable](traits, names, subresources).storedIn(group, sameShape[Stable](nil, nil))
+	res.Deprecation = &Deprecation{Deprecated: [2]int{1, deprecated}, Removed: [2]int{1, deprecated + 3}}
+	return res
+}
+
+// replacedByStable says that the warning names the stable version.
+func (res *Resource) replacedByStable() *Resource {
+	res.Deprecation.ReplacementGroup, res.Deprecation.ReplacementVersion, res.Deprecation.Replaced = res.StorageGroup, "v1", res.Kind
+	return res
 }
 
 // known are all rows: of what a body may be, whether or not it is served.

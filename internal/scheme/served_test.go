@@ -2,10 +2,17 @@ package scheme
 
 import (
 	"fmt"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	registrationv1alpha1 "k8s.io/api/admissionregistration/v1alpha1"
+	registrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
+	resourcev1beta2 "k8s.io/api/resource/v1beta2"
+	storagev1beta1 "k8s.io/api/storage/v1beta1"
 )
 
 // shape is what a Go type looks like in JSON and in protobuf.
@@ -30,18 +37,29 @@ func shape(t reflect.Type, above ...reflect.Type) string {
 	return out.String()
 }
 
-// TestOptionalVersionsHaveTheFieldsOfTheStableOne: else sameShape would lose some.
-func TestOptionalVersionsHaveTheFieldsOfTheStableOne(t *testing.T) {
-	for _, res := range Optional {
-		if res.Conversion.in != nil { // devices.go: see TestDevices
-			continue
+// TestOptionalVersionsAreAsTheirTypesSay: k8s.io/api has types of their own for these versions, with the same fields, which the binary goes without.
+func TestOptionalVersionsAreAsTheirTypesSay(t *testing.T) {
+	types := []any{networkingv1beta1.IPAddress{}, networkingv1beta1.ServiceCIDR{}, storagev1beta1.VolumeAttributesClass{},
+		registrationv1beta1.MutatingAdmissionPolicy{}, registrationv1beta1.MutatingAdmissionPolicyBinding{},
+		registrationv1alpha1.MutatingAdmissionPolicy{}, registrationv1alpha1.MutatingAdmissionPolicyBinding{},
+		resourcev1beta2.DeviceClass{}, resourcev1beta2.ResourceClaim{}, resourcev1beta2.ResourceClaimTemplate{}, resourcev1beta2.ResourceSlice{}}
+	if len(types) != len(Optional) {
+		t.Fatal(len(types), "types for", len(Optional), "rows")
+	}
+	for i, res := range Optional {
+		own := reflect.TypeOf(types[i])
+		if own.Name() != res.Kind || path.Base(own.PkgPath()) != res.Version {
+			t.Fatalf("%s %s is compared with %v", res.APIVersion(), res.Kind, own)
 		}
-		served, stored := strings.Split(shape(res.GoType), "\n"), strings.Split(shape(res.Conversion.stored), "\n")
+		served, stored := strings.Split(shape(own), "\n"), strings.Split(shape(res.GoType), "\n")
 		for i := range max(len(served), len(stored)) {
 			if i >= len(served) || i >= len(stored) || served[i] != stored[i] {
 				t.Errorf("%s %s: %q is %q", res.APIVersion(), res.Kind, served[min(i, len(served)-1)], stored[min(i, len(stored)-1)])
 				break
 			}
+		}
+		if want := lifecycleOf(reflect.New(own).Interface()); *want != *res.Deprecation {
+			t.Errorf("%s %s has the lifecycle %v, want %v", res.APIVersion(), res.Kind, *res.Deprecation, *want)
 		}
 		stable := NewRegistry().Lookup(res.StorageGroup, "v1", res.Plural)
 		if stable == nil || stable.Base != res.Base || stable.Namespaced != res.Namespaced || stable.Generation != res.Generation {
