@@ -1,7 +1,7 @@
 // Package oidc knows users by tokens that others have signed: single sign-on by JSON Web Tokens of OpenID Connect's issuers, as kube-apiserver's
 // --authentication-config (apiserver.config.k8s.io AuthenticationConfiguration) and --oidc-* have it.
 //
-//	set, err := oidc.Load(data, oidc.Options{Disallowed: ownIssuers, Log: log}) // checked, in kube-apiserver's words; keys are on their way
+//	set, err := oidc.Load(data, oidc.Options{Log: log}) // checked, in kube-apiserver's words; keys are on their way
 //	user, known, err := set.User(ctx, token)                                    // known: an issuer of ours names itself in the token
 //	set.Close()
 //
