@@ -53,6 +53,7 @@ func (a *Authenticator) openOthers() (err error) {
 func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oidc.Set], error) {
 	var last *oidc.Set
 	return certs.Follow(a.cfg.Log, func(contents [][]byte) (*oidc.Set, error) {
+		options.Before = last
 		set, err := oidc.Load(contents[0], options)
 		if err == nil && last == nil && set.Anonymous != nil && a.cfg.AnonymousGiven {
 			set.Close()

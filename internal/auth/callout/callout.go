@@ -25,6 +25,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"apilet/internal/kubeconfig"
 )
@@ -47,7 +48,7 @@ func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kin
 	wait := firstWait
 	for try := 1; ; try++ {
 		code, text, err := client.Post(ctx, body, answerMost)
-		again := err != nil || code == http.StatusTooManyRequests || code == http.StatusInternalServerError || code == http.StatusGatewayTimeout
+		again := err != nil && utilnet.IsConnectionReset(err) || code == http.StatusTooManyRequests || code == http.StatusInternalServerError || code == http.StatusGatewayTimeout
 		if err == nil && (code < 200 || code > http.StatusPartialContent) {
 			err = fmt.Errorf("the webhook answered with status %d", code)
 		}

@@ -45,6 +45,7 @@ type Options struct {
 	Disallowed []string         // issuers that are this server's own
 	Algorithms []string         // in which tokens may be signed; none: all that are safe
 	Now        func() time.Time // nil: time.Now
+	Before     *Set             // whose keys are used until there are new ones, of the same issuers; nil: none
 	Log        zerolog.Logger
 }
 
@@ -197,8 +198,16 @@ func newIssuer(compiler authenticationcel.Compiler, config apiserver.JWTAuthenti
 	if discovery == "" {
 		discovery = strings.TrimSuffix(config.Issuer.URL, "/") + "/.well-known/openid-configuration"
 	}
-	return &issuer{config: config, mapper: mapper, algorithms: options.Algorithms, now: options.Now,
-		keys: newKeys(config.Issuer.URL, discovery, transport, options.Log)}, nil
+	i := &issuer{config: config, mapper: mapper, algorithms: options.Algorithms, now: options.Now,
+		keys: newKeys(config.Issuer.URL, discovery, transport, options.Log)}
+	if options.Before != nil {
+		for _, old := range options.Before.issuers {
+			if is, was := &config.Issuer, &old.config.Issuer; is.URL == was.URL && is.DiscoveryURL == was.DiscoveryURL && is.CertificateAuthority == was.CertificateAuthority {
+				i.keys.current.Store(old.keys.now())
+			}
+		}
+	}
+	return i, nil
 }
 
 // A claimSet is what a token says, each claim as it stands there.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/rs/zerolog"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 
 	"apilet/internal/apitest"
 )
@@ -291,5 +292,34 @@ func TestAnonymousIsAdmittedByPath(t *testing.T) {
 		`{"enabled":true,"conditions":[{"path":"/livez"}]}}`: {true, false, true}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Who changes a rule while the issuer is down goes on with its keys.
+func TestKeysOutliveAChangedConfiguration(t *testing.T) {
+	t.Parallel()
+	i := startIssuer(t)
+	set := i.load(t, `"claimMappings":{"username":{"claim":"sub","prefix":""}}`)
+	config := set.issuers[0].config
+	token := i.token(t, nil)
+	i.Close()
+	prefix := "new:"
+	config.ClaimMappings.Username.Prefix = &prefix
+	next, err := New(&apiserver.AuthenticationConfiguration{JWT: []apiserver.JWTAuthenticator{config}}, Options{Log: zerolog.Nop(), Before: set})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if u, _, err := next.User(context.Background(), token); err != nil || u.Name != "new:jane" {
+		t.Error(u, err)
+	}
+	config.Issuer.CertificateAuthority = ""
+	other, err := New(&apiserver.AuthenticationConfiguration{JWT: []apiserver.JWTAuthenticator{config}}, Options{Log: zerolog.Nop(), Before: set})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, _, err := other.User(context.Background(), token); err == nil {
+		t.Error("keys that another authority has vouched for are used")
 	}
 }

@@ -45,6 +45,9 @@ var (
 func main() {
 	flag.Parse()
 	var err error
+	if *dir, err = filepath.Abs(*dir); err != nil {
+		log.Fatal(err)
+	}
 	if *login != "" {
 		err = printCredential()
 	} else {
