@@ -16,6 +16,7 @@ package oidc
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -25,6 +26,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -56,6 +58,7 @@ var AllAlgorithms = []string{"RS256", "RS384", "RS512", "ES256", "ES384", "ES512
 type Set struct {
 	Anonymous *apiserver.AnonymousAuthConfig // nil: nothing
 	issuers   []*issuer
+	checked   memory
 	stop      context.CancelFunc
 }
 
@@ -143,11 +146,56 @@ func (s *Set) User(ctx context.Context, token string) (u request.User, known boo
 	}
 	for _, i := range s.issuers {
 		if i.config.Issuer.URL == named {
-			u, err := i.user(ctx, token)
+			u, err := s.checked.user(ctx, i, token)
 			return u, true, err
 		}
 	}
 	return u, false, nil
+}
+
+const (
+	rememberedFor = 10 * time.Second // as kube-apiserver does
+	rememberMost  = 4096
+)
+
+// memory has the users of tokens that were good a moment ago: a signature costs more than a small request.
+type memory struct {
+	mu    sync.Mutex // guards known
+	known map[[sha256.Size]byte]remembered
+}
+
+type remembered struct {
+	user  request.User
+	until time.Time
+}
+
+func (m *memory) user(ctx context.Context, i *issuer, token string) (request.User, error) {
+	hash, now := sha256.Sum256([]byte(token)), i.now()
+	if u, ok := m.find(hash, now); ok {
+		return u, nil
+	}
+	u, ends, err := i.user(ctx, token)
+	if err != nil {
+		return u, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known == nil || len(m.known) >= rememberMost {
+		m.known = map[[sha256.Size]byte]remembered{}
+	}
+	until := now.Add(rememberedFor)
+	if ends.Before(until) {
+		until = ends
+	}
+	m.known[hash] = remembered{u, until}
+	return u, nil
+}
+
+func (m *memory) find(hash [sha256.Size]byte, now time.Time) (request.User, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, ok := m.known[hash]
+	return found.user, ok && now.Before(found.until)
 }
 
 // untrustedIssuer is who is said to have signed a token, before anything of it is checked.
@@ -222,25 +270,26 @@ func (c claimSet) read(name string, into any) error {
 }
 
 // user checks a token, and makes a user of its claims.
-func (i *issuer) user(ctx context.Context, token string) (u request.User, err error) {
+func (i *issuer) user(ctx context.Context, token string) (u request.User, ends time.Time, err error) {
 	if i.keys.now() == nil {
-		return u, errors.New("oidc: authenticator not initialized")
+		return u, ends, errors.New("oidc: authenticator not initialized")
 	}
-	claims, err := i.verify(ctx, token)
+	claims, ends, err := i.verify(ctx, token)
 	if err != nil {
-		return u, fmt.Errorf("oidc: verify token: %w", err)
+		return u, ends, fmt.Errorf("oidc: verify token: %w", err)
 	}
 	if u, err = i.mapped(ctx, claims); err != nil {
-		return request.User{}, err
+		return request.User{}, ends, err
 	}
-	return u.Authenticated(), nil
+	return u.Authenticated(), ends, nil
 }
 
 // verify is what a token says if it is meant for this server, of this time and well signed. The signature comes last, since it costs most.
-func (i *issuer) verify(ctx context.Context, token string) (claimSet, error) {
+func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time, error) {
+	var none time.Time
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	var claims claimSet
 	var said struct {
@@ -249,17 +298,17 @@ func (i *issuer) verify(ctx context.Context, token string) (claimSet, error) {
 		NotBefore *json.Number `json:"nbf"`
 	}
 	if err := errors.Join(json.Unmarshal(payload, &claims), json.Unmarshal(payload, &said)); err != nil {
-		return nil, fmt.Errorf("oidc: failed to unmarshal claims: %w", err)
+		return nil, none, fmt.Errorf("oidc: failed to unmarshal claims: %w", err)
 	}
 	if !slices.ContainsFunc(said.Audience, func(a string) bool { return slices.Contains(i.config.Issuer.Audiences, a) }) {
-		return nil, fmt.Errorf("oidc: expected audience in %q got %q", i.config.Issuer.Audiences, []string(said.Audience))
+		return nil, none, fmt.Errorf("oidc: expected audience in %q got %q", i.config.Issuer.Audiences, []string(said.Audience))
 	}
 	now := i.now()
 	if expiry := moment(said.Expiry); expiry.Before(now) {
-		return nil, fmt.Errorf("oidc: token is expired (Token Expiry: %v)", expiry)
+		return nil, none, fmt.Errorf("oidc: token is expired (Token Expiry: %v)", expiry)
 	}
 	if said.NotBefore != nil && now.Add(5*time.Minute).Before(moment(said.NotBefore)) {
-		return nil, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, moment(said.NotBefore))
+		return nil, none, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, moment(said.NotBefore))
 	}
 	parser := jwt.NewParser(jwt.WithValidMethods(i.algorithms), jwt.WithoutClaimsValidation())
 	_, err = parser.Parse(token, func(t *jwt.Token) (any, error) {
@@ -267,9 +316,9 @@ func (i *issuer) verify(ctx context.Context, token string) (claimSet, error) {
 		return i.keys.named(ctx, id)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("failed to verify signature: %w", err)
+		return nil, none, fmt.Errorf("failed to verify signature: %w", err)
 	}
-	return claims, nil
+	return claims, moment(said.Expiry), nil
 }
 
 // moment is a time in seconds, which may have a fraction; none is long ago.

@@ -36,7 +36,7 @@ type testIssuer struct {
 	keys map[string]crypto.PublicKey
 }
 
-func startIssuer(t *testing.T) *testIssuer {
+func startIssuer(t testing.TB) *testIssuer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -73,7 +73,7 @@ func (i *testIssuer) authority() string {
 }
 
 // token signs claims, which have the usual ones unless they say otherwise.
-func (i *testIssuer) token(t *testing.T, claims jwt.MapClaims) string {
+func (i *testIssuer) token(t testing.TB, claims jwt.MapClaims) string {
 	t.Helper()
 	all := jwt.MapClaims{"iss": i.URL, "aud": "apilet", "exp": time.Now().Add(time.Hour).Unix(), "sub": "jane"}
 	for name, value := range claims {
@@ -91,7 +91,7 @@ func (i *testIssuer) token(t *testing.T, claims jwt.MapClaims) string {
 }
 
 // load has the issuer in a configuration whose rest the caller writes, in JSON, and waits for its keys.
-func (i *testIssuer) load(t *testing.T, rest string) *Set {
+func (i *testIssuer) load(t testing.TB, rest string) *Set {
 	t.Helper()
 	config := fmt.Sprintf(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","jwt":[{"issuer":{"url":%q,"certificateAuthority":%q,
 		"audiences":["apilet","other"],"audienceMatchPolicy":"MatchAny"},%s}]}`, i.URL, i.authority(), rest)
@@ -321,5 +321,59 @@ func TestKeysOutliveAChangedConfiguration(t *testing.T) {
 	defer other.Close()
 	if _, _, err := other.User(context.Background(), token); err == nil {
 		t.Error("keys that another authority has vouched for are used")
+	}
+}
+
+// What is remembered of a token ends with it, and after ten seconds at the latest.
+func TestTokensAreRememberedForAMoment(t *testing.T) {
+	t.Parallel()
+	i := startIssuer(t)
+	set := i.load(t, `"claimMappings":{"username":{"claim":"sub","prefix":""}}`)
+	start := time.Now()
+	now := start
+	set.issuers[0].now = func() time.Time { return now }
+	short, long := i.token(t, jwt.MapClaims{"exp": start.Add(3 * time.Second).Unix()}), i.token(t, nil)
+	for _, c := range []struct {
+		token string
+		after time.Duration
+		want  bool
+	}{{short, 0, true}, {long, 0, true}, {short, 5 * time.Second, false}, {long, 5 * time.Second, true}, {long, 11 * time.Second, false}} {
+		if now = start.Add(c.after); c.after > 10*time.Second {
+			set.issuers[0].keys.current.Store(&keySet{}) // withdrawn
+		}
+		if _, _, err := set.User(context.Background(), c.token); c.want != (err == nil) {
+			t.Errorf("after %v: %v", c.after, err)
+		}
+	}
+}
+
+func BenchmarkUser(b *testing.B) {
+	i := startIssuer(b)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		b.Fatal(err)
+	}
+	i.keys["r1"] = &key.PublicKey
+	set := i.load(b, `"claimMappings":{"username":{"claim":"sub","prefix":""},"groups":{"claim":"groups","prefix":"g:"}}`)
+	other := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"iss": i.URL, "aud": "apilet", "exp": time.Now().Add(time.Hour).Unix(), "sub": "jane"})
+	other.Header["kid"] = "r1"
+	signed, err := other.SignedString(key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, token := range map[string]string{"ES256": i.token(b, nil), "RS256": signed} {
+		b.Run("again/"+name, func(b *testing.B) {
+			for b.Loop() {
+				_, _, _ = set.User(context.Background(), token)
+			}
+		})
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				set.checked.known = nil
+				if _, _, err := set.User(context.Background(), token); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
