@@ -343,15 +343,15 @@ func (s *server) reach(ctx context.Context) error {
 // openAudit opens what is to hold, or to get, events of requests.
 func (s *server) openAudit() (err error) {
 	flags := &s.cfg.Audit
-	if flags.Path == "" && flags.Webhook == "" {
-		return nil
-	}
 	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
 		Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(s.api.types, sealed) }}
 	if flags.Policy != "" {
 		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
 			return fmt.Errorf("--audit-policy-file: %w", err)
 		}
+	}
+	if flags.Path == "" && flags.Webhook == "" {
+		return nil // there is nobody to tell
 	}
 	if flags.Webhook != "" {
 		if cfg.Webhook, err = s.auditWebhook(); err != nil {
@@ -412,7 +412,8 @@ func (s *server) guardSecrets() {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
-	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile}
+	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook,
+		s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
 }
 

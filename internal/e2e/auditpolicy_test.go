@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 
 	"apilet/internal/apitest"
@@ -317,4 +319,31 @@ func differences(at string, got, want any) (all []string) {
 		return all
 	}
 	return []string{fmt.Sprintf("%s: %s, kube-apiserver has %s", at, short(got), short(want))}
+}
+
+// Events reach a webhook, and what cannot be sent is counted.
+func TestAuditEventsReachAWebhook(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 1000)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		for _, event := range gjson.GetBytes(body, "items").Array() {
+			got <- event.Get("requestURI").String()
+		}
+	}))
+	t.Cleanup(hook.Close)
+	file := apitest.TempFile(t, "webhook.kubeconfig", fmt.Sprintf(`{"current-context":"w","contexts":[{"name":"w","context":{"cluster":"c"}}],
+		"clusters":[{"name":"c","cluster":{"server":%q}}]}`, hook.URL))
+	s := startTest(t, "--audit-webhook-config-file="+file, "--audit-webhook-batch-max-wait=10ms", "--audit-webhook-initial-backoff=1ms",
+		"--audit-webhook-batch-throttle-enable=false")
+	s.want(200, "GET", "/version", "")
+	for uri := range got {
+		if uri == "/version" {
+			break
+		}
+	}
+	hook.Close()
+	apitest.WaitFor(t, "events that are counted as lost", func() bool {
+		return metricValue(s, `apiserver_audit_error_total{plugin="webhook"}`) > 0
+	})
 }

@@ -3,7 +3,6 @@ package options
 // This file has the flags of the audit log.
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"strconv"
@@ -60,9 +59,6 @@ func defineTruncate(f *flag.FlagSet, of string, t *audit.Truncate) {
 
 // finish checks what the flags say, in kube-apiserver's words.
 func (a *Audit) finish() error {
-	if a.Policy != "" && a.Path == "" && a.Webhook == "" {
-		return errors.New("--audit-policy-file goes with --audit-log-path or --audit-webhook-config-file")
-	}
 	if a.Path != "" {
 		if err := a.finishLog(); err != nil {
 			return err

@@ -52,7 +52,7 @@ type Options struct {
 }
 
 // AllAlgorithms are those in which tokens may be signed.
-var AllAlgorithms = []string{"RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"}
+var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"}
 
 // A Set is the issuers of a configuration, and what it says about those who show nothing.
 type Set struct {
@@ -310,15 +310,29 @@ func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time,
 	if said.NotBefore != nil && now.Add(5*time.Minute).Before(moment(said.NotBefore)) {
 		return nil, none, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, moment(said.NotBefore))
 	}
+	if alg := algorithm(token); !slices.Contains(i.algorithms, alg) {
+		return nil, none, fmt.Errorf("oidc: id token signed with unsupported algorithm, expected %q got %q", i.algorithms, alg)
+	}
 	parser := jwt.NewParser(jwt.WithValidMethods(i.algorithms), jwt.WithoutClaimsValidation())
 	_, err = parser.Parse(token, func(t *jwt.Token) (any, error) {
 		id, _ := t.Header["kid"].(string)
 		return i.keys.named(ctx, id)
 	})
-	if err != nil {
-		return nil, none, fmt.Errorf("failed to verify signature: %w", err)
+	if err != nil { // of what kind is a matter of libraries
+		return nil, none, errors.New("failed to verify signature: failed to verify id token signature")
 	}
 	return claims, moment(said.Expiry), nil
+}
+
+// algorithm is how a token says that it is signed.
+func algorithm(token string) string {
+	head, _, _ := strings.Cut(token, ".")
+	text, _ := base64.RawURLEncoding.DecodeString(head)
+	var header struct {
+		Algorithm string `json:"alg"`
+	}
+	_ = json.Unmarshal(text, &header) // what cannot be read names none
+	return header.Algorithm
 }
 
 // moment is a time in seconds, which may have a fraction; none is long ago.

@@ -188,8 +188,18 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		"claims of a list":    parts[0] + "." + encode([]byte(fmt.Sprintf(`{"iss":%q,"aud":[[]],"exp":[]}`, i.URL))) + "." + parts[2],
 		"an end of text":      parts[0] + "." + encode([]byte(fmt.Sprintf(`{"iss":%q,"aud":"apilet","exp":"x"}`, i.URL))) + "." + parts[2],
 	} {
-		if u, known, err := set.User(context.Background(), token); !known || err == nil {
+		u, known, err := set.User(context.Background(), token)
+		if !known || err == nil {
 			t.Errorf("%s: %v %v %v", name, u, known, err)
+			continue
+		}
+		want := map[string]string{"unsigned": `got "none"`, "signed with HMAC": `got "HS256"`, "a header of nothing": `got ""`, "claims of a list": "unmarshal claims",
+			"an end of text": "unmarshal claims"}[name]
+		if want == "" {
+			want = "oidc: verify token: failed to verify signature: failed to verify id token signature"
+		}
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", name, err, want)
 		}
 	}
 	for name, token := range map[string]string{"another issuer's": other.token(t, nil), "no token": "abc", "too few parts": "a.b", "": "", "no base64": "a.!.c", "no JSON": "a.YQ.c"} {
