@@ -35,6 +35,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"apilet/internal/request"
 )
 
 const (
@@ -164,6 +166,7 @@ type Log struct {
 	Config
 	path    string // "-" is standard output, "" none
 	hooks   Hooks
+	room    request.Room          // for answers that events tell
 	failing atomic.Pointer[error] // why events cannot be written; nil: they can
 
 	mu      sync.Mutex // guards what follows; held over the write, so that the rest of a torn line comes right after it

@@ -37,6 +37,9 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 		ev.stage = stageResponseStarted
 	}
 	l.event(r, rec, ev)
+	if rec.Audited != nil {
+		rec.Audited.GiveBack()
+	}
 }
 
 // event writes an audit event; the caller says what the request has come to.
@@ -44,6 +47,7 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
 	if l.Policy != nil {
 		if rec.Audited == nil {
 			rec.Audited = l.Policy.choose(rec)
+			rec.Audited.Room = &l.room
 			l.hooks.leveled(rec.Audited.Level)
 		}
 		if rec.Audited.Level == "None" || slices.Contains(rec.Audited.OmitStages, string(ev.stage)) {

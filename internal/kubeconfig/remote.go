@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 )
 
 // A Remote says which server to ask, and how: by its URL, with a file that has the bearer token, and one with the authorities to trust instead
@@ -108,11 +109,17 @@ func ForWebhook(path, agent string) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// Post sends a JSON document to where the kubeconfig leads, and returns the status and at most so many bytes of the answer.
+// Post sends a JSON document to where the kubeconfig leads, and returns the status and at most so many bytes of the answer. Who is asked is told how long
+// the asker waits.
 func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, answer []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		query := r.URL.Query()
+		query.Set("timeout", max(time.Until(deadline).Round(time.Second), time.Second).String())
+		r.URL.RawQuery = query.Encode()
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, */*")

@@ -149,11 +149,17 @@ type Audited struct {
 	Sent          []byte      // the object or patch that the request brought, as JSON; nil: none
 	Answer        []byte      // the answer's bytes as they went out
 	Header        http.Header // the answer's
-	TooLong       bool        // the answer has more than MostKept bytes: none is kept
+	TooLong       bool        // the answer has more than MostKept bytes, or there was no room: none is kept
+	Room          *Room       // for the answers of all requests; nil: without bound
 }
 
-// MostKept is how many bytes of an answer are kept for an audit event.
-const MostKept = 10 << 20
+const (
+	MostKept = 10 << 20 // bytes of an answer that are kept for an audit event
+	roomFor  = 64 << 20 // bytes of all answers that are
+)
+
+// Room is what answers that are kept for audit events take together.
+type Room struct{ used atomic.Int64 }
 
 // WantsSent says that what the request brings is to be kept.
 func (a *Audited) WantsSent() bool {
@@ -165,11 +171,28 @@ func (a *Audited) WantsAnswer() bool { return a != nil && a.Level == "RequestRes
 
 // Keep adds a part of the answer.
 func (a *Audited) Keep(header http.Header, part []byte) {
-	if a.Header = header; a.TooLong || len(a.Answer)+len(part) > MostKept {
-		a.TooLong, a.Answer = true, nil
+	a.Header = header
+	if a.Room != nil && !a.TooLong && a.Room.used.Add(int64(len(part))) > roomFor {
+		a.Room.used.Add(-int64(len(part)))
+		a.GiveBack()
+		a.TooLong = true
 		return
 	}
-	a.Answer = append(a.Answer, part...)
+	if a.TooLong {
+		return
+	}
+	if a.Answer = append(a.Answer, part...); len(a.Answer) > MostKept {
+		a.GiveBack()
+		a.TooLong = true
+	}
+}
+
+// GiveBack forgets the answer.
+func (a *Audited) GiveBack() {
+	if a.Room != nil {
+		a.Room.used.Add(-int64(len(a.Answer)))
+	}
+	a.Answer = nil
 }
 
 // What authorization decides.
