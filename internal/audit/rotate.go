@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -90,6 +91,13 @@ func (w *rotating) rotate() {
 		return
 	}
 	old := w.file
+	if runtime.GOOS == "windows" { // which moves no file that is open
+		_ = old.Close()
+		if moved := os.Rename(w.path, aside) == nil; w.open() == nil && moved {
+			w.sweepLater()
+		}
+		return
+	}
 	if os.Rename(w.path, aside) != nil || w.open() != nil {
 		w.file = old
 		return
