@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf "$dir"' EXIT
 openssl genrsa -out "$dir/sa.key" 2048 2>/dev/null
 printf 'admin-token,admin,1,"system:masters"\nalice-token,alice,2,"dev"\nbob-token,bob,3\n' >"$dir/tokens.csv"
 go test -c -o "$dir/e2e.test" ./internal/e2e
