@@ -213,7 +213,7 @@ type server struct {
 	clock    *clock.Clock
 	troubles *troubles.Log
 	metrics  *metrics
-	audit    *audit.Log // nil without --audit-log-path
+	audit    *audit.Log // nil without --audit-log-path and --audit-webhook-config-file
 	storage  *storage
 	auth     *auth.Authenticator
 	api      *api
@@ -340,12 +340,58 @@ func (s *server) reach(ctx context.Context) error {
 	if s.auth, err = auth.New(s.cfg.Auth); err != nil {
 		return err
 	}
-	if s.cfg.AuditPath != "" {
-		if s.audit, err = audit.Open(s.cfg.AuditPath, s.auditHooks()); err != nil {
-			return fmt.Errorf("--audit-log-path: %w", err)
+	return s.openAudit()
+}
+
+// openAudit opens what is to hold, or to get, events of requests.
+func (s *server) openAudit() (err error) {
+	flags := &s.cfg.Audit
+	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
+		Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(s.api.types, sealed) }}
+	if flags.Policy != "" {
+		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
+			return fmt.Errorf("--audit-policy-file: %w", err)
 		}
 	}
+	if flags.Path == "" && flags.Webhook == "" {
+		return nil // there is nobody to tell
+	}
+	if flags.Webhook != "" {
+		if cfg.Webhook, err = s.auditWebhook(); err != nil {
+			return fmt.Errorf("--audit-webhook-config-file: initializing audit webhook: %w", err)
+		}
+	}
+	if s.audit, err = audit.Open(cfg, s.auditHooks()); err != nil {
+		return fmt.Errorf("--audit-log-path: %w", err)
+	}
+	if cfg.Webhook != nil {
+		cfg.Webhook.Start()
+	}
 	return nil
+}
+
+// auditWebhook is who sends events to a webhook.
+func (s *server) auditWebhook() (*audit.Sender, error) {
+	flags := &s.cfg.Audit
+	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
+	if err != nil {
+		return nil, err
+	}
+	unsent := s.metrics.auditUnsent()
+	return &audit.Sender{Batches: flags.Batches, Truncate: flags.HookTruncate, Sent: func(int) { s.troubles.Tell("sending audit events to the webhook", nil) },
+		Lost: func(n int, why error) {
+			unsent.Add(float64(n))
+			if why != nil {
+				s.troubles.Tell("sending audit events to the webhook", why)
+			}
+		},
+		Post: func(ctx context.Context, body []byte) error {
+			code, _, err := client.Post(ctx, body, 64<<10)
+			if err == nil && (code < 200 || code > 206) {
+				err = fmt.Errorf("the webhook answered with status %d", code)
+			}
+			return err
+		}}, nil
 }
 
 func (s *server) open(ctx context.Context) error { return s.storage.open(ctx) }
@@ -369,14 +415,15 @@ func (s *server) guardSecrets() {
 			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
 	}
-	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile}
+	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook,
+		s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
 }
 
 // assemble makes the parts that work on the store, and puts them together.
 func (s *server) assemble(context.Context) (err error) {
 	c, st, types, a := s.cfg, s.storage.st, s.api.types, s.api
-	if len(c.Auth.Modes) > 0 {
+	if s.auth.WantsNodes() {
 		s.auth.Nodes = node.New(st, types, s.stands("reading what the pods of nodes refer to"))
 	}
 	keys, err := s.storage.continueKeys()
@@ -670,6 +717,7 @@ func (s *server) auditHooks() audit.Hooks {
 	return audit.Hooks{
 		Written: func(n int) { s.metrics.auditEvents.Add(float64(n)) },
 		Dropped: func(n int) { s.metrics.auditErrors.Add(float64(n)) },
+		Leveled: func(level string) { s.metrics.auditLevels.WithLabelValues(level).Inc() },
 		Failing: func(err error) {
 			if err != nil {
 				s.metrics.auditFailing.Set(1)
@@ -837,9 +885,13 @@ type api struct {
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (a *api) handler() http.Handler {
 	way := a.routes()
-	for _, step := range slices.Backward([]func(http.Handler) http.Handler{
+	steps := []func(http.Handler) http.Handler{
 		a.instruments.record, a.instruments.deadline, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
-	}) {
+	}
+	if log := a.instruments.audit; log != nil && log.Policy != nil {
+		steps = slices.Insert(steps, 3, a.instruments.received)
+	}
+	for _, step := range slices.Backward(steps) {
 		way = step(way)
 	}
 	return way
@@ -1134,7 +1186,7 @@ func (a *api) noteUse(r *http.Request, res *scheme.Resource) {
 
 func serveVersion(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		response.WriteError(w, r, apierror.MethodNotAllowed())
+		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
 	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,

@@ -115,6 +115,8 @@ type securityMetrics struct {
 	authenticated, unauthenticated, authFailed prometheus.Counter // good credentials, none, bad ones
 	allowed, forbidden                         prometheus.Counter
 	auditEvents, auditErrors                   prometheus.Counter
+	auditUnsent                                func() prometheus.Counter // of a webhook, where there is one
+	auditLevels                                *prometheus.CounterVec
 	auditFailing                               prometheus.Gauge // 1 while events wait in memory
 	tlsHandshakeErrors                         prometheus.Counter
 	health                                     *prometheus.GaugeVec
@@ -225,8 +227,10 @@ func (m *metrics) addSecurityMetrics() {
 	m.allowed, m.forbidden = decisions.WithLabelValues("allowed"), decisions.WithLabelValues("no-opinion")
 	m.auditEvents = m.registry.Counters("apiserver_audit_event_total",
 		alpha+"Counter of audit events generated and sent to the audit backend.", nil).WithLabelValues()
-	m.auditErrors = m.registry.Counters("apiserver_audit_error_total",
-		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}).WithLabelValues("log")
+	lost := m.registry.Counters("apiserver_audit_error_total",
+		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"})
+	m.auditErrors, m.auditUnsent = lost.WithLabelValues("log"), func() prometheus.Counter { return lost.WithLabelValues("webhook") }
+	m.auditLevels = m.registry.Counters("apiserver_audit_level_total", alpha+"Counter of policy levels for audit events (1 per request).", []string{"level"})
 	m.auditFailing = m.registry.Gauges("apilet_audit_failing", "1 while the audit log cannot be written and events wait in memory.", nil).WithLabelValues()
 	m.health = m.registry.Gauges("kubernetes_healthcheck", stable+"This metric records the result of a single healthcheck.", []string{"name", "type"})
 	m.tlsHandshakeErrors = m.registry.Counters("apiserver_tls_handshake_errors_total",
@@ -617,7 +621,7 @@ func knownPath(path string) string {
 type instrumentation struct {
 	reg       *scheme.Registry
 	metrics   *metrics
-	audit     *audit.Log // nil without --audit-log-path
+	audit     *audit.Log // nil without --audit-log-path and --audit-webhook-config-file
 	findings  *findings.Detector
 	log       zerolog.Logger
 	verbosity int           // from 3 on every request has a log line
@@ -641,6 +645,7 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
 		asked := b.open(w, r, rec)
+		out.asked = rec
 		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
 			out.begun = func() { b.audit.Begun(r, rec, out.code) }
 		}
@@ -722,6 +727,14 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 	}
 }
 
+// received tells an audit policy's log that a request has come of which it is known who asks.
+func (b *instrumentation) received(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b.audit.Received(r, request.From(r.Context()))
+		next.ServeHTTP(w, r)
+	})
+}
+
 // own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
 func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
 	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
@@ -785,6 +798,7 @@ type responseWriter struct {
 	bytes int64
 	begun func() // called before the head goes out; may be nil
 	claim shares.Claim
+	asked *request.Request // whose audit policy may want to have the answer
 }
 
 // Claim is what the request holds of the memory for large answers.
@@ -806,6 +820,9 @@ func (w *responseWriter) begin(code int) {
 
 func (w *responseWriter) Write(p []byte) (int, error) {
 	w.begin(http.StatusOK)
+	if w.asked != nil && w.asked.Audited.WantsAnswer() {
+		w.asked.Audited.Keep(w.Header(), p)
+	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
 	return n, err

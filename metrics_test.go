@@ -214,7 +214,7 @@ func TestFailedHandshakesAreToldTenTimesAMinute(t *testing.T) {
 func TestPanicIsAudited(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	log, err := audit.Open(path, audit.Hooks{})
+	log, err := audit.Open(audit.Config{Path: path}, audit.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func command(t *testing.T, args ...string) string {
 // TestPanicOfTheBookkeepingIsAudited: what is done for every request is seen by what recovers from panics, from the first step to the last.
 func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	log, err := audit.Open(path, audit.Hooks{})
+	log, err := audit.Open(audit.Config{Path: path}, audit.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,7 +155,7 @@ func TestMonitoringSpeaksOfWhatThereIs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s, _ := startTLS(t, onFile(filepath.Join(dir, "a.db")), func(c *config) {
-		c.AuditPath, c.Kubeconfig = filepath.Join(dir, "audit.log"), filepath.Join(dir, "kubeconfig")
+		c.Audit.Path, c.Kubeconfig = filepath.Join(dir, "audit.log"), filepath.Join(dir, "kubeconfig")
 	})
 	s.headers = []string{"Authorization: Bearer root-token"}
 	maps := s.namespace("shop")

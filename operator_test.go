@@ -232,7 +232,7 @@ func TestOperatorSeesAnAuditLogThatIsNotWritten(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("nothing here is always full")
 	}
-	o := operate(t, func(c *config) { c.AuditPath = "/dev/full" })
+	o := operate(t, func(c *config) { c.Audit.Path = "/dev/full" })
 	o.want(200, "GET", "/version", "")
 	o.says("audit", "warns", "no space left on device")
 	o.figure("apilet_audit_failing", 1)

@@ -22,10 +22,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +35,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"apilet/internal/request"
 )
 
 const (
@@ -44,6 +48,7 @@ const (
 type stage string
 
 const (
+	stageRequestReceived  stage = "RequestReceived"  // it is known who asks; with a policy alone
 	stageResponseStarted  stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
 	stageResponseComplete stage = "ResponseComplete" // the response is out
 	stagePanic            stage = "Panic"            // the handler panicked
@@ -62,6 +67,8 @@ type event struct {
 	sourceIPs    []string // from sourceIPs
 	agent        string
 	object       *objectRef     // nil for a path that is no resource
+	level        string         // "" is Metadata
+	sent, answer []byte         // what the request brought and what was answered, as JSON; nil: not told
 	code         int            // of the response
 	status       *metav1.Status // the Status that was answered, nil when it was another object
 	received, at time.Time
@@ -109,6 +116,8 @@ type auditLine struct {
 	UserAgent        string            `json:"userAgent,omitempty"`
 	ObjectRef        *objectRef        `json:"objectRef,omitempty"`
 	ResponseStatus   *metav1.Status    `json:"responseStatus,omitempty"`
+	RequestObject    json.RawMessage   `json:"requestObject,omitempty"`
+	ResponseObject   json.RawMessage   `json:"responseObject,omitempty"`
 	RequestReceived  string            `json:"requestReceivedTimestamp"`
 	StageTimestamp   string            `json:"stageTimestamp"`
 	Annotations      map[string]string `json:"annotations,omitempty"`
@@ -116,9 +125,16 @@ type auditLine struct {
 
 // Hooks tell the caller how it goes.
 type Hooks struct {
-	Written func(events int) // events that are in the log since the last call
-	Dropped func(events int) // events that are lost since the last call
-	Failing func(err error)  // writing began to fail, or (nil) works again; not told for each event
+	Written func(events int)   // events that are in the log since the last call
+	Dropped func(events int)   // events that are lost since the last call
+	Failing func(err error)    // writing began to fail, or (nil) works again; not told for each event
+	Leveled func(level string) // a policy has chosen; nil: nobody counts
+}
+
+func (h *Hooks) leveled(level string) {
+	if h.Leveled != nil {
+		h.Leveled(level)
+	}
 }
 
 // auditOutcome is what is to be told after the lock is given back.
@@ -128,10 +144,29 @@ type auditOutcome struct {
 	workingAgain  bool
 }
 
-// A Log appends events to a file.
+// Config says what is written, and where to. The zero value of all but Path is what a server does that is not told otherwise.
+type Config struct {
+	Path     string // of the file; "-" is standard output, "" none
+	Policy   *Policy
+	Legacy   bool // --audit-log-format=legacy: lines for people
+	Rotation Rotation
+	Truncate Truncate
+	Webhook  *Sender                             // nil: none
+	Unseal   func(sealed []byte) ([]byte, error) // protobuf as JSON
+}
+
+// Truncate has what is too long shortened: at first the bodies go, then the event.
+type Truncate struct {
+	Enabled                bool
+	MaxEventSize, MaxBatch int64 // bytes
+}
+
+// A Log appends events to a file, and hands them to a webhook.
 type Log struct {
-	path    string // "-" is standard output
+	Config
+	path    string // "-" is standard output, "" none
 	hooks   Hooks
+	room    request.Room          // for answers that events tell
 	failing atomic.Pointer[error] // why events cannot be written; nil: they can
 
 	mu      sync.Mutex // guards what follows; held over the write, so that the rest of a torn line comes right after it
@@ -141,19 +176,28 @@ type Log struct {
 	closed  bool
 }
 
-// Open opens path for appending, "-" for standard output.
-func Open(path string, hooks Hooks) (*Log, error) {
-	a := &Log{path: path, hooks: hooks}
-	if path == "-" {
+// Open opens the file for appending.
+func Open(cfg Config, hooks Hooks) (*Log, error) {
+	a := &Log{Config: cfg, path: cfg.Path, hooks: hooks}
+	switch cfg.Path {
+	case "":
+	case "-":
 		a.out = os.Stdout
-		return a, nil
+	default:
+		f, err := a.open()
+		if err != nil {
+			return nil, err
+		}
+		a.out = f
 	}
-	f, err := openAppend(path)
-	if err != nil {
-		return nil, err
-	}
-	a.out = f
 	return a, nil
+}
+
+func (a *Log) open() (io.Writer, error) {
+	if a.Rotation.MaxSize > 0 {
+		return openRotating(a.path, a.Rotation)
+	}
+	return openAppend(a.path)
 }
 
 func openAppend(path string) (*os.File, error) {
@@ -166,10 +210,10 @@ func openAppend(path string) (*os.File, error) {
 
 // Reopen opens the path anew: logrotate, without copytruncate, has moved the file. If that fails the old file stays in use.
 func (a *Log) Reopen() error {
-	if a.path == "-" {
+	if a.path == "-" || a.path == "" {
 		return nil
 	}
-	f, err := openAppend(a.path)
+	f, err := a.open()
 	if err != nil {
 		return err
 	}
@@ -198,7 +242,8 @@ func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 func (a *Log) Close() error {
 	out, wasClosed := a.stop()
 	a.tell(out)
-	if wasClosed || a.path == "-" {
+	a.Webhook.close()
+	if wasClosed || a.path == "-" || a.path == "" {
 		return nil
 	}
 	return closeOutput(a.out)
@@ -225,13 +270,67 @@ var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // write writes one event and returns when it is in the file, or is known to have to wait.
 func (a *Log) write(ev event) {
 	buf := auditBuffers.Get().(*bytes.Buffer)
-	defer auditBuffers.Put(buf)
-	buf.Reset()
-	if err := json.NewEncoder(buf).Encode(lineOf(&ev)); err != nil { // strings and numbers only: it cannot fail
-		panic(err)
+	defer putBuffer(buf)
+	line := lineOf(&ev)
+	if a.Webhook != nil {
+		if encodeWithin(buf, line, a.Webhook.Truncate) {
+			a.Webhook.add(bytes.Clone(buf.Bytes()))
+		} else {
+			a.Webhook.dropped(1)
+		}
 	}
-	a.tell(a.append(buf.Bytes()))
+	switch {
+	case a.path == "" && a.out == nil:
+	case !encodeWithin(buf, line, a.Truncate):
+		a.tell(auditOutcome{lost: 1})
+	case a.Legacy:
+		a.tell(a.append([]byte(legacyLine(&ev, line))))
+	default:
+		a.tell(a.append(buf.Bytes()))
+	}
 }
+
+// putBuffer leaves what a large event needed to the collector.
+func putBuffer(buf *bytes.Buffer) {
+	if buf.Cap() <= 64<<10 {
+		auditBuffers.Put(buf)
+	}
+}
+
+// encodeWithin encodes an event with its bodies, or without where it would be too long; false when that is too long, too.
+func encodeWithin(buf *bytes.Buffer, line *auditLine, limit Truncate) bool {
+	encode(buf, line)
+	if !limit.Enabled || int64(buf.Len()) <= limit.MaxEventSize {
+		return true
+	}
+	if line.Level != "Request" && line.Level != "RequestResponse" {
+		return false
+	}
+	encode(buf, line.truncated())
+	return int64(buf.Len()) <= limit.MaxEventSize
+}
+
+// encode leaves out bodies that are no JSON: nothing else can fail.
+func encode(buf *bytes.Buffer, line *auditLine) {
+	buf.Reset()
+	if err := json.NewEncoder(buf).Encode(line); err != nil {
+		buf.Reset()
+		_ = json.NewEncoder(buf).Encode(line.truncated())
+	}
+}
+
+// truncated is the event without bodies, which says so.
+func (line *auditLine) truncated() *auditLine {
+	short := *line
+	short.RequestObject, short.ResponseObject, short.Annotations = nil, nil, maps.Clone(line.Annotations)
+	if short.Annotations == nil {
+		short.Annotations = map[string]string{}
+	}
+	short.Annotations[truncatedNote] = "true"
+	return &short
+}
+
+const truncatedNote = "audit.k8s.io/truncated" // the annotation of an event whose bodies were too long
 
 // append writes a line after all that wait.
 func (a *Log) append(line []byte) auditOutcome {
@@ -319,7 +418,7 @@ func (a *Log) tell(out auditOutcome) {
 
 func lineOf(ev *event) *auditLine {
 	line := &auditLine{
-		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "Metadata",
+		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: cmp.Or(ev.level, "Metadata"),
 		AuditID:          ev.id,
 		Stage:            ev.stage,
 		RequestURI:       URI(ev.uri),
@@ -330,6 +429,8 @@ func lineOf(ev *event) *auditLine {
 		UserAgent:        auditAgent(ev.agent),
 		ObjectRef:        ev.object,
 		ResponseStatus:   auditStatus(ev),
+		RequestObject:    ev.sent,
+		ResponseObject:   ev.answer,
 		RequestReceived:  ev.received.UTC().Format(metav1.RFC3339Micro),
 		StageTimestamp:   ev.at.UTC().Format(metav1.RFC3339Micro),
 		Annotations:      ev.annotations,
@@ -379,6 +480,9 @@ func secretParameter(part string) bool {
 
 // auditStatus is the Status without its kind; for other objects it is the code alone.
 func auditStatus(ev *event) *metav1.Status {
+	if ev.stage == stageRequestReceived {
+		return nil
+	}
 	status := &metav1.Status{}
 	if ev.status != nil {
 		*status = *ev.status
@@ -393,7 +497,7 @@ func auditStatus(ev *event) *metav1.Status {
 	}
 	// Parsers and validators quote what they refuse.
 	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
-	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) {
+	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) && !ev.bodies() {
 		status.Message = "(not shown, because it may quote a secret)"
 		status.Details = nil
 	}
@@ -411,6 +515,41 @@ func cut(text string, most int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "...TRUNCATED"
+}
+
+// bodies says that what a client sends is told anyway.
+func (ev *event) bodies() bool { return ev.level == "Request" || ev.level == "RequestResponse" }
+
+// legacyLine is an event for people, in the form of Kubernetes' audit log before there was a format.
+func legacyLine(ev *event, line *auditLine) string {
+	quoted := func(list []string) string {
+		parts := make([]string, len(list))
+		for i, one := range list {
+			parts[i] = strconv.Quote(one)
+		}
+		return strings.Join(parts, ",")
+	}
+	who, groups, as, asGroups, namespace, code, from := "<none>", "<none>", "<self>", "<lookup>", "<none>", "<deferred>", "<unknown>"
+	if who = cmp.Or(line.User.Username, who); line.User.Username != "" && len(line.User.Groups) > 0 {
+		groups = quoted(line.User.Groups)
+	}
+	if line.ImpersonatedUser != nil {
+		as = line.ImpersonatedUser.Username
+		if line.ImpersonatedUser.Groups != nil {
+			asGroups = quoted(line.ImpersonatedUser.Groups)
+		}
+	}
+	if line.ObjectRef != nil {
+		namespace = cmp.Or(line.ObjectRef.Namespace, namespace)
+	}
+	if line.ResponseStatus != nil {
+		code = strconv.Itoa(int(line.ResponseStatus.Code))
+	}
+	if len(line.SourceIPs) > 0 {
+		from = line.SourceIPs[0]
+	}
+	return fmt.Sprintf("%s AUDIT: id=%q stage=%q ip=%q method=%q user=%q groups=%q as=%q asgroups=%q user-agent=%q namespace=%q uri=%q response=\"%s\"\n",
+		ev.received.Format(time.RFC3339Nano), line.AuditID, line.Stage, from, line.Verb, who, groups, as, asGroups, line.UserAgent, namespace, line.RequestURI, code)
 }
 
 func holdsSecrets(o *objectRef) bool {

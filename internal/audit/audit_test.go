@@ -44,7 +44,7 @@ func auditExample(n int) event {
 func auditLines(t *testing.T, events ...event) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	a, err := Open(path, Hooks{})
+	a, err := Open(Config{Path: path}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.log")
 	var written atomic.Int64
-	a, err := Open(path, Hooks{Written: func(n int) { written.Add(int64(n)) }})
+	a, err := Open(Config{Path: path}, Hooks{Written: func(n int) { written.Add(int64(n)) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 func TestAuditLosesNothingToTruncation(t *testing.T) {
 	const writers, each = 4, 200
 	path := filepath.Join(t.TempDir(), "audit.log")
-	a, err := Open(path, Hooks{})
+	a, err := Open(Config{Path: path}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestAuditLosesNothingToTruncation(t *testing.T) {
 
 func TestAuditGoesOnBehindATruncation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	a, err := Open(path, Hooks{})
+	a, err := Open(Config{Path: path}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestAuditOnARealFullDisk(t *testing.T) {
 		t.Skip("only Linux has /dev/full")
 	}
 	var told auditTold
-	a, err := Open("/dev/full", told.hooks())
+	a, err := Open(Config{Path: "/dev/full"}, told.hooks())
 	if err != nil {
 		t.Skip(err)
 	}
@@ -347,17 +347,17 @@ func TestAuditOnARealFullDisk(t *testing.T) {
 }
 
 func TestAuditPathMustBeWritable(t *testing.T) {
-	if _, err := Open(filepath.Join(t.TempDir(), "no", "such", "folder"), Hooks{}); err == nil || !strings.HasPrefix(err.Error(), "audit log: open ") {
+	if _, err := Open(Config{Path: filepath.Join(t.TempDir(), "no", "such", "folder")}, Hooks{}); err == nil || !strings.HasPrefix(err.Error(), "audit log: open ") {
 		t.Errorf("got %v", err)
 	}
-	a, err := Open("-", Hooks{})
+	a, err := Open(Config{Path: "-"}, Hooks{})
 	if err != nil || a.out != io.Writer(os.Stdout) || a.Reopen() != nil || a.Close() != nil {
 		t.Errorf("standard output: %v", err)
 	}
 }
 
 func BenchmarkAudit(b *testing.B) {
-	a, err := Open(filepath.Join(b.TempDir(), "audit.log"), Hooks{})
+	a, err := Open(Config{Path: filepath.Join(b.TempDir(), "audit.log")}, Hooks{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -5,10 +5,19 @@ package audit
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"time"
 
 	"apilet/internal/request"
 )
+
+// Received asks the policy what it wants of a request of which it is known who asks, and writes that it has come. Without a policy nothing comes of it.
+func (l *Log) Received(r *http.Request, rec *request.Request) {
+	if l.Policy == nil {
+		return
+	}
+	l.event(r, rec, event{stage: stageRequestReceived})
+}
 
 // Begun writes the audit event of a request that may last for hours and whose response begins. One that nobody could be made out for
 // has no other event, so it is left to Done.
@@ -28,10 +37,24 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 		ev.stage = stageResponseStarted
 	}
 	l.event(r, rec, ev)
+	if rec.Audited != nil {
+		rec.Audited.GiveBack()
+	}
 }
 
 // event writes an audit event; the caller says what the request has come to.
 func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
+	if l.Policy != nil {
+		if rec.Audited == nil {
+			rec.Audited = l.Policy.choose(rec)
+			rec.Audited.Room = &l.room
+			l.hooks.leveled(rec.Audited.Level)
+		}
+		if rec.Audited.Level == "None" || slices.Contains(rec.Audited.OmitStages, string(ev.stage)) {
+			return
+		}
+		ev.level = rec.Audited.Level
+	}
 	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations()
 	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), sourceIPs(r)
 	ev.user = userOf(rec.User)
@@ -40,6 +63,10 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
 		ev.user, ev.impersonated, ev.constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
 	}
 	ev.object = reference(rec)
+	if ev.stage == stageRequestReceived {
+		ev.at, ev.annotations = rec.Received, nil
+	}
+	l.addBodies(&ev, rec)
 	l.write(ev)
 }
 

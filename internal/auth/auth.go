@@ -54,10 +54,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/auth/callout"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/node"
+	"apilet/internal/auth/oidc"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
@@ -78,6 +81,15 @@ type Config struct {
 	CORSOrigins             []string         // --cors-allowed-origins: regular expressions
 	Log                     zerolog.Logger   // is told of files that cannot be read again
 	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
+
+	AnonymousGiven bool                                   // --anonymous-auth was given
+	IssuersFile    string                                 // --authentication-config
+	Issuers        *apiserver.AuthenticationConfiguration // of --oidc-...; nil: none
+	Algorithms     []string                               // of --oidc-signing-algs
+	OwnIssuers     []string                               // that sign service accounts' tokens
+	TokenHook      callout.TokensConfig                   // --authentication-token-webhook-...
+	PlanFile       string                                 // --authorization-config
+	Plan           *callout.Plan                          // of --authorization-mode with a webhook; nil: none
 }
 
 // The modes that are asked in turn.
@@ -103,7 +115,7 @@ func (cfg Config) CheckListen(addr string) error {
 		return fmt.Errorf("--listen %s: %w", addr, err)
 	}
 	if cfg.Insecure && !request.IsLoopback(host) {
-		return fmt.Errorf("--listen %s: without an authenticator (--token-auth-file or --client-ca-file) only a loopback address is allowed, everyone would be a cluster administrator", addr)
+		return fmt.Errorf("--listen %s: without an authenticator (--token-auth-file, --client-ca-file or --authentication-config) only a loopback address is allowed, everyone would be a cluster administrator", addr)
 	}
 	return nil
 }
@@ -121,6 +133,10 @@ type Authenticator struct {
 	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
 	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
 	Nodes     *node.Authorizer               // nil without ModeNode; set like Accounts
+	issuers   *certs.Followed[oidc.Set]      // nil without --authentication-config
+	fixed     *oidc.Set                      // of --oidc-...; nil: none
+	tokenHook *callout.Tokens                // nil: none
+	plans     *certs.Followed[callout.Plan]  // nil without --authorization-config
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
@@ -155,7 +171,7 @@ func New(cfg Config) (*Authenticator, error) {
 			return nil, fmt.Errorf("--client-ca-file: %w", err)
 		}
 	}
-	return a, nil
+	return a, a.openOthers()
 }
 
 // Authenticate fills request.user or answers 401 (on the plain port 403: the request comes from another site's page).
@@ -218,7 +234,7 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	if ok {
 		return u, nil
 	}
-	if badCert || !a.cfg.Anonymous {
+	if badCert || !a.admitsAnybody(r.URL.Path) {
 		return request.User{}, unauthorizedIf(errBadToken)
 	}
 	return anonymousUser(), nil
@@ -244,7 +260,7 @@ func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences [
 	id, err := a.Accounts.Check(ctx, token, audiences)
 	switch {
 	case err == serviceaccount.ErrNotOurs:
-		return request.User{}, nil, errBadToken
+		return a.othersUser(ctx, token, audiences)
 	case err != nil:
 		return request.User{}, nil, fmt.Errorf("[%w, %w]", errBadToken, err)
 	}
@@ -669,15 +685,20 @@ func unfitForMode(part request.Info) string {
 
 // Authorize returns nil or the 403 Status error for what the request record says.
 func (a *Authenticator) Authorize(rec *request.Request) error {
-	allowed, reason := a.Decide(rec.User, rec.Info)
+	verdict, reason, err := a.decide(rec.User, rec.Info)
 	if rec.At != "" && a.isStranger(rec.User) {
-		allowed, reason = false, "what was is not for strangers"
+		verdict, reason, err = callout.Deny, "what was is not for strangers", nil
 	}
 	rec.Decision, rec.Reason = request.Allowed, reason
-	if allowed {
+	if verdict == callout.Allow {
 		return nil
 	}
 	rec.Decision = request.Forbidden
+	if err != nil { // somebody who was to be asked did not answer
+		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		rec.Reason = "internal error"
+		return apierrors.NewInternalError(err)
+	}
 	return forbidden(rec.User, rec.Info, reason)
 }
 
@@ -703,14 +724,32 @@ func (a *Authenticator) MayCreate(ctx context.Context) error {
 
 // Decide is the one place where a permission is given. reason is Kubernetes' text for the audit log and reviews.
 func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool, reason string) {
+	verdict, reason, err := a.decide(u, info)
+	if err != nil {
+		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+	}
+	return verdict == callout.Allow, reason
+}
+
+// decide is Decide with what an authorizer may say besides: that nobody else is to be asked, and why it cannot say.
+func (a *Authenticator) decide(u request.User, info request.Info) (verdict callout.Verdict, reason string, err error) {
 	if a.cfg.AlwaysAllow || slices.Contains(u.Groups, request.GroupMasters) {
-		return true, ""
+		return callout.Allow, "", nil
 	}
+	if plan := a.plan(); plan != nil {
+		return a.byPlan(plan, u, info)
+	}
+	var allowed bool
 	if a.Nodes != nil {
-		return a.inTurn(u, info)
+		allowed, reason = a.inTurn(u, info)
+	} else {
+		q := question(info, u)
+		allowed, reason = a.policy.Load().Allows(&q)
 	}
-	q := question(info, u)
-	return a.policy.Load().Allows(&q)
+	if allowed {
+		verdict = callout.Allow
+	}
+	return verdict, reason, nil
 }
 
 // inTurn asks one authorizer after the other until one allows. A refusal has the reasons of all.
@@ -749,7 +788,7 @@ func (a *Authenticator) MayListAnything(u request.User) bool {
 	if a.isStranger(u) {
 		return false
 	}
-	return a.cfg.AlwaysAllow || a.isNode(u) || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
+	return a.cfg.AlwaysAllow || a.isNode(u) || a.asksWebhooks() || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
 }
 
 // SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
@@ -881,7 +920,7 @@ func (a *Authenticator) reviewToken(ctx context.Context, obj *authenticationv1.T
 	}
 	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
 	u, meantFor, err := a.tokenUser(ctx, token, audiences)
-	if token == "" && a.cfg.Anonymous && !a.cfg.Insecure {
+	if token == "" && a.admitsAnybody("") && !a.cfg.Insecure {
 		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
 	}
 	if err != nil || len(meantFor) == 0 {
@@ -904,8 +943,12 @@ func (a *Authenticator) access(u request.User, spec authorizationv1.SubjectAcces
 	} else {
 		info = request.Info{Verb: spec.NonResourceAttributes.Verb, Path: spec.NonResourceAttributes.Path}
 	}
-	allowed, reason := a.Decide(u, info)
-	return authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: reason, EvaluationError: strings.Join(unread, "; ")}
+	verdict, reason, err := a.decide(u, info)
+	if err != nil {
+		unread = append(unread, err.Error())
+	}
+	return authorizationv1.SubjectAccessReviewStatus{Allowed: verdict == callout.Allow, Denied: verdict == callout.Deny, Reason: reason,
+		EvaluationError: strings.Join(unread, "; ")}
 }
 
 func specUser(spec authorizationv1.SubjectAccessReviewSpec) request.User {
@@ -922,7 +965,10 @@ func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.
 	if !a.cfg.AlwaysAllow {
 		rules, problem = a.rolesIn(u, namespace)
 	}
-	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem, Incomplete: a.isNode(u),
+	if a.asksWebhooks() && !a.cfg.AlwaysAllow {
+		problem = strings.TrimPrefix(problem+", webhook authorizer does not support user rule resolution", ", ")
+	}
+	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem, Incomplete: a.isNode(u) || a.asksWebhooks(),
 		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
 	for _, rule := range rules {
 		if len(rule.Resources) > 0 {
@@ -938,14 +984,17 @@ func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.
 
 // rolesIn are the rules that roles give u in a namespace, and why there may be others.
 func (a *Authenticator) rolesIn(u request.User, namespace string) (rules []rbacv1.PolicyRule, problem string) {
-	if a.Nodes == nil || slices.Contains(a.cfg.Modes, ModeRBAC) {
+	if plan := a.plan(); plan != nil && !plan.Has(callout.TypeRBAC) {
+		return nil, ""
+	}
+	if a.Nodes == nil || a.plan() != nil || slices.Contains(a.cfg.Modes, ModeRBAC) {
 		rules, problem = a.policy.Load().RulesFor(&rbac.Access{User: u.Name, Groups: u.Groups, Namespace: namespace})
 	}
 	switch {
 	case !a.isNode(u):
 	case problem == "":
 		problem = node.NoRules
-	case a.cfg.Modes[0] == ModeNode:
+	case len(a.cfg.Modes) > 0 && a.cfg.Modes[0] == ModeNode:
 		problem = "[" + node.NoRules + ", " + problem + "]"
 	default:
 		problem = "[" + problem + ", " + node.NoRules + "]"

@@ -46,7 +46,7 @@ func TestUnit(t *testing.T) {
 		if err := c.Finish(); err != nil {
 			t.Fatal(err)
 		}
-		if c.Quota == 0 || c.AuditPath == "" {
+		if c.Quota == 0 || c.Audit.Path == "" {
 			t.Error("it has no quota, or no audit log")
 		}
 	})

@@ -3,14 +3,18 @@ package kubeconfig
 // This file is how commands reach a server: by the flags --server, --token-file and --certificate-authority, or as the user of a kubeconfig.
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
+	"time"
 )
 
 // A Remote says which server to ask, and how: by its URL, with a file that has the bearer token, and one with the authorities to trust instead
@@ -83,6 +87,58 @@ func (r Remote) fromFile() (*Client, error) {
 	current, _ := k["current-context"].(string)
 	return &Client{http: &http.Client{Transport: transport}, url: strings.TrimSuffix(server.url, "/"), token: server.token, agent: r.Agent,
 		Namespace: text(k.named("contexts", "context", current), "namespace")}, nil
+}
+
+// ForWebhook is the client of a program that the server calls: the current context of a kubeconfig says where it is, and as whom it is called. It
+// follows no redirect, which would carry what is sent to where nobody has allowed it to go.
+func ForWebhook(path, agent string) (*Client, error) {
+	k, err := read(path)
+	if err == nil && k == nil {
+		err = fmt.Errorf("stat %s: %w", path, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	server, err := k.destination(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig, transport.MaxIdleConnsPerHost = server.tls, 25
+	return &Client{url: server.url, token: server.token, agent: agent, http: &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
+}
+
+// Post sends a JSON document to where the kubeconfig leads, and returns the status and at most so many bytes of the answer. Who is asked is told how long
+// the asker waits.
+func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, answer []byte, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		query := r.URL.Query()
+		query.Set("timeout", max(time.Until(deadline).Round(time.Second), time.Second).String())
+		r.URL.RawQuery = query.Encode()
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, */*")
+	if c.agent != "" {
+		r.Header.Set("User-Agent", c.agent)
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	response, err := c.http.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(response.Body, most+1))
+	if err == nil && int64(len(answer)) > most {
+		err = fmt.Errorf("the response is longer than %d bytes", most)
+	}
+	return response.StatusCode, answer, err
 }
 
 // NewClient asks by a transport of the caller's.

@@ -27,6 +27,7 @@ import (
 
 	"apilet/internal/admission/plugins"
 	"apilet/internal/auth"
+	"apilet/internal/auth/callout"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/commandline"
 )
@@ -45,7 +46,11 @@ type Options struct {
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
 	CORSOrigins, Authorization              string
-	AuditPath, JWKSURI                      string
+	JWKSURI                                 string
+	Audit                                   Audit
+	OIDC                                    OIDC
+	Hook                                    callout.HookFlags // of --authorization-mode=Webhook
+	hookGiven                               bool
 	DenyDeprecated, ManagedFields, Validate bool
 	FlowControl                             bool
 	MaxReadonly, MaxMutating                int // AutoSeats: flow control's seats are as many as the machine carries
@@ -79,9 +84,11 @@ func (o *Options) Groups() []commandline.FlagGroup {
 		{Title: "Objects in etcd instead of the file, which then is this server's replica of them", Define: o.Etcd.Define},
 		{Title: "The address and its certificate", Define: o.defineAddress},
 		{Title: "Who may do what", Define: o.defineAccess},
+		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineOthers},
 		{Title: "Service accounts", Define: o.defineAccounts},
 		{Title: "Objects", Define: o.defineObjects},
 		{Title: "Requests", Define: o.defineRequests},
+		{Title: "The audit log", Define: o.Audit.define},
 		{Title: "Logs", Define: o.defineLogs},
 	}
 }
@@ -125,8 +132,13 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of CAs for client certificates: CN is the user, O the groups")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
-	f.BoolVar(&o.Auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
-	f.StringVar(&o.Authorization, "authorization-mode", "", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to) and AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
+	o.Auth.Anonymous = true
+	f.BoolFunc("anonymous-auth", "with an authenticator: requests without credentials are system:anonymous instead of refused (default true)", func(text string) (err error) {
+		o.Auth.AnonymousGiven = true
+		o.Auth.Anonymous, err = strconv.ParseBool(text)
+		return err
+	})
+	f.StringVar(&o.Authorization, "authorization-mode", "", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to), Webhook, AlwaysAllow and AlwaysDeny; by default RBAC with an authenticator and AlwaysAllow without")
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
@@ -165,7 +177,6 @@ func (o *Options) defineRequests(f *flag.FlagSet) {
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
-	f.StringVar(&o.AuditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
 	f.StringVar(&o.LogFormat, "log-format", "console", "`console|json`")
 	f.IntVar(&o.Verbosity, "v", 0, "the `level` of the log: 3 logs every request")
 }
@@ -252,6 +263,9 @@ func (o *Options) Finish() error {
 			return fmt.Errorf("--authorization-mode: %w", err)
 		}
 	}
+	if err := o.finishOthers(); err != nil {
+		return err
+	}
 	o.Chunking = true
 	for _, gate := range strings.FieldsFunc(o.FeatureGates, func(r rune) bool { return r == ',' }) {
 		switch name, value, _ := strings.Cut(gate, "="); {
@@ -267,7 +281,7 @@ func (o *Options) Finish() error {
 	if o.EndpointReconciler != "" && o.EndpointReconciler != "lease" && o.EndpointReconciler != "none" {
 		return fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler)
 	}
-	if err := o.finishSeats(); err != nil {
+	if err := cmp.Or(o.finishSeats(), o.Audit.finish()); err != nil {
 		return err
 	}
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), o.EnabledPlugins, o.DisabledPlugins); err != nil {
@@ -310,7 +324,7 @@ func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
-	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != ""
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.asksOthers()
 	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
@@ -322,13 +336,22 @@ func (o *Options) finishTLS() error {
 // finishModes decides who is asked whether somebody may do something. AlwaysAllow leaves nothing for the others to decide.
 func (o *Options) finishModes(modes []string) error {
 	o.Auth.AlwaysAllow, o.Auth.Modes = slices.Contains(modes, "AlwaysAllow"), nil
+	known := []string{auth.ModeNode, auth.ModeRBAC, callout.TypeWebhook, callout.TypeAlwaysAllow, callout.TypeAlwaysDeny}
 	for i, mode := range modes {
 		switch {
-		case mode != auth.ModeNode && mode != auth.ModeRBAC && mode != "AlwaysAllow":
-			return fmt.Errorf("%q is none of Node, RBAC and AlwaysAllow", mode)
+		case !slices.Contains(known, mode):
+			return fmt.Errorf("%q is none of Node, RBAC, Webhook, AlwaysAllow and AlwaysDeny", mode)
+		case mode == callout.TypeWebhook && o.Hook.File == "":
+			return errors.New("authorization-mode Webhook's authorization config file not passed")
 		case slices.Contains(modes[:i], mode):
 			return fmt.Errorf("%s is there more than once", mode)
 		}
+	}
+	if slices.Contains(modes, callout.TypeWebhook) || slices.Contains(modes, callout.TypeAlwaysDeny) { // who may say no before others say yes
+		o.Auth.AlwaysAllow = false
+		plan, err := callout.PlanOf(modes, o.Hook)
+		o.Auth.Plan = plan
+		return err
 	}
 	if !o.Auth.AlwaysAllow && slices.Contains(modes, auth.ModeNode) {
 		o.Auth.Modes = modes

@@ -63,7 +63,8 @@ func TestAuthorizationModes(t *testing.T) {
 	for list, want := range map[string]string{
 		"": "true []", "RBAC": "false []", "Node,RBAC": "false [Node RBAC]", "RBAC,Node": "false [RBAC Node]", "Node": "false [Node]",
 		"AlwaysAllow": "true []", "Node,AlwaysAllow": "true []",
-		"Node,Node": "Node is there more than once", "RBAC,Webhook": `"Webhook" is none of Node, RBAC and AlwaysAllow`, "Node,": `"" is none`,
+		"AlwaysDeny": "false []",
+		"Node,Node":  "Node is there more than once", "RBAC,Webhook": "authorization-mode Webhook's authorization config file not passed", "ABAC": `"ABAC" is none of Node, RBAC, Webhook`, "Node,": `"" is none`,
 	} {
 		o := Options{Listen: "127.0.0.1:0", Authorization: list, RequestTimeout: time.Minute}
 		got := ""

@@ -4,7 +4,9 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
+	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
@@ -48,8 +51,50 @@ func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind 
 	if err := checkStrictness(r.Context(), res, opts.validation, strict); err != nil {
 		return nil, nil, opts, err
 	}
-	request.From(r.Context()).NoteBody(obj)
+	noteBody(r.Context(), res, "", obj)
 	return v, obj, opts, nil
+}
+
+// noteBody keeps what a body calls its object, and for an audit policy that wants it the object as kube-apiserver has it at that moment: decoded, and
+// with its defaults.
+func noteBody(ctx context.Context, res *scheme.Resource, sub string, obj scheme.Object) {
+	rec := request.From(ctx)
+	rec.NoteBody(obj)
+	if !rec.Audited.WantsSent() {
+		return
+	}
+	want, shown := res.BodyOf(sub), obj.DeepCopyObject().(scheme.Object)
+	if res.Custom == nil || want.Kind == res.Kind {
+		_ = FillDefaults(res, shown) // what is wrong with it is told further on
+	}
+	if want.Kind == res.Kind {
+		shown = res.ConvertOut(shown)
+	}
+	if want.Wire != nil {
+		shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: want.Group, Version: want.Version, Kind: want.Kind})
+	}
+	rec.Audited.Sent, _ = json.Marshal(shown) // what has been decoded can be encoded
+}
+
+// noteDeleteOptions keeps the options that a body brought, for an audit policy that wants them.
+func noteDeleteOptions(r *http.Request, options *metav1.DeleteOptions, apiVersion string) {
+	if rec := request.From(r.Context()); rec.Audited.WantsSent() {
+		shown := *options
+		shown.TypeMeta = metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: cmp.Or(apiVersion, "meta.k8s.io/__internal")}
+		rec.Audited.Sent, _ = json.Marshal(&shown)
+	}
+}
+
+// notePatch keeps a patch for an audit policy that wants it. One in YAML becomes JSON.
+func notePatch(r *http.Request, patch []byte) {
+	rec := request.From(r.Context())
+	if !rec.Audited.WantsSent() {
+		return
+	}
+	if !json.Valid(patch) {
+		patch, _ = yaml.YAMLToJSON(patch)
+	}
+	rec.Audited.Sent = patch
 }
 
 // Options are the query parameters of a write.
@@ -225,6 +270,9 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(body) > 0 {
+		noteDeleteOptions(r, options, "")
 	}
 	if len(body) > 0 && len(options.DryRun) == 0 && r.URL.Query().Has("dryRun") {
 		warning.AddWarning(r.Context(), "", "the query's dryRun does not count: the request has a body, whose options hold, and it deletes")

@@ -75,6 +75,7 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, res *scheme.
 	if err != nil {
 		return nil, err
 	}
+	notePatch(r, body)
 	p := &patchRequest{wr: wr, target: targetOf(r, res), opts: opts, kind: kind, body: body}
 	p.opts.applied = kind == patch.ApplyPatch
 	request.From(r.Context()).Applies = p.opts.applied

@@ -192,7 +192,9 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.R
 			return nil, err
 		}
 	}
-	req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind))
+	if req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind)); err == nil && req.kind != "" {
+		notePatch(r, req.body)
+	}
 	return req, err
 }
 
@@ -325,6 +327,7 @@ func (req *scaleRequest) sent(ctx context.Context) (*autoscalingv1.Scale, error)
 	if err != nil {
 		return nil, err
 	}
+	noteBody(ctx, req.res, "scale", obj)
 	return obj.(*autoscalingv1.Scale), nil
 }
 
@@ -473,9 +476,8 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub
 		err = checkStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
-		rec := request.From(r.Context())
-		rec.NoteBody(obj)
-		err = matchNamespace(obj, res.Scope(rec.Info.Namespace))
+		noteBody(r.Context(), res, sub, obj)
+		err = matchNamespace(obj, res.Scope(request.From(r.Context()).Info.Namespace))
 	}
 	return obj, opts, err
 }

@@ -132,11 +132,67 @@ type Request struct {
 	Sent         BodyID         // what the body calls its object
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object
 	Written      Write          // what became of the object; of a collection nothing is told
+	Audited      *Audited       // what an audit policy wants of it; nil: there is none, or it has not been asked yet
 
 	CommitWait, HookWait Waits // for the store, and for webhooks: what flow control does not take for work
 
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
 	annotations map[string]string // audit annotations, without the decision, which every request has
+}
+
+// Audited is what an audit policy wants of a request, and what has been kept for it. One goroutine works on it: the request's.
+type Audited struct {
+	Level         string      // None, Metadata, Request or RequestResponse
+	OmitStages    []string    // that are not told
+	WithoutFields bool        // managedFields are left out of the bodies
+	Stream        bool        // the answer goes on for as long as the client likes: nothing of it is kept
+	Sent          []byte      // the object or patch that the request brought, as JSON; nil: none
+	Answer        []byte      // the answer's bytes as they went out
+	Header        http.Header // the answer's
+	TooLong       bool        // the answer has more than MostKept bytes, or there was no room: none is kept
+	Room          *Room       // for the answers of all requests; nil: without bound
+}
+
+const (
+	MostKept = 10 << 20 // bytes of an answer that are kept for an audit event
+	roomFor  = 64 << 20 // bytes of all answers that are
+)
+
+// Room is what answers that are kept for audit events take together.
+type Room struct{ used atomic.Int64 }
+
+// WantsSent says that what the request brings is to be kept.
+func (a *Audited) WantsSent() bool {
+	return a != nil && (a.Level == "Request" || a.Level == "RequestResponse")
+}
+
+// WantsAnswer says that the answer is to be kept.
+func (a *Audited) WantsAnswer() bool { return a != nil && a.Level == "RequestResponse" && !a.Stream }
+
+// Keep adds a part of the answer.
+func (a *Audited) Keep(header http.Header, part []byte) {
+	a.Header = header
+	if a.Room != nil && !a.TooLong && a.Room.used.Add(int64(len(part))) > roomFor {
+		a.Room.used.Add(-int64(len(part)))
+		a.GiveBack()
+		a.TooLong = true
+		return
+	}
+	if a.TooLong {
+		return
+	}
+	if a.Answer = append(a.Answer, part...); len(a.Answer) > MostKept {
+		a.GiveBack()
+		a.TooLong = true
+	}
+}
+
+// GiveBack forgets the answer.
+func (a *Audited) GiveBack() {
+	if a.Room != nil {
+		a.Room.used.Add(-int64(len(a.Answer)))
+	}
+	a.Answer = nil
 }
 
 // What authorization decides.

@@ -25,15 +25,20 @@ package response
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/encoding/protowire"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/scheme"
@@ -194,3 +199,108 @@ func AppendFrame(dst []byte, kind string, sealed []byte) []byte {
 const (
 	SealedMost = 64 << 10 // bytes of an object that is remembered: all together are 4 MiB at most, and as much JSON that the log mostly has, too
 )
+
+// ---- And back ----
+
+// Unsealed is what an answer in protobuf says, as JSON: for who has to read it that has not asked for it.
+func Unsealed(types *scheme.Registry, sealed []byte) ([]byte, error) {
+	envelope, err := scheme.OpenEnvelope(sealed)
+	if err != nil {
+		return nil, err
+	}
+	gvk := envelope.GroupVersionKind()
+	for _, res := range types.All() {
+		wire := res.BodyOf("").Wire
+		switch {
+		case wire == nil || res.Group != gvk.Group || res.Version != gvk.Version:
+		case res.Kind == gvk.Kind:
+			return unsealedAs(reflect.New(wire).Interface(), envelope)
+		case res.ListKind == gvk.Kind:
+			return unsealedList(wire, envelope)
+		}
+	}
+	for _, sub := range scheme.SubresourceTypes {
+		if obj := reflect.New(sub).Interface(); sub.Name() == gvk.Kind {
+			return unsealedAs(obj, envelope)
+		}
+	}
+	if obj := unstored(gvk); obj != nil {
+		return unsealedAs(obj, envelope)
+	}
+	return nil, fmt.Errorf("%s is nothing that is answered", gvk)
+}
+
+// unstored is a new object of a kind that no type has.
+func unstored(gvk schema.GroupVersionKind) any {
+	switch gvk.Kind {
+	case "Status":
+		return &metav1.Status{}
+	case "PartialObjectMetadata":
+		return &metav1.PartialObjectMetadata{}
+	case "PartialObjectMetadataList":
+		if gvk.Version == metav1beta1.SchemeGroupVersion.Version {
+			return &metav1beta1.PartialObjectMetadataList{}
+		}
+		return &metav1.PartialObjectMetadataList{}
+	case "APIGroup":
+		return &metav1.APIGroup{}
+	case "APIGroupList":
+		return &metav1.APIGroupList{}
+	case "APIResourceList":
+		return &metav1.APIResourceList{}
+	case "APIGroupDiscoveryList":
+		return &apidiscoveryv2.APIGroupDiscoveryList{}
+	case "APIVersions":
+		return &metav1.APIVersions{}
+	}
+	return nil
+}
+
+func unsealedAs(obj any, envelope *runtime.Unknown) ([]byte, error) {
+	if err := obj.(interface{ Unmarshal([]byte) error }).Unmarshal(envelope.Raw); err != nil {
+		return nil, err
+	}
+	switch list := obj.(type) {
+	case *metav1.PartialObjectMetadataList:
+		for i := range list.Items {
+			list.Items[i].TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: envelope.APIVersion}
+		}
+	case *metav1beta1.PartialObjectMetadataList:
+		for i := range list.Items {
+			list.Items[i].TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: envelope.APIVersion}
+		}
+	}
+	if typed, ok := obj.(runtime.Object); ok {
+		typed.GetObjectKind().SetGroupVersionKind(envelope.GroupVersionKind())
+	}
+	return json.Marshal(obj)
+}
+
+// unsealedList takes a list apart: its metadata stand first, then each of its items.
+func unsealedList(item reflect.Type, envelope *runtime.Unknown) ([]byte, error) {
+	list := struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        metav1.ListMeta `json:"metadata"`
+		Items           []any           `json:"items"`
+	}{TypeMeta: metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}, Items: []any{}}
+	for rest := envelope.Raw; len(rest) > 0; {
+		number, kind, n := protowire.ConsumeTag(rest)
+		if n < 0 || kind != protowire.BytesType {
+			return nil, errors.New("the list is none in protobuf")
+		}
+		content, m := protowire.ConsumeBytes(rest[n:])
+		if m < 0 {
+			return nil, protowire.ParseError(m)
+		}
+		var into any = &list.Metadata
+		if number != 1 {
+			into = reflect.New(item).Interface()
+			list.Items = append(list.Items, into)
+		}
+		if err := into.(interface{ Unmarshal([]byte) error }).Unmarshal(content); err != nil {
+			return nil, err
+		}
+		rest = rest[n+m:]
+	}
+	return json.Marshal(&list)
+}

@@ -1,0 +1,120 @@
+package audit
+
+// This file makes of bodies what an event has of them: JSON, whatever was sent and answered, and without managedFields where the policy says so.
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"apilet/internal/request"
+)
+
+var errTooLong = errors.New("the answer is too long for an audit event")
+
+// addBodies gives an event the bodies that the policy wants. One that cannot be shown is left out, and the event says so.
+func (a *Log) addBodies(ev *event, rec *request.Request) {
+	kept := rec.Audited
+	if !kept.WantsSent() || ev.stage == stageRequestReceived {
+		return
+	}
+	ev.sent = kept.Sent
+	if kept.WithoutFields && rec.Info.Verb != "patch" {
+		ev.sent = withoutFields(ev.sent)
+	}
+	if kept.Level != "RequestResponse" || ev.stage == stagePanic {
+		return
+	}
+	answer, err := a.answerOf(rec)
+	if err != nil {
+		ev.sent = nil
+		if ev.annotations == nil {
+			ev.annotations = map[string]string{}
+		}
+		ev.annotations[truncatedNote] = "true"
+		return
+	}
+	if kept.WithoutFields {
+		answer = withoutFields(answer)
+	}
+	ev.answer = answer
+}
+
+// answerOf is what was answered, as JSON; nil for what is no object of an API: a stream, metrics, the page.
+func (a *Log) answerOf(rec *request.Request) ([]byte, error) {
+	kept, path := rec.Audited, rec.Info.Path
+	object := rec.Info.ResourceRequest || path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
+	switch {
+	case kept.TooLong && object:
+		return nil, errTooLong
+	case len(kept.Answer) == 0 && rec.Answered != nil: // before the policy was asked: nobody knows who asks
+		status := *rec.Answered
+		status.Kind, status.APIVersion = "Status", "v1"
+		return json.Marshal(&status)
+	case len(kept.Answer) == 0, !object && rec.Answered == nil:
+		return nil, nil
+	}
+	body := kept.Answer
+	if kept.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		if body, err = io.ReadAll(io.LimitReader(z, request.MostKept+1)); err == nil && len(body) > request.MostKept {
+			err = errTooLong
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	switch kind, _, _ := mime.ParseMediaType(kept.Header.Get("Content-Type")); kind {
+	case "application/json":
+		return body, nil
+	case "application/yaml":
+		return yaml.YAMLToJSON(body)
+	case "application/vnd.kubernetes.protobuf":
+		return a.Unseal(body)
+	}
+	return nil, nil
+}
+
+// withoutFields takes managedFields out of an object, or of those of a list or a Table.
+func withoutFields(doc []byte) []byte {
+	if !bytes.Contains(doc, []byte(`"managedFields"`)) {
+		return doc
+	}
+	in := json.NewDecoder(bytes.NewReader(doc))
+	in.UseNumber()
+	var object map[string]any
+	if in.Decode(&object) != nil {
+		return doc
+	}
+	strip(object)
+	for _, list := range []string{"items", "rows"} {
+		members, _ := object[list].([]any)
+		for _, member := range members {
+			fields, _ := member.(map[string]any)
+			if list == "rows" {
+				fields, _ = fields["object"].(map[string]any)
+			}
+			strip(fields)
+		}
+	}
+	stripped, err := json.Marshal(object)
+	if err != nil {
+		return doc
+	}
+	return stripped
+}
+
+func strip(object map[string]any) {
+	if metadata, ok := object["metadata"].(map[string]any); ok {
+		delete(metadata, "managedFields")
+	}
+}

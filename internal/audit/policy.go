@@ -1,0 +1,51 @@
+package audit
+
+// This file asks an audit policy (audit.k8s.io/v1 Policy, --audit-policy-file) what is to be written of a request. Reading, checking and matching are
+// k8s.io/apiserver's: the same files are good, and bad in the same words.
+
+import (
+	"fmt"
+
+	"k8s.io/apiserver/pkg/apis/audit"
+	k8saudit "k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	k8suser "k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"apilet/internal/request"
+)
+
+// A Policy says what is written of which requests: the first rule that fits decides, and without one that fits nothing is.
+type Policy struct{ rules k8saudit.PolicyRuleEvaluator }
+
+// LoadPolicy reads a policy from a file.
+func LoadPolicy(path string) (*Policy, error) {
+	rules, err := policy.LoadPolicyFromFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("loading audit policy file: %w", err)
+	}
+	return &Policy{policy.NewPolicyRuleEvaluator(rules)}, nil
+}
+
+// choose asks it about a request. Who asks is who has shown a credential, not whom the request is made for.
+func (p *Policy) choose(rec *request.Request) *request.Audited {
+	info := &rec.Info
+	about := authorizer.AttributesRecord{Verb: info.Verb, Namespace: info.Namespace, APIGroup: info.Group, APIVersion: info.Version, Resource: info.Resource,
+		Subresource: info.Subresource, Name: info.Name, ResourceRequest: info.ResourceRequest, Path: info.Path}
+	who := &rec.User
+	if rec.Impersonator != nil {
+		who = rec.Impersonator
+	}
+	if who.Name != "" {
+		about.User = &k8suser.DefaultInfo{Name: who.Name, UID: who.UID, Groups: who.Groups, Extra: who.Extra}
+	}
+	chosen := p.rules.EvaluatePolicyRule(about)
+	omitted := make([]string, len(chosen.OmitStages))
+	for i, omit := range chosen.OmitStages {
+		omitted[i] = string(omit)
+	}
+	if chosen.Level == "" {
+		chosen.Level = audit.LevelNone
+	}
+	return &request.Audited{Level: string(chosen.Level), OmitStages: omitted, WithoutFields: chosen.OmitManagedFields, Stream: rec.Follows}
+}

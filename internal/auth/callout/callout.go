@@ -1,0 +1,126 @@
+// Package callout asks programs beside the server who somebody is and whether they may: kube-apiserver's webhooks for tokens (TokenReview) and for
+// authorization (SubjectAccessReview), and the order in which authorizers are asked (AuthorizationConfiguration).
+//
+//	tokens, err := callout.NewTokens(callout.TokensConfig{File: "webhook.kubeconfig", Version: "v1", TTL: 2 * time.Minute})
+//	user, audiences, err := tokens.User(ctx, token, audiences)
+//
+//	plan, err := callout.LoadPlan(data)                // Node, RBAC and webhooks, in their order
+//	verdict, reason, err := plan.Steps[0].Hook.Decide(user, info)
+//
+// Where a program is stands in a kubeconfig. The other side may be down, slow or talkative: each question ends at its deadline, reads a bounded answer,
+// and is asked again only after answers that say so. Answers are kept for as long as the flags say, in bounded memory: what is kept is a hash of the
+// question and the answer, never a token.
+//
+// Files, defaults, words and what is kept are kube-apiserver's (k8s.io/apiserver/plugin/pkg/authenticator/token/webhook, plugin/pkg/authorizer/webhook).
+package callout
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"apilet/internal/kubeconfig"
+)
+
+const (
+	callTimeout = 30 * time.Second
+	tries       = 5
+	firstWait   = 500 * time.Millisecond
+	answerMost  = 1 << 20 // bytes
+	cachedMost  = 8192    // answers
+	agent       = "apilet"
+)
+
+// ask posts a review until it is answered. What will not get better is asked once.
+func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kind string) error {
+	body, err := json.Marshal(review)
+	if err != nil {
+		return err
+	}
+	wait := firstWait
+	for try := 1; ; try++ {
+		code, text, err := client.Post(ctx, body, answerMost)
+		again := err != nil && utilnet.IsConnectionReset(err) || code == http.StatusTooManyRequests || code == http.StatusInternalServerError || code == http.StatusGatewayTimeout
+		if err == nil && (code < 200 || code > http.StatusPartialContent) {
+			err = fmt.Errorf("the webhook answered with status %d", code)
+		}
+		if err == nil {
+			return read(text, answer, kind)
+		}
+		if !again || try == tries || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(float64(wait) * (1 + 0.2*rand.Float64()))):
+		case <-ctx.Done():
+			return err
+		}
+		wait = wait * 3 / 2
+	}
+}
+
+func read(text []byte, answer any, kind string) error {
+	var head metav1.TypeMeta
+	if err := json.Unmarshal(text, &head); err != nil {
+		return fmt.Errorf("the webhook's answer is no JSON: %w", err)
+	}
+	if head.Kind != kind {
+		return fmt.Errorf("the webhook answered with a %q, not with a %s", head.Kind, kind)
+	}
+	return json.Unmarshal(text, answer)
+}
+
+// A cache keeps answers for some time.
+type cache[A any] struct {
+	mu      sync.Mutex // guards entries
+	entries map[[sha256.Size]byte]kept[A]
+}
+
+type kept[A any] struct {
+	answer A
+	until  time.Time
+}
+
+func (c *cache[A]) get(key [sha256.Size]byte) (answer A, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	entry, ok := c.entries[key]
+	if ok && time.Now().After(entry.until) {
+		delete(c.entries, key)
+		return answer, false
+	}
+	return entry.answer, ok
+}
+
+func (c *cache[A]) put(key [sha256.Size]byte, answer A, ttl time.Duration) {
+	if ttl <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries == nil {
+		c.entries = map[[sha256.Size]byte]kept[A]{}
+	}
+	if now := time.Now(); len(c.entries) >= cachedMost {
+		for key, entry := range c.entries {
+			if now.After(entry.until) {
+				delete(c.entries, key)
+			}
+		}
+		for key := range c.entries { // any half of them
+			if len(c.entries) < cachedMost/2 {
+				break
+			}
+			delete(c.entries, key)
+		}
+	}
+	c.entries[key] = kept[A]{answer, time.Now().Add(ttl)}
+}

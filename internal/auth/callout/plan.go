@@ -1,0 +1,331 @@
+package callout
+
+// This file has the order in which authorizers are asked, and asks webhooks whether somebody may.
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	apiserverv1beta1 "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
+
+	"apilet/internal/kubeconfig"
+	"apilet/internal/request"
+)
+
+// The kinds of authorizers, beside webhooks.
+const (
+	TypeNode        = "Node"
+	TypeRBAC        = "RBAC"
+	TypeAlwaysAllow = "AlwaysAllow"
+	TypeAlwaysDeny  = "AlwaysDeny"
+	TypeWebhook     = "Webhook"
+)
+
+// A Plan is who is asked, in turn.
+type Plan struct{ Steps []Step }
+
+// A Step is one authorizer. Those that are no webhooks are the caller's.
+type Step struct {
+	Type string
+	Hook *Authorizer // of TypeWebhook
+}
+
+// Has says whether an authorizer is among them.
+func (p *Plan) Has(kind string) bool {
+	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Type == kind })
+}
+
+// types are the authorizers that are no webhooks.
+func (p *Plan) types() (list []string) {
+	for _, s := range p.Steps {
+		if s.Type != TypeWebhook {
+			list = append(list, s.Type)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// LoadPlan reads an AuthorizationConfiguration. A plan that comes after another has the same authorizers, but for webhooks.
+func LoadPlan(data []byte, before *Plan) (*Plan, error) {
+	config, err := decodePlan(data)
+	if err != nil {
+		return nil, fmt.Errorf("failed to load AuthorizationConfiguration from file: %w", err)
+	}
+	compiler := authorizationcel.NewDefaultCompiler()
+	if errs := validation.ValidateAuthorizationConfiguration(compiler, nil, config, sets.New(TypeNode, TypeRBAC, TypeAlwaysAllow, TypeAlwaysDeny, TypeWebhook),
+		sets.New(TypeWebhook)); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	var wrong []error
+	for _, one := range config.Authorizers {
+		if want := strings.ToLower(string(one.Type)); one.Type != TypeWebhook && one.Name != want {
+			wrong = append(wrong, fmt.Errorf("expected name %s for authorizer %s instead of %s", want, one.Type, one.Name))
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
+	}
+	plan, err := newPlan(compiler, config)
+	if err == nil && before != nil && !slices.Equal(plan.types(), before.types()) {
+		return nil, fmt.Errorf("authorization config must contain the same authorizer types as at the start, but for webhooks: %s", strings.Join(before.types(), ", "))
+	}
+	return plan, err
+}
+
+func decodePlan(data []byte) (*apiserver.AuthorizationConfiguration, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return &apiserver.AuthorizationConfiguration{}, nil
+	}
+	types := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme} {
+		if err := add(types); err != nil {
+			return nil, err
+		}
+	}
+	decoded, err := runtime.Decode(serializer.NewCodecFactory(types, serializer.EnableStrict).UniversalDecoder(), data)
+	if err != nil {
+		return nil, err
+	}
+	config, ok := decoded.(*apiserver.AuthorizationConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("expected AuthorizationConfiguration, got %T", decoded)
+	}
+	return config, nil
+}
+
+// HookFlags are --authorization-webhook-...
+type HookFlags struct {
+	File, Version            string
+	AllowedTTL, UnallowedTTL time.Duration
+}
+
+// PlanOf is the plan of --authorization-mode, with the webhook of its own flags.
+func PlanOf(modes []string, hook HookFlags) (*Plan, error) {
+	config := &apiserver.AuthorizationConfiguration{}
+	for _, mode := range modes {
+		one := apiserver.AuthorizerConfiguration{Type: apiserver.AuthorizerType(mode), Name: strings.ToLower(mode)}
+		if mode == TypeWebhook {
+			one.Name = "default"
+			one.Webhook = &apiserver.WebhookConfiguration{AuthorizedTTL: metav1.Duration{Duration: hook.AllowedTTL}, UnauthorizedTTL: metav1.Duration{Duration: hook.UnallowedTTL},
+				CacheAuthorizedRequests: hook.AllowedTTL != 0, CacheUnauthorizedRequests: hook.UnallowedTTL != 0,
+				Timeout: metav1.Duration{Duration: callTimeout}, FailurePolicy: apiserver.FailurePolicyNoOpinion, SubjectAccessReviewVersion: hook.Version,
+				ConnectionInfo: apiserver.WebhookConnectionInfo{Type: apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile, KubeConfigFile: &hook.File}}
+		}
+		config.Authorizers = append(config.Authorizers, one)
+	}
+	return newPlan(authorizationcel.NewDefaultCompiler(), config)
+}
+
+func newPlan(compiler authorizationcel.Compiler, config *apiserver.AuthorizationConfiguration) (*Plan, error) {
+	plan := &Plan{}
+	for _, one := range config.Authorizers {
+		step := Step{Type: string(one.Type)}
+		if one.Type == TypeWebhook {
+			var err error
+			if step.Hook, err = newAuthorizer(compiler, one); err != nil {
+				return nil, fmt.Errorf("authorizer %q: %w", one.Name, err)
+			}
+		}
+		plan.Steps = append(plan.Steps, step)
+	}
+	return plan, nil
+}
+
+// A Verdict is what an authorizer says.
+type Verdict int
+
+// No opinion leaves it to those that come behind; a denial ends the search.
+const (
+	NoOpinion Verdict = iota
+	Allow
+	Deny
+)
+
+// An Authorizer is a webhook that is asked.
+type Authorizer struct {
+	name    string
+	config  apiserver.WebhookConfiguration
+	client  *kubeconfig.Client
+	matcher *authorizationcel.CELMatcher // nil: it is asked about everything
+	onError Verdict
+	cache   cache[authorizationv1.SubjectAccessReviewStatus]
+}
+
+func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerConfiguration) (*Authorizer, error) {
+	a := &Authorizer{name: one.Name, config: *one.Webhook}
+	if v := a.config.SubjectAccessReviewVersion; v != "v1" && v != "v1beta1" {
+		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", v, "v1", "v1beta1")
+	}
+	if a.config.ConnectionInfo.Type != apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile {
+		return nil, fmt.Errorf("connectionInfo.type %s is not here: a KubeConfigFile says where the webhook is", a.config.ConnectionInfo.Type)
+	}
+	if a.config.FailurePolicy == apiserver.FailurePolicyDeny {
+		a.onError = Deny
+	}
+	matcher, errs := validation.ValidateAndCompileMatchConditions(compiler, a.config.MatchConditions)
+	if err := errs.ToAggregate(); err != nil {
+		return nil, err
+	}
+	if matcher != nil && matcher.CompilationResults != nil {
+		a.matcher = matcher
+	}
+	var err error
+	a.client, err = kubeconfig.ForWebhook(*a.config.ConnectionInfo.KubeConfigFile, agent)
+	return a, err
+}
+
+// Decide asks the webhook, or remembers what it has said. With an error the verdict is what the failure policy says.
+func (a *Authorizer) Decide(u request.User, info request.Info) (Verdict, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.config.Timeout.Duration)
+	defer cancel()
+	review := authorizationv1.SubjectAccessReview{Spec: specOf(u, info)}
+	if a.matcher != nil {
+		matches, err := a.matcher.Eval(ctx, &review)
+		if err != nil {
+			return a.onError, "", err
+		}
+		if !matches {
+			return NoOpinion, "", nil
+		}
+	}
+	key, err := json.Marshal(review.Spec)
+	if err != nil {
+		return a.onError, "", err
+	}
+	hash := sha256.Sum256(key)
+	status, cached := a.cache.get(hash)
+	if !cached {
+		if status, err = a.ask(ctx, review.Spec); err != nil {
+			return a.onError, "", fmt.Errorf("webhook authorizer %q: %w", a.name, err)
+		}
+		if worthKeeping(info) {
+			a.keep(hash, status)
+		}
+	}
+	switch {
+	case status.Denied && status.Allowed:
+		return Deny, status.Reason, errors.New("webhook subject access review returned both allow and deny response")
+	case status.Denied:
+		return Deny, status.Reason, nil
+	case status.Allowed:
+		return Allow, status.Reason, nil
+	}
+	return NoOpinion, status.Reason, nil
+}
+
+func (a *Authorizer) keep(hash [sha256.Size]byte, status authorizationv1.SubjectAccessReviewStatus) {
+	switch {
+	case status.Allowed && a.config.CacheAuthorizedRequests:
+		a.cache.put(hash, status, a.config.AuthorizedTTL.Duration)
+	case !status.Allowed && a.config.CacheUnauthorizedRequests:
+		a.cache.put(hash, status, a.config.UnauthorizedTTL.Duration)
+	}
+}
+
+// worthKeeping: what somebody may make as long as they like is not kept.
+func worthKeeping(info request.Info) bool {
+	const most = 10000
+	return len(info.Namespace)+len(info.Verb)+len(info.Group)+len(info.Version)+len(info.Resource)+len(info.Subresource)+len(info.Name)+len(info.Path) < most
+}
+
+// ask posts the review in the version that the webhook speaks. In v1beta1 groups are called group.
+func (a *Authorizer) ask(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+	var review any = &authorizationv1.SubjectAccessReview{TypeMeta: metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}, Spec: spec}
+	if a.config.SubjectAccessReviewVersion == "v1beta1" {
+		text, err := json.Marshal(spec)
+		var members map[string]any
+		if err = errors.Join(err, json.Unmarshal(text, &members)); err != nil {
+			return authorizationv1.SubjectAccessReviewStatus{}, err
+		}
+		if groups, ok := members["groups"]; ok {
+			delete(members, "groups")
+			members["group"] = groups
+		}
+		review = map[string]any{"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1beta1", "metadata": map[string]any{}, "spec": members,
+			"status": map[string]any{"allowed": false}}
+	}
+	var answer struct {
+		Status authorizationv1.SubjectAccessReviewStatus `json:"status"`
+	}
+	err := ask(ctx, a.client, review, &answer, "SubjectAccessReview")
+	return answer.Status, err
+}
+
+func specOf(u request.User, info request.Info) authorizationv1.SubjectAccessReviewSpec {
+	spec := authorizationv1.SubjectAccessReviewSpec{User: u.Name, UID: u.UID, Groups: u.Groups}
+	for key, values := range u.Extra {
+		if spec.Extra == nil {
+			spec.Extra = map[string]authorizationv1.ExtraValue{}
+		}
+		spec.Extra[key] = values
+	}
+	if !info.ResourceRequest {
+		spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: info.Path, Verb: info.Verb}
+		return spec
+	}
+	spec.ResourceAttributes = &authorizationv1.ResourceAttributes{Namespace: info.Namespace, Verb: info.Verb, Group: info.Group, Version: info.Version,
+		Resource: info.Resource, Subresource: info.Subresource, Name: info.Name}
+	switch info.Verb {
+	case "list", "watch", "deletecollection":
+		addSelectors(spec.ResourceAttributes, info)
+	}
+	return spec
+}
+
+// addSelectors tells which objects are asked for. What cannot be read is left out: the question is then about more.
+func addSelectors(at *authorizationv1.ResourceAttributes, info request.Info) {
+	options, err := info.ListOptions()
+	if err != nil {
+		return
+	}
+	if selector, err := fields.ParseSelector(options.FieldSelector); err == nil {
+		var wanted []metav1.FieldSelectorRequirement
+		for _, r := range selector.Requirements() {
+			operator := metav1.FieldSelectorOpIn
+			if r.Operator == selection.NotEquals {
+				operator = metav1.FieldSelectorOpNotIn
+			}
+			wanted = append(wanted, metav1.FieldSelectorRequirement{Key: r.Field, Operator: operator, Values: []string{r.Value}})
+		}
+		if len(wanted) > 0 {
+			at.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: wanted}
+		}
+	}
+	selector, err := labels.Parse(options.LabelSelector)
+	if err != nil {
+		return
+	}
+	operators := map[selection.Operator]metav1.LabelSelectorOperator{selection.Equals: metav1.LabelSelectorOpIn, selection.DoubleEquals: metav1.LabelSelectorOpIn,
+		selection.In: metav1.LabelSelectorOpIn, selection.NotEquals: metav1.LabelSelectorOpNotIn, selection.NotIn: metav1.LabelSelectorOpNotIn,
+		selection.Exists: metav1.LabelSelectorOpExists, selection.DoesNotExist: metav1.LabelSelectorOpDoesNotExist}
+	var wanted []metav1.LabelSelectorRequirement
+	requirements, _ := selector.Requirements()
+	for _, r := range requirements {
+		if operator, ok := operators[r.Operator()]; ok {
+			wanted = append(wanted, metav1.LabelSelectorRequirement{Key: r.Key(), Operator: operator, Values: r.ValuesUnsorted()})
+		}
+	}
+	if len(wanted) > 0 {
+		at.LabelSelector = &authorizationv1.LabelSelectorAttributes{Requirements: wanted}
+	}
+}

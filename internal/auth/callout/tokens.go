@@ -1,0 +1,92 @@
+package callout
+
+// This file asks a webhook whose a token is.
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/kubeconfig"
+	"apilet/internal/request"
+)
+
+// TokensConfig are the flags --authentication-token-webhook-...
+type TokensConfig struct {
+	File    string // kubeconfig; "": there is no webhook
+	Version string // v1 or v1beta1
+	TTL     time.Duration
+}
+
+// Tokens knows users by asking a webhook.
+type Tokens struct {
+	TokensConfig
+	client *kubeconfig.Client
+	cache  cache[authenticationv1.TokenReviewStatus]
+}
+
+// NewTokens reads the kubeconfig.
+func NewTokens(config TokensConfig) (*Tokens, error) {
+	if config.Version != "v1" && config.Version != "v1beta1" {
+		return nil, fmt.Errorf("unsupported authentication webhook version %q, supported versions are %q, %q", config.Version, "v1", "v1beta1")
+	}
+	client, err := kubeconfig.ForWebhook(config.File, agent)
+	if err != nil {
+		return nil, err
+	}
+	return &Tokens{TokensConfig: config, client: client}, nil
+}
+
+// User returns whose a token is that is meant for one of the audiences, and for which of them. own is the server: a webhook that names no
+// audience speaks for it. ok is false for a token that the webhook does not know.
+func (t *Tokens) User(ctx context.Context, token string, audiences, own []string) (u request.User, meantFor []string, ok bool, err error) {
+	key := sha256.Sum256([]byte(strings.Join(audiences, "\x00") + "\x00\x00" + token))
+	status, cached := t.cache.get(key)
+	if !cached {
+		review := authenticationv1.TokenReview{TypeMeta: metav1.TypeMeta{Kind: "TokenReview", APIVersion: "authentication.k8s.io/" + t.Version},
+			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
+		var answer authenticationv1.TokenReview
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		if err := ask(ctx, t.client, &review, &answer, "TokenReview"); err != nil {
+			return u, nil, false, err
+		}
+		status = answer.Status
+		if status.Error == "" { // errors are not kept
+			t.cache.put(key, status, t.TTL)
+		}
+	}
+	if !status.Authenticated {
+		if status.Error != "" {
+			err = errors.New(status.Error)
+		}
+		return u, nil, false, err
+	}
+	given := status.Audiences
+	if len(given) == 0 {
+		given = own
+	}
+	for _, audience := range audiences {
+		if slices.Contains(given, audience) {
+			meantFor = append(meantFor, audience)
+		}
+	}
+	if len(meantFor) == 0 {
+		return u, nil, false, nil
+	}
+	u = request.User{Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups}
+	for key, values := range status.User.Extra {
+		if u.Extra == nil {
+			u.Extra = map[string][]string{}
+		}
+		u.Extra[key] = values
+	}
+	return u.Authenticated(), meantFor, true, nil
+}

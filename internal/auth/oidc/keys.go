@@ -1,0 +1,250 @@
+package oidc
+
+// This file has an issuer's public keys: where they are is told by its discovery document, and both are read beside requests.
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/rs/zerolog"
+)
+
+const (
+	fetchTimeout = 15 * time.Second
+	documentMost = 1 << 20          // bytes
+	keysMost     = 1000             // of one issuer
+	retryAfter   = 10 * time.Second // and no sooner for a key that is not known
+	renewAfter   = 10 * time.Minute
+	askerWaits   = time.Second
+)
+
+// A keySet is what was read last.
+type keySet struct {
+	byID map[string]crypto.PublicKey
+	all  []crypto.PublicKey
+}
+
+// keys are an issuer's.
+type keys struct {
+	issuer, discovery string
+	client            *http.Client
+	log               zerolog.Logger
+	current           atomic.Pointer[keySet] // nil until they were read
+	wanted            chan chan struct{}     // from those who miss a key; what is sent is closed when they have been read again
+}
+
+func newKeys(issuer, discovery string, transport http.RoundTripper, log zerolog.Logger) *keys {
+	return &keys{issuer: issuer, discovery: discovery, log: log, wanted: make(chan chan struct{}), client: &http.Client{Transport: transport,
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if r.URL.Scheme != "https" || len(via) > 3 {
+				return fmt.Errorf("a redirect to %s is not followed", r.URL)
+			}
+			return nil
+		}}}
+}
+
+func (k *keys) now() *keySet { return k.current.Load() }
+
+// named is the key of a token, or all of them for one that names none. One that is not there may be new: whoever comes at the right moment waits for
+// the keys to be read again.
+func (k *keys) named(ctx context.Context, id string) (any, error) {
+	if key, ok := k.now().find(id); ok {
+		return key, nil
+	}
+	done := make(chan struct{})
+	select {
+	case k.wanted <- done:
+	default: // they were read a moment ago, or are being read
+		return nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askerWaits)
+	defer cancel()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	if key, ok := k.now().find(id); ok {
+		return key, nil
+	}
+	return nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+}
+
+func (s *keySet) find(id string) (any, bool) {
+	if id == "" {
+		set := jwt.VerificationKeySet{}
+		for _, key := range s.all {
+			set.Keys = append(set.Keys, key)
+		}
+		return set, len(s.all) > 0
+	}
+	key, ok := s.byID[id]
+	return key, ok
+}
+
+// run reads the keys until ctx ends.
+func (k *keys) run(ctx context.Context) {
+	failing := false
+	for {
+		set, err := k.fetch(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			k.log.Error().Err(err).Str("issuer", k.issuer).Msg("the issuer's keys cannot be read; those from before, if there are any, stay in force")
+		case err == nil && failing:
+			k.log.Info().Str("issuer", k.issuer).Msg("the issuer's keys are read again")
+		}
+		if failing = err != nil; !failing {
+			k.current.Store(set)
+		}
+		select { // nobody makes the issuer be asked all the time
+		case <-time.After(retryAfter):
+		case <-ctx.Done():
+			return
+		}
+		if failing {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(renewAfter):
+		case done := <-k.wanted:
+			if set, err := k.fetch(ctx); err == nil {
+				k.current.Store(set)
+			}
+			close(done)
+			select {
+			case <-time.After(retryAfter):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// fetch reads the discovery document, and the keys where it says.
+func (k *keys) fetch(ctx context.Context) (*keySet, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	var provider struct {
+		Issuer  string `json:"issuer"`
+		JWKSURL string `json:"jwks_uri"`
+	}
+	if err := k.get(ctx, k.discovery, &provider); err != nil {
+		return nil, err
+	}
+	if provider.Issuer != k.issuer {
+		return nil, fmt.Errorf("oidc: issuer did not match the issuer returned by provider, expected %q got %q", k.issuer, provider.Issuer)
+	}
+	if !strings.HasPrefix(provider.JWKSURL, "https://") {
+		return nil, fmt.Errorf("the provider's keys are at %q, which is no address of https", provider.JWKSURL)
+	}
+	var found struct {
+		Keys []jsonKey `json:"keys"`
+	}
+	if err := k.get(ctx, provider.JWKSURL, &found); err != nil {
+		return nil, err
+	}
+	if len(found.Keys) > keysMost {
+		return nil, fmt.Errorf("%s has more than %d keys", provider.JWKSURL, keysMost)
+	}
+	set := &keySet{byID: map[string]crypto.PublicKey{}}
+	for _, one := range found.Keys {
+		if key, err := one.public(); err == nil { // there are other kinds of keys
+			set.all = append(set.all, key)
+			if one.ID != "" {
+				set.byID[one.ID] = key
+			}
+		}
+	}
+	return set, nil
+}
+
+func (k *keys) get(ctx context.Context, url string, into any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := k.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, documentMost+1))
+	switch {
+	case err != nil:
+		return err
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: %s", url, response.Status)
+	case len(body) > documentMost:
+		return fmt.Errorf("%s has more than %d bytes", url, documentMost)
+	}
+	return json.Unmarshal(body, into)
+}
+
+// A jsonKey is a public key as RFC 7517 writes it.
+type jsonKey struct {
+	Type  string `json:"kty"`
+	ID    string `json:"kid"`
+	Use   string `json:"use"`
+	N     string `json:"n"`
+	E     string `json:"e"`
+	Curve string `json:"crv"`
+	X     string `json:"x"`
+	Y     string `json:"y"`
+}
+
+var errOtherKey = errors.New("a key of another kind")
+
+func (j *jsonKey) public() (crypto.PublicKey, error) {
+	number := func(text string) (*big.Int, error) {
+		data, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
+		if err == nil && (len(data) == 0 || len(data) > 2048) {
+			err = errOtherKey
+		}
+		return new(big.Int).SetBytes(data), err
+	}
+	if j.Use != "" && j.Use != "sig" {
+		return nil, errOtherKey
+	}
+	switch j.Type {
+	case "RSA":
+		n, err := number(j.N)
+		e, err2 := number(j.E)
+		if err := errors.Join(err, err2); err != nil || !e.IsInt64() || e.Int64() < 3 || e.Int64() > 1<<31-1 || n.BitLen() < 1024 {
+			return nil, errors.Join(err, errOtherKey)
+		}
+		return &rsa.PublicKey{N: n, E: int(e.Int64())}, nil
+	case "EC":
+		curve, ok := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[j.Curve]
+		if !ok {
+			return nil, errOtherKey
+		}
+		x, err := number(j.X)
+		y, err2 := number(j.Y)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, err
+		}
+		key := &ecdsa.PublicKey{Curve: curve, X: x, Y: y}
+		if _, err := key.ECDH(); err != nil { // no point of the curve
+			return nil, err
+		}
+		return key, nil
+	}
+	return nil, errOtherKey
+}

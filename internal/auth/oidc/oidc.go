@@ -1,0 +1,366 @@
+// Package oidc knows users by tokens that others have signed: single sign-on by JSON Web Tokens of OpenID Connect's issuers, as kube-apiserver's
+// --authentication-config (apiserver.config.k8s.io AuthenticationConfiguration) and --oidc-* have it.
+//
+//	set, err := oidc.Load(data, oidc.Options{Log: log}) // checked, in kube-apiserver's words; keys are on their way
+//	user, known, err := set.User(ctx, token)                                    // known: an issuer of ours names itself in the token
+//	set.Close()
+//
+// Reading and checking the file, and compiling its expressions, is k8s.io/apiserver's. Its verifier is not used: with what it imports, it would be a
+// quarter of this program. The rules and words are its own (plugin/pkg/authenticator/token/oidc, and github.com/coreos/go-oidc for tokens).
+//
+// Keys are fetched beside requests: at the start, each ten minutes, and when a token names one that is not there, at most every ten seconds. A
+// request waits for that for a second at most. An issuer that is down, slow or talkative is a matter of its own tokens: those of others are checked all
+// the while, and its own as long as its keys have been had. Distributed claims (_claim_names) are not followed.
+package oidc
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	apiserverv1beta1 "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+
+	"apilet/internal/request"
+)
+
+// Options are what the file does not say.
+type Options struct {
+	Disallowed []string         // issuers that are this server's own
+	Algorithms []string         // in which tokens may be signed; none: all that are safe
+	Now        func() time.Time // nil: time.Now
+	Before     *Set             // whose keys are used until there are new ones, of the same issuers; nil: none
+	Log        zerolog.Logger
+}
+
+// AllAlgorithms are those in which tokens may be signed.
+var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"}
+
+// A Set is the issuers of a configuration, and what it says about those who show nothing.
+type Set struct {
+	Anonymous *apiserver.AnonymousAuthConfig // nil: nothing
+	issuers   []*issuer
+	checked   memory
+	stop      context.CancelFunc
+}
+
+// decoder reads configurations strictly.
+func decoder() runtime.Decoder {
+	types := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme} {
+		if err := add(types); err != nil {
+			panic(err)
+		}
+	}
+	return serializer.NewCodecFactory(types, serializer.EnableStrict).UniversalDecoder()
+}
+
+// Load reads an AuthenticationConfiguration.
+func Load(data []byte, options Options) (*Set, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, errors.New("empty config data")
+	}
+	decoded, err := runtime.Decode(decoder(), data)
+	if err != nil {
+		return nil, err
+	}
+	config, ok := decoded.(*apiserver.AuthenticationConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("expected AuthenticationConfiguration, got %T", decoded)
+	}
+	return New(config, options)
+}
+
+// New makes a Set of what is configured, and begins to fetch keys.
+func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, error) {
+	compiler := authenticationcel.NewDefaultCompiler()
+	if err := validation.ValidateAuthenticationConfiguration(compiler, config, options.Disallowed).ToAggregate(); err != nil {
+		return nil, err
+	}
+	for _, alg := range options.Algorithms {
+		if !slices.Contains(AllAlgorithms, alg) {
+			return nil, fmt.Errorf("oidc: unsupported signing alg: %q", alg)
+		}
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if len(options.Algorithms) == 0 {
+		options.Algorithms = AllAlgorithms
+	}
+	set := &Set{Anonymous: config.Anonymous}
+	for _, one := range config.JWT {
+		i, err := newIssuer(compiler, one, options)
+		if err != nil {
+			return nil, err
+		}
+		set.issuers = append(set.issuers, i)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	set.stop = stop
+	for _, i := range set.issuers {
+		go i.keys.run(ctx) // until Close
+	}
+	return set, nil
+}
+
+// Close ends fetching. Tokens are checked on with the keys that there are.
+func (s *Set) Close() { s.stop() }
+
+// Admits says whether somebody who shows nothing is let in on a path.
+func (s *Set) Admits(path string, otherwise bool) bool {
+	switch {
+	case s.Anonymous == nil:
+		return otherwise
+	case !s.Anonymous.Enabled:
+		return false
+	case len(s.Anonymous.Conditions) == 0:
+		return true
+	}
+	return slices.ContainsFunc(s.Anonymous.Conditions, func(c apiserver.AnonymousAuthCondition) bool { return c.Path == path })
+}
+
+// User returns whose a token is. known says that one of the issuers names itself in it; err is then why it is not believed.
+func (s *Set) User(ctx context.Context, token string) (u request.User, known bool, err error) {
+	named, err := untrustedIssuer(token)
+	if err != nil {
+		return u, false, nil
+	}
+	for _, i := range s.issuers {
+		if i.config.Issuer.URL == named {
+			u, err := s.checked.user(ctx, i, token)
+			return u, true, err
+		}
+	}
+	return u, false, nil
+}
+
+const (
+	rememberedFor = 10 * time.Second // as kube-apiserver does
+	rememberMost  = 4096
+)
+
+// memory has the users of tokens that were good a moment ago: a signature costs more than a small request.
+type memory struct {
+	mu    sync.Mutex // guards known
+	known map[[sha256.Size]byte]remembered
+}
+
+type remembered struct {
+	user  request.User
+	until time.Time
+}
+
+func (m *memory) user(ctx context.Context, i *issuer, token string) (request.User, error) {
+	hash, now := sha256.Sum256([]byte(token)), i.now()
+	if u, ok := m.find(hash, now); ok {
+		return u, nil
+	}
+	u, ends, err := i.user(ctx, token)
+	if err != nil {
+		return u, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known == nil || len(m.known) >= rememberMost {
+		m.known = map[[sha256.Size]byte]remembered{}
+	}
+	until := now.Add(rememberedFor)
+	if ends.Before(until) {
+		until = ends
+	}
+	m.known[hash] = remembered{u, until}
+	return u, nil
+}
+
+func (m *memory) find(hash [sha256.Size]byte, now time.Time) (request.User, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, ok := m.known[hash]
+	return found.user, ok && now.Before(found.until)
+}
+
+// untrustedIssuer is who is said to have signed a token, before anything of it is checked.
+func untrustedIssuer(token string) (string, error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return "", errors.New("malformed token")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", err
+	}
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return "", err
+	}
+	if claims.Issuer == "accounts.google.com" { // which once named itself so
+		return "https://accounts.google.com", nil
+	}
+	return claims.Issuer, nil
+}
+
+// An issuer is one who signs tokens, and what is made of them.
+type issuer struct {
+	config     apiserver.JWTAuthenticator
+	mapper     authenticationcel.CELMapper
+	algorithms []string
+	now        func() time.Time
+	keys       *keys
+}
+
+func newIssuer(compiler authenticationcel.Compiler, config apiserver.JWTAuthenticator, options Options) (*issuer, error) {
+	mapper, errs := validation.CompileAndValidateJWTAuthenticator(compiler, config, options.Disallowed)
+	if err := errs.ToAggregate(); err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig, transport.MaxResponseHeaderBytes = &tls.Config{MinVersion: tls.VersionTLS12}, 64<<10
+	if config.Issuer.CertificateAuthority != "" {
+		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(config.Issuer.CertificateAuthority)) {
+			return nil, errors.New("Failed to read the CA contents: data does not contain any valid RSA or ECDSA certificates")
+		}
+	}
+	discovery := config.Issuer.DiscoveryURL
+	if discovery == "" {
+		discovery = strings.TrimSuffix(config.Issuer.URL, "/") + "/.well-known/openid-configuration"
+	}
+	i := &issuer{config: config, mapper: mapper, algorithms: options.Algorithms, now: options.Now,
+		keys: newKeys(config.Issuer.URL, discovery, transport, options.Log)}
+	if options.Before != nil {
+		for _, old := range options.Before.issuers {
+			if is, was := &config.Issuer, &old.config.Issuer; is.URL == was.URL && is.DiscoveryURL == was.DiscoveryURL && is.CertificateAuthority == was.CertificateAuthority {
+				i.keys.current.Store(old.keys.now())
+			}
+		}
+	}
+	return i, nil
+}
+
+// A claimSet is what a token says, each claim as it stands there.
+type claimSet map[string]json.RawMessage
+
+func (c claimSet) read(name string, into any) error {
+	value, ok := c[name]
+	if !ok {
+		return errors.New("claim not present")
+	}
+	return json.Unmarshal(value, into)
+}
+
+// user checks a token, and makes a user of its claims.
+func (i *issuer) user(ctx context.Context, token string) (u request.User, ends time.Time, err error) {
+	if i.keys.now() == nil {
+		return u, ends, errors.New("oidc: authenticator not initialized")
+	}
+	claims, ends, err := i.verify(ctx, token)
+	if err != nil {
+		return u, ends, fmt.Errorf("oidc: verify token: %w", err)
+	}
+	if u, err = i.mapped(ctx, claims); err != nil {
+		return request.User{}, ends, err
+	}
+	return u.Authenticated(), ends, nil
+}
+
+// verify is what a token says if it is meant for this server, of this time and well signed. The signature comes last, since it costs most.
+func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time, error) {
+	var none time.Time
+	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	if err != nil {
+		return nil, none, err
+	}
+	var claims claimSet
+	var said struct {
+		Audience  stringOrList `json:"aud"`
+		Expiry    *json.Number `json:"exp"`
+		NotBefore *json.Number `json:"nbf"`
+	}
+	if err := errors.Join(json.Unmarshal(payload, &claims), json.Unmarshal(payload, &said)); err != nil {
+		return nil, none, fmt.Errorf("oidc: failed to unmarshal claims: %w", err)
+	}
+	if !slices.ContainsFunc(said.Audience, func(a string) bool { return slices.Contains(i.config.Issuer.Audiences, a) }) {
+		return nil, none, fmt.Errorf("oidc: expected audience in %q got %q", i.config.Issuer.Audiences, []string(said.Audience))
+	}
+	now := i.now()
+	if expiry := moment(said.Expiry); expiry.Before(now) {
+		return nil, none, fmt.Errorf("oidc: token is expired (Token Expiry: %v)", expiry)
+	}
+	if said.NotBefore != nil && now.Add(5*time.Minute).Before(moment(said.NotBefore)) {
+		return nil, none, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, moment(said.NotBefore))
+	}
+	if alg := algorithm(token); !slices.Contains(i.algorithms, alg) {
+		return nil, none, fmt.Errorf("oidc: id token signed with unsupported algorithm, expected %q got %q", i.algorithms, alg)
+	}
+	parser := jwt.NewParser(jwt.WithValidMethods(i.algorithms), jwt.WithoutClaimsValidation())
+	_, err = parser.Parse(token, func(t *jwt.Token) (any, error) {
+		id, _ := t.Header["kid"].(string)
+		return i.keys.named(ctx, id)
+	})
+	if err != nil { // of what kind is a matter of libraries
+		return nil, none, errors.New("failed to verify signature: failed to verify id token signature")
+	}
+	return claims, moment(said.Expiry), nil
+}
+
+// algorithm is how a token says that it is signed.
+func algorithm(token string) string {
+	head, _, _ := strings.Cut(token, ".")
+	text, _ := base64.RawURLEncoding.DecodeString(head)
+	var header struct {
+		Algorithm string `json:"alg"`
+	}
+	_ = json.Unmarshal(text, &header) // what cannot be read names none
+	return header.Algorithm
+}
+
+// moment is a time in seconds, which may have a fraction; none is long ago.
+func moment(n *json.Number) time.Time {
+	if n == nil {
+		return time.Time{}
+	}
+	seconds, err := n.Float64()
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(int64(seconds), 0)
+}
+
+// A stringOrList is a list, or its only member.
+type stringOrList []string
+
+// UnmarshalJSON reads either.
+func (s *stringOrList) UnmarshalJSON(data []byte) error {
+	var list []string
+	if json.Unmarshal(data, &list) == nil {
+		*s = list
+		return nil
+	}
+	var one string
+	if err := json.Unmarshal(data, &one); err != nil {
+		return err
+	}
+	*s = []string{one}
+	return nil
+}

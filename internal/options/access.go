@@ -1,0 +1,149 @@
+package options
+
+// This file has the flags that say whom this server asks who somebody is, and whether they may: issuers of tokens and webhooks.
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+
+	"apilet/internal/auth/callout"
+	"apilet/internal/commandline"
+)
+
+// OIDC is one issuer of tokens, as --oidc-... name it.
+type OIDC struct {
+	Issuer, Client, CAFile    string
+	UserClaim, UserPrefix     string
+	GroupsClaim, GroupsPrefix string
+	Algorithms                []string
+	Required                  []string // claim=value
+	given                     bool
+}
+
+func (o *OIDC) define(f *flag.FlagSet) {
+	text := func(into *string, name, value, what string) {
+		*into = value
+		f.Func(name, what, func(text string) error {
+			o.given, *into = true, text
+			return nil
+		})
+	}
+	text(&o.Issuer, "oidc-issuer-url", "", "the `URL` of an issuer of tokens (OpenID Connect): https only")
+	text(&o.Client, "oidc-client-id", "", "the `audience` that its tokens have to name")
+	text(&o.CAFile, "oidc-ca-file", "", "PEM `file` of the authorities that may vouch for the issuer (default: the system's)")
+	text(&o.UserClaim, "oidc-username-claim", "sub", "the `claim` that is the user's name (default sub)")
+	text(&o.UserPrefix, "oidc-username-prefix", "", "`text` before the name (default: the issuer and #, but for the claim email); - is none")
+	text(&o.GroupsClaim, "oidc-groups-claim", "", "the `claim` that has the user's groups, a string or a list")
+	text(&o.GroupsPrefix, "oidc-groups-prefix", "", "`text` before each group")
+	f.Func("oidc-signing-algs", "comma-separated `names` of the algorithms in which tokens may be signed (default RS256)", func(list string) error {
+		o.given = true
+		return commandline.Listed(&o.Algorithms)(list)
+	})
+	f.Func("oidc-required-claim", "`claim=value` that a token has to have, may be repeated", func(pair string) error {
+		o.given = true
+		if !strings.Contains(pair, "=") {
+			return errors.New("is not claim=value")
+		}
+		o.Required = append(o.Required, pair)
+		return nil
+	})
+}
+
+// configuration is what the flags say, as a file would.
+func (o *OIDC) configuration() (*apiserver.AuthenticationConfiguration, error) {
+	one := apiserver.JWTAuthenticator{Issuer: apiserver.Issuer{URL: o.Issuer, Audiences: []string{o.Client}}}
+	prefix := o.UserPrefix
+	switch {
+	case prefix == "-":
+		prefix = ""
+	case prefix == "" && o.UserClaim != "email":
+		prefix = o.Issuer + "#"
+	}
+	one.ClaimMappings.Username = apiserver.PrefixedClaimOrExpression{Claim: o.UserClaim, Prefix: &prefix}
+	if o.GroupsClaim != "" {
+		one.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Claim: o.GroupsClaim, Prefix: &o.GroupsPrefix}
+	}
+	if o.CAFile != "" {
+		authorities, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("--oidc-ca-file: %w", err)
+		}
+		one.Issuer.CertificateAuthority = string(authorities)
+	}
+	for _, pair := range o.Required {
+		claim, value, _ := strings.Cut(pair, "=")
+		one.ClaimValidationRules = append(one.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
+	}
+	return &apiserver.AuthenticationConfiguration{JWT: []apiserver.JWTAuthenticator{one}}, nil
+}
+
+func (o *Options) defineOthers(f *flag.FlagSet) {
+	f.StringVar(&o.Auth.IssuersFile, "authentication-config", "", "`file` with an AuthenticationConfiguration: issuers of tokens, what is made of their claims, and who may come without any; read again when it changes")
+	o.OIDC.define(f)
+	f.StringVar(&o.Auth.TokenHook.File, "authentication-token-webhook-config-file", "", "kubeconfig `file` that says which webhook is asked whose a token is (TokenReview)")
+	f.StringVar(&o.Auth.TokenHook.Version, "authentication-token-webhook-version", "v1beta1", "the `version` of TokenReview that it speaks: v1 or v1beta1")
+	f.DurationVar(&o.Auth.TokenHook.TTL, "authentication-token-webhook-cache-ttl", 2*time.Minute, "how long its answers are kept")
+	f.StringVar(&o.Auth.PlanFile, "authorization-config", "", "`file` with an AuthorizationConfiguration, instead of --authorization-mode: who is asked whether somebody may, in turn, and which webhooks about what; read again when it changes")
+	hook := func(name string) func(string) error {
+		return func(text string) (err error) {
+			o.hookGiven = true
+			switch name {
+			case "config-file":
+				o.Hook.File = text
+			case "version":
+				o.Hook.Version = text
+			case "cache-authorized-ttl":
+				o.Hook.AllowedTTL, err = time.ParseDuration(text)
+			default:
+				o.Hook.UnallowedTTL, err = time.ParseDuration(text)
+			}
+			return err
+		}
+	}
+	o.Hook = callout.HookFlags{Version: "v1beta1", AllowedTTL: 5 * time.Minute, UnallowedTTL: 30 * time.Second}
+	f.Func("authorization-webhook-config-file", "kubeconfig `file` that says which webhook --authorization-mode=Webhook asks (SubjectAccessReview)", hook("config-file"))
+	f.Func("authorization-webhook-version", "the `version` of SubjectAccessReview that it speaks: v1 or v1beta1 (default v1beta1)", hook("version"))
+	f.Func("authorization-webhook-cache-authorized-ttl", "how `long` it is remembered that somebody may (default 5m)", hook("cache-authorized-ttl"))
+	f.Func("authorization-webhook-cache-unauthorized-ttl", "how `long` it is remembered that somebody may not (default 30s)", hook("cache-unauthorized-ttl"))
+}
+
+// finishOthers checks what the flags say together. In kube-apiserver's words.
+func (o *Options) finishOthers() (err error) {
+	o.Auth.OwnIssuers = o.Accounts.Issuers
+	switch {
+	case o.OIDC.given && o.Auth.IssuersFile != "":
+		return errors.New("authentication-config file and oidc-* flags are mutually exclusive")
+	case o.OIDC.given && (o.OIDC.Issuer == "" || o.OIDC.Client == ""):
+		return errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")
+	case o.Auth.PlanFile != "" && (o.Authorization != "" || o.hookGiven):
+		return errors.New("--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined")
+	case o.Hook.File != "" && !slices.Contains(strings.Split(o.Authorization, ","), callout.TypeWebhook):
+		return errors.New("cannot specify --authorization-webhook-config-file without mode Webhook")
+	}
+	if o.OIDC.given {
+		o.Auth.Algorithms = o.OIDC.Algorithms
+		if len(o.Auth.Algorithms) == 0 {
+			o.Auth.Algorithms = []string{"RS256"}
+		}
+		if o.Auth.Issuers, err = o.OIDC.configuration(); err != nil {
+			return err
+		}
+	}
+	if o.Auth.PlanFile != "" {
+		o.Auth.AlwaysAllow = false
+	}
+	return nil
+}
+
+// asksOthers says that one of these flags makes users known.
+func (o *Options) asksOthers() bool {
+	return cmp.Or(o.Auth.IssuersFile, o.OIDC.Issuer, o.Auth.TokenHook.File) != ""
+}

@@ -1,0 +1,111 @@
+package options
+
+// This file has the flags of the audit log.
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"time"
+
+	"apilet/internal/audit"
+)
+
+// Audit says what is written down of requests, and where to; its flags are kube-apiserver's.
+type Audit struct {
+	Path, Policy, Webhook     string // files
+	Format, Version, Mode     string // of the log
+	Rotation                  audit.Rotation
+	LogTruncate, HookTruncate audit.Truncate
+	HookVersion, HookMode     string
+	Batches                   audit.Batches
+}
+
+const auditVersion = "audit.k8s.io/v1"
+
+func (a *Audit) define(f *flag.FlagSet) {
+	f.StringVar(&a.Path, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.StringVar(&a.Policy, "audit-policy-file", "", "`file` with a Policy (audit.k8s.io/v1): of which requests what is written; without one each request has a line, without bodies")
+	f.StringVar(&a.Format, "audit-log-format", "json", "`json|legacy`: legacy is a line for people")
+	f.StringVar(&a.Version, "audit-log-version", auditVersion, "the `version` of events: "+auditVersion)
+	f.StringVar(&a.Mode, "audit-log-mode", "blocking", "`blocking`: what was answered is in the log")
+	f.IntVar(&a.Rotation.MaxSize, "audit-log-maxsize", 0, "`mebibytes` from which the log is moved aside and begun anew; 0 leaves that to logrotate (kube-apiserver: 100)")
+	f.IntVar(&a.Rotation.MaxAge, "audit-log-maxage", 366, "`days` for which logs that were moved aside are kept; 0 is for ever")
+	f.IntVar(&a.Rotation.MaxBackups, "audit-log-maxbackup", 100, "how many `logs` that were moved aside are kept; 0 is all")
+	f.BoolVar(&a.Rotation.Compress, "audit-log-compress", false, "compress logs that were moved aside with gzip")
+	defineTruncate(f, "audit-log", &a.LogTruncate)
+	f.StringVar(&a.Webhook, "audit-webhook-config-file", "", "kubeconfig `file` that says where events are sent besides")
+	f.StringVar(&a.HookVersion, "audit-webhook-version", auditVersion, "the `version` of events that are sent: "+auditVersion)
+	f.StringVar(&a.HookMode, "audit-webhook-mode", "batch", "`batch`: no request waits for the webhook")
+	f.DurationVar(&a.Batches.Backoff, "audit-webhook-initial-backoff", 10*time.Second, "how long to wait before a batch is sent again")
+	f.IntVar(&a.Batches.BufferSize, "audit-webhook-batch-buffer-size", 10000, "how many `events` wait to be sent; what is beyond that, or beyond 64 MiB, is lost and counted")
+	f.IntVar(&a.Batches.MaxSize, "audit-webhook-batch-max-size", 400, "how many `events` a batch has at most")
+	f.DurationVar(&a.Batches.MaxWait, "audit-webhook-batch-max-wait", 30*time.Second, "how long a batch that does not fill waits")
+	f.BoolVar(&a.Batches.Throttle, "audit-webhook-batch-throttle-enable", true, "bound the batches that are sent in a second")
+	f.Func("audit-webhook-batch-throttle-qps", "batches a second, in the long `run` (default 10)", func(text string) (err error) {
+		a.Batches.QPS, err = strconv.ParseFloat(text, 32)
+		return err
+	})
+	a.Batches.QPS = 10
+	f.IntVar(&a.Batches.Burst, "audit-webhook-batch-throttle-burst", 15, "how many `batches` may go at once when few went before")
+	defineTruncate(f, "audit-webhook", &a.HookTruncate)
+}
+
+func defineTruncate(f *flag.FlagSet, of string, t *audit.Truncate) {
+	f.BoolVar(&t.Enabled, of+"-truncate-enabled", false, "shorten events that are too long: the bodies go first, then the event")
+	f.Int64Var(&t.MaxEventSize, of+"-truncate-max-event-size", 100<<10, "how many `bytes` an event may have")
+	f.Int64Var(&t.MaxBatch, of+"-truncate-max-batch-size", 10<<20, "how many `bytes` a batch may have, about")
+}
+
+// finish checks what the flags say, in kube-apiserver's words.
+func (a *Audit) finish() error {
+	if a.Path != "" {
+		if err := a.finishLog(); err != nil {
+			return err
+		}
+	}
+	if a.Webhook == "" {
+		return nil
+	}
+	switch b := &a.Batches; {
+	case a.HookMode != "batch":
+		return fmt.Errorf("invalid audit webhook mode %s, allowed modes are %q", a.HookMode, "batch")
+	case b.BufferSize <= 0:
+		return fmt.Errorf("invalid audit batch webhook buffer size %v, must be a positive number", b.BufferSize)
+	case b.MaxSize <= 0:
+		return fmt.Errorf("invalid audit batch webhook max batch size %v, must be a positive number", b.MaxSize)
+	case b.Throttle && b.QPS <= 0:
+		return fmt.Errorf("invalid audit batch webhook throttle QPS %v, must be a positive number", b.QPS)
+	case b.Throttle && b.Burst <= 0:
+		return fmt.Errorf("invalid audit batch webhook throttle burst %v, must be a positive number", b.Burst)
+	}
+	return finishSink("webhook", a.HookTruncate, a.HookVersion)
+}
+
+func (a *Audit) finishLog() error {
+	switch {
+	case a.Mode != "blocking":
+		return fmt.Errorf("invalid audit log mode %s, allowed modes are %q", a.Mode, "blocking")
+	case a.Format != "json" && a.Format != "legacy":
+		return fmt.Errorf("invalid audit log format %s, allowed formats are %q", a.Format, "legacy,json")
+	case a.Rotation.MaxAge < 0:
+		return fmt.Errorf("--audit-log-maxage %v can't be a negative number", a.Rotation.MaxAge)
+	case a.Rotation.MaxBackups < 0:
+		return fmt.Errorf("--audit-log-maxbackup %v can't be a negative number", a.Rotation.MaxBackups)
+	case a.Rotation.MaxSize < 0:
+		return fmt.Errorf("--audit-log-maxsize %v can't be a negative number", a.Rotation.MaxSize)
+	}
+	return finishSink("log", a.LogTruncate, a.Version)
+}
+
+func finishSink(name string, t audit.Truncate, version string) error {
+	switch {
+	case t.MaxEventSize <= 0:
+		return fmt.Errorf("invalid audit truncate %s max event size %v, must be a positive number", name, t.MaxEventSize)
+	case t.MaxBatch < t.MaxEventSize:
+		return fmt.Errorf("invalid audit truncate %s max batch size %v, must be greater than max event size (%v)", name, t.MaxBatch, t.MaxEventSize)
+	case version != auditVersion:
+		return fmt.Errorf("invalid group version, allowed versions are %q", []string{auditVersion})
+	}
+	return nil
+}
