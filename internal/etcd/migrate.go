@@ -41,6 +41,7 @@ const (
 	batchBytes    = 512 << 10 // and 1.5 MiB
 	batchesAtOnce = 8
 	placesAtOnce  = 128 // objects of a file that are written at once, to share commits
+	failuresTold  = 10  // of a page of objects
 	underWay      = "under way"
 	finished      = "finished"
 )
@@ -407,6 +408,7 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 // placeAll writes a page's objects, many at once. It returns how many they are, and how many keys are none.
 func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.KeyValue) (placed, others int, err error) {
 	var mu sync.Mutex // guards the results
+	failures := 0
 	var running sync.WaitGroup
 	turns := make(chan struct{}, placesAtOnce)
 	for _, kv := range kvs {
@@ -429,11 +431,16 @@ func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.Ke
 			if failure := place(ctx, cfg, st, key, kv.Value); failure != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				err = errors.Join(err, failure)
+				if failures++; failures <= failuresTold {
+					err = errors.Join(err, failure)
+				}
 			}
 		})
 	}
 	running.Wait()
+	if failures > failuresTold {
+		err = fmt.Errorf("%w\nand %d more", err, failures-failuresTold)
+	}
 	return placed, others, err
 }
 
