@@ -23,7 +23,7 @@
 // In a data file it is the key that etcd would have, below /registry/.
 //
 // Words of errors, names of metrics, times between two looks and the rules of the file are kube-apiserver's; its validation is called as it is. Its
-// package that does all of this is not: with it come gRPC, OpenTelemetry and a hundred packages more. What KMS needs of gRPC is a POST over HTTP/2
+// package that does all of this is not: with it come gRPC, tracing and a hundred packages more. What KMS needs of gRPC is a POST over HTTP/2
 // (grpc.go), so that a program without etcd has KMS, too.
 //
 // Invariants: what is in force changes as a whole, and never to a file with a mistake, or to a plug-in that does not answer; Seal under an
