@@ -13,6 +13,9 @@ package unreadable
 //	/readyz, a metric, the log                   say so; the check's name is "unreadable" and it tells a number, no names
 //	apilet check                                 names it
 //
+// What cannot be decrypted is another matter: its key may come back, so that the store's error stands for it, in lists too, and nothing removes it. It is
+// remembered here as long as it is so, for the same check and the log.
+//
 // A survey of the live objects, once after the start, finds those that nobody has asked for.
 
 import (
