@@ -283,7 +283,8 @@ func (o *envelope) validate() error {
 	case len(o.encryptedSeed) == 0:
 		return errors.New("failed to validate encrypted DEK source: encrypted DEK source is empty")
 	case len(o.encryptedSeed) > seedMax:
-		return fmt.Errorf("failed to validate encrypted DEK source: encrypted DEK source is %d bytes, which exceeds the max size of %d", len(o.encryptedSeed), seedMax)
+		return fmt.Errorf("failed to validate encrypted DEK source: encrypted DEK source is %d bytes, which exceeds the max size of %d",
+			len(o.encryptedSeed), seedMax)
 	}
 	if err := validateKeyID(o.keyID); err != nil {
 		return fmt.Errorf("failed to validate key id: %w", err)
