@@ -10,7 +10,9 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -695,5 +697,36 @@ func BenchmarkHistoryPrice(b *testing.B) {
 			b.ReportMetric(ratios[len(ratios)*3/4]-ratios[len(ratios)/4], "quartiles")
 			b.ReportMetric(allocs[len(allocs)/2]/float64(c.turn), "more-allocs/request")
 		})
+	}
+}
+
+// BenchmarkEncryption: the same creates, gets and lists with objects in clear and under each provider. What the store does is in the file of
+// --encryption-provider-config alone, so that all is measured through HTTP.
+func BenchmarkEncryption(b *testing.B) {
+	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
+	for _, provider := range []string{"", "secretbox", "aesgcm", "aescbc"} {
+		flags := []func(*config){onFile(filepath.Join(b.TempDir(), "a.db"))}
+		if provider != "" {
+			file := filepath.Join(b.TempDir(), "keys.yaml")
+			text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [configmaps]\n  providers:\n  - " +
+				provider + ": {keys: [{name: k, secret: " + key + "}]}\n"
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				b.Fatal(err)
+			}
+			flags = append(flags, func(c *config) { c.EncryptionConfig = file })
+		}
+		s, round := startTest(b, flags...), 0
+		run := func(what string, request func(i int) []byte) {
+			b.Run(cmp.Or(provider, "clear")+"/"+what, func(b *testing.B) {
+				round++
+				b.ReportMetric(hammer(b, s.url, 4, b.N, func(_, i int) []byte { return request(i) }), what+"s/s")
+			})
+		}
+		run("create", func(i int) []byte {
+			return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("r%d-%d", round, i), i))
+		})
+		s.fill(500, 1024)
+		run("get", func(int) []byte { return bareRequest("GET", benchPath+"/c000001", "") })
+		run("list", func(int) []byte { return bareRequest("GET", benchPath+"?limit=500", "") })
 	}
 }

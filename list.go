@@ -638,6 +638,9 @@ func (l *lister) step(ctx context.Context) error {
 	if err := l.rd.st.Chunk(s, l.chunk); err != nil {
 		return err
 	}
+	if len(l.chunk.Sealed) > 0 { // what is to be done to all is done to none of these
+		return l.chunk.Sealed[0].Err
+	}
 	if n := heavy(l.chunk.Records); n > 0 {
 		if l.heavy = l.weight + n; !shares.Fits(ctx, l.w, l.heavy) {
 			return errHeavy

@@ -330,6 +330,9 @@ func (s *server) listen(context.Context) (err error) {
 }
 
 func (s *server) reach(ctx context.Context) error {
+	if err := s.storage.readKeys(); err != nil {
+		return err
+	}
 	if err := s.storage.reachEtcd(ctx); err != nil {
 		return err
 	}
@@ -415,7 +418,7 @@ func (s *server) guardSecrets() {
 			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
 	}
-	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook,
+	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook,
 		s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
 }
@@ -440,6 +443,8 @@ func (s *server) assemble(context.Context) (err error) {
 		alloc.Manager = "apilet"
 	}
 	lost := unreadable.NewUnreadables(st, s.log)
+	tell := lost.NoteSealed
+	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
 	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys), chunking: c.Chunking,
 		storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
@@ -490,6 +495,7 @@ func (s *server) observe(context.Context) error {
 	m := s.metrics
 	m.registry.MustRegister(s.api.instruments.findings, certificateFigures(s.entrance.endpoint.Certificates), clusterFigures{s.storage.cluster},
 		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.lost, Tracked: s.api.wr.Tracked.Load})
+	m.registry.MustRegister(s.storage.keys.Collectors()...)
 	m.clockBehind(s.clock.Behind)
 	m.leader(s.storage.leads.Load)
 	m.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
@@ -567,7 +573,7 @@ func (s *server) publishAuthorities(ctx context.Context) error {
 
 // serve answers requests in the background.
 func (s *server) serve(context.Context) error {
-	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: s.liveness()}, {Name: "readyz", Checks: s.readiness()}}
+	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.plugins()...)}, {Name: "readyz", Checks: s.readiness()}}
 	for _, endpoint := range s.api.health {
 		endpoint.Observed = s.observed(endpoint.Name)
 	}
@@ -634,6 +640,9 @@ func (s *server) startWorkers() {
 		}
 	})
 	work.Go("giving pages back", func() { footprint.Run(ctx) })
+	if s.storage.keys.On() {
+		work.Go("looking at the file about encryption", func() { s.storage.keys.Run(ctx) })
+	}
 	work.Go("heeding hangups", func() { s.heedHangups(ctx) })
 	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
 	work.Go("the checks of /readyz", func() { ready.Run(ctx, health.LookEvery) })
@@ -838,7 +847,15 @@ func (s *server) readiness() []health.Check {
 	holds := s.storage.backing() // under the names that kube-apiserver's checks of its storage have
 	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
-	return slices.Concat(checks, health.Done("informer-sync"), s.started())
+	return slices.Concat(checks, s.plugins(), health.Done("informer-sync"), s.started())
+}
+
+// plugins is the check of those that have the keys of what is encrypted, where there are any. A restart would not bring them back, so /livez has none.
+func (s *server) plugins() []health.Check {
+	if !s.storage.keys.HasHealth() {
+		return nil
+	}
+	return []health.Check{{Name: "kms-providers", Err: s.storage.keys.Health}}
 }
 
 // clockRight is the check that shows whether the machine's clock is believed.

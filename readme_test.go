@@ -831,7 +831,8 @@ func second(file *ast.File) bool {
 }
 
 // foreignNames are names in comments that are nobody's here: Kubernetes' functions, fields of its documents, others' programs.
-var foreignNames = strings.Fields(`AllowUnsafeMalformedObjectDeletion DevTools MultiWriter NamespacedPod NewListener RbacAuthorization
+var foreignNames = strings.Fields(`AllowUnsafeMalformedObjectDeletion DecryptRequest DecryptResponse DevTools EncryptRequest EncryptResponse
+	EncryptedObject MultiWriter NamespacedPod NewListener RbacAuthorization StatusRequest StatusResponse
 	PodProxyOptions DeploymentStrategyType TestManager ReturnDeletedObject ServeMux SetDefaults_Type SpecialDefaultResourcePrefixes ValidateEndpoints ValidatePersistentVolumeSpec
 	ValidatePodEphemeralContainersUpdate ValidatePodResize ValidatePodSpec ValidatePodTemplateSpec ValidatePodUpdate ValidateService
 	ValidateX WarningsOnCreate WarningsOnUpdate WatchdogSec gRPC iSCSI listMapKey listType mapType matchCondition messageExpressions paramKinds

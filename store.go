@@ -28,6 +28,7 @@ import (
 	"apilet/internal/auth/certs"
 	"apilet/internal/clock"
 	"apilet/internal/datafile"
+	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
 	"apilet/internal/options"
@@ -45,11 +46,38 @@ type storage struct {
 	log      zerolog.Logger
 	troubles *troubles.Log
 
-	cluster *etcd.Cluster      // nil without --etcd-servers
-	st      *store.Store       // nil until it is open
-	upkeep  *store.Maintenance // of st
-	scrub   *datafile.Scrub    // of st
-	leads   atomic.Bool        // this server is the leader of those on the cluster
+	keys    *encryption.Providers // what is encrypted at rest
+	forget  context.CancelFunc    // ends the work for keys; nil until they are there
+	cluster *etcd.Cluster         // nil without --etcd-servers
+	st      *store.Store          // nil until it is open
+	upkeep  *store.Maintenance    // of st
+	scrub   *datafile.Scrub       // of st
+	leads   atomic.Bool           // this server is the leader of those on the cluster
+
+	sealed atomic.Pointer[func(key string, err error)] // is told of what cannot be decrypted; nil while nobody is there to be told
+}
+
+// readKeys puts --encryption-provider-config into force. close ends it.
+func (h *storage) readKeys() (err error) {
+	var ctx context.Context
+	ctx, h.forget = context.WithCancel(context.Background())
+	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig, Reload: h.options.EncryptionReload, Log: h.log,
+		Changed: func() { h.cluster.KeysChanged() }})
+	return err
+}
+
+// sealing is what is done to documents on their way to the disk and back.
+func (h *storage) sealing() *store.Sealing {
+	s := h.keys.Sealing()
+	if h.cluster != nil {
+		s = h.keys.ReplicaSealing()
+	}
+	s.Unopened = func(key string, err error) {
+		if tell := h.sealed.Load(); tell != nil {
+			(*tell)(key, err)
+		}
+	}
+	return s
 }
 
 // reachEtcd reaches the cluster that holds the objects, if one does. close leaves it.
@@ -59,7 +87,7 @@ func (h *storage) reachEtcd(ctx context.Context) (err error) {
 		return nil
 	}
 	h.cluster, err = etcd.Open(ctx, etcd.Config{Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile,
-		Layout: etcd.NewLayout(o.Prefix, h.types), CompactionInterval: h.options.CompactionInterval, Log: h.log})
+		Layout: etcd.NewLayout(o.Prefix, h.types), Encryption: h.keys, CompactionInterval: h.options.CompactionInterval, Log: h.log})
 	return err
 }
 
@@ -81,6 +109,7 @@ func (h *storage) open(ctx context.Context) (err error) {
 		Fatal:   h.diskLost,
 		Warn:    func(text string) { h.log.Warn().Msg(text) },
 		Replica: h.cluster.Replica(),
+		Sealing: h.sealing(),
 		Damaged: func(place string) {
 			h.log.Error().Str("place", place).Msg("the data file is damaged")
 			h.cluster.Damaged(place)
@@ -149,6 +178,9 @@ func replicaFailed(o *options.Options, err error) bool {
 }
 
 func (h *storage) close() (err error) {
+	if h.forget != nil {
+		defer h.forget()
+	}
 	err = h.cluster.Close()
 	if h.st != nil {
 		err = errors.Join(err, h.st.Close())

@@ -228,7 +228,7 @@ func (s *stream) run(ctx context.Context) {
 		s.sendError(errTooOld())
 	case errors.As(err, &status):
 		s.sendError(status)
-	case errors.Is(err, store.ErrDamaged):
+	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSealed):
 		s.sendError(apierrors.NewInternalError(err))
 	}
 }

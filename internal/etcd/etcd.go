@@ -55,6 +55,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"apilet/internal/encryption"
 	"apilet/internal/etcd/layout"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -75,8 +76,9 @@ type Config struct {
 	Servers                   []string
 	CAFile, CertFile, KeyFile string
 	Layout                    *Layout
-	CompactionInterval        time.Duration // 0: etcd is not compacted
-	RevisionsGoBack           bool          // of ToCluster: etcd's revision stays as it is, since no client goes on with one of the file's
+	Encryption                *encryption.Providers // of values; nil: none
+	CompactionInterval        time.Duration         // 0: etcd is not compacted
+	RevisionsGoBack           bool                  // of ToCluster: etcd's revision stays as it is, since no client goes on with one of the file's
 	Log                       zerolog.Logger
 }
 
@@ -85,6 +87,13 @@ type Layout = layout.Layout
 
 // NewLayout makes one of the types in the registry, below a prefix such as /registry.
 func NewLayout(prefix string, reg *scheme.Registry) *Layout { return layout.New(prefix, reg) }
+
+// KeysChanged is for when what is encrypted in etcd can be read otherwise than before: a replica that could not read all of it is filled anew.
+func (c *Cluster) KeysChanged() {
+	if c != nil && c.unreadable.Load() > 0 {
+		c.lose(errors.New("there may be a key for what could not be read"), true)
+	}
+}
 
 // A Cluster is an etcd cluster that is in use.
 type Cluster struct {

@@ -22,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"apilet/internal/encryption"
 	"apilet/internal/etcd/layout"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -213,7 +214,10 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 			}
 			t.changes = append(t.changes, gone)
 		default:
-			change, own := c.replicated(key, event.Kv)
+			change, own, err := c.replicated(key, event.Kv)
+			if err != nil {
+				return err
+			}
 			t.changes = append(t.changes, change)
 			if own != nil {
 				t.own = append(t.own, toldWrite{string(event.Kv.Key), own})
@@ -225,21 +229,28 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 
 // replicated is an object as etcd has it, and the write of this server's that made it so, nil if it was another's. An object that cannot be read
 // has a stand-in, which says so wherever it is read.
-func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite) {
+// That whoever has its key does not answer now is an error.
+func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite, error) {
 	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
 	own := c.own.find(kv, false)
 	var stored layout.Stored
 	if own != nil {
 		stored, change.Author = own.stored, own.author
 	} else {
-		stored = c.decode(key, kv)
+		var err error
+		if stored, err = c.decode(key, kv); err != nil {
+			return change, nil, err
+		}
 	}
-	change.Deleting, change.JSON, change.RevAt = stored.Deleting, stored.JSON, stored.RevAt
-	return change, own
+	change.Deleting, change.JSON, change.RevAt, change.Stale = stored.Deleting, stored.JSON, stored.RevAt, stored.Stale
+	return change, own, nil
 }
 
-func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) layout.Stored {
+func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Stored, error) {
 	stored, err := c.lay.Decode(key, kv.Value)
+	if encryption.IsAway(err) {
+		return stored, err
+	}
 	if err != nil {
 		switch n := c.unreadable.Add(1); {
 		case n < unreadableTold:
@@ -248,7 +259,7 @@ func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) layout.Stored {
 			c.log.Error().Msg("more objects in etcd cannot be read: /readyz says how many, a GET why")
 		}
 	}
-	return stored
+	return stored, nil
 }
 
 // ---- Filling
@@ -271,7 +282,10 @@ func (c *Cluster) fill(ctx context.Context) error {
 				return c.sameHistory(page.Header, c.st.Revision())
 			}
 		}
-		changes, bytes := c.pageChanges(page.Kvs)
+		changes, bytes, err := c.pageChanges(page.Kvs)
+		if err != nil {
+			return err
+		}
 		if err := c.st.Fill(ctx, changes); err != nil {
 			return err
 		}
@@ -293,16 +307,19 @@ func (c *Cluster) fill(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cluster) pageChanges(kvs []*mvccpb.KeyValue) (changes []store.Replicated, bytes int) {
+func (c *Cluster) pageChanges(kvs []*mvccpb.KeyValue) (changes []store.Replicated, bytes int, err error) {
 	changes = make([]store.Replicated, 0, len(kvs))
 	for _, kv := range kvs {
 		bytes += len(kv.Key) + len(kv.Value)
 		if key, ok := c.lay.StoreKey(string(kv.Key)); ok {
-			change, _ := c.replicated(key, kv)
+			change, _, err := c.replicated(key, kv)
+			if err != nil {
+				return nil, 0, err
+			}
 			changes = append(changes, change)
 		}
 	}
-	return changes, bytes
+	return changes, bytes, nil
 }
 
 func (c *Cluster) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"apilet/internal/encryption"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -23,12 +24,13 @@ var ErrLost = errors.New("the replica cannot go on")
 
 // Config is what the flags say.
 type Config struct {
-	Servers                   []string       // URLs of the members
-	CAFile, CertFile, KeyFile string         // as the flags --etcd-cafile, --etcd-certfile and --etcd-keyfile name them
-	Layout                    *Layout        // none
-	CompactionInterval        time.Duration  // as the flag has it
-	RevisionsGoBack           bool           // nobody looks
-	Log                       zerolog.Logger // is told nothing
+	Servers                   []string              // URLs of the members
+	CAFile, CertFile, KeyFile string                // as the flags --etcd-cafile, --etcd-certfile and --etcd-keyfile name them
+	Layout                    *Layout               // none
+	Encryption                *encryption.Providers // nobody's
+	CompactionInterval        time.Duration         // as the flag has it
+	RevisionsGoBack           bool                  // nobody looks
+	Log                       zerolog.Logger        // is told nothing
 }
 
 // A Layout is none: half a megabyte of types that only etcd's values have would stay in the program for it.
@@ -61,6 +63,7 @@ func (*Cluster) Check() error                                         { return n
 func (*Cluster) WithinQuota() error                                   { return nil }
 func (*Cluster) State() State                                         { return State{} }
 func (*Cluster) Damaged(string)                                       {}
+func (*Cluster) KeysChanged()                                         {}
 func (*Cluster) Lost() <-chan error                                   { return nil }
 func (*Cluster) Lead(ctx context.Context, work func(context.Context)) { work(ctx) }
 func (*Cluster) Masters(context.Context) ([]netip.Addr, error)        { return nil, nil }

@@ -41,6 +41,7 @@ const (
 	batchBytes    = 512 << 10 // and 1.5 MiB
 	batchesAtOnce = 8
 	placesAtOnce  = 128 // objects of a file that are written at once, to share commits
+	failuresTold  = 10  // of a page of objects
 	underWay      = "under way"
 	finished      = "finished"
 )
@@ -75,8 +76,8 @@ func (c *Cluster) checkMigrated(ctx context.Context) error {
 
 // ---- Into a cluster
 
-// An entry is what a key of etcd is to hold.
-type entry struct{ key, value string }
+// An entry is what a key of etcd is to hold; of an object also its key in the store.
+type entry struct{ key, value, of string }
 
 // ToCluster copies all that a store holds into an empty prefix, and returns how many objects that is. An interrupted copy goes on.
 func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Progress) (objects int, err error) {
@@ -85,6 +86,7 @@ func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Pro
 		return 0, err
 	}
 	defer client.Close()
+	cfg.Layout.Encryption = cfg.Encryption
 	mark := migration{From: hex.EncodeToString(idOf(st)), State: underWay}
 	if err := checkRaise(ctx, cfg, client, st.Revision()); err != nil {
 		return 0, err
@@ -109,7 +111,7 @@ func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Pro
 			var err error
 			for batch := range batches {
 				if err == nil {
-					if err = putBatch(copying, client, batch); err != nil {
+					if err = putBatch(copying, cfg, client, batch); err != nil {
 						stop(err)
 					}
 				}
@@ -261,7 +263,7 @@ func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<
 		if err != nil {
 			return objects, fmt.Errorf("%s: %w", rec.Key, err)
 		}
-		if err := add(entry{key, string(value)}); err != nil {
+		if err := add(entry{key, string(value), rec.Key}); err != nil {
 			return objects, err
 		}
 		objects++
@@ -271,7 +273,7 @@ func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<
 		return objects, err
 	}
 	for name, value := range known {
-		if err := add(entry{private(cfg.Layout, "secrets/"+name), string(value)}); err != nil {
+		if err := add(entry{private(cfg.Layout, "secrets/"+name), string(value), ""}); err != nil {
 			return objects, err
 		}
 	}
@@ -282,7 +284,7 @@ func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<
 }
 
 // putBatch writes entries where nothing is. What is there already has to be what was to be written.
-func putBatch(ctx context.Context, client *clientv3.Client, batch []entry) error {
+func putBatch(ctx context.Context, cfg Config, client *clientv3.Client, batch []entry) error {
 	answer, err := putNew(ctx, client, batch)
 	if err != nil || answer.Succeeded {
 		return err
@@ -292,7 +294,7 @@ func putBatch(ctx context.Context, client *clientv3.Client, batch []entry) error
 		switch kv := found(answer, i); {
 		case kv == nil:
 			missing = append(missing, e)
-		case string(kv.Value) != e.value:
+		case !cfg.Layout.Same(e.of, kv.Value, []byte(e.value)):
 			return inUse(e.key)
 		}
 	}
@@ -340,6 +342,7 @@ const forkBump = 1_000_000_000
 
 // ToFile makes a file of what a cluster holds, as of one revision.
 func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled Filled, err error) {
+	cfg.Layout.Encryption = cfg.Encryption
 	client, err := cfg.connect()
 	if err != nil {
 		return filled, err
@@ -349,7 +352,7 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 		if err := os.Remove(temp); err != nil { // the store takes an empty file for one that was damaged
 			return err
 		}
-		st, err := store.Open(temp, store.Options{})
+		st, err := store.Open(temp, store.Options{Sealing: cfg.Encryption.Sealing()})
 		if err != nil {
 			return err
 		}
@@ -405,6 +408,7 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 // placeAll writes a page's objects, many at once. It returns how many they are, and how many keys are none.
 func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.KeyValue) (placed, others int, err error) {
 	var mu sync.Mutex // guards the results
+	failures := 0
 	var running sync.WaitGroup
 	turns := make(chan struct{}, placesAtOnce)
 	for _, kv := range kvs {
@@ -427,11 +431,16 @@ func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.Ke
 			if failure := place(ctx, cfg, st, key, kv.Value); failure != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				err = errors.Join(err, failure)
+				if failures++; failures <= failuresTold {
+					err = errors.Join(err, failure)
+				}
 			}
 		})
 	}
 	running.Wait()
+	if failures > failuresTold {
+		err = fmt.Errorf("%w\nand %d more", err, failures-failuresTold)
+	}
 	return placed, others, err
 }
 

@@ -23,6 +23,7 @@ import (
 // Open reaches the cluster and learns which one it is.
 func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, masters: make(chan struct{}, 1), behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
+	c.lay.Encryption = cfg.Encryption
 	var err error
 	if c.client, err = cfg.connect(); err != nil {
 		return nil, err
@@ -81,7 +82,7 @@ func (c *Cluster) Replica() *store.Replica {
 		return nil
 	}
 	return &store.Replica{
-		Identity: fmt.Sprintf("%s %016x %s", hex.EncodeToString(c.lineage[:]), c.id, c.lay.Prefix()),
+		Identity: strings.TrimSpace(fmt.Sprintf("%s %016x %s %s", hex.EncodeToString(c.lineage[:]), c.id, c.lay.Prefix(), c.cfg.Encryption.Hash())),
 		Lineage:  c.lineage,
 		Propose:  c.propose,
 		Newest: func(ctx context.Context) (int64, error) {

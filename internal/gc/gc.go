@@ -646,6 +646,8 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 		return ownerAbsent, nil
 	case err != nil:
 		return ownerAbsent, err
+	case uidOf(rec.JSON) == "": // it stands for one that cannot be read, and may be this
+		return ownerSolid, nil
 	case uidOf(rec.JSON) != string(ref.UID):
 		return ownerAbsent, nil
 	case rec.Deleting && slices.Contains(finalizersOf(rec.JSON), metav1.FinalizerDeleteDependents):
@@ -979,6 +981,9 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 		records := slices.Clone(c.Records)
 		for _, key := range c.Damaged {
 			records = append(records, store.Record{Key: key})
+		}
+		if len(c.Sealed) > 0 {
+			failed = cmp.Or(failed, c.Sealed[0].Err)
 		}
 		found += len(records)
 		failed = cmp.Or(failed, registry.Parallel(records, CollectorSeats, func(rec store.Record) error {

@@ -37,6 +37,8 @@ import (
 type Options struct {
 	Data, Listen, Kubeconfig                string
 	Etcd                                    Etcd
+	EncryptionConfig                        string
+	EncryptionReload                        bool // the file is read again when it changes
 	Ephemeral                               bool
 	Base                                    string // what an ephemeral server begins with
 	Advertised, EndpointReconciler          string
@@ -100,6 +102,11 @@ func Data(f *flag.FlagSet, path *string) {
 	f.StringVar(path, "data", defaultData, "the `file` that holds everything")
 }
 
+// EncryptionConfig defines the flag that names the file about encryption at rest.
+func EncryptionConfig(f *flag.FlagSet, path *string) {
+	f.StringVar(path, "encryption-provider-config", "", "`file` with an EncryptionConfiguration: which types are encrypted at rest, and with which keys")
+}
+
 func (o *Options) defineStorage(f *flag.FlagSet) {
 	Data(f, &o.Data)
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
@@ -114,6 +121,8 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 		o.History = &d
 		return err
 	})
+	EncryptionConfig(f, &o.EncryptionConfig)
+	f.BoolVar(&o.EncryptionReload, "encryption-provider-config-automatic-reload", false, "look at the file of --encryption-provider-config each minute, and put it into force when it has changed")
 	f.DurationVar(&o.EventTTL, "event-ttl", time.Hour, "Events older than this are deleted; 0 keeps all")
 }
 
@@ -242,6 +251,9 @@ func (o *Options) Finish() error {
 	}
 	if o.Ephemeral && o.Data != "" && o.Data != defaultData {
 		return fmt.Errorf("--ephemeral keeps nothing: --data %s would be neither read nor written, so leave one of the two out", o.Data)
+	}
+	if o.EncryptionReload && o.EncryptionConfig == "" {
+		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
 	}
 	if o.Base != "" && (!o.Ephemeral || len(o.Etcd.Servers) > 0) {
 		return errors.New("--base is what an ephemeral server begins with: it goes with --ephemeral, and without --etcd-servers")

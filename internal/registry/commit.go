@@ -162,7 +162,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
 		return p.rec, err
 	}
-	if p.old != nil && store.EqualAt(json, revAt, &p.rec) {
+	if p.old != nil && !p.rec.Stale && store.EqualAt(json, revAt, &p.rec) {
 		if !p.opts.dryRun {
 			request.From(ctx).NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: p.rec.Rev})
 		}

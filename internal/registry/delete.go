@@ -247,6 +247,9 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 			if err != nil {
 				return err
 			}
+			if len(c.Sealed) > 0 {
+				return c.Sealed[0].Err
+			}
 			all := make([]store.Change, 0, len(c.Records)+len(c.Damaged))
 			for i := range c.Records {
 				all = append(all, Tombstone(&c.Records[i]))

@@ -155,10 +155,10 @@ func (wr *Writer) Read(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 	return obj, err
 }
 
-// Hopeless says that an object is damaged or cannot be decoded: to try again is of no use, and the log has been told. Who works in the background
+// Hopeless says that an object is damaged, or cannot be decoded or decrypted: to try again is of no use, and the log has been told. Who works in the background
 // leaves it alone, and goes on with the others.
 func Hopeless(err error) bool {
-	return errors.Is(err, scheme.ErrUnreadable) || errors.Is(err, store.ErrDamaged)
+	return errors.Is(err, scheme.ErrUnreadable) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed)
 }
 
 // mend is read for those who are about to write: an object of which nothing but its managedFields cannot be read goes on without them.

@@ -49,7 +49,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) (unexpected e
 func ErrorStatus(err error) (status metav1.Status, unexpected error) {
 	var apiErr apierrors.APIStatus
 	if !errors.As(err, &apiErr) {
-		if errors.Is(err, store.ErrDamaged) { // told to the log when it was found
+		if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed) { // told to the log when it was found, or in metrics
 			return apierrors.NewInternalError(err).ErrStatus, nil
 		}
 		return apierrors.NewInternalError(errors.New("the server could not complete the request; its log says why")).ErrStatus, err
@@ -501,19 +501,19 @@ func StoreError(err error, res *scheme.Resource, name string) error {
 		return unreadable.NamedUnreadable(err, res, name)
 	case errors.Is(err, store.ErrDiskFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrFileLost):
 		return apierrors.NewInternalError(err)
-	case errors.Is(err, store.ErrDamaged):
+	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSealed):
 		return &damagedError{apierrors.NewInternalError(err), err}
 	}
 	return err
 }
 
-// A damagedError is the 500 of what lies on damaged pages. Who works in the background has to tell it apart.
+// A damagedError is the 500 of what lies on damaged pages, or cannot be decrypted. Who works in the background has to tell it apart.
 type damagedError struct {
 	*apierrors.StatusError
 	cause error
 }
 
-// Unwrap leads to store.ErrDamaged.
+// Unwrap leads to store.ErrDamaged, or store.ErrSealed.
 func (e *damagedError) Unwrap() error { return e.cause }
 
 // ErrAborted says that a response broke after its head was sent: the connection is closed, so that nobody takes the rest for whole.

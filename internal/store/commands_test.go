@@ -33,7 +33,7 @@ func TestProgressIsTold(t *testing.T) {
 	check, defrag := &Progress{}, &Progress{}
 	var told apitest.Log
 	stop := check.Show(&told, "apilet check", time.Nanosecond)
-	if _, err := CheckObjects(path, nil, check); err != nil {
+	if _, err := CheckObjects(path, Inspection{}, check); err != nil {
 		t.Fatal(err)
 	}
 	apitest.WaitFor(t, "the last line", func() bool { return strings.Contains(told.String(), "apilet check: objects 200\n") })

@@ -31,8 +31,11 @@ type Record struct {
 	Deleted   bool     // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
 	Deleting  bool     // the object carries a deletionTimestamp
 	Lost      bool     // what it replaced was damaged, and nobody knows what that was; a tombstone has no JSON then
+	Stale     bool     // it lies otherwise than it would be written now: a write of the same is no idle one (Get alone tells)
 	Author    AuthorID // who wrote it; Store.Author tells
 	JSON      []byte   // as stored
+
+	sealed bool // JSON is what sealing has made of it
 }
 
 // public is what leaves the store: json copied out of the file, and no tombstone before a create.
@@ -69,6 +72,8 @@ func keyPrefixes(key string) (resource, namespace string, ok bool) {
 type Event struct {
 	Record
 	Prev []byte // shared like JSON
+
+	prevSealed bool // Prev is what sealing has made of it
 }
 
 func (e *Event) size() int { return len(e.JSON) + len(e.Prev) }

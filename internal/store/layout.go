@@ -23,6 +23,8 @@ const (
 	flagDeleting  = 2
 	flagStamped   = 4 // time and author stand behind the key
 	flagLost      = 8 // what the record replaced was damaged
+	flagSealed    = 16
+	flagStale     = 32
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -54,6 +56,12 @@ func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
 	b = append(b, r.Key...)
 	if r.Lost {
 		b[0] |= flagLost
+	}
+	if r.sealed {
+		b[0] |= flagSealed
+	}
+	if r.Stale {
+		b[0] |= flagStale
 	}
 	if r.Time != 0 || r.Author != 0 {
 		b[0] |= flagStamped
@@ -124,6 +132,8 @@ func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
 		Deleted:   b[0]&flagTombstone != 0,
 		Deleting:  b[0]&flagDeleting != 0,
 		Lost:      b[0]&flagLost != 0,
+		Stale:     b[0]&flagStale != 0,
+		sealed:    b[0]&flagSealed != 0,
 	}
 	rest := b[n:len(b):len(b)]
 	if b[0]&flagStamped != 0 {

@@ -105,6 +105,9 @@ func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 		rec, err = s.at(key, rev)
 		return err
 	})
+	if err == nil {
+		rec, err = st.opened(rec)
+	}
 	return rec, err
 }
 

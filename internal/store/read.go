@@ -9,6 +9,7 @@ import (
 	"errors"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
@@ -257,6 +258,9 @@ func (st *Store) Get(key string) (rec Record, err error) {
 		rec, err = s.at(key, current)
 		return err
 	})
+	if err == nil {
+		rec, err = st.opened(rec)
+	}
 	return rec, err
 }
 
@@ -267,6 +271,9 @@ func (st *Store) GetUpTo(key string, most int) (rec Record, size int, err error)
 		rec, size, err = s.upTo(key, current, most)
 		return err
 	})
+	if err == nil && size <= most {
+		rec, err = st.opened(rec)
+	}
 	return rec, size, err
 }
 
@@ -308,16 +315,19 @@ type Span struct {
 	Rev           int64  // 0: the newest
 	Items, bytes  int    // 0: as many as a chunk has by default
 	Sound         bool   // damaged objects are left out, and told to the log once; else they are an error
+	asStored      bool   // sealed documents stay as they are
 }
 
 // A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
 // objects than there is room for, even none: Next alone says whether the end is reached.
 type Chunk struct {
-	Rev     int64    // that the objects are of
-	Records []Record // good until the chunk is filled again
-	Next    string   // where the next chunk starts, "" at the end
-	Damaged []string // keys of the objects that a span of what is sound leaves out, as far as they are known
+	Rev     int64      // that the objects are of
+	Records []Record   // good until the chunk is filled again
+	Next    string     // where the next chunk starts, "" at the end
+	Damaged []string   // keys of the objects that a span of what is sound leaves out, as far as they are known
+	Sealed  []Unopened // likewise, of those that cannot be opened
 	buf     []byte
+	sealed  bool // some records are
 
 	keys    []byte // the records' keys, one after the other
 	keyEnds []int
@@ -337,6 +347,9 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 		})
 	}
 	c.nameRecords()
+	if err == nil && c.sealed && !sp.asStored {
+		err = st.openAll(c, sp.Sound)
+	}
 	return err
 }
 
@@ -433,7 +446,7 @@ func (c *Chunk) reset(sp *Span, current int64) {
 	if cap(c.buf) > 4*chunkBytes { // for a large object, which does not come again
 		c.buf = nil
 	}
-	c.Damaged = nil
+	c.Damaged, c.Sealed, c.sealed = nil, nil, false
 	clear(c.Records) // of what pointed into older buffers
 	c.Records, c.buf, c.keys, c.keyEnds = c.Records[:0], c.buf[:0], c.keys[:0], c.keyEnds[:0]
 	c.Next, c.left = "", sp.bytes
@@ -445,7 +458,7 @@ func (c *Chunk) add(key []byte, r Record) bool {
 	if len(r.JSON) > c.left && len(c.Records) > 0 {
 		return false
 	}
-	c.left -= len(r.JSON)
+	c.left, c.sealed = c.left-len(r.JSON), c.sealed || r.sealed
 	if cap(c.buf)-len(c.buf) < len(r.JSON) {
 		c.buf = make([]byte, 0, max(len(r.JSON), 2*cap(c.buf), 4096))
 	}
@@ -542,7 +555,11 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 		}, func(_ []byte, err error) { _ = st.File.Explain(err) })
 		return nil
 	})
-	return records, next, err
+	c := Chunk{Records: records}
+	if slices.ContainsFunc(records, func(r Record) bool { return r.sealed }) {
+		err = errors.Join(err, st.openAll(&c, true))
+	}
+	return c.Records, next, err
 }
 
 // ---- The event log
@@ -550,10 +567,14 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 // Events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
 // max (and about 256 KiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
 // CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
-// outlives compactions. It is ErrCompacted, too, where the log does not tell enough any more: what a record has replaced was damaged (Record.Lost).
+// outlives compactions. It is ErrCompacted, too, where the log does not tell enough any more: what a record has replaced was damaged (Record.Lost),
+// or an event cannot be opened.
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	known := len(dst)
-	evs, upTo, err = st.events(resource, nil, after, max, dst, func(rev int64, _ error) error {
+	evs, upTo, err = st.events(resource, nil, after, max, dst, func(rev int64, err error) error {
+		if errors.Is(err, ErrSealed) {
+			return ErrCompacted
+		}
 		return boltfile.Damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
 	})
 	for i := known; err == nil && i < len(evs); i++ {
@@ -571,7 +592,9 @@ type Filter func(key []byte, by AuthorID) bool
 // they replaced. It leaves out those that a filter does not want, where that saves reading them: some of them may come all the same.
 func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	return st.events(resource, wanted, after, max, dst, func(_ int64, err error) error {
-		_ = st.File.Explain(err)
+		if !errors.Is(err, ErrSealed) {
+			_ = st.File.Explain(err)
+		}
 		return nil
 	})
 }
@@ -621,6 +644,9 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 		}
 		return nil
 	})
+	if err == nil && r.sealed {
+		r.dst, err = st.openEvents(r.dst, len(dst), miss)
+	}
 	return r.dst, r.upTo, err
 }
 
@@ -633,6 +659,7 @@ type replay struct {
 	full     int // events are enough
 	gaps     bool
 	dst      []Event
+	sealed   bool // some of them are
 	upTo     int64
 }
 
@@ -674,24 +701,24 @@ func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
 	}
 	ev := Event{Record: rec.public(string(key), bytes.Clone(rec.JSON))}
 	if ev.PrevRev != 0 && !ev.Lost {
-		if err := boltfile.WithoutFaults(func() (err error) { ev.Prev, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
+		if err := boltfile.WithoutFaults(func() (err error) { ev.Prev, ev.prevSealed, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
 			if err = r.miss(ev.PrevRev, err); err != nil {
 				return 0, err
 			}
 		}
 	}
-	r.dst = append(r.dst, ev)
+	r.dst, r.sealed = append(r.dst, ev), r.sealed || ev.sealed || ev.prevSealed
 	return ev.size(), nil
 }
 
 // replaced copies the JSON that a key's record of a revision has.
-func (s *snapshot) replaced(rev int64, key []byte) (json []byte, err error) {
+func (s *snapshot) replaced(rev int64, key []byte) (json []byte, sealed bool, err error) {
 	b := s.record(rev, key)
 	if b == nil {
-		return nil, boltfile.Damaged("revision %d is missing", rev)
+		return nil, false, boltfile.Damaged("revision %d is missing", rev)
 	}
 	old, _, err := decodeRecord(rev, b)
-	return bytes.Clone(old.JSON), err
+	return bytes.Clone(old.JSON), old.sealed, err
 }
 
 // Wake returns a channel that is closed at the next commit that touches the resource (everything: at any). Take it before reading

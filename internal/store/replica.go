@@ -24,7 +24,6 @@ package store
 // alone was killed has lost nothing, since the kernel has what it wrote.
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -254,7 +253,7 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	if m.was.rev >= c.Rev || c.Deleted && !m.was.live() {
 		return leaveOut()
 	}
-	m.rec = Record{Key: c.Key, Rev: c.Rev, CreateRev: c.CreateRev, PrevRev: m.was.rev, Deleted: c.Deleted, Deleting: c.Deleting}
+	m.rec = Record{Key: c.Key, Rev: c.Rev, CreateRev: c.CreateRev, PrevRev: m.was.rev, Deleted: c.Deleted, Deleting: c.Deleting, Stale: c.Stale}
 	if f.kind == feedFollow {
 		m.rec.Time = s.now
 	}
@@ -266,10 +265,14 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 		if err != nil {
 			return err
 		}
-		m.replaced = bytes.Clone(old.JSON)
+		if m.replaced, err = s.sealing.copyOf(&old, c.Key); err != nil { // nobody can tell what it was, and the log does not wait
+			m.rec.Lost = true
+		}
 		if c.Deleted {
 			m.Op, m.rec.CreateRev, m.rec.Deleting = OpDelete, old.CreateRev, false
-			m.JSON, m.RevAt = s.last(m.replaced)
+			if m.JSON, m.RevAt = nil, -1; !m.rec.Lost {
+				m.JSON, m.RevAt = s.last(m.replaced)
+			}
 		}
 	}
 	if m.rec.Author, err = s.author(c.Author, m.Op, c.Rev); err != nil {

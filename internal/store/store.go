@@ -17,7 +17,7 @@
 //
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk),
 // waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
-// authors.go (who wrote what) and layout.go (the bytes). open.go brings a file to where a store can begin; upkeep.go compacts, backs up and
+// authors.go (who wrote what), sealing.go (what is encrypted) and layout.go (the bytes). open.go brings a file to where a store can begin; upkeep.go compacts, backs up and
 // checks; discard.go deletes what is damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
@@ -47,7 +47,7 @@ package store
 //	rev    key: revision, 8. Its sequence is currentRev. The last key is not: compacting a trailing tombstone would move it back
 //	       OFFSET  SIZE  MEANING
 //	            0     1  flags: 1 tombstone, 2 deleting (the object carries a deletionTimestamp), 4 stamped, 8 lost (what it
-//	                     replaced was damaged: discard.go)
+//	                     replaced was damaged: discard.go), 16 sealed, 32 stale (sealing.go)
 //	            1     8  previous revision of the key, a tombstone's too; 0: none
 //	            9     8  CreateRev: the revision that created the object
 //	           17     4  CRC of all the rest, started from the revision: a record in another's place shows
@@ -55,11 +55,11 @@ package store
 //	           23     k  key
 //	         23+k     6  time in milliseconds since 1970, where it is stamped (format 1 does not know it),
 //	         29+k  1..5  and the author's number (uvarint), 0: nobody known; see authors.go
-//	                     JSON, final but for kind and apiVersion, which reading puts before it
+//	                     JSON, final but for kind and apiVersion, which reading puts before it; or what sealing has made of it
 //
 //	keys   key: /group/resource/namespace/name, the namespace empty for what is in none
 //	            0     8  newest revision of the key
-//	            8     4  size of its JSON
+//	            8     4  size of its JSON, as it lies in rev
 //	           12     1  its flags
 //	           13     4  CRC of the key and the 13 bytes before
 //
@@ -164,6 +164,7 @@ type Options struct {
 	Damaged   func(string) // told of each place where the file is found damaged, once; may be nil
 	LogBytes  int64        // of the write-ahead log; 0: 16 MiB, or less where the disk is small
 	Replica   *Replica     // the log is elsewhere; nil: it is the file's own
+	Sealing   *Sealing     // what is encrypted, and how; nil: nothing is, and what is cannot be read
 
 	Author func(ctx context.Context) Author // who asks for a Commit that does not say; may be nil
 	Clock  func() time.Time                 // when records are written; nil: the machine's
@@ -237,6 +238,7 @@ type Replicated struct {
 	Deleting       bool   // the object carries a deletionTimestamp
 	JSON           []byte // nil for a deletion
 	RevAt          int    // where its revision belongs
+	Stale          bool   // the log has it under a key that is no longer the first
 	Author         Author // who has written it, where that is known
 }
 

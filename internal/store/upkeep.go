@@ -388,7 +388,7 @@ func (up *Maintenance) BackupAt(ctx context.Context, dest string, rev int64, see
 func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64, seen *Progress) error {
 	var c Chunk
 	seen.Begin("objects", up.st.Objects())
-	for sp := (Span{Rev: rev}); ; sp.Start = c.Next {
+	for sp := (Span{Rev: rev, asStored: true}); ; sp.Start = c.Next {
 		if err := errors.Join(ctx.Err(), up.st.Chunk(sp, &c)); err != nil {
 			return err
 		}
@@ -480,6 +480,9 @@ type Report struct {
 	Problems            []string                            // the first 100
 	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
 	gaps                bool                                // a replica's: revisions may be missing
+
+	Sealed  int64    // live objects that are encrypted and were not looked into, since no Sealing was given
+	sealing *Sealing // nil: none
 }
 
 // Problem adds to what was found.
@@ -491,11 +494,17 @@ func (rep *Report) Problem(format string, args ...any) {
 
 // Check looks at every page, record and key of a file that no server has open. err says why it could not look; what it found
 // is in the report.
-func Check(path string) (rep Report, err error) { return CheckObjects(path, nil, nil) }
+func Check(path string) (rep Report, err error) { return CheckObjects(path, Inspection{}, nil) }
 
-// CheckObjects is Check, with decodes asked about each live object's JSON: why it cannot be decoded. nil asks nothing.
-func CheckObjects(path string, decodes func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
-	rep.decodes = decodes
+// An Inspection says what is asked about each live object.
+type Inspection struct {
+	Decodes func(key string, json []byte) error // why its JSON cannot be decoded; nil asks nothing
+	Sealing *Sealing                            // opens what is encrypted; nil: that is passed over
+}
+
+// CheckObjects is Check that looks into objects, too.
+func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err error) {
+	rep.decodes, rep.sealing = each.Decodes, each.Sealing
 	verdict, err := boltfile.Vet(path, true, seen, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
 			return err
@@ -682,11 +691,24 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 		return boltfile.Damaged("key %q: revision %d is not its newest version", k, state.rev)
 	}
 	if rep.decodes != nil && state.live() {
-		if err := rep.decodes(string(k), r.JSON); err != nil {
-			rep.Problem("key %q: %v", k, err)
-		}
+		rep.inspectDocument(string(k), &r)
 	}
 	return nil
+}
+
+// inspectDocument looks into a live object.
+func (rep *Report) inspectDocument(key string, r *Record) {
+	if r.sealed && rep.sealing == nil {
+		rep.Sealed++
+		return
+	}
+	json, err := rep.sealing.copyOf(r, key)
+	if err == nil {
+		err = rep.decodes(key, json)
+	}
+	if err != nil {
+		rep.Problem("key %q: %v", key, err)
+	}
 }
 
 // Defrag rewrites a stopped server's file without its free pages.

@@ -213,7 +213,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 			return err
 		}
 		s.table, s.ring, s.now, s.guard.Alone = &st.authors, &st.log, st.commitTime(), true
-		s.last, s.several = st.mode.last, &st.shared
+		s.last, s.several, s.sealing = st.mode.last, &st.shared, st.Opts.Sealing
 		s.allowance = st.measure(l.Tx)
 		full = s.full || s.spare < 0
 		return st.put(s, batch)
@@ -295,6 +295,7 @@ type stage struct {
 	now        int64         // milliseconds; 0: records are not stamped
 	ring       *eventLog     // of what is committed; nil: nobody keeps one. The writer alone changes it, and reads it without its lock
 
+	sealing *Sealing                        // nil: what is written lies as it is
 	last    func(json []byte) ([]byte, int) // a replica's
 	several *atomic.Bool                    // set when a revision has several records; may be nil
 }
@@ -451,8 +452,8 @@ func (s *stage) checkChange(e *pendingWrite) error {
 		return err
 	}
 	e.rec.CreateRev = old.CreateRev
-	e.replaced = bytes.Clone(old.JSON)
-	return nil
+	e.replaced, err = s.sealing.copyOf(&old, e.Key)
+	return err
 }
 
 // newest is the record that was names, the one to be replaced. Its JSON is the file's.
@@ -471,8 +472,15 @@ func (s *stage) newest(e *pendingWrite) (old Record, err error) {
 // write puts the record and the key's state. One allocation holds both: bbolt needs them until the commit, the event log longer.
 func (s *stage) write(e *pendingWrite) error {
 	value := encodeRecord(&e.rec, e.JSON, e.RevAt, keyStateSize)
+	size := len(e.rec.JSON)
+	if s.sealing != nil && s.sealing.Seal != nil && size > 0 {
+		var err error
+		if value, size, err = s.sealing.record(&e.rec, value); err != nil {
+			return err
+		}
+	}
 	key := recordKey(value)
-	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: flagsOf(&e.rec)}
+	e.is = keyState{rev: e.rec.Rev, size: size, flags: flagsOf(&e.rec)}
 	state := appendKeyState(value[len(value):], key, e.is)
 	e.rec.JSON = slices.Clip(e.rec.JSON)
 	s.place = binary.BigEndian.AppendUint64(s.place[:0], uint64(e.rec.Rev))

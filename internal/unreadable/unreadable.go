@@ -13,6 +13,9 @@ package unreadable
 //	/readyz, a metric, the log                   say so; the check's name is "unreadable" and it tells a number, no names
 //	apilet check                                 names it
 //
+// What cannot be decrypted is another matter: its key may come back, so that the store's error stands for it, in lists too, and nothing removes it. It is
+// remembered here as long as it is so, for the same check and the log.
+//
 // A survey of the live objects, once after the start, finds those that nobody has asked for.
 
 import (
@@ -20,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,8 +38,11 @@ import (
 	"apilet/internal/store"
 )
 
-// unreadableMax bounds what is remembered; nothing is wrong with a server that knows no more but the number.
-const unreadableMax = 10_000
+const (
+	unreadableMax = 10_000 // are remembered; nothing is wrong with a server that knows no more but the number
+	sealedMax     = 1000   // likewise of those that cannot be decrypted,
+	sealedTried   = 10     // of which so many are tried again when somebody asks how many they are
+)
 
 // Unreadables are the live objects that cannot be decoded. A nil one knows none.
 type Unreadables struct {
@@ -44,13 +51,49 @@ type Unreadables struct {
 
 	some atomic.Bool // known is not empty: so that those who list need no lock
 
-	mu    sync.Mutex       // guards what follows
-	known map[string]int64 // key to revision
+	mu     sync.Mutex       // guards what follows
+	known  map[string]int64 // key to revision
+	sealed map[string]bool  // keys of those that could not be decrypted when that was last tried
 }
 
 // NewUnreadables knows no objects yet; log hears of those that come.
 func NewUnreadables(st *store.Store, log zerolog.Logger) *Unreadables {
-	return &Unreadables{st: st, log: log, known: map[string]int64{}}
+	return &Unreadables{st: st, log: log, known: map[string]int64{}, sealed: map[string]bool{}}
+}
+
+// NoteSealed remembers an object that cannot be decrypted; the log hears of each once, until it can. Nothing leaves it out for that, and nothing
+// removes it: its key may come back.
+func (u *Unreadables) NoteSealed(key string, cause error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.sealed[key] || len(u.sealed) >= sealedMax {
+		return
+	}
+	u.sealed[strings.Clone(key)] = true
+	u.log.Error().Err(cause).Str("key", key).Msg("a stored object cannot be decrypted")
+}
+
+// Sealed counts those that still cannot be decrypted. A few of them stand for all.
+func (u *Unreadables) Sealed() int {
+	u.mu.Lock()
+	keys := slices.Collect(maps.Keys(u.sealed))
+	u.mu.Unlock()
+	still := 0
+	for _, key := range keys {
+		if still == sealedTried {
+			break
+		}
+		if _, err := u.st.Get(key); errors.Is(err, store.ErrSealed) {
+			still++
+			continue
+		}
+		u.mu.Lock()
+		delete(u.sealed, key)
+		u.mu.Unlock()
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.sealed)
 }
 
 // Note remembers an object; the log hears of each version once.
@@ -107,6 +150,9 @@ func (u *Unreadables) forget(key string, rev int64) {
 
 // Check is the health check. Its text may be seen by anybody: no names.
 func (u *Unreadables) Check() error {
+	if n := u.Sealed(); n > 0 {
+		return fmt.Errorf("%d stored objects or more cannot be decrypted; the server's log names them, --encryption-provider-config has to have their keys", n)
+	}
 	if n := u.Count(); n > 0 {
 		return fmt.Errorf("%d stored objects cannot be read; the server's log and apilet check name them, DELETE removes them", n)
 	}

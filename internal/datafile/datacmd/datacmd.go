@@ -29,6 +29,7 @@ import (
 
 	"apilet/internal/atomicfile"
 	"apilet/internal/commandline"
+	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
@@ -43,6 +44,7 @@ type command struct {
 	data   string
 	remote kubeconfig.Remote // where to fetch a backup from
 	at     string            // the moment of which fork makes a file
+	keys   string            // the file about encryption, for those who look into objects
 	etcd   options.Etcd
 	toFile bool // the way of migrate
 	goBack bool // migrate need not raise etcd's revision
@@ -60,14 +62,20 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 			Groups: flags(c.defineBackup), Run: c.runBackup},
 		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, current or past, into a new file for --base",
 			Groups: flags(c.defineFork), Run: c.runFork},
-		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineData), Run: c.runCheck},
+		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineCheck), Run: c.runCheck},
 		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineData), Run: c.runDefrag},
 		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
-			Groups: append(flags(c.defineData), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
+			Groups: append(flags(c.defineCheck), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
 	}
 }
 
 func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
+
+// defineCheck is for those who look into objects.
+func (c *command) defineCheck(f *flag.FlagSet) {
+	c.defineData(f)
+	options.EncryptionConfig(f, &c.keys)
+}
 
 func (c *command) defineBackup(f *flag.FlagSet) {
 	c.defineData(f)
@@ -90,13 +98,24 @@ func (c *command) defineRemote(f *flag.FlagSet) {
 func (c *command) runCheck(call commandline.Call) error {
 	path, seen := c.data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
-	report, err := store.CheckObjects(path, unreadable.NewDecodeCheck(scheme.NewRegistry()), seen)
+	each := store.Inspection{Decodes: unreadable.NewDecodeCheck(scheme.NewRegistry())}
+	if c.keys != "" {
+		keys, err := encryption.Open(context.Background(), encryption.Config{Path: c.keys, Log: c.logger(call.Errors)})
+		if err != nil {
+			return err
+		}
+		each.Sealing = keys.Sealing()
+	}
+	report, err := store.CheckObjects(path, each, seen)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(call.Out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.Revision, report.Compacted, report.Objects, report.Records)
 	if report.Logged > 0 {
 		fmt.Fprintf(call.Out, "%d commits lie in its log, which the next start takes over: objects and records are those of before\n", report.Logged)
+	}
+	if report.Sealed > 0 {
+		fmt.Fprintf(call.Out, "%d objects are encrypted, and were not looked into: --encryption-provider-config says how they can be read\n", report.Sealed)
 	}
 	for _, problem := range report.Problems {
 		fmt.Fprintln(call.Out, problem)
@@ -217,7 +236,11 @@ func (c *command) runMigrate(call commandline.Call) error {
 	context.AfterFunc(ctx, cancel) // the second signal ends the process
 	seen, reg := &store.Progress{}, scheme.NewRegistry()
 	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
-	cluster := etcd.Config{Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
+	keys, err := encryption.Open(ctx, encryption.Config{Path: c.keys, Log: c.logger(call.Errors)})
+	if err != nil {
+		return err
+	}
+	cluster := etcd.Config{Encryption: keys, Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
 		Layout: etcd.NewLayout(c.etcd.Prefix, reg), RevisionsGoBack: c.goBack, Log: c.logger(call.Errors)}
 	if c.toFile {
 		filled, err := etcd.ToFile(ctx, cluster, c.data, seen)
@@ -232,7 +255,7 @@ func (c *command) runMigrate(call commandline.Call) error {
 	if _, err := os.Stat(c.data); err != nil {
 		return err
 	}
-	st, err := store.Open(c.data, store.Options{})
+	st, err := store.Open(c.data, store.Options{Sealing: keys.Sealing()})
 	if err != nil {
 		return err
 	}

@@ -24,5 +24,5 @@
 //
 // Invariants: StoreKey(EtcdKey(k)) is k; what Decode returns without an error can be decoded by scheme, whatever the value was: rubbish is an
 // error, found in time linear in its bytes, and comes with a stand-in ([Stored]) that is stored in its place. A [Layout] does not change; it may
-// be used by many at once. Of ours it imports scheme with its protobuf, bounded and kinds/defaults. It knows no etcd client and no store.
+// be used by many at once, its Encryption among them, which values go through last and come through first. It knows no etcd client.
 package layout

@@ -15,6 +15,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 
+	"apilet/internal/encryption"
 	"apilet/internal/scheme"
 )
 
@@ -26,6 +27,8 @@ type Layout struct {
 	byPath map[string]*storedType // by what etcd's keys begin with after the prefix: "pods", "services/specs"
 
 	custom atomic.Pointer[customRows] // of the registry's newest catalog that somebody asked about
+
+	Encryption *encryption.Providers // of values; nil: none. It is set before the layout is used
 }
 
 // A storedType is one built-in type as it lies in etcd.

@@ -33,6 +33,7 @@ type Stored struct {
 	JSON     []byte // without a revision
 	RevAt    int    // the offset at which it belongs
 	Deleting bool   // it has a deletionTimestamp
+	Stale    bool   // Encode would encrypt it otherwise than it was
 }
 
 // ---- Writing
@@ -40,6 +41,18 @@ type Stored struct {
 // Encode makes etcd's value of stored JSON, whether or not the revision is in it: byte for byte what kube-apiserver writes for the same object
 // when it writes JSON.
 func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
+	value, err := l.encode(key, stored)
+	if err != nil || !l.Encryption.On() {
+		return value, err
+	}
+	at, err := l.EtcdKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return l.Encryption.ToEtcd(key, at, value)
+}
+
+func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 	base, _, _, ok := scheme.SplitKey(key)
 	if !ok {
 		return nil, fmt.Errorf("%q is no object's key", key)
@@ -129,7 +142,7 @@ func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 		return Stored{}, fmt.Errorf("%q is no object's key", key)
 	}
 	var stored Stored
-	err := encrypted(value)
+	value, stale, err := l.decrypt(key, value)
 	if t := l.byBase[base]; err == nil && t != nil {
 		stored, err = t.decode(value)
 	} else if err == nil {
@@ -138,7 +151,30 @@ func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 	if err != nil {
 		return standIn(namespace, name, err), fmt.Errorf("%w: %s: %w", scheme.ErrUnreadable, key, err)
 	}
+	stored.Stale = stale
 	return stored, nil
+}
+
+// decrypt returns the value that was encrypted, if it was.
+func (l *Layout) decrypt(key string, value []byte) (plain []byte, stale bool, err error) {
+	if !l.Encryption.On() {
+		return value, false, encrypted(value)
+	}
+	at, err := l.EtcdKey(key)
+	if err != nil {
+		return nil, false, err
+	}
+	return l.Encryption.FromEtcd(key, at, value)
+}
+
+// Same tells whether two values are of the same document: one that is encrypted twice has two.
+func (l *Layout) Same(key string, a, b []byte) bool {
+	if bytes.Equal(a, b) || !l.Encryption.On() {
+		return bytes.Equal(a, b)
+	}
+	one, _, err := l.decrypt(key, a)
+	other, _, failed := l.decrypt(key, b)
+	return err == nil && failed == nil && bytes.Equal(one, other)
 }
 
 // encrypted tells what kube-apiserver has encrypted (--encryption-provider-config): "k8s:enc:PROVIDER:VERSION:KEY:", then what nobody can read
@@ -152,7 +188,7 @@ func encrypted(value []byte) error {
 	if len(how) < 6 {
 		how = append(how[:2], "unknown")
 	}
-	return fmt.Errorf("kube-apiserver has encrypted it (%q), and no key is known here: have kube-apiserver write it again with the provider identity",
+	return fmt.Errorf("kube-apiserver has encrypted it (%q), and no key is known here: --encryption-provider-config names them",
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"apilet/internal/commandline"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/options"
 )
 
 // PluginName is what the program is called as a plug-in of kubectl.
@@ -43,6 +44,7 @@ type command struct {
 
 	remote kubeconfig.Remote
 	data   string
+	keys   string // the file about encryption, for data
 
 	namespace               string
 	everywhere              bool
@@ -92,6 +94,7 @@ func (c *command) defineWhere(f *flag.FlagSet) {
 	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token for --server")
 	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of CA certificates to verify --server")
 	f.StringVar(&c.data, "data", "", "read this data `file`, which no server may have open, instead of asking one")
+	options.EncryptionConfig(f, &c.keys)
 }
 
 func (c *command) defineObjects(f *flag.FlagSet) {
@@ -196,7 +199,7 @@ func (c *command) open() (source, error) {
 	case asked > 1:
 		return nil, errors.New("--server, --kubeconfig and --data each name another place: one of them")
 	case c.data != "":
-		return openFile(c.data)
+		return openFile(c.data, c.keys)
 	case asked == 0:
 		c.useDefault()
 	}

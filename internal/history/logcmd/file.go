@@ -13,12 +13,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"apilet/internal/encryption"
 	"apilet/internal/findings"
 	"apilet/internal/history"
 	"apilet/internal/kubeconfig"
@@ -37,19 +40,47 @@ type file struct {
 	answers     sync.WaitGroup // of changes, on their way
 	all         []kind
 	base        map[string]*kind // by the beginning of their keys: /group/plural/
+	unopened    unopened
 
 	selectable map[string][]string // fields of custom resources, by the same
 }
 
-func openFile(path string) (*file, error) {
+// unopened counts what could not be decrypted.
+type unopened struct {
+	n     atomic.Int64
+	first atomic.Pointer[error]
+}
+
+func (u *unopened) note(_ string, err error) {
+	u.n.Add(1)
+	u.first.CompareAndSwap(nil, &err)
+}
+
+// err says at the end what was left out, or was in the way.
+func (u *unopened) err() error {
+	if n := u.n.Load(); n > 0 {
+		return fmt.Errorf("what could not be decrypted is left out, %d times (--encryption-provider-config says how it can be read): %w", n, *u.first.Load())
+	}
+	return nil
+}
+
+// openFile opens a data file. keys names the file about encryption, if there is one.
+func openFile(path, keys string) (*file, error) {
 	if _, err := os.Stat(path); err != nil { // store.Open would make it
 		return nil, err
 	}
-	st, err := store.Open(path, store.Options{})
+	providers, err := encryption.Open(context.Background(), encryption.Config{Path: keys, Log: zerolog.New(os.Stderr)})
 	if err != nil {
 		return nil, err
 	}
-	f := &file{st: st, selectable: map[string][]string{}}
+	sealing := providers.Sealing()
+	f := &file{selectable: map[string][]string{}}
+	sealing.Unopened = f.unopened.note
+	st, err := store.Open(path, store.Options{Sealing: sealing})
+	if err != nil {
+		return nil, err
+	}
+	f.st = st
 	if f.maintenance, err = store.NewMaintenance(st); err == nil {
 		err = f.readKinds()
 	}
@@ -64,7 +95,7 @@ func openFile(path string) (*file, error) {
 
 func (f *file) close() error {
 	f.answers.Wait()
-	return f.st.Close()
+	return errors.Join(f.unopened.err(), f.st.Close())
 }
 
 func (f *file) namespace() string                     { return "" }

@@ -1,0 +1,324 @@
+package encryption
+
+// This file is the provider kms, version 2: values under keys that nobody can make without a plug-in, which the server reaches over a Unix socket.
+//
+//	seed            32 random bytes, made here, encrypted once by the plug-in (Encrypt), which says under which key of its own: the key's id
+//	a value's key   HKDF(seed, 32 random bytes before the value), for AES-GCM
+//	what lies there EncryptedObject{value, key's id, the encrypted seed, what the plug-in has said beside}
+//
+// So the plug-in is asked once for a seed, not for each value: when the server starts, when the key's id changes, and to read what was written under
+// another seed (Decrypt), whose opened seed is then remembered. Each minute its Status says which key's id is the one to write under, and whether it
+// is well. When it has not been for three minutes nothing is written any more; what is read needs no plug-in as long as the seed is remembered.
+//
+// An EncryptedObject, and the messages of the plug-in, are a few fields of protobuf each. They stand in envelope.go.
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	storagevalue "k8s.io/apiserver/pkg/storage/value"
+	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
+)
+
+const (
+	wellEvery   = time.Minute      // the plug-in is asked how it is,
+	unwellEvery = 10 * time.Second // or that often while it is not well,
+	wellFor     = 20 * time.Second // and an answer is good for so long, for those who ask meanwhile,
+	unwellFor   = 3 * time.Second
+	writesFor   = 3 * time.Minute // since it was well
+
+	keyIDMax       = 1 << 10
+	seedMax        = 1 << 10 // when it is encrypted
+	annotationsMax = 32 << 10
+	openedMax      = 1000 // seeds that are remembered
+	seedBytes      = aestransformer.MinSeedSizeExtendedNonceGCM
+)
+
+// A plugin is one provider of type kms.
+type plugin struct {
+	name    string
+	remote  *remote
+	figures *figures
+	log     zerolog.Logger
+	seed    atomic.Pointer[seed] // that is written under; nil until there is one
+
+	mu      sync.Mutex // guards what follows
+	version string     // of the interface; "" until it has said one
+	asked   time.Time  // when it was last asked how it is
+	well    error      // what came of that
+
+	seeds  sync.Mutex // guards opened
+	opened map[string]storagevalue.Transformer
+}
+
+// A seed is what values are written under.
+type seed struct {
+	storagevalue.Transformer
+	object  envelope // without a value
+	expires time.Time
+}
+
+func newPlugin(config *apiserver.KMSConfiguration, figures *figures, log zerolog.Logger) (*plugin, error) {
+	r, err := newRemote(config.Endpoint, config.Timeout.Duration)
+	if err != nil {
+		return nil, err
+	}
+	return &plugin{name: config.Name, remote: r, figures: figures, log: log, opened: map[string]storagevalue.Transformer{}}, nil
+}
+
+// begin asks the plug-in how it is, and goes on to ask until ctx ends. A start does not fail because it is not there yet.
+func (p *plugin) begin(ctx context.Context) {
+	told := p.tell(p.check(ctx), "")
+	go func() {
+		for {
+			pause := wellEvery
+			if told != "" {
+				pause = unwellEvery
+			}
+			select {
+			case <-ctx.Done():
+				p.remote.close()
+				return
+			case <-time.After(pause):
+			}
+			told = p.tell(p.check(ctx), told)
+		}
+	}()
+}
+
+// tell has the log hear of each new trouble once.
+func (p *plugin) tell(err error, told string) string {
+	if err == nil {
+		return ""
+	}
+	if err.Error() != told {
+		p.log.Error().Err(err).Str("name", p.name).Msg("kms plugin failed health check probe")
+	}
+	return err.Error()
+}
+
+// ---- Values
+
+func (p *plugin) seal(v value, plain []byte) ([]byte, error) {
+	s := p.seed.Load()
+	if s == nil {
+		return nil, errors.New("got unexpected nil transformer")
+	}
+	if now := time.Now(); now.After(s.expires) && !v.late {
+		return nil, fmt.Errorf("encryptedDEKSource with keyID hash %q expired at %s (current time is %s)", hashed(s.object.keyID),
+			s.expires.Format(time.RFC3339), now.Format(time.RFC3339))
+	}
+	data, err := s.TransformToStorage(context.Background(), plain, v)
+	if err != nil {
+		return nil, err
+	}
+	o := s.object
+	o.data = data
+	return o.marshal(), nil
+}
+
+func (p *plugin) open(v value, sealed []byte) (plain []byte, stale bool, err error) {
+	var o envelope
+	if err = o.unmarshal(sealed); err == nil {
+		err = o.validate()
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	t, err := p.opener(&o)
+	if err != nil {
+		return nil, false, err
+	}
+	if plain, stale, err = t.TransformFromStorage(context.Background(), o.data, v); err != nil {
+		return nil, false, err
+	}
+	s := p.seed.Load()
+	return plain, stale || s == nil || s.object.keyID != o.keyID || s.object.source != o.source, nil
+}
+
+// opener is what opens values under the seed that an envelope names.
+func (p *plugin) opener(o *envelope) (storagevalue.Transformer, error) {
+	name := o.seedName()
+	p.seeds.Lock()
+	t := p.opened[name]
+	p.seeds.Unlock()
+	if t != nil {
+		return t, nil
+	}
+	p.figures.misses.Inc()
+	key, err := p.remote.decrypt(context.Background(), uuid.NewString(), o)
+	if err != nil {
+		return nil, fmt.Errorf("failed to decrypt DEK, error: %w", err)
+	}
+	if t, err = transformerOf(o.source, key); err == nil {
+		p.remember(name, t)
+	}
+	return t, err
+}
+
+func transformerOf(source int32, key []byte) (storagevalue.Transformer, error) {
+	if source == sourceSeed {
+		return aestransformer.NewHKDFExtendedNonceGCMTransformer(key)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return aestransformer.NewGCMTransformer(block)
+}
+
+func (p *plugin) remember(name string, t storagevalue.Transformer) {
+	p.seeds.Lock()
+	defer p.seeds.Unlock()
+	if len(p.opened) >= openedMax {
+		clear(p.opened)
+	}
+	p.opened[name] = t
+}
+
+// ---- The plug-in's state
+
+// check asks the plug-in how it is, unless it has just answered, and makes a new seed when it writes under another key now.
+func (p *plugin) check(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	good := wellFor
+	if p.well != nil {
+		good = unwellFor
+	}
+	if !p.asked.IsZero() && time.Since(p.asked) < good {
+		return p.well
+	}
+	p.well = p.lookLocked(ctx)
+	p.asked = time.Now()
+	return p.well
+}
+
+func (p *plugin) lookLocked(ctx context.Context) error {
+	until := time.Now().Add(writesFor)
+	s, err := p.remote.status(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to perform status section of the healthz check for KMS Provider %s, error: %w", p.name, err)
+	}
+	var errs []error
+	if s.healthz != "ok" {
+		errs = append(errs, fmt.Errorf("got unexpected healthz status: %s", s.healthz))
+	}
+	switch {
+	case s.version != "v2" && s.version != "v2beta1":
+		errs = append(errs, fmt.Errorf("expected KMSv2 API version v2, got %s", s.version))
+	case p.version == "":
+		p.version = s.version
+	case p.version != s.version:
+		errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %s", p.version, s.version))
+	}
+	if err := validateKeyID(s.keyID); err != nil {
+		errs = append(errs, fmt.Errorf("got invalid KMSv2 KeyID hash %q: %w", hashed(s.keyID), err))
+	} else if err := p.renew(ctx, s.keyID, until); err != nil {
+		errs = append(errs, err)
+	}
+	if err := utilerrors.Reduce(utilerrors.NewAggregate(errs)); err != nil {
+		return fmt.Errorf("kmsv2 Provider %s is not healthy, error: %w", p.name, err)
+	}
+	return nil
+}
+
+// renew has writes go on until a time: under the seed that there is, if the plug-in still names its key, or under a new one.
+func (p *plugin) renew(ctx context.Context, keyID string, until time.Time) error {
+	if now := p.seed.Load(); now != nil && now.object.keyID == keyID {
+		p.seed.Store(&seed{now.Transformer, now.object, until})
+		return nil
+	}
+	next, err := p.newSeed(ctx, until)
+	if err == nil && next.object.keyID != keyID {
+		err = fmt.Errorf("statusKeyIDHash=%q, encryptKeyIDHash=%q", hashed(keyID), hashed(next.object.keyID))
+	}
+	if err != nil {
+		return fmt.Errorf("failed to rotate DEK: %w", err)
+	}
+	p.remember(next.object.seedName(), next.Transformer)
+	p.seed.Store(next)
+	return nil
+}
+
+func (p *plugin) newSeed(ctx context.Context, until time.Time) (*seed, error) {
+	key := make([]byte, seedBytes)
+	_, _ = rand.Read(key) // never fails
+	object, err := p.remote.encrypt(ctx, uuid.NewString(), key)
+	if err != nil {
+		return nil, fmt.Errorf("failed to encrypt DEK, error: %w", err)
+	}
+	object.source, object.data = sourceSeed, []byte{0} // any value
+	if err := object.validate(); err != nil {
+		return nil, err
+	}
+	object.data = nil
+	t, err := transformerOf(sourceSeed, key)
+	return &seed{t, object, until}, err
+}
+
+// ---- What a plug-in may say
+
+func (o *envelope) validate() error {
+	switch {
+	case o.source != sourceKey && o.source != sourceSeed:
+		return fmt.Errorf("unknown encryptedDEKSourceType: %d", o.source)
+	case len(o.data) == 0:
+		return errors.New("encrypted data is empty")
+	case len(o.encryptedSeed) == 0:
+		return errors.New("failed to validate encrypted DEK source: encrypted DEK source is empty")
+	case len(o.encryptedSeed) > seedMax:
+		return fmt.Errorf("failed to validate encrypted DEK source: encrypted DEK source is %d bytes, which exceeds the max size of %d",
+			len(o.encryptedSeed), seedMax)
+	}
+	if err := validateKeyID(o.keyID); err != nil {
+		return fmt.Errorf("failed to validate key id: %w", err)
+	}
+	var errs []error
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(o.annotations)) {
+		if bad := validation.IsFullyQualifiedDomainName(field.NewPath("annotations"), name); bad != nil {
+			errs = append(errs, bad.ToAggregate())
+		}
+		size += len(name) + len(o.annotations[name])
+	}
+	if size > annotationsMax {
+		errs = append(errs, fmt.Errorf("total size of annotations is %d, which exceeds the max size of %d", size, annotationsMax))
+	}
+	if err := utilerrors.NewAggregate(errs); err != nil {
+		return fmt.Errorf("failed to validate annotations: %w", err)
+	}
+	return nil
+}
+
+func validateKeyID(id string) error {
+	switch {
+	case id == "":
+		return errors.New("keyID is empty")
+	case len(id) > keyIDMax:
+		return fmt.Errorf("keyID is %d bytes, which exceeds the max size of %d", len(id), keyIDMax)
+	}
+	return nil
+}
+
+func hashed(keyID string) string {
+	if keyID == "" {
+		return ""
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(keyID)))
+}
