@@ -369,7 +369,7 @@ func (g *Aggregator) nextDue() (first time.Time) {
 		if leads := g.Leads(); leads && !a.check.running {
 			earlier(a.check.due)
 		} else if !leads {
-			earlier(now.Add(checkEvery)) // it may lead by then
+			earlier(now.Add(firstRetry)) // it may lead by then
 		}
 		if a.available() && !a.learn.running {
 			earlier(a.learn.due)

@@ -215,7 +215,7 @@ func (r *route) resources(ctx context.Context, gv metav1.GroupVersion) ([]apidis
 	if _, err := bounded.UnmarshalStrict(a.body, &list); err != nil {
 		return nil, err
 	}
-	return modern(&list, gv), nil
+	return modern(&list), nil
 }
 
 // found takes a group version out of a document; of one that is not in it nothing is served.
@@ -247,7 +247,7 @@ func complete(res *apidiscoveryv2.APIResourceDiscovery) {
 }
 
 // modern puts a list of the old dialect as the new one has it. A subresource without its resource gets one that can do nothing.
-func modern(list *metav1.APIResourceList, gv metav1.GroupVersion) (all []apidiscoveryv2.APIResourceDiscovery) {
+func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDiscovery) {
 	at := map[string]int{}
 	find := func(name string, r *metav1.APIResource) *apidiscoveryv2.APIResourceDiscovery {
 		i, ok := at[name]
@@ -270,9 +270,6 @@ func modern(list *metav1.APIResourceList, gv metav1.GroupVersion) (all []apidisc
 		if isPart {
 			res.Subresources = append(res.Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: sub, ResponseKind: kind, Verbs: r.Verbs})
 			continue
-		}
-		if kind.Group == "" && kind.Version == "" {
-			kind.Group, kind.Version = gv.Group, gv.Version
 		}
 		res.ResponseKind, res.SingularResource, res.Verbs, res.ShortNames, res.Categories = kind, r.SingularName, r.Verbs, r.ShortNames, r.Categories
 	}
@@ -315,7 +312,7 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 	introduce(q.Header, by)
 	a, err := r.plain.RoundTrip(q)
 	if err != nil {
-		return answer{}, err
+		return answer{}, &url.Error{Op: method[:1] + strings.ToLower(method[1:]), URL: r.url(path), Err: err}
 	}
 	defer a.Body.Close()
 	if most == 0 {

@@ -6,7 +6,7 @@ package aggregation
 //	GET /apis/wardle…/v1alpha1/flunders        the same, to https://api.wardle.svc:443
 //	Authorization: Bearer …                    (nothing: the caller's credential is ours to know)
 //	X-Remote-User: root                        X-Remote-User: alice, as authentication found
-//	                                           X-Forwarded-For, X-Forwarded-Uri, X-Forwarded-Host, Audit-Id, Via
+//	                                           X-Forwarded-For, -Uri, -Host, -Proto, Audit-Id, Via
 //
 // What is streamed goes through as it comes; a connection that is upgraded (WebSocket, SPDY) becomes one through this server. What the server
 // behind cannot do: send clients elsewhere (an answer that redirects is a 502), set cookies, run scripts in a browser that looks here, say who asks.
@@ -242,6 +242,7 @@ func upgradeType(h http.Header) string {
 func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request.Request) {
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "https", to.host, to.host
+	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
 	h := out.Header
 	for key := range h {
 		if hidden(key) {
@@ -258,6 +259,10 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	}
 	h.Set("X-Forwarded-Uri", p.In.URL.EscapedPath())
 	h.Set("X-Forwarded-Host", p.In.Host)
+	h.Set("X-Forwarded-Proto", "http")
+	if p.In.TLS != nil {
+		h.Set("X-Forwarded-Proto", "https")
+	}
 	h.Set("Audit-Id", rec.ID)
 	h.Add("Via", "1.1 "+g.self)
 }
