@@ -21,6 +21,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
@@ -60,7 +61,7 @@ type Aggregator struct {
 	self  string                // tells requests that come back to who has passed them on
 	begin sync.Once
 
-	// What follows is the loop's alone, but for mu and told.
+	// What follows is the loop's alone, but for mu, told and wake.
 	log, rest *store.Follower        // APIServices; those, and what says where a Service is
 	known     map[string]*apiService // by name
 	asking    int
@@ -102,6 +103,7 @@ type appointment struct {
 	running bool
 	again   bool // something has happened since it began
 	fails   int
+	settled time.Time // when it was answered last
 }
 
 // soon has the server asked as soon as possible.
@@ -127,7 +129,8 @@ func (a *appointment) settle(failed bool, every time.Duration) {
 	case failed && a.fails < 10:
 		wait = min(every, firstRetry<<(a.fails-1))
 	}
-	a.running, a.again, a.due = false, false, time.Now().Add(wait)
+	a.running, a.again, a.settled = false, false, time.Now()
+	a.due = a.settled.Add(wait)
 }
 
 // ---- The loop ----
@@ -222,8 +225,11 @@ func (g *Aggregator) see(ev *store.Event) {
 		before.close()
 		is.route, is.stale = g.newRoute(&obj.Spec), true
 	}
-	was := is.available()
+	was, said := is.available(), is.condition
 	is.spec, is.condition = obj.Spec, helper.GetAPIServiceConditionByType(&obj, apiregistrationv1.Available)
+	if equality.Semantic.DeepEqual(said, is.condition) { // somebody else has written it
+		is.check.soon()
+	}
 	if is.available() && !was {
 		is.learn.soon()
 	}
@@ -288,7 +294,6 @@ func (g *Aggregator) hear() {
 	g.told = nil
 	g.mu.Unlock()
 	for _, do := range told {
-		g.asking--
 		do()
 	}
 	if len(told) > 0 {
@@ -331,6 +336,7 @@ func (g *Aggregator) startCheck(ctx context.Context, a *apiService) {
 		condition := g.check(ctx, &spec, route)
 		err := g.save(ctx, a.name, route, before, condition)
 		g.tell(func() {
+			g.asking--
 			a.check.settle(err != nil || condition.Status != apiregistrationv1.ConditionTrue, checkEvery)
 		})
 	})
@@ -343,11 +349,21 @@ func (g *Aggregator) startLearning(ctx context.Context, a *apiService) {
 	g.workers.Go(func() {
 		learned, err := learn(ctx, route, gv, before)
 		g.tell(func() {
+			g.asking--
 			if a.stale = err != nil; err == nil {
 				a.learned = learned
 			}
 			a.learn.settle(err != nil, learnEvery)
 		})
+	})
+}
+
+// suspect has a server asked that did not answer a request, unless it has just been asked: callers are not to decide how often.
+func (g *Aggregator) suspect(name string) {
+	g.tell(func() {
+		if a := g.known[name]; a != nil && a.route != nil && !a.check.running && time.Since(a.check.settled) > firstRetry {
+			a.check.soon()
+		}
 	})
 }
 
