@@ -833,8 +833,8 @@ func (s *server) liveness() []health.Check {
 	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.started()...)
 }
 
-// started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, such
-// as aggregation, is not there.
+// started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, or
+// later, is not there.
 func (s *server) started() []health.Check {
 	const hook = "poststarthook/"
 	checks := health.Done(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
