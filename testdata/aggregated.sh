@@ -20,12 +20,12 @@ compile() {
 		GOFLAGS=-mod=mod go build -trimpath -ldflags='-s -w' -o "$cache/$3" "$2" && rm go.mod go.sum)
 }
 
-# until_true WHAT COMMAND...: waits a minute
+# until_true WHAT COMMAND...: waits for PATIENCE seconds, a minute by default
 until_true() {
-	local what=$1 end=$((SECONDS + 60))
+	local what=$1 end=$((SECONDS + ${PATIENCE:-60}))
 	shift
 	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -lt $end ] || { echo "NOT: $what"; "$@"; exit 1; }
+		[ $SECONDS -lt $end ] || { echo "NOT: $what"; tail -v -n 8 "$dir"/*.log; "$@"; exit 1; }
 		sleep 0.2
 	done
 	echo "ok: $what"
@@ -95,7 +95,7 @@ metrics() {
 	until_true 'kubelets are played' test -s "$dir/nodes.json"
 	kubectl create -f "$dir/nodes.json"
 	kubectl replace --subresource status -f "$dir/nodes.json" >/dev/null
-	"$cache/metrics-server" "${delegated[@]}" --kubelet-insecure-tls --metric-resolution 10s --kubelet-preferred-address-types InternalIP --kubelet-use-node-status-port \
+	"$cache/metrics-server" "${delegated[@]}" --kubelet-insecure-tls --metric-resolution 11s --kubelet-request-timeout 5s --kubelet-preferred-address-types InternalIP --kubelet-use-node-status-port \
 		>"$dir/metrics.log" 2>&1 &
 	register metrics-server kube-system "$port" metrics.k8s.io v1beta1 100
 	until_true 'metrics-server is available' eval 'kubectl get apiservice v1beta1.metrics.k8s.io | grep -q True'
