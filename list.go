@@ -1025,7 +1025,7 @@ func (ra *readAPI) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
 }
 
 func (ra *readAPI) serveSwagger(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeSwagger(ra.types, w, r)
+	discovery.ServeSwagger(ra.types, nil, w, r)
 }
 
 // serveAPI answers everything below /api/ and /apis/.

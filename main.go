@@ -56,6 +56,7 @@ import (
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/quota"
+	"apilet/internal/aggregation"
 	"apilet/internal/allocator"
 	"apilet/internal/apierror"
 	"apilet/internal/audit"
@@ -246,6 +247,7 @@ type beside struct {
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
 	definitions *crd.Definitions
+	proxy       frontProxy // what is shown to other servers
 	apiServices *bootstrap.APIServiceReconciler
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
 	flows       *bootstrap.FlowReconciler      // of flow control's configuration; nil without it
@@ -418,8 +420,8 @@ func (s *server) guardSecrets() {
 			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
 	}
-	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook,
-		s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
+	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Aggregation.ProxyKey,
+		s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook, s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
 }
 
@@ -531,6 +533,9 @@ func (s *server) populate(ctx context.Context) error {
 	if err := s.beside.apiServices.Reconcile(ctx, true); err != nil {
 		return err
 	}
+	if err := s.aggregate(ctx); err != nil {
+		return err
+	}
 	if s.auth.Enforcing() {
 		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("cannot read the roles and bindings") })
 		if err := policy.Reconcile(ctx); err != nil {
@@ -541,8 +546,68 @@ func (s *server) populate(ctx context.Context) error {
 	return nil
 }
 
+// aggregate makes what passes requests on to other servers. Without TLS nothing is made, or published, before there is such a server.
+func (s *server) aggregate(ctx context.Context) error {
+	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.certificate,
+		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
+		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
+		Unavailable: s.metrics.apiServiceUnavailable}
+	g.Begin = func() {
+		if err := s.beside.proxy.open(s.cfg); err != nil {
+			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
+		}
+		if err := s.publishAuthorities(ctx); err != nil {
+			s.log.Error().Err(err).Msg("who vouches for clients is not published")
+		}
+	}
+	s.metrics.registry.MustRegister(g)
+	s.api.aggregated = g
+	if !s.cfg.Auth.Insecure {
+		if err := s.beside.proxy.open(s.cfg); err != nil {
+			return err
+		}
+	}
+	return g.Load(ctx)
+}
+
+// A frontProxy is what this server shows to those that APIServices name.
+type frontProxy struct {
+	shown atomic.Pointer[func() *tls.Certificate] // nil: nothing yet
+	own   *certs.FrontProxy                       // nil with --proxy-client-cert-file
+}
+
+func (p *frontProxy) certificate() *tls.Certificate {
+	if shown := p.shown.Load(); shown != nil {
+		return (*shown)()
+	}
+	return nil
+}
+
+// open makes the certificate, or reads the one that is given.
+func (p *frontProxy) open(c *config) error {
+	if p.shown.Load() != nil {
+		return nil
+	}
+	var shown func() *tls.Certificate
+	if c.Aggregation.ProxyCert != "" {
+		given, err := certs.FollowPair(c.log, c.Aggregation.ProxyCert, c.Aggregation.ProxyKey)
+		if err != nil {
+			return fmt.Errorf("--proxy-client-cert-file: %w", err)
+		}
+		shown = given.Now
+	} else {
+		own, err := certs.OpenFrontProxy(certs.Config{Dir: c.CertDir, Now: c.Auth.Now, Log: c.log})
+		if err != nil {
+			return fmt.Errorf("--cert-dir: %w", err)
+		}
+		p.own, shown = own, own.Now
+	}
+	p.shown.Store(&shown)
+	return nil
+}
+
 func (s *server) secure(context.Context) (err error) {
-	s.entrance.url, s.entrance.secured, err = s.entrance.endpoint.Secure(s.entrance.listener, s.auth.ClientCAs)
+	s.entrance.url, s.entrance.secured, err = s.entrance.endpoint.Secure(s.entrance.listener, s.auth.AskedCertificates())
 	s.api.keysURL = s.entrance.url + "/openid/v1/jwks"
 	return err
 }
@@ -562,13 +627,24 @@ func (s *server) found(ctx context.Context) error {
 	return nil
 }
 
-// publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
+// publishAuthorities tells programs beside this server whose client certificates it takes, and by which it speaks to them for others. They learn of a
+// changed file at the next start.
 func (s *server) publishAuthorities(ctx context.Context) error {
 	pem, err := s.cfg.Auth.Authorities()
-	if err != nil || len(pem) == 0 {
+	if err != nil {
 		return err
 	}
-	return bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}.ClientAuthorities(ctx, pem)
+	proxies, err := s.cfg.Auth.RequestHeader.Published()
+	if err != nil {
+		return err
+	}
+	if own := s.beside.proxy.own; own != nil {
+		proxies = proxies.With(own.Authority(), certs.FrontProxyName)
+	}
+	if len(pem) == 0 && len(proxies.Authorities) == 0 {
+		return nil
+	}
+	return bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}.ClientAuthorities(ctx, pem, proxies)
 }
 
 // serve answers requests in the background.
@@ -623,7 +699,7 @@ func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &gc.Collector{Store: s.storage.st, Maintenance: s.storage.upkeep, Types: s.api.types, Writer: s.api.wr, EventTTL: s.cfg.EventTTL,
-		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.own}
+		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.own, Elsewhere: s.api.aggregated.Empty}
 	work := &s.work
 	work.Go("the controllers", func() { s.storage.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
 	if s.storage.cluster != nil {
@@ -631,6 +707,7 @@ func (s *server) startWorkers() {
 	}
 	work.Go("following what pods refer to", func() { s.auth.Nodes.Run(ctx) })
 	work.Go("following definitions of types", func() { s.beside.definitions.Run(ctx) })
+	work.Go("keeping up with other servers", func() { s.api.aggregated.Run(ctx) })
 	work.Go("following admission policies", func() { s.beside.policies.Run(ctx) })
 	work.Go("the scrub of the data file", func() { s.storage.scrub.Run(ctx) })
 	work.Go("the findings", func() { s.api.instruments.findings.Run(ctx) })
@@ -816,8 +893,8 @@ func (s *server) liveness() []health.Check {
 	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.started()...)
 }
 
-// started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, such
-// as aggregation, is not there.
+// started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, or
+// later, is not there.
 func (s *server) started() []health.Check {
 	const hook = "poststarthook/"
 	checks := health.Done(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
@@ -889,6 +966,7 @@ type api struct {
 	wr          *registry.Writer
 	wt          *watching
 	definitions *crd.Definitions
+	aggregated  *aggregation.Aggregator // passes on what is for other servers
 	storage     *storage
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation
@@ -965,7 +1043,7 @@ func (a *api) routes() http.Handler {
 	r.HandleFunc(request.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
 	r.Handle(dashboard.DataPath, a.withAuthorization(page.ServeData))
 	r.Handle("/api", a.withAuthorization(a.serveDiscovery))
-	r.Handle("/apis", a.withAuthorization(a.serveDiscovery))
+	r.Handle("/apis", a.withAuthorization(a.serveGroups))
 	r.Handle("/api/*", a.withAuthorization(a.serveAPI))
 	r.Handle("/apis/*", a.withAuthorization(a.serveAPI))
 	r.Handle("/", a.withAuthorization(routing.Index(r, a.types, checked...)))
@@ -1090,8 +1168,31 @@ func (a *api) page() *dashboard.Page {
 	return p
 }
 
+// serveGroups answers /apis.
+func (a *api) serveGroups(w http.ResponseWriter, r *http.Request) {
+	if others := a.aggregated.Others(); others != nil {
+		discovery.ServeMerged(a.types, others, w, r)
+		return
+	}
+	a.serveDiscovery(w, r)
+}
+
+// serveOpenAPI answers /openapi/v3 and what is below it.
+func (a *api) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
+	if !a.aggregated.ServeOpenAPI(w, r) {
+		a.readAPI.serveOpenAPI(w, r)
+	}
+}
+
+func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeSwagger(a.types, a.aggregated.Others(), w, r)
+}
+
 // serveAPI answers everything below /api/ and /apis/.
 func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if a.aggregated.Serve(w, r) {
+		return
+	}
 	res, err := a.typeOf(w, r)
 	if res != nil && err == nil {
 		err = a.serveResource(w, r, res)

@@ -16,11 +16,13 @@ package main
 //	apiserver_request_total{verb="LIST",resource="pods",scope="namespace",code="200",...} 17
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -91,6 +93,7 @@ type metrics struct {
 	hookMetrics
 	policyMetrics
 	podMetrics
+	aggregationMetrics
 
 	kinds exposition.Bounded[[3]string] // group, version and resource
 
@@ -139,6 +142,11 @@ type podMetrics struct {
 	newest                   podsecurity.Version // of its standards
 }
 
+type aggregationMetrics struct {
+	unavailable *prometheus.CounterVec
+	apiServices exposition.Bounded[string] // their names
+}
+
 // told are labels whose kind may have series beside those of requests.
 func (m *metrics) told(l requestLabels) requestLabels {
 	if !m.kinds.Admits([3]string{l.group, l.version, l.resource}) {
@@ -167,7 +175,7 @@ type requestSeries struct {
 func newMetrics(kubernetes [2]int) *metrics {
 	m := &metrics{podMetrics: podMetrics{newest: podsecurity.MajorMinorVersion(kubernetes[0], kubernetes[1])},
 		registry: exposition.NewRegistry(), series: map[seriesKey]*requestSeries{}}
-	m.kinds.Most, m.hooks.Most, m.rules.Most = maxNames, maxNames, maxNames
+	m.kinds.Most, m.hooks.Most, m.rules.Most, m.apiServices.Most = maxNames, maxNames, maxNames, maxNames
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.addRequestMetrics()
 	m.addWatchMetrics()
@@ -176,6 +184,8 @@ func newMetrics(kubernetes [2]int) *metrics {
 	m.addWebhookMetrics()
 	m.addPolicyMetrics()
 	m.addPodSecurityMetrics()
+	m.unavailable = m.registry.Counters("aggregator_unavailable_apiservice_total",
+		alpha+"Counter of APIServices which are marked as unavailable broken down by APIService name and reason.", []string{"name", "reason"})
 	return m
 }
 
@@ -271,6 +281,14 @@ func (m *metrics) addPodSecurityMetrics() {
 		alpha+"Number of policy evaluations that occurred, not counting ignored or exempt requests.",
 		append([]string{"decision", "policy_level", "policy_version", "mode"}, write...))
 	m.podExemptions = m.registry.Counters("pod_security_exemptions_total", alpha+"Number of exempt requests, not counting ignored or out of scope requests.", write)
+}
+
+// apiServiceUnavailable counts that the server of an APIService has been found away.
+func (m *metrics) apiServiceUnavailable(name, reason string) {
+	if !m.apiServices.Admits(name) {
+		name = otherLabel
+	}
+	m.unavailable.WithLabelValues(name, reason).Inc()
 }
 
 // podChecked counts what PodSecurity found. Standards of a version to come are one series: namespaces' labels may name any.
@@ -765,10 +783,10 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
 }
 
-// deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
+// deadline ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client says so.
 func (b *instrumentation) deadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.From(r.Context()).Follows {
+		if rec := request.From(r.Context()); rec.Follows || request.LongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -826,6 +844,12 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
 	return n, err
+}
+
+// Hijack is what http.ResponseController calls: the connection goes on in another protocol.
+func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.begin(http.StatusSwitchingProtocols)
+	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

@@ -74,6 +74,7 @@ import (
 type Config struct {
 	TokenFile, ClientCAFile string           // paths of --token-auth-file and --client-ca-file; "" is none
 	OwnCA                   []byte           // the certificate of this server's own authority, if it has one: what that signs is accepted, too
+	RequestHeader           RequestHeader    // --requestheader-...: proxies in front that say who asks
 	Anonymous               bool             // --anonymous-auth: who shows no credential is system:anonymous, not refused
 	Insecure                bool             // the plain loopback port: everyone is system:unsecured
 	AlwaysAllow             bool             // --authorization-mode=AlwaysAllow
@@ -137,6 +138,7 @@ type Authenticator struct {
 	fixed     *oidc.Set                      // of --oidc-...; nil: none
 	tokenHook *callout.Tokens                // nil: none
 	plans     *certs.Followed[callout.Plan]  // nil without --authorization-config
+	proxies   *proxies                       // nil without --requestheader-client-ca-file
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
@@ -167,8 +169,13 @@ func New(cfg Config) (*Authenticator, error) {
 		}
 	}
 	if cfg.ClientCAFile != "" || cfg.OwnCA != nil {
-		if a.ClientCAs, err = certs.FollowAuthorities(cfg.Log, cfg.ClientCAFile, cfg.OwnCA); err != nil {
+		if a.ClientCAs, err = certs.FollowAuthorities(cfg.Log, cfg.OwnCA, cfg.ClientCAFile); err != nil {
 			return nil, fmt.Errorf("--client-ca-file: %w", err)
+		}
+	}
+	if cfg.RequestHeader.ClientCAFile != "" {
+		if a.proxies, err = newProxies(cfg); err != nil {
+			return nil, fmt.Errorf("--requestheader-client-ca-file: %w", err)
 		}
 	}
 	return a, a.openOthers()
@@ -195,6 +202,7 @@ func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 			return
 		}
 		dropCredentials(r.Header)
+		a.proxies.dropHeaders(r.Header)
 		request.From(r.Context()).User = u
 		next.ServeHTTP(w, r)
 	})
@@ -223,7 +231,12 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 		}
 		return u, unauthorizedIf(err)
 	}
+	u, ok, noProxy := a.proxies.user(r)
+	if ok {
+		return u, nil
+	}
 	u, ok, badCert := a.certificateUser(r)
+	badCert = badCert || noProxy && a.ClientCAs == nil
 	if token != "" && !ok {
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)

@@ -6,14 +6,12 @@ package bootstrap
 //	v1.                  Local         True                     the core group
 //	v1.apps              Local         True
 //	v1.example.com       Local         True                     as long as a definition serves it
-//	v1beta1.metrics.k8s  infra/proxy   False (NoAggregation)    somebody's wish
+//	v1beta1.metrics.k8s  infra/proxy   True                     somebody else serves it
 //
-// In kube-apiserver such an object makes the routes: those that name a Service are proxied to it. Here it only tells. They are stored
+// In kube-apiserver such an object makes the routes. Here those alone do that name a Service (package aggregation); the others only tell. They are stored
 // like other objects, so that all that works on objects works on them, and the label kube-aggregator.kubernetes.io/automanaged says
 // which of them the server looks after: "onstart" are the built-in versions, put right at each start, "true" those of definitions, put
 // right all the time. What has no label is its author's.
-//
-// One that names a Service is accepted, since charts bring them; its condition, and a warning, say that nothing comes of it.
 
 import (
 	"context"

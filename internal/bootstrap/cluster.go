@@ -12,10 +12,15 @@ package bootstrap
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -24,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"apilet/internal/auth"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -123,17 +129,71 @@ func (f Initializer) upsert(ctx context.Context, group, plural string, fresh sch
 	return err
 }
 
-// ClientAuthorities publishes (in PEM) who vouches for client certificates, for programs that authenticate their own clients as this server
-// does: aggregated servers, kube-controller-manager and kube-scheduler for their metrics. What others keep beside it in that ConfigMap stays.
-func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte) error {
+// ClientAuthorities publishes (in PEM) who vouches for client certificates, and which proxies are believed when they say who asks, for programs that
+// authenticate their own clients as this server does: aggregated servers, kube-controller-manager and kube-scheduler for their metrics. What others
+// keep beside it in that ConfigMap stays, and so do the proxies of other servers on the same etcd.
+func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies auth.Published) error {
 	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"}}
 	return f.createOrUpdate(ctx, "", "configmaps", published, func(obj scheme.Object) {
 		published := obj.(*corev1.ConfigMap)
 		if published.Data == nil {
 			published.Data = map[string]string{}
 		}
-		published.Data["client-ca-file"] = string(pem)
+		if len(pem) > 0 {
+			published.Data["client-ca-file"] = string(pem)
+		}
+		if len(proxies.Authorities) > 0 {
+			publishProxies(published.Data, proxies)
+		}
 	})
+}
+
+// publishProxies adds what is not there yet. An authority that has expired vouches for nobody, and goes.
+func publishProxies(data map[string]string, proxies auth.Published) {
+	const prefix = "requestheader-"
+	told, ok := data[prefix+"allowed-names"]
+	any := len(proxies.Names) == 0 || ok && len(listOf(told)) == 0 // no names are any
+	data[prefix+"client-ca-file"] = mergedCertificates(data[prefix+"client-ca-file"], string(proxies.Authorities))
+	names := map[string][]string{"allowed-names": proxies.Names, "username-headers": proxies.Users, "uid-headers": proxies.UIDs, "group-headers": proxies.Groups,
+		"extra-headers-prefix": proxies.Extras}
+	for key, wanted := range names {
+		list := listOf(data[prefix+key])
+		for _, value := range wanted {
+			if !slices.Contains(list, value) {
+				list = append(list, value)
+			}
+		}
+		if key == "allowed-names" && any {
+			list = nil
+		}
+		text, _ := json.Marshal(append([]string{}, list...)) // never null
+		data[prefix+key] = string(text)
+	}
+}
+
+// listOf reads a list that is published; one that is none is empty.
+func listOf(text string) (list []string) {
+	if json.Unmarshal([]byte(text), &list) != nil {
+		return nil
+	}
+	return list
+}
+
+// mergedCertificates are those of several bundles, each once, without those that have expired.
+func mergedCertificates(bundles ...string) string {
+	var merged []byte
+	seen := map[string]bool{}
+	for _, bundle := range bundles {
+		for block, rest := pem.Decode([]byte(bundle)); block != nil; block, rest = pem.Decode(rest) {
+			cert, err := x509.ParseCertificate(block.Bytes)
+			if err != nil || seen[string(block.Bytes)] || cert.NotAfter.Before(time.Now()) {
+				continue
+			}
+			seen[string(block.Bytes)] = true
+			merged = append(merged, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})...)
+		}
+	}
+	return string(merged)
 }
 
 // ownService is by what pods reach the API server.

@@ -215,7 +215,11 @@ func wantsAggregated(accept string) scheme.BodyFormat {
 func serveAggregated(c *scheme.Catalog, root string, format scheme.BodyFormat, w http.ResponseWriter, r *http.Request) {
 	name := root + " " + string(format)
 	doc := c.Remember(name, func(c *scheme.Catalog) []byte { return aggregatedDocument(c, root, format) })
-	etag := string(c.Remember(name+" etag", func(*scheme.Catalog) []byte { return []byte(etagOf(doc)) }))
+	etag := c.Remember(name+" etag", func(*scheme.Catalog) []byte { return []byte(etagOf(doc)) })
+	writeAggregated(doc, string(etag), format, w, r)
+}
+
+func writeAggregated(doc []byte, etag string, format scheme.BodyFormat, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Vary", "Accept")
 	header.Set("Cache-Control", "public")
@@ -252,12 +256,20 @@ func aggregatedDocument(c *scheme.Catalog, root string, format scheme.BodyFormat
 			list.Items = append(list.Items, apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: group}})
 			last++
 		}
-		version := apidiscoveryv2.APIVersionDiscovery{Version: rows[0].Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
-		for _, res := range rows {
-			version.Resources = append(version.Resources, aggregatedResource(res))
-		}
-		list.Items[last].Versions = append(list.Items[last].Versions, version)
+		list.Items[last].Versions = append(list.Items[last].Versions, apidiscoveryv2.APIVersionDiscovery{Version: rows[0].Version,
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: resourcesOf(rows)})
 	}
+	return encodeAggregated(list, format)
+}
+
+func resourcesOf(rows []*scheme.Resource) (resources []apidiscoveryv2.APIResourceDiscovery) {
+	for _, res := range rows {
+		resources = append(resources, aggregatedResource(res))
+	}
+	return resources
+}
+
+func encodeAggregated(list *apidiscoveryv2.APIGroupDiscoveryList, format scheme.BodyFormat) []byte {
 	list.SetGroupVersionKind(apidiscoveryv2.SchemeGroupVersion.WithKind(aggregatedKind))
 	encode := response.SealObject
 	if format == scheme.JSONFormat {

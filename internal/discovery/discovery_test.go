@@ -24,7 +24,7 @@ func discoveryServer(t testing.TB, reg *scheme.Registry) *httptest.Server {
 	mux := http.NewServeMux()
 	discovery := func(w http.ResponseWriter, r *http.Request) { ServeDiscovery(reg, w, r) }
 	openAPI := func(w http.ResponseWriter, r *http.Request) { ServeOpenAPI(reg, "", w, r) }
-	swagger := func(w http.ResponseWriter, r *http.Request) { ServeSwagger(reg, w, r) }
+	swagger := func(w http.ResponseWriter, r *http.Request) { ServeSwagger(reg, nil, w, r) }
 	mux.HandleFunc("/api", discovery)
 	mux.HandleFunc("/api/", discovery)
 	mux.HandleFunc("/apis", discovery)

@@ -3,7 +3,7 @@
 //
 //	discovery.ServeDiscovery(reg, w, r) // /api, /apis and what is below
 //	discovery.ServeOpenAPI(reg, w, r)   // /openapi/v3: an index, and a document for each group version
-//	discovery.ServeSwagger(reg, w, r)   // /openapi/v2
+//	discovery.ServeSwagger(reg, nil, w, r)   // /openapi/v2
 //
 // The forms are those of k8s.io/apiserver/pkg/endpoints/discovery (aggregated: KEP-3352) and of k8s.io/kube-openapi (version 3: KEP-2896);
 // order of groups and names of schemas are kube-apiserver's. Everything is derived from the rows of package scheme; package response

@@ -21,7 +21,7 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 	w := httptest.NewRecorder()
 	switch {
 	case strings.HasPrefix(target, "/openapi/v2"):
-		ServeSwagger(reg, w, r)
+		ServeSwagger(reg, nil, w, r)
 	case strings.HasPrefix(target, "/openapi/"):
 		ServeOpenAPI(reg, "", w, r)
 	default:

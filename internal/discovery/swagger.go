@@ -45,8 +45,8 @@ const (
 	swaggerProtobuf    = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
-// ServeSwagger answers /openapi/v2.
-func ServeSwagger(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) {
+// ServeSwagger answers /openapi/v2. o is what other servers say; nil: there are none.
+func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Vary", "Accept-Encoding")
 	header.Add("Vary", "Accept")
@@ -57,7 +57,11 @@ func ServeSwagger(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) 
 		return
 	}
 	c := reg.Current.Load()
-	etag := `"` + openAPIHash(c.Sorted) + `"`
+	etag := `"` + openAPIHash(c.Sorted)
+	for _, of := range o.swaggers() {
+		etag += "-" + strings.Trim(of.ETag, `W/"`)
+	}
+	etag += `"`
 	header.Set("ETag", etag)
 	if r.Header.Get("If-None-Match") == etag {
 		w.WriteHeader(http.StatusNotModified)
@@ -75,7 +79,7 @@ func ServeSwagger(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) 
 	out, finish := response.Compress(w, r, about)
 	defer finish()
 	buffered := bufio.NewWriterSize(out, 32<<10)
-	if err := writeSwagger(c, swaggerEncoder(format, buffered)); err != nil {
+	if err := writeSwagger(c, o, swaggerEncoder(format, buffered)); err != nil {
 		panic(http.ErrAbortHandler) // what was sent is no document
 	}
 	_ = buffered.Flush() // the client is gone otherwise
@@ -113,7 +117,7 @@ func swaggerEncoder(format string, out io.Writer) swaggerSink {
 }
 
 // writeSwagger makes the document of all that c serves.
-func writeSwagger(c *scheme.Catalog, sink swaggerSink) error {
+func writeSwagger(c *scheme.Catalog, o *Others, sink swaggerSink) error {
 	if err := sink.head(map[string]any{
 		"swagger": "2.0", "info": asTree(openAPIInfo), "security": []any{map[string]any{"BearerToken": []any{}}},
 		"securityDefinitions": asTree(openAPISecurity),
@@ -121,10 +125,10 @@ func writeSwagger(c *scheme.Catalog, sink swaggerSink) error {
 		return err
 	}
 	doc := &swagger{d: newOADocument(), sink: sink, shared: map[string]map[string]any{}}
-	if err := doc.paths(c); err != nil {
+	if err := doc.paths(c, o); err != nil {
 		return err
 	}
-	if err := doc.definitions(c); err != nil {
+	if err := doc.definitions(c, o); err != nil {
 		return err
 	}
 	if err := doc.parameters(); err != nil {
@@ -140,7 +144,7 @@ type swagger struct {
 	shared map[string]map[string]any // parameters of many operations, by the name that a $ref has
 }
 
-func (s *swagger) paths(c *scheme.Catalog) error {
+func (s *swagger) paths(c *scheme.Catalog, o *Others) error {
 	if err := s.sink.section("paths"); err != nil {
 		return err
 	}
@@ -148,6 +152,9 @@ func (s *swagger) paths(c *scheme.Catalog) error {
 		s.d.addRoot(r)
 	}
 	for _, rows := range c.GroupVersions() {
+		if o.has(rows) {
+			continue
+		}
 		if rows[0].GoType != nil {
 			s.d.addRoot(listing(rows[0]))
 		}
@@ -167,6 +174,11 @@ func (s *swagger) paths(c *scheme.Catalog) error {
 			}
 		}
 		clear(s.d.paths)
+	}
+	for _, of := range o.swaggers() {
+		if err := s.send(of.paths); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -254,7 +266,7 @@ func (s *swagger) parameters() error {
 	return nil
 }
 
-func (s *swagger) definitions(c *scheme.Catalog) error {
+func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 	if err := s.sink.section("definitions"); err != nil {
 		return err
 	}
@@ -262,6 +274,9 @@ func (s *swagger) definitions(c *scheme.Catalog) error {
 		return err
 	}
 	for _, rows := range c.GroupVersions() {
+		if o.has(rows) {
+			continue
+		}
 		for _, res := range rows {
 			if s.d.addKind(res) != nil { // its definition went meanwhile
 				bare := *res
@@ -271,6 +286,11 @@ func (s *swagger) definitions(c *scheme.Catalog) error {
 			if err := s.flush(); err != nil {
 				return err
 			}
+		}
+	}
+	for _, of := range o.swaggers() {
+		if err := s.sendDefinitions(of); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -82,7 +82,7 @@ func TestSwaggerIsTheSameInBothEncodings(t *testing.T) {
 	}
 	var text, wire bytes.Buffer
 	for format, out := range map[string]io.Writer{"application/json": &text, swaggerProtobuf: &wire} {
-		if err := writeSwagger(few, swaggerEncoder(format, out)); err != nil {
+		if err := writeSwagger(few, nil, swaggerEncoder(format, out)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestSwaggerIsNotHeldInMemory(t *testing.T) {
 		largest = max(largest, len(p))
 		return len(p), nil
 	})
-	if err := writeSwagger(reg.Current.Load(), swaggerEncoder(swaggerProtobuf, count)); err != nil {
+	if err := writeSwagger(reg.Current.Load(), nil, swaggerEncoder(swaggerProtobuf, count)); err != nil {
 		t.Fatal(err)
 	}
 	if all < 1<<20 || largest > 128<<10 {
@@ -291,7 +291,7 @@ func BenchmarkSwagger(b *testing.B) {
 	c := scheme.NewRegistry().Current.Load()
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := writeSwagger(c, swaggerEncoder(swaggerProtobuf, io.Discard)); err != nil {
+		if err := writeSwagger(c, nil, swaggerEncoder(swaggerProtobuf, io.Discard)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -22,7 +22,7 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 	w := httptest.NewRecorder()
 	switch {
 	case strings.HasPrefix(target, "/openapi/v2"):
-		discovery.ServeSwagger(reg, w, r)
+		discovery.ServeSwagger(reg, nil, w, r)
 	case strings.HasPrefix(target, "/openapi/"):
 		discovery.ServeOpenAPI(reg, "", w, r)
 	default:

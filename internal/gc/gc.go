@@ -80,6 +80,7 @@ type Collector struct {
 	Writer      *registry.Writer   // deletes and updates, like a request
 	EventTTL    time.Duration      // --event-ttl: an Event not written for so long is deleted
 	Grace       time.Duration      // NamespaceGrace
+	Elsewhere   Elsewhere          // nil: there are no other servers
 
 	// Stands is told how something stands that is tried again when it has failed; nil: it is well (troubles.Log.Tell).
 	Stands func(what string, err error)
@@ -790,13 +791,25 @@ type emptier struct {
 	open map[string]*emptying // by name: namespaces that are being deleted
 }
 
+// An Elsewhere deletes what other servers have in a namespace, in its own time, and says what is left by the channel, which has room for that; nil: there
+// are none.
+type Elsewhere func(ctx context.Context, namespace string) <-chan Rest
+
+// A Rest is what is left of a namespace on other servers.
+type Rest struct {
+	Objects, Finalizers map[string]int // by what they are called
+	Unknown             error          // whether there is something cannot be found out
+	Failed              []error
+}
+
 // An emptying is one of them. Whoever empties it has it to itself.
 type emptying struct {
-	changed bool      // something happened in it since it was last looked through
-	begins  time.Time // it is left alone until then
-	last    time.Time // when it was last looked through
-	waits   []string  // ranges that held objects then
-	done    bool      // it is empty; others hold it back, if anybody
+	abroad  <-chan Rest // what other servers still have is found out
+	changed bool        // something happened in it since it was last looked through
+	begins  time.Time   // it is left alone until then
+	last    time.Time   // when it was last looked through
+	waits   []string    // ranges that held objects then
+	done    bool        // it is empty; others hold it back, if anybody
 }
 
 // run reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
@@ -918,14 +931,17 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 	em.changed, em.last, em.waits = false, time.Now(), nil
 	rest := newRemains()
 	e.clear(ctx, name, rest)
+	if rest.isClear() && !e.lookAbroad(ctx, name, em, rest) {
+		return // it is looked through again when that is known
+	}
 	err := e.report(ctx, name, rest)
-	if err == nil && len(rest.objects) == 0 && len(rest.errs) == 0 {
+	if err == nil && rest.isClear() {
 		err = e.release(ctx, name)
 		em.done = err == nil
 	}
 	if err = errors.Join(append(rest.errs, err)...); ctx.Err() == nil {
 		e.gc.Stands("emptying namespace "+name, err)
-		em.changed = em.changed || err != nil
+		em.changed = em.changed || err != nil || !rest.abroad.isClear()
 	}
 	for res := range rest.objects {
 		em.waits = append(em.waits, res.KeyPrefix(name))
@@ -938,6 +954,35 @@ type remains struct {
 	objects    map[*scheme.Resource]int
 	finalizers map[string]int
 	errs       []error
+	abroad     Rest
+}
+
+func (rest *remains) isClear() bool {
+	return len(rest.objects) == 0 && len(rest.errs) == 0 && rest.abroad.isClear()
+}
+
+func (r *Rest) isClear() bool { return len(r.Objects) == 0 && r.Unknown == nil && len(r.Failed) == 0 }
+
+// lookAbroad has other servers delete what they have in a namespace, and says whether it is known what is left there. It waits for nobody: a server
+// that hangs is not to hold other namespaces back.
+func (e *emptier) lookAbroad(ctx context.Context, name string, em *emptying, rest *remains) (known bool) {
+	if em.abroad == nil {
+		if e.gc.Elsewhere == nil {
+			return true
+		}
+		if em.abroad = e.gc.Elsewhere(ctx, name); em.abroad == nil {
+			return true
+		}
+	}
+	select {
+	case rest.abroad = <-em.abroad:
+		em.abroad = nil
+		rest.errs = append(rest.errs, rest.abroad.Failed...)
+		return true
+	default:
+		em.changed = true
+		return false
+	}
 }
 
 func newRemains() *remains {
@@ -1059,12 +1104,13 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 }
 
 // namespaceVerdicts are the conditions of a namespace that is being deleted, and what they say when all is well and when it is not. The
-// first two cannot go wrong here: the server knows its own resources.
+// second cannot go wrong here, and the first only for other servers: this one knows its own resources.
 var namespaceVerdicts = []struct {
 	kind                         corev1.NamespaceConditionType
 	good, goodText, bad, badText string
 }{
-	{kind: corev1.NamespaceDeletionDiscoveryFailure, good: "ResourcesDiscovered", goodText: "All resources successfully discovered"},
+	{corev1.NamespaceDeletionDiscoveryFailure, "ResourcesDiscovered", "All resources successfully discovered",
+		"DiscoveryFailed", "Discovery failed for some groups, %d failing: "},
 	{kind: corev1.NamespaceDeletionGVParsingFailure, good: "ParsedGroupVersions", goodText: "All legacy kube types successfully parsed"},
 	{corev1.NamespaceDeletionContentFailure, "ContentDeleted", "All content successfully deleted, may be waiting on finalization",
 		"ContentDeletionFailed", "Failed to delete all resource types, %d remaining: "},
@@ -1090,7 +1136,16 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 }
 
 func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
-	var errs, objects, finalizers []string
+	var errs, objects, finalizers, unknown []string
+	if rest.abroad.Unknown != nil {
+		unknown = append(unknown, rest.abroad.Unknown.Error())
+	}
+	for what, n := range rest.abroad.Objects {
+		objects = append(objects, fmt.Sprintf("%s has %d resource instances", what, n))
+	}
+	for name, n := range rest.abroad.Finalizers {
+		finalizers = append(finalizers, fmt.Sprintf("%s in %d resource instances", name, n))
+	}
 	for _, err := range rest.errs {
 		errs = append(errs, err.Error())
 	}
@@ -1100,7 +1155,7 @@ func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
 	for name, n := range rest.finalizers {
 		finalizers = append(finalizers, fmt.Sprintf("%s in %d resource instances", name, n))
 	}
-	return map[corev1.NamespaceConditionType][]string{corev1.NamespaceDeletionContentFailure: errs,
+	return map[corev1.NamespaceConditionType][]string{corev1.NamespaceDeletionDiscoveryFailure: unknown, corev1.NamespaceDeletionContentFailure: errs,
 		corev1.NamespaceContentRemaining: objects, corev1.NamespaceFinalizersRemaining: finalizers}
 }
 

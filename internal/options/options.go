@@ -47,6 +47,7 @@ type Options struct {
 	OwnCerts                                bool     // TLS with a certificate of the server's own making
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
+	Aggregation                             Aggregation
 	CORSOrigins, Authorization              string
 	JWKSURI                                 string
 	Audit                                   Audit
@@ -88,6 +89,7 @@ func (o *Options) Groups() []commandline.FlagGroup {
 		{Title: "Who may do what", Define: o.defineAccess},
 		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineOthers},
 		{Title: "Service accounts", Define: o.defineAccounts},
+		{Title: "Servers behind this one, and proxies in front of it", Define: o.defineAggregation},
 		{Title: "Objects", Define: o.defineObjects},
 		{Title: "Requests", Define: o.defineRequests},
 		{Title: "The audit log", Define: o.Audit.define},
@@ -246,7 +248,7 @@ func inflight(limit *int, given *bool) func(string) error {
 
 // Finish checks what the flags say together and derives what follows from it.
 func (o *Options) Finish() error {
-	if err := cmp.Or(o.finishNumbers(), o.finishTLS()); err != nil {
+	if err := cmp.Or(o.finishNumbers(), o.finishAggregation(), o.finishTLS()); err != nil {
 		return err
 	}
 	if o.Ephemeral && o.Data != "" && o.Data != defaultData {
@@ -336,7 +338,7 @@ func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
-	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.asksOthers()
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.asksOthers()
 	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {

@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/admission/quota"
 	"apilet/internal/scheme"
@@ -35,6 +36,16 @@ func (wr *Writer) saveQuota(ctx context.Context, namespace, name string, change 
 // SavePolicyStatus changes the status of a ValidatingAdmissionPolicy, for whoever checks its types. One that is gone needs none.
 func (wr *Writer) SavePolicyStatus(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
 	t := Target{Resource: wr.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies"), Name: name, Subresource: "status"}
+	err := saveStatus(ctx, wr, t, "apilet", change)
+	if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// SaveAPIServiceStatus is the like for an APIService, for whoever asks the server that it names.
+func (wr *Writer) SaveAPIServiceStatus(ctx context.Context, name string, change func(*apiregistrationv1.APIService)) error {
+	t := Target{Resource: wr.Types.Lookup(apiregistrationv1.GroupName, "v1", "apiservices"), Name: name, Subresource: "status"}
 	err := saveStatus(ctx, wr, t, "apilet", change)
 	if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
 		return nil

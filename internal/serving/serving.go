@@ -131,7 +131,7 @@ func (e *Endpoint) Open(share certs.Share) error {
 
 // Secure says under which URL the listener is reached, and returns the TLS configuration if there is one. clientCAs may be nil: no client
 // shows a certificate then.
-func (e *Endpoint) Secure(listener net.Listener, clientCAs *certs.Followed[x509.CertPool]) (url string, secured *tls.Config, err error) {
+func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool) (url string, secured *tls.Config, err error) {
 	host := e.reachedAt(listener.Addr().(*net.TCPAddr))
 	e.url = "http://" + host
 	var certificate func() *tls.Certificate
@@ -148,10 +148,7 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs *certs.Followed[x509.
 		return e.url, nil, nil
 	}
 	e.url = "https://" + host
-	if clientCAs == nil {
-		return e.url, certs.TLSConfig(certificate, nil), nil
-	}
-	return e.url, certs.TLSConfig(certificate, clientCAs.Now), nil
+	return e.url, certs.TLSConfig(certificate, clientCAs), nil
 }
 
 // reachedAt is the host and port of the server's URL: the first of its names that is no pattern, or the address where others reach it. A server that

@@ -77,7 +77,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 	case s != nil:
 		c.url = serviceURL(s)
 		secured.ServerName = s.Name + "." + s.Namespace + ".svc"
-		c.transport.Proxy, c.transport.DialContext = nil, services.dialer(s)
+		c.transport.Proxy, c.transport.DialContext = nil, services.Dialer(s.Namespace, s.Name, servicePort(s))
 	case config.URL != nil:
 		u, err := url.Parse(*config.URL)
 		if err != nil {
@@ -172,10 +172,10 @@ func cleanPath(called string) string {
 	return clean.EscapedPath()
 }
 
-// dialer connects to whatever stands behind a Service at that moment.
-func (b *ServiceResolver) dialer(s *admissionv1.ServiceReference) func(ctx context.Context, network, address string) (net.Conn, error) {
+// Dialer connects to whatever stands behind a Service at that moment.
+func (b *ServiceResolver) Dialer(namespace, name string, port int32) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
-		address, err := b.resolve(s.Namespace, s.Name, servicePort(s))
+		address, err := b.resolve(namespace, name, port)
 		if err != nil {
 			return nil, err
 		}
@@ -183,15 +183,22 @@ func (b *ServiceResolver) dialer(s *admissionv1.ServiceReference) func(ctx conte
 	}
 }
 
+// Service reads a Service; the error is the store's where there is none.
+func (b *ServiceResolver) Service(namespace, name string) (svc corev1.Service, err error) {
+	rec, err := b.Store.Get(b.Types.Lookup("", "v1", "services").Key(namespace, name))
+	if err == nil {
+		err = json.Unmarshal(rec.JSON, &svc)
+	}
+	return svc, err
+}
+
 // resolve returns an address of a Service's port: its externalName, or one of its endpoints.
 func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, error) {
-	services := b.Types.Lookup("", "v1", "services")
-	rec, err := b.Store.Get(services.Key(namespace, name))
-	if err != nil {
+	svc, err := b.Service(namespace, name)
+	if errors.Is(err, store.ErrNotFound) {
 		return "", &unreachable{fmt.Sprintf("service %q not found", name), fmt.Sprintf("there is no Service %s/%s", namespace, name)}
 	}
-	var svc corev1.Service
-	if err := json.Unmarshal(rec.JSON, &svc); err != nil {
+	if err != nil {
 		return "", err
 	}
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
@@ -201,7 +208,7 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 		if p.Port != port {
 			continue
 		}
-		addresses, err := b.endpoints(namespace, name, p.Name)
+		addresses, _, err := b.Endpoints(namespace, name, p.Name)
 		if err == nil && len(addresses) == 0 {
 			err = &unreachable{fmt.Sprintf("no endpoints available for service %q", name), fmt.Sprintf("Service %s/%s has no endpoints, and no pods run here that would give it some", namespace, name)}
 		}
@@ -213,20 +220,20 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 	return "", fmt.Errorf("no service port %d found for service %q", port, name)
 }
 
-// endpoints lists the addresses of a Service's named port, by its EndpointSlices and its Endpoints.
-func (b *ServiceResolver) endpoints(namespace, service, port string) (addresses []string, err error) {
+// Endpoints lists the addresses of a Service's named port, by its EndpointSlices and its Endpoints. any says that there are such objects.
+func (b *ServiceResolver) Endpoints(namespace, service, port string) (addresses []string, any bool, err error) {
 	slices := b.Types.Lookup("discovery.k8s.io", "v1", "endpointslices")
 	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace), Sound: true}) {
 		if err != nil {
-			return nil, err
+			return nil, any, err
 		}
 		if gjson.GetBytes(rec.JSON, `metadata.labels.kubernetes\.io/service-name`).String() == service {
-			addresses = append(addresses, sliceAddresses(rec.JSON, port)...)
+			addresses, any = append(addresses, sliceAddresses(rec.JSON, port)...), true
 		}
 	}
 	rec, err := b.Store.Get(b.Types.Lookup("", "v1", "endpoints").Key(namespace, service))
 	if errors.Is(err, store.ErrNotFound) {
-		return addresses, nil
+		return addresses, any, nil
 	}
 	var old corev1.Endpoints
 	if err == nil {
@@ -241,7 +248,7 @@ func (b *ServiceResolver) endpoints(namespace, service, port string) (addresses 
 			}
 		}
 	}
-	return addresses, err
+	return addresses, true, err
 }
 
 // sliceAddresses lists the addresses of a slice's endpoints that are ready, or do not say.

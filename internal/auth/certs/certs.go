@@ -151,12 +151,9 @@ func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Cer
 	}, certFile, keyFile)
 }
 
-// FollowAuthorities follows --client-ca-file, which may be "", and adds the certificates of own.
-func FollowAuthorities(log zerolog.Logger, file string, own []byte) (*Followed[x509.CertPool], error) {
-	var paths []string
-	if file != "" {
-		paths = append(paths, file)
-	}
+// FollowAuthorities follows files like --client-ca-file, which may be "", and adds the certificates of own.
+func FollowAuthorities(log zerolog.Logger, own []byte, files ...string) (*Followed[x509.CertPool], error) {
+	paths := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return file == "" })
 	return Follow(log, func(contents [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(own)

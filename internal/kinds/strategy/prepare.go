@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme"
@@ -552,30 +553,14 @@ func renameJob(obj runtime.Object, before string) {
 	}
 }
 
-// availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
+// availability writes the condition of an APIService that is served here, if it is. Whether another server answers is found out later.
 func availability(o *apiregistrationv1.APIService) {
-	condition := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: "Local",
-		Message: "Local APIServices are always available", LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
 	if o.Spec.Service != nil {
-		condition.Status, condition.Reason, condition.Message = apiregistrationv1.ConditionFalse, "NoAggregation", NoAggregation(o)
-	}
-	for i, before := range o.Status.Conditions {
-		if before.Type != condition.Type {
-			continue
-		}
-		if before.Status == condition.Status {
-			condition.LastTransitionTime = before.LastTransitionTime
-		}
-		o.Status.Conditions[i] = condition
 		return
 	}
-	o.Status.Conditions = append(o.Status.Conditions, condition)
-}
-
-// NoAggregation says what becomes of requests for an APIService that names a Service.
-func NoAggregation(o *apiregistrationv1.APIService) string {
-	return fmt.Sprintf("this server has no aggregation layer: it passes no requests for %s/%s on to service %s/%s",
-		o.Spec.Group, o.Spec.Version, o.Spec.Service.Namespace, o.Spec.Service.Name)
+	condition := helper.NewLocalAvailableAPIServiceCondition()
+	condition.LastTransitionTime = metav1.NewTime(time.Now().Truncate(time.Second))
+	helper.SetAPIServiceCondition(o, condition)
 }
 
 func addEphemeralContainers(sent, pod *corev1.Pod) {

@@ -1,6 +1,6 @@
 package validation
 
-// This file: the rules of APIServices, which only tell here (k8s.io/kube-aggregator, pkg/apis/apiregistration/validation/validation.go).
+// This file: the rules of APIServices (k8s.io/kube-aggregator, pkg/apis/apiregistration/validation/validation.go).
 
 import (
 	"fmt"

@@ -38,10 +38,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/apierror"
-	"apilet/internal/kinds/strategy"
 )
 
 // JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy: that API keeps their pods, others do not.
@@ -134,8 +132,6 @@ func ForObject(obj, old runtime.Object) []string {
 		o.runtimeClass(obj)
 	case *storagev1.CSIDriver:
 		o.driver(obj, old)
-	case *apiregistrationv1.APIService:
-		o.apiService(obj, old)
 	}
 	return o
 }
@@ -160,14 +156,6 @@ func (o *texts) driver(obj *storagev1.CSIDriver, old runtime.Object) {
 	}
 	if len(obj.Spec.TokenRequests) > 0 && obj.Spec.ServiceAccountTokenInSecrets == nil {
 		o.say("spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes")
-	}
-}
-
-// apiService speaks once of a Service that will not be asked.
-func (o *texts) apiService(obj *apiregistrationv1.APIService, old runtime.Object) {
-	before, _ := old.(*apiregistrationv1.APIService)
-	if obj.Spec.Service != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, obj.Spec)) {
-		*o = append(*o, "spec.service: "+strategy.NoAggregation(obj))
 	}
 }
 

@@ -1,0 +1,386 @@
+package aggregation
+
+// This file is what the loop asks servers: whether they are there, as the condition Available tells, and what they serve.
+//
+//	Available   reason                what was found
+//	False       ServiceNotFound       there is no such Service
+//	Unknown     ServiceAccessError    it cannot be read
+//	False       ServicePortError      it has no such port
+//	False       EndpointsNotFound     nothing says what stands behind it
+//	False       MissingEndpoints      what stands behind it is not ready, or has no such port
+//	False       FailedDiscoveryCheck  GET /apis/GROUP/VERSION is not answered 2xx within five seconds
+//	True        Passed
+//
+// The words are those of k8s.io/kube-aggregator (pkg/controllers/status/remote). Who asks is system:kube-aggregator, of the group system:masters.
+// All that is read has a bound; a document that is too long, too deep or of another kind is one that could not be had.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
+
+	"apilet/internal/bounded"
+	"apilet/internal/discovery"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/shares"
+	"apilet/internal/store"
+)
+
+const (
+	askWaits      = 5 * time.Second
+	attempts      = 5       // of a check, at once: each goes to one of the endpoints
+	maxDiscovery  = 2 << 20 // bytes of a list of types
+	maxOpenAPI    = 8 << 20 // of a document of OpenAPI
+	swaggerType   = "application/json"
+	discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+)
+
+// asker is who asks what the loop wants to know.
+var asker = request.User{Name: "system:kube-aggregator", Groups: []string{request.GroupMasters}}
+
+// ---- Whether it is there ----
+
+// check finds out whether a server answers.
+func (g *Aggregator) check(ctx context.Context, spec *apiregistrationv1.APIServiceSpec, r *route) apiregistrationv1.APIServiceCondition {
+	name, namespace, port := spec.Service.Name, spec.Service.Namespace, *spec.Service.Port
+	is := func(status apiregistrationv1.ConditionStatus, reason, message string, args ...any) apiregistrationv1.APIServiceCondition {
+		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: fmt.Sprintf(message, args...),
+			LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
+	}
+	const no, unknown = apiregistrationv1.ConditionFalse, apiregistrationv1.ConditionUnknown
+	service, err := g.Services.Service(namespace, name)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return is(no, "ServiceNotFound", "service/%s in %q is not present", name, namespace)
+	case err != nil:
+		return is(unknown, "ServiceAccessError", "service/%s in %q cannot be checked due to: %v", name, namespace, err)
+	}
+	if service.Spec.Type == corev1.ServiceTypeClusterIP {
+		portName, found := "", false
+		for _, p := range service.Spec.Ports {
+			if p.Port == port && !found {
+				portName, found = p.Name, true
+			}
+		}
+		if !found {
+			return is(no, "ServicePortError", "service/%s in %q is not listening on port %d", name, namespace, port)
+		}
+		switch addresses, any, err := g.Services.Endpoints(namespace, name, portName); {
+		case err != nil:
+			return is(unknown, "EndpointsAccessError", "service/%s in %q cannot be checked due to: %v", name, namespace, err)
+		case !any:
+			return is(no, "EndpointsNotFound", "cannot find endpointslices for service/%s in %q", name, namespace)
+		case len(addresses) == 0:
+			return is(no, "MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", name, namespace, portName)
+		}
+	}
+	if err := r.answers(ctx, "/apis/"+spec.Group+"/"+spec.Version); err != nil {
+		return is(no, "FailedDiscoveryCheck", "%v", err)
+	}
+	return is(apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+}
+
+// answers asks several times at once: one of several endpoints that answers is enough.
+func (r *route) answers(ctx context.Context, path string) error {
+	if r.err != nil {
+		return r.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWaits)
+	defer cancel()
+	results := make(chan error, attempts)
+	for range attempts {
+		go func() { // ends with ctx
+			a, err := r.get(ctx, path, "", "", 0)
+			if err == nil && (a.code < 200 || a.code > 299) {
+				err = fmt.Errorf("bad status from %s: %d", r.url(path), a.code)
+			}
+			results <- err
+		}()
+	}
+	var err error
+	for range attempts {
+		if err = <-results; err == nil {
+			return nil
+		}
+	}
+	r.close() // the next attempt is not to meet the same connection
+	return fmt.Errorf("failing or missing response from %s: %w", r.url(path), lasting(err))
+}
+
+// lasting takes out of an error what differs each time: the port of this end. The condition is not to be written anew for that.
+func lasting(err error) error {
+	if op := new(net.OpError); errors.As(err, &op) {
+		op.Source = nil
+	}
+	return err
+}
+
+// save writes a condition that tells something new, unless the APIService names another server by now.
+func (g *Aggregator) save(ctx context.Context, name string, r *route, before *apiregistrationv1.APIServiceCondition, is apiregistrationv1.APIServiceCondition) error {
+	if before != nil && before.Status == is.Status && before.Reason == is.Reason && before.Message == is.Message {
+		return nil
+	}
+	became := false
+	err := g.SaveStatus(ctx, name, func(obj *apiregistrationv1.APIService) {
+		became = false
+		if !r.isFor(&obj.Spec) {
+			return
+		}
+		became = is.Status != apiregistrationv1.ConditionTrue && helper.IsAPIServiceConditionTrue(obj, apiregistrationv1.Available)
+		helper.SetAPIServiceCondition(obj, is)
+	})
+	if err == nil && became {
+		g.Unavailable(name, is.Reason)
+	}
+	return err
+}
+
+// ---- What it serves ----
+
+// A lesson is what a server has told.
+type lesson struct {
+	resources   []apidiscoveryv2.APIResourceDiscovery
+	openAPIHash string             // of its document of version 3; "": it has none
+	swagger     *discovery.Swagger // nil: it has none
+}
+
+// learn asks a server what it serves. Without a list of types there is no lesson; descriptions may be missing.
+func learn(ctx context.Context, r *route, gv metav1.GroupVersion, before lesson) (is lesson, err error) {
+	if is.resources, err = r.resources(ctx, gv); err != nil {
+		return is, err
+	}
+	if a, err := r.get(ctx, "/openapi/v3", "application/json", "", maxDiscovery); err == nil && a.code == http.StatusOK {
+		path := "apis/" + gv.Group + "/" + gv.Version
+		for name, item := range gjson.GetBytes(a.body, "paths").Map() {
+			if name != path {
+				continue
+			}
+			if u, err := url.Parse(item.Get("serverRelativeURL").String()); err == nil {
+				is.openAPIHash = u.Query().Get("hash")
+			}
+		}
+	}
+	etag := ""
+	if before.swagger != nil {
+		etag = before.swagger.ETag
+	}
+	switch a, err := r.get(ctx, "/openapi/v2", swaggerType, etag, maxOpenAPI); {
+	case err != nil:
+	case a.code == http.StatusNotModified:
+		is.swagger = before.swagger
+	case a.code == http.StatusOK && bounded.Inspect(a.body).Depth < 1000:
+		is.swagger, _ = discovery.NewSwagger(a.body, a.header.Get("ETag"), gv.Group, gv.Version) // none if it is no document
+	}
+	return is, nil
+}
+
+// resources asks for the types of a group version: in the aggregated dialect, or in the old one.
+func (r *route) resources(ctx context.Context, gv metav1.GroupVersion) ([]apidiscoveryv2.APIResourceDiscovery, error) {
+	a, err := r.get(ctx, "/apis", discoveryType, "", maxDiscovery)
+	if err != nil {
+		return nil, err
+	}
+	kind, params, _ := mime.ParseMediaType(a.header.Get("Content-Type"))
+	if a.code == http.StatusOK && kind == "application/json" && params["as"] == "APIGroupDiscoveryList" && params["v"] == "v2" {
+		var list apidiscoveryv2.APIGroupDiscoveryList
+		if _, err := bounded.UnmarshalStrict(a.body, &list); err != nil {
+			return nil, err
+		}
+		return found(&list, gv), nil
+	}
+	path := "/apis/" + gv.Group + "/" + gv.Version
+	if a, err = r.get(ctx, path, "application/json", "", maxDiscovery); err != nil {
+		return nil, err
+	}
+	if a.code != http.StatusOK {
+		return nil, fmt.Errorf("failed to download legacy discovery for %s: %d", path, a.code)
+	}
+	var list metav1.APIResourceList
+	if _, err := bounded.UnmarshalStrict(a.body, &list); err != nil {
+		return nil, err
+	}
+	return modern(&list), nil
+}
+
+// found takes a group version out of a document; of one that is not in it nothing is served.
+func found(list *apidiscoveryv2.APIGroupDiscoveryList, gv metav1.GroupVersion) []apidiscoveryv2.APIResourceDiscovery {
+	for _, group := range list.Items {
+		for _, version := range group.Versions {
+			if group.Name != gv.Group || version.Version != gv.Version {
+				continue
+			}
+			for i := range version.Resources {
+				complete(&version.Resources[i])
+			}
+			return version.Resources
+		}
+	}
+	return nil
+}
+
+// complete spares old clients a kind that is missing, which ends them.
+func complete(res *apidiscoveryv2.APIResourceDiscovery) {
+	if res.ResponseKind == nil {
+		res.ResponseKind = &metav1.GroupVersionKind{}
+	}
+	for i := range res.Subresources {
+		if res.Subresources[i].ResponseKind == nil {
+			res.Subresources[i].ResponseKind = &metav1.GroupVersionKind{}
+		}
+	}
+}
+
+// modern puts a list of the old dialect as the new one has it. A subresource without its resource gets one that can do nothing.
+func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDiscovery) {
+	at := map[string]int{}
+	find := func(name string, r *metav1.APIResource) *apidiscoveryv2.APIResourceDiscovery {
+		i, ok := at[name]
+		if !ok {
+			i = len(all)
+			at[name] = i
+			scope := apidiscoveryv2.ScopeCluster
+			if r.Namespaced {
+				scope = apidiscoveryv2.ScopeNamespace
+			}
+			all = append(all, apidiscoveryv2.APIResourceDiscovery{Resource: name, Scope: scope, ResponseKind: &metav1.GroupVersionKind{}})
+		}
+		return &all[i]
+	}
+	for i := range list.APIResources {
+		r := &list.APIResources[i]
+		kind := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
+		name, sub, isPart := strings.Cut(r.Name, "/")
+		res := find(name, r)
+		if isPart {
+			res.Subresources = append(res.Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: sub, ResponseKind: kind, Verbs: r.Verbs})
+			continue
+		}
+		res.ResponseKind, res.SingularResource, res.Verbs, res.ShortNames, res.Categories = kind, r.SingularName, r.Verbs, r.ShortNames, r.Categories
+	}
+	return all
+}
+
+// ---- One question ----
+
+// An answer is what came back, as far as it is wanted.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (r *route) url(path string) string { return "https://" + r.host + path }
+
+// get asks for a document of at most so many bytes, by a user who may do anything there.
+func (r *route) get(ctx context.Context, path, accept, etag string, most int64) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, askWaits)
+	defer cancel()
+	return r.do(ctx, http.MethodGet, path, &asker, http.Header{"Accept": {accept}, "If-None-Match": {etag}}, nil, most)
+}
+
+// do sends a request of the server's own. Nobody is sent elsewhere by the answer: a round trip follows nothing.
+func (r *route) do(ctx context.Context, method, path string, by *request.User, header http.Header, body []byte, most int64) (answer, error) {
+	if r.err != nil {
+		return answer{}, r.err
+	}
+	q, err := http.NewRequestWithContext(ctx, method, r.url(path), bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	for key, values := range header {
+		if values[0] != "" {
+			q.Header[http.CanonicalHeaderKey(key)] = values
+		}
+	}
+	q.Header.Set("User-Agent", "apilet")
+	introduce(q.Header, by)
+	a, err := r.plain.RoundTrip(q)
+	if err != nil {
+		return answer{}, &url.Error{Op: method[:1] + strings.ToLower(method[1:]), URL: r.url(path), Err: err}
+	}
+	defer a.Body.Close()
+	if most == 0 {
+		return answer{code: a.StatusCode, header: a.Header}, nil
+	}
+	text, err := io.ReadAll(io.LimitReader(a.Body, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("the answer of %s is longer than %d bytes", r.url(path), most)
+	}
+	return answer{a.StatusCode, a.Header, text}, err
+}
+
+// ServeOpenAPI answers /openapi/v3 and what is below it where that is about other servers, and says whether it was. A document is fetched for who asks.
+func (g *Aggregator) ServeOpenAPI(w http.ResponseWriter, r *http.Request) bool {
+	t := g.table.Load()
+	if t == nil {
+		return false
+	}
+	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/openapi/v3"), "/")
+	if path == "" {
+		discovery.ServeMergedIndex(g.Types, t.others, w, r)
+		return true
+	}
+	s := t.servers[wanted(&request.Info{Path: "/" + path})]
+	if s == nil || strings.Count(path, "/") != 2 {
+		return false
+	}
+	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return true
+	}
+	if !s.available {
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		return true
+	}
+	if err := shares.Hold(r.Context(), w, maxOpenAPI/4); err != nil {
+		g.Fail(w, r, err)
+		return true
+	}
+	a, err := s.route.describe(r, path)
+	if err != nil {
+		g.failed(w, r, err)
+		return true
+	}
+	for _, key := range []string{"Etag", "Expires", "Cache-Control", "Vary"} {
+		if value := a.header.Get(key); value != "" {
+			w.Header().Set(key, value)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json") // whatever a browser would like to make of it
+	if w.WriteHeader(a.code); a.code != http.StatusNotModified {
+		_, _ = w.Write(a.body) // the client is gone otherwise
+	}
+	return true
+}
+
+// describe fetches a document of version 3. Of one that has changed since the index was read, the new one is as good.
+func (r *route) describe(asked *http.Request, path string) (a answer, err error) {
+	header := http.Header{"Accept": {"application/json"}, "If-None-Match": {asked.Header.Get("If-None-Match")}}
+	queries := []string{""}
+	if hash := asked.URL.Query().Get("hash"); hash != "" {
+		queries = []string{"?hash=" + url.QueryEscape(hash), ""}
+	}
+	for _, query := range queries {
+		a, err = r.do(asked.Context(), http.MethodGet, "/openapi/v3/"+path+query, &asker, header, nil, maxOpenAPI)
+		if err != nil || a.code == http.StatusOK || a.code == http.StatusNotModified {
+			return a, err
+		}
+	}
+	return a, fmt.Errorf("bad status from %s: %d", r.url("/openapi/v3/"+path), a.code)
+}

@@ -1,0 +1,160 @@
+package aggregation
+
+// This file deletes what other servers have in a namespace that is being deleted, as the namespace controller of kube-controller-manager does it through
+// the API: of each resource the collection, or one object after the other, and then it counts what is left.
+//
+//	v := <-g.Empty(ctx, "shop")     v.Objects  {"flunders.wardle.example.com": 1}
+//	                                v.Unknown  what cannot be found out: the server is away, so the namespace waits for it, or for the APIService to go
+//	                                v.Failed   what was refused
+//
+// A server that hangs holds back the namespaces alone: what is asked for one ends after a minute, and a few are asked about at once.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/discovery"
+	"apilet/internal/gc"
+	"apilet/internal/request"
+)
+
+const (
+	emptyWaits = time.Minute
+	emptyEach  = 30 * time.Second
+	maxList    = 16 << 20 // bytes of a list's metadata
+	atOnce     = 500      // objects of a list
+)
+
+// namespaceController is who deletes, as far as other servers know.
+var namespaceController = request.User{Name: request.ServiceAccountPrefix + "kube-system:namespace-controller"}.Completed("")
+
+// Empty deletes what other servers have in a namespace, and says what is left. nil: there are no other servers. The channel has room for what is said.
+func (g *Aggregator) Empty(ctx context.Context, namespace string) <-chan gc.Rest {
+	t := g.table.Load()
+	if t == nil {
+		return nil
+	}
+	said := make(chan gc.Rest, 1)
+	go func() { // ends within emptyWaits, or with ctx
+		ctx, cancel := context.WithTimeout(ctx, emptyWaits)
+		defer cancel()
+		said <- t.empty(ctx, namespace)
+	}()
+	return said
+}
+
+func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
+	v := gc.Rest{Objects: map[string]int{}, Finalizers: map[string]int{}}
+	var away []string
+	for i := range t.others.All {
+		other := &t.others.All[i]
+		if other.Stale {
+			gv := other.Group + "/" + other.Version
+			away = append(away, gv+": stale GroupVersion discovery: "+gv)
+			continue
+		}
+		for j := range other.Resources {
+			res := &other.Resources[j]
+			verbs := res.Verbs
+			if string(res.Scope) != "Namespaced" || !slices.Contains(verbs, "list") || !slices.Contains(verbs, "delete") && !slices.Contains(verbs, "deletecollection") {
+				continue
+			}
+			c := collection{t.servers[metav1.GroupVersion{Group: other.Group, Version: other.Version}].route, other, res.Resource, namespace}
+			if err := c.clear(ctx, slices.Contains(verbs, "deletecollection"), &v); err != nil {
+				v.Failed = append(v.Failed, fmt.Errorf("%s.%s: %w", res.Resource, other.Group, err))
+			}
+		}
+	}
+	if len(away) > 0 {
+		v.Unknown = errors.New("unable to retrieve the complete list of server APIs: " + strings.Join(away, ", "))
+	}
+	return v
+}
+
+// A collection is a resource's objects in a namespace, on another server.
+type collection struct {
+	route     *route
+	of        *discovery.Other
+	resource  string
+	namespace string
+}
+
+func (c *collection) path(name string) string {
+	p := "/apis/" + c.of.Group + "/" + c.of.Version + "/namespaces/" + url.PathEscape(c.namespace) + "/" + url.PathEscape(c.resource)
+	if name != "" {
+		p += "/" + url.PathEscape(name)
+	}
+	return p
+}
+
+// ask sends a request; an answer that is none of success is an error, but for a 404.
+func (c *collection) ask(ctx context.Context, method, path, body string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, emptyEach)
+	defer cancel()
+	header := http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}}
+	if method == http.MethodDelete {
+		header = http.Header{"Accept": {"application/json"}, "Content-Type": {"application/json"}}
+	}
+	a, err := c.route.do(ctx, method, path, &namespaceController, header, []byte(body), maxList)
+	if err == nil && (a.code < 200 || a.code > 299) && a.code != http.StatusNotFound {
+		err = errors.New(cmp.Or(gjson.GetBytes(a.body, "message").String(), fmt.Sprintf("bad status from %s: %d", c.route.url(path), a.code)))
+	}
+	return a, err
+}
+
+// clear deletes the objects, and counts those that are left.
+func (c *collection) clear(ctx context.Context, together bool, v *gc.Rest) error {
+	const options = `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`
+	left, err := c.list(ctx)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	if together {
+		_, err = c.ask(ctx, http.MethodDelete, c.path(""), options)
+	} else {
+		for _, name := range slices.Sorted(maps.Keys(left)) {
+			if _, one := c.ask(ctx, http.MethodDelete, c.path(name), options); one != nil {
+				err = one
+			}
+		}
+	}
+	left, listed := c.list(ctx)
+	for _, finalizers := range left {
+		v.Objects[c.resource+"."+c.of.Group]++
+		for _, name := range finalizers {
+			v.Finalizers[name]++
+		}
+	}
+	return cmp.Or(err, listed)
+}
+
+// list is the names of some of the objects that there are, with their finalizers.
+func (c *collection) list(ctx context.Context) (map[string][]string, error) {
+	a, err := c.ask(ctx, http.MethodGet, c.path("")+fmt.Sprintf("?limit=%d", atOnce), "")
+	if err != nil || a.code == http.StatusNotFound {
+		return nil, err
+	}
+	if !gjson.ValidBytes(a.body) || !gjson.GetBytes(a.body, "items").Exists() {
+		return nil, errors.New("the answer to a list is none")
+	}
+	left := map[string][]string{}
+	for _, item := range gjson.GetBytes(a.body, "items").Array() {
+		var finalizers []string
+		for _, name := range item.Get("metadata.finalizers").Array() {
+			finalizers = append(finalizers, name.String())
+		}
+		left[item.Get("metadata.name").String()] = finalizers
+	}
+	return left, nil
+}

@@ -1,0 +1,395 @@
+package aggregation
+
+// This file passes a request on to the server that its group version belongs to, and the answer back.
+//
+//	comes in                                   goes on to wardle/api
+//	GET /apis/wardle…/v1alpha1/flunders        the same, to https://api.wardle.svc:443
+//	Authorization: Bearer …                    (nothing: the caller's credential is ours to know)
+//	X-Remote-User: root                        X-Remote-User: alice, as authentication found
+//	                                           X-Forwarded-For, -Uri, -Host, -Proto, Audit-Id, Via
+//
+// What is streamed goes through as it comes; a connection that is upgraded (WebSocket, SPDY) becomes one through this server. What the server
+// behind cannot do: send clients elsewhere (an answer that redirects is a 502), set cookies, run scripts in a browser that looks here, say who asks.
+//
+// A path that means one thing here and might mean another there is not passed on: what was allowed was asked by its parts.
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/discovery"
+	"apilet/internal/request"
+)
+
+const (
+	maxHeader      = 64 << 10 // bytes of an answer's header, as of a request's here
+	idleConn       = 90 * time.Second
+	idleConns      = 25
+	handshakes     = 10 * time.Second // for connecting, and for TLS
+	discoveryWaits = 5 * time.Second  // for the list of a version's types
+	copied         = 32 << 10         // bytes at a time
+)
+
+// ---- Routes ----
+
+// A route is how to reach a server. It lasts as long as the APIService says the same about that.
+type route struct {
+	spec            []byte // what it was made for
+	host            string
+	plain, upgrades *http.Transport // upgrades need HTTP/1.1
+	err             error           // why there is no way
+}
+
+// routeSpec is what a route is made for.
+func routeSpec(spec *apiregistrationv1.APIServiceSpec) []byte {
+	text, _ := json.Marshal(apiregistrationv1.APIServiceSpec{Group: spec.Group, Version: spec.Version, Service: spec.Service, CABundle: spec.CABundle,
+		InsecureSkipTLSVerify: spec.InsecureSkipTLSVerify})
+	return text
+}
+
+func (r *route) isFor(spec *apiregistrationv1.APIServiceSpec) bool {
+	return spec.Service != nil && bytes.Equal(r.spec, routeSpec(spec))
+}
+
+// newRoute connects to nothing yet.
+func (g *Aggregator) newRoute(spec *apiregistrationv1.APIServiceSpec) *route {
+	service := spec.Service
+	name := service.Name + "." + service.Namespace + ".svc"
+	r := &route{spec: routeSpec(spec), host: net.JoinHostPort(name, strconv.Itoa(int(*service.Port)))}
+	secured := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: spec.InsecureSkipTLSVerify}
+	if len(spec.CABundle) > 0 {
+		if secured.RootCAs = x509.NewCertPool(); !secured.RootCAs.AppendCertsFromPEM(spec.CABundle) {
+			r.err = errors.New("unable to load root certificates: unable to parse bytes as PEM block")
+		}
+	}
+	secured.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if own := g.Certificate(); own != nil {
+			return own, nil
+		}
+		return new(tls.Certificate), nil
+	}
+	make := func(upgrades bool) *http.Transport {
+		t := &http.Transport{TLSClientConfig: secured.Clone(), DialContext: within(handshakes, g.Services.Dialer(service.Namespace, service.Name, *service.Port)),
+			TLSHandshakeTimeout: handshakes, ResponseHeaderTimeout: g.Patience, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: maxHeader,
+			MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, DisableCompression: true, Protocols: new(http.Protocols),
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}}
+		t.Protocols.SetHTTP1(true)
+		t.Protocols.SetHTTP2(!upgrades)
+		return t
+	}
+	r.plain, r.upgrades = make(false), make(true)
+	return r
+}
+
+// within bounds the time of a connection.
+func within(limit time.Duration, dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return dial(ctx, network, address)
+	}
+}
+
+func (r *route) close() {
+	r.plain.CloseIdleConnections()
+	r.upgrades.CloseIdleConnections()
+}
+
+// ---- Requests ----
+
+// Serve answers what is another server's, or is about other servers' groups, and says whether it was. Who asks may do so.
+func (g *Aggregator) Serve(w http.ResponseWriter, r *http.Request) bool {
+	t := g.table.Load()
+	if t == nil {
+		return false
+	}
+	gv := wanted(&request.From(r.Context()).Info)
+	if s := t.servers[gv]; s != nil {
+		g.pass(s, w, r)
+		return true
+	}
+	if gv.Version == "" && gv.Group != "" && t.others.Has(gv.Group) {
+		discovery.ServeMerged(g.Types, t.others, w, r)
+		return true
+	}
+	return false
+}
+
+// wanted is the group version of a path below /apis/.
+func wanted(info *request.Info) (gv metav1.GroupVersion) {
+	if info.ResourceRequest {
+		if info.APIPrefix == "apis" {
+			gv.Group, gv.Version = info.Group, info.Version
+		}
+		return gv
+	}
+	root, rest, _ := strings.Cut(strings.Trim(info.Path, "/"), "/")
+	if root == "apis" {
+		gv.Group, rest, _ = strings.Cut(rest, "/")
+		gv.Version, _, _ = strings.Cut(rest, "/")
+	}
+	return gv
+}
+
+// pass has a request answered by a server.
+func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
+	switch {
+	case !s.available:
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		return
+	case s.route.err != nil:
+		http.Error(w, s.route.err.Error(), http.StatusInternalServerError)
+		return
+	case !straight(r.URL):
+		g.Fail(w, r, apierrors.NewBadRequest("the path has parts that another server might read otherwise: an escaped slash, an empty part, or one of dots"))
+		return
+	case slices.ContainsFunc(r.Header.Values("Via"), func(via string) bool { return strings.Contains(via, g.self) }):
+		http.Error(w, "this server has passed the request on before: the APIService's Service leads back to it", http.StatusLoopDetected)
+		return
+	}
+	rec := request.From(r.Context())
+	upgrades := upgradeType(r.Header) != ""
+	lasts := upgrades || rec.Follows || request.LongRunning(&rec.Info)
+	ctx, release, cancel := lifetime(r.Context(), rec, upgrades)
+	defer cancel()
+	if lasts {
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() { // until the answer has ended
+			select {
+			case <-g.Stopping:
+				cancel()
+			case <-ended:
+			}
+		}()
+		g.Delegated(r.Context())
+		w = newPatientWriter(w, g.Patience)
+	}
+	transport := s.route.plain
+	if upgrades {
+		transport = s.route.upgrades
+	}
+	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, BufferPool: buffers, ErrorLog: quiet,
+		Rewrite: func(p *httputil.ProxyRequest) { g.readdress(p, s.route, rec) },
+		ModifyResponse: func(answer *http.Response) error {
+			if answer.StatusCode == http.StatusSwitchingProtocols {
+				release()
+			}
+			return g.tame(w.Header(), answer)
+		},
+		ErrorHandler: g.failed}
+	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// lifetime is how long a request may take: discovery less than others, and a connection for as long as its ends like, once it is upgraded: release is
+// called then.
+func lifetime(asked context.Context, rec *request.Request, upgrades bool) (ctx context.Context, release func(), cancel context.CancelFunc) {
+	switch {
+	case upgrades:
+		ctx, cancel = context.WithCancel(context.WithoutCancel(asked))
+		stop := context.AfterFunc(asked, cancel)
+		return ctx, func() { stop() }, cancel
+	case !rec.Info.ResourceRequest:
+		ctx, cancel = context.WithTimeout(asked, discoveryWaits)
+	default:
+		ctx, cancel = context.WithCancel(asked)
+	}
+	return ctx, func() {}, cancel
+}
+
+// straight says that a path has the parts that it seems to have, to whoever reads it.
+func straight(u *url.URL) bool {
+	if strings.Contains(strings.ToLower(u.EscapedPath()), "%2f") || strings.Contains(u.Path, "\\") {
+		return false
+	}
+	clean := path.Clean(u.Path)
+	return clean == u.Path || clean+"/" == u.Path
+}
+
+// upgradeType is the protocol that a request wants to go on with.
+func upgradeType(h http.Header) string {
+	for _, value := range h.Values("Connection") {
+		for token := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+				return h.Get("Upgrade")
+			}
+		}
+	}
+	return ""
+}
+
+// readdress makes the request that goes on.
+func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request.Request) {
+	out := p.Out
+	out.URL.Scheme, out.URL.Host, out.Host = "https", to.host, to.host
+	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
+	h := out.Header
+	for key := range h {
+		if hidden(key) {
+			delete(h, key)
+		}
+	}
+	keepProtocols(h)
+	introduce(h, &rec.User)
+	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
+		h["X-Forwarded-For"] = slices.Clone(before)
+	}
+	if host, _, err := net.SplitHostPort(p.In.RemoteAddr); err == nil {
+		h.Set("X-Forwarded-For", strings.Join(append(h["X-Forwarded-For"], host), ", "))
+	}
+	h.Set("X-Forwarded-Uri", p.In.URL.EscapedPath())
+	h.Set("X-Forwarded-Host", p.In.Host)
+	h.Set("X-Forwarded-Proto", "http")
+	if p.In.TLS != nil {
+		h.Set("X-Forwarded-Proto", "https")
+	}
+	h.Set("Audit-Id", rec.ID)
+	h.Add("Via", "1.1 "+g.self)
+}
+
+// hidden are the headers that the server behind does not get: credentials, and what only we may say.
+func hidden(key string) bool {
+	lower := strings.ToLower(key)
+	return lower == "authorization" || lower == "cookie" || lower == "proxy-authorization" ||
+		strings.HasPrefix(lower, "x-remote-") || strings.HasPrefix(lower, "impersonate-")
+}
+
+// bearerProtocol is how browsers send a token with a WebSocket.
+const bearerProtocol = "base64url.bearer.authorization.k8s.io."
+
+// keepProtocols takes tokens out of the list of a WebSocket's protocols.
+func keepProtocols(h http.Header) {
+	const key = "Sec-Websocket-Protocol"
+	if len(h[key]) == 0 {
+		return
+	}
+	kept := slices.DeleteFunc(strings.Split(strings.Join(h[key], ","), ","), func(name string) bool {
+		return strings.HasPrefix(strings.TrimSpace(name), bearerProtocol)
+	})
+	if h.Del(key); len(kept) > 0 {
+		h.Set(key, strings.TrimSpace(strings.Join(kept, ",")))
+	}
+}
+
+// introduce says who asks, in the headers that servers read by default.
+func introduce(h http.Header, u *request.User) {
+	h.Set("X-Remote-User", u.Name)
+	if u.UID != "" {
+		h.Set("X-Remote-Uid", u.UID)
+	}
+	for _, group := range u.Groups {
+		h.Add("X-Remote-Group", group)
+	}
+	for key, values := range u.Extra {
+		for _, value := range values {
+			h.Add("X-Remote-Extra-"+escapeKey(key), value)
+		}
+	}
+}
+
+// escapeKey escapes what may not stand in a header's name, and the percent sign.
+func escapeKey(key string) string {
+	var b strings.Builder
+	for i := range len(key) {
+		c := key[i]
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0 {
+			b.WriteByte(c)
+			continue
+		}
+		const digits = "0123456789ABCDEF"
+		b.WriteString("%" + digits[c>>4:c>>4+1] + digits[c&15:c&15+1])
+	}
+	return b.String()
+}
+
+// tame takes out of an answer what is not the server's to say.
+func (g *Aggregator) tame(ours http.Header, answer *http.Response) error {
+	if code := answer.StatusCode; g.RejectRedirects && code >= 300 && code <= 399 && answer.Header.Get("Location") != "" {
+		_ = answer.Body.Close() // it is not wanted
+		const text = "the backend attempted to redirect this request, which is not permitted"
+		*answer = http.Response{StatusCode: http.StatusBadGateway, Proto: answer.Proto, ProtoMajor: answer.ProtoMajor, Request: answer.Request,
+			Header: http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text))}
+		return nil
+	}
+	for key := range answer.Header {
+		switch {
+		case ownHeaders[key] || strings.HasPrefix(key, "Access-Control-") || strings.HasPrefix(key, "X-Kubernetes-Pf-"):
+			delete(answer.Header, key)
+		case key != "Warning" && key != "Connection":
+			ours.Del(key)
+		}
+	}
+	answer.Header.Set("Content-Security-Policy", "sandbox")
+	return nil
+}
+
+// ownHeaders are those of which this server's own stands, or none.
+var ownHeaders = map[string]bool{"Audit-Id": true, "Set-Cookie": true, "X-Content-Type-Options": true, "Cross-Origin-Resource-Policy": true,
+	"Clear-Site-Data": true, "Content-Security-Policy": true}
+
+// failed answers when the server did not.
+func (g *Aggregator) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if cause := r.Context().Err(); cause != nil {
+		g.Fail(w, r, cause)
+		return
+	}
+	http.Error(w, "error trying to reach service: "+err.Error(), http.StatusServiceUnavailable)
+}
+
+// A patientWriter gives a client so long for each part of an answer that lasts, in place of the time for the whole. What is written is sent.
+type patientWriter struct {
+	http.ResponseWriter
+	control  *http.ResponseController
+	patience time.Duration
+}
+
+func newPatientWriter(w http.ResponseWriter, patience time.Duration) *patientWriter {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Time{}) // in place of the server's, which is too short
+	return &patientWriter{w, control, patience}
+}
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
+	n, err := w.ResponseWriter.Write(p)
+	if err == nil {
+		err = w.control.Flush()
+	}
+	_ = w.control.SetWriteDeadline(time.Time{})
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// quiet is for what httputil logs: each of it is an answer that broke off, of which the request's own log line tells.
+var quiet = log.New(io.Discard, "", 0)
+
+// bufferPool lends the bytes through which answers are copied.
+type bufferPool struct{ pool sync.Pool }
+
+var buffers = &bufferPool{sync.Pool{New: func() any { return new([copied]byte) }}}
+
+func (b *bufferPool) Get() []byte { return b.pool.Get().(*[copied]byte)[:] }
+
+func (b *bufferPool) Put(p []byte) { b.pool.Put((*[copied]byte)(p)) }

@@ -1,0 +1,188 @@
+package auth
+
+// This file believes proxies that stand in front of this server, have asked who somebody is, and say so in headers:
+//
+//	X-Remote-User: alice      X-Remote-Group: dev      X-Remote-Extra-Team: red      and the proxy's certificate in the handshake
+//
+// The certificate has to be of an authority of --requestheader-client-ca-file, and its common name one of --requestheader-allowed-names, if there are any.
+// From anybody else the headers are taken out and mean nothing. A proxy that names nobody is asked for its own credentials like any client.
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"apilet/internal/auth/certs"
+	"apilet/internal/request"
+)
+
+// RequestHeader are the flags that begin with --requestheader-.
+type RequestHeader struct {
+	ClientCAFile                string   // "": no proxy is believed
+	AllowedNames                []string // none: any that the authorities vouch for
+	Users, UIDs, Groups, Extras []string // names of headers, and how those of extra begin
+}
+
+// Published is what others need to know to believe the same proxies.
+type Published struct {
+	Authorities                        []byte // PEM
+	Names, Users, UIDs, Groups, Extras []string
+}
+
+// Published is what the flags say, for the ConfigMap that tells programs beside this server; nothing without an authority.
+func (rh *RequestHeader) Published() (p Published, err error) {
+	if rh.ClientCAFile == "" {
+		return p, nil
+	}
+	p = Published{nil, rh.AllowedNames, rh.Users, rh.UIDs, rh.Groups, rh.Extras}
+	p.Authorities, err = os.ReadFile(rh.ClientCAFile)
+	return p, err
+}
+
+// With adds this server's own authority, and the headers that it uses. No list of names means any name, and stays none.
+func (p Published) With(authority []byte, name string) Published {
+	any := len(p.Authorities) > 0 && len(p.Names) == 0
+	p.Authorities = slices.Concat(p.Authorities, authority)
+	add := func(list []string, value string) []string {
+		if slices.ContainsFunc(list, func(other string) bool { return strings.EqualFold(other, value) }) {
+			return list
+		}
+		return append(slices.Clip(list), value)
+	}
+	if !any {
+		p.Names = add(p.Names, name)
+	}
+	p.Users, p.UIDs, p.Groups, p.Extras = add(p.Users, "X-Remote-User"), add(p.UIDs, "X-Remote-Uid"), add(p.Groups, "X-Remote-Group"), add(p.Extras, "X-Remote-Extra-")
+	return p
+}
+
+// proxies are those that are believed. A nil one believes nobody.
+type proxies struct {
+	RequestHeader
+	authorities *certs.Followed[x509.CertPool]
+	asked       *certs.Followed[x509.CertPool] // those and the clients': whose certificates a handshake asks for
+	now         func() time.Time
+
+	mu       sync.Mutex // guards verified
+	verified map[[sha256.Size]byte]verifiedProxy
+}
+
+// A verifiedProxy is a good certificate, by which authorities and until when.
+type verifiedProxy struct {
+	roots *x509.CertPool
+	until time.Time
+}
+
+func newProxies(cfg Config) (*proxies, error) {
+	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: map[[sha256.Size]byte]verifiedProxy{}}
+	var err error
+	if p.authorities, err = certs.FollowAuthorities(cfg.Log, nil, cfg.RequestHeader.ClientCAFile); err != nil {
+		return nil, err
+	}
+	p.asked, err = certs.FollowAuthorities(cfg.Log, cfg.OwnCA, cfg.ClientCAFile, cfg.RequestHeader.ClientCAFile)
+	return p, err
+}
+
+// AskedCertificates are the authorities whose certificates clients are asked for in the handshake; nil: they are asked for none.
+func (a *Authenticator) AskedCertificates() func() *x509.CertPool {
+	switch {
+	case a.proxies != nil:
+		return a.proxies.asked.Now
+	case a.ClientCAs != nil:
+		return a.ClientCAs.Now
+	}
+	return nil
+}
+
+// user is whom a proxy names that is believed. bad says that the certificate shown is no proxy's.
+func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
+	if p == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return u, false, false
+	}
+	if !p.believes(r.TLS.PeerCertificates) {
+		return u, false, true
+	}
+	if u.Name = firstOf(r.Header, p.Users); u.Name == "" {
+		return u, false, false
+	}
+	u.UID = firstOf(r.Header, p.UIDs)
+	for _, name := range p.Groups {
+		for _, group := range r.Header.Values(name) {
+			if group != "" {
+				u.Groups = append(u.Groups, group)
+			}
+		}
+	}
+	for _, prefix := range p.Extras {
+		for key, values := range r.Header {
+			if !hasPrefixFold(key, prefix) {
+				continue
+			}
+			if u.Extra == nil {
+				u.Extra = map[string][]string{}
+			}
+			key = unescapeExtra(strings.ToLower(key[len(prefix):]))
+			u.Extra[key] = append(u.Extra[key], values...)
+		}
+	}
+	return u.Authenticated(), true, false
+}
+
+// believes says that a certificate is one of a proxy's.
+func (p *proxies) believes(shown []*x509.Certificate) bool {
+	if len(p.AllowedNames) > 0 && !slices.Contains(p.AllowedNames, shown[0].Subject.CommonName) {
+		return false
+	}
+	fingerprint, roots, now := sha256.Sum256(shown[0].Raw), p.authorities.Now(), p.now()
+	p.mu.Lock()
+	known, hit := p.verified[fingerprint]
+	p.mu.Unlock()
+	if hit && known.roots == roots && now.Before(known.until) && !now.Before(shown[0].NotBefore) {
+		return true
+	}
+	until, err := verifyChain(shown, roots, now)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.verified) >= maxVerified {
+		clear(p.verified)
+	}
+	p.verified[fingerprint] = verifiedProxy{roots, until}
+	return true
+}
+
+// dropHeaders takes out what proxies say, whoever said it: nothing behind this file can act on it a second time.
+func (p *proxies) dropHeaders(h http.Header) {
+	if p == nil {
+		return
+	}
+	for _, name := range slices.Concat(p.Users, p.UIDs, p.Groups) {
+		h.Del(name)
+	}
+	for key := range h {
+		if slices.ContainsFunc(p.Extras, func(prefix string) bool { return hasPrefixFold(key, prefix) }) {
+			delete(h, key)
+		}
+	}
+}
+
+// firstOf is the value of the first of the headers that has one.
+func firstOf(h http.Header, names []string) string {
+	for _, name := range names {
+		if value := h.Get(name); value != "" {
+			return value
+		}
+	}
+	return ""
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}
