@@ -60,6 +60,15 @@ func TestStatesAreComparedWithoutWhatIsNeverTheSame(t *testing.T) {
 	}
 }
 
+func TestTheBookOfAddressesIsTheServers(t *testing.T) {
+	t.Parallel()
+	h := (&teller{}).tell("ADDED", agent, "/10.96.0.7", `{"metadata":{"name":"10.96.0.7"}}`)
+	h.lines[0].Group, h.lines[0].Resource = "networking.k8s.io", "ipaddresses"
+	if st := normalise(h.lines, nil); len(st) > 0 {
+		t.Error(st)
+	}
+}
+
 func TestWhatPlainRunsDoNotAgreeOnIsLeftOut(t *testing.T) {
 	t.Parallel()
 	of := func(value string, more ...string) state {
