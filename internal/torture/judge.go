@@ -48,6 +48,9 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	if o.stuck != nil {
 		v.Why = append(v.Why, "the workload did not get on: "+o.stuck.Error())
 	}
+	if o.odd != "" {
+		v.Why = append(v.Why, o.odd)
+	}
 	if !o.quiet {
 		v.Why = append(v.Why, fmt.Sprintf("it did not become quiet within %v: %d writes in the last second", cfg.Patience, o.retries))
 	}

@@ -3,6 +3,7 @@ package torture
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -26,6 +27,16 @@ type outcome struct {
 	pointAt  time.Time // when the plan's point was reached
 	edited   string    // the key of what somebody else edited
 	retries  int       // writes in the last second
+
+	mu  sync.Mutex // guards odd
+	odd string     // what became of a plan that should not
+}
+
+// noteOdd says what a plan could not do.
+func (o *outcome) noteOdd(what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.odd = what
 }
 
 // last is the newest line about an object; nil when there is none.

@@ -117,7 +117,7 @@ func TestPlansAreTheSameForASeed(t *testing.T) {
 	h := (&teller{}).tell("ADDED", agent, "x/n", configMap("n", "", uid(0), "1", "")).tell("ADDED", "c", "x/a", configMap("a", "", uid(1), "1", "")).
 		tell("MODIFIED", "c", "x/n", configMap("n", "", uid(0), "2", ""))
 	o := &outcome{lines: h.lines, requests: []passed{
-		{info: request.Info{Verb: "watch", Resource: "configmaps"}},
+		{info: request.Info{Verb: "watch", Resource: "configmaps"}, query: "allowWatchBookmarks=true&resourceVersion=5"},
 		{info: request.Info{Verb: "create", Resource: "configmaps", Namespace: "x"}, what: "create configmaps x/a", nth: 1, writes: true, code: 201, rev: 101},
 		{info: request.Info{Verb: "update", Resource: "configmaps", Namespace: "x", Name: "n"}, what: "update configmaps x/n", nth: 1, writes: true, code: 200, rev: 102},
 		{info: request.Info{Verb: "update", Resource: "configmaps", Namespace: "x", Name: "n"}, what: "update configmaps x/n", nth: 2, writes: true, code: 409},
@@ -134,7 +134,9 @@ func TestPlansAreTheSameForASeed(t *testing.T) {
 	}
 	for _, want := range []string{"died after create configmaps x/a, without the answer", "somebody edited it before update configmaps x/n", "somebody deleted configmaps x/a",
 		"started again after update configmaps x/n, saw what was before it", "was told 504, carried out to create configmaps x/a", "did not see change 1 of configmaps x/n",
-		"saw configmaps late"} {
+		"saw configmaps late", "saw bookmarks alone of configmaps for a while", "was told 403, a quota is full to create configmaps x/a",
+		"was told 500, a webhook is down to update configmaps x/n", "was told 422, by a policy to create configmaps x/a",
+		"somebody deleted configmaps x/a, which a finalizer held for a while", "somebody deleted configmaps x/n after create configmaps x/a, and made it again"} {
 		if n := strings.Count(strings.Join(told, "\n")+"\n", want+"\n"); n != 1 {
 			t.Errorf("%d times %q in %q", n, want, told)
 		}
