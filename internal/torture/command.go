@@ -30,8 +30,9 @@ type command struct {
 
 // A replay is a file that plays a plan again, beside the same flags.
 type replay struct {
-	Plan Plan   `json:"plan"`
-	Seed uint64 `json:"seed"`
+	Plan    Plan     `json:"plan"`
+	Seed    uint64   `json:"seed"`
+	Without []string `json:"without,omitempty"` // objects of the workload that are left out
 }
 
 // Commands is the row for the table of commands.
@@ -75,6 +76,7 @@ func (c *command) defineAmount(f *flag.FlagSet) {
 	})
 	f.DurationVar(&c.Budget, "budget", 0, "begin no plan after this `time`; 0 is no limit")
 	f.BoolVar(&c.FailFast, "fail-fast", false, "begin no plan after one that went wrong")
+	f.IntVar(&c.Shrink, "shrink", 0, "make what went wrong smaller, in so many `tries` for each cause: with fewer objects of the workload, at an earlier point")
 	f.Uint64Var(&c.seed, "seed", 1, "of the order of plans that rank the same")
 	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "runs at the same time: write {port} where the controller takes a port of its own")
 	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "the controller is done when for this `time` nothing was written")
@@ -145,6 +147,7 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 	if c.wait {
 		c.Wait = func(at string) { waitForEnter(call.Errors, at) }
 	}
+	c.Omit = again.Without
 	return &again.Plan, nil
 }
 
@@ -179,8 +182,12 @@ func (c *command) save(r *Report, out io.Writer) error {
 			continue
 		}
 		name := filepath.Join(c.out, fmt.Sprintf("%03d-%s", i+1, v.Plan.Kind))
+		again := replay{Plan: v.Plan, Seed: r.Seed}
+		if v.Shrunk != nil {
+			again.Plan, again.Without = v.Shrunk.Plan, v.Shrunk.Without
+		}
 		write(name+".md", func(w io.Writer) error { _, err := io.WriteString(w, v.page); return err })
-		write(name+".json", func(w io.Writer) error { return json.NewEncoder(w).Encode(replay{v.Plan, r.Seed}) })
+		write(name+".json", func(w io.Writer) error { return json.NewEncoder(w).Encode(again) })
 		fmt.Fprintf(out, "%s.md tells of it, --replay %s.json plays it again\n", name, name)
 	}
 	return errors.Join(errs...)

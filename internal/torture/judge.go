@@ -27,6 +27,7 @@ type Verdict struct {
 	Why         []string     `json:"why,omitempty"` // it is wrong
 	Differences []Difference `json:"differences,omitempty"`
 	Seconds     float64      `json:"seconds"`
+	Shrunk      *Shrunk      `json:"shrunk,omitempty"`
 	page        string       // of a wrong one, for people
 }
 

@@ -131,6 +131,15 @@ func (p Plan) String() string {
 
 // makePlans makes all plans that a plain run gives reason for, the most telling first.
 func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
+	plans := slices.DeleteFunc(collectPlans(o, replicas), func(p Plan) bool { return slices.Contains(without, p.Kind) })
+	random := rand.New(rand.NewPCG(seed, seed))
+	random.Shuffle(len(plans), func(i, j int) { plans[i], plans[j] = plans[j], plans[i] })
+	slices.SortStableFunc(plans, func(a, b Plan) int { return cmp.Compare(a.rank, b.rank) })
+	return plans
+}
+
+// collectPlans makes them in the order of their points.
+func collectPlans(o *outcome, replicas int) []Plan {
 	m := &planner{outcome: o, byRevision: map[int64]*history.Line{}, kinds: map[string]bool{}}
 	for i := range o.lines {
 		m.byRevision[o.lines[i].Revision] = &o.lines[i]
@@ -144,10 +153,6 @@ func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	m.watched()
 	m.made()
 	m.remade()
-	m.plans = slices.DeleteFunc(m.plans, func(p Plan) bool { return slices.Contains(without, p.Kind) })
-	random := rand.New(rand.NewPCG(seed, seed))
-	random.Shuffle(len(m.plans), func(i, j int) { m.plans[i], m.plans[j] = m.plans[j], m.plans[i] })
-	slices.SortStableFunc(m.plans, func(a, b Plan) int { return cmp.Compare(a.rank, b.rank) })
 	return m.plans
 }
 

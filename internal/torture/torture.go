@@ -63,11 +63,15 @@ type Config struct {
 	Patience    time.Duration   // with a controller that is not done
 	Ignored     []string        // resources (PLURAL.GROUP) that do not count
 	Never       []string        // CEL: writes that the controller may not make
+	Shrink      int             // tries to make a wrong plan smaller; 0: none
+	Omit        []string        // objects of the workload that are left out
 	Wait        func(at string) // called at a plan's point; nil: nothing is waited for
 
 	steps []step
 	never []cel.Program
 	base  string // that all runs begin with
+
+	plainPatience time.Duration // with plain runs
 }
 
 // prepare reads files and expressions: what is wrong with them is told before anything is started.
@@ -81,6 +85,7 @@ func (c *Config) prepare() (err error) {
 	if c.steps, err = readWorkload(c.Objects); err != nil {
 		return fmt.Errorf("--objects: %w", err)
 	}
+	c.steps, c.plainPatience = withoutObjects(c.steps, c.Omit), max(plainPatience, c.Patience) // what is waited for in vain there ends it all
 	for _, expression := range c.Never {
 		p, err := compile(expression)
 		if err != nil {
@@ -144,6 +149,9 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 		fmt.Fprintf(notes, "plain runs do not agree about %s: nothing is judged by it\n", strings.Join(loose[:min(5, len(loose))], ", "))
 	}
 	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, told)
+	if err == nil && cfg.Shrink > 0 {
+		err = shrinkAll(ctx, &cfg, l, report, began, notes)
+	}
 	return report, err
 }
 
@@ -195,8 +203,8 @@ func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	l := &learned{plain: make([]*outcome, cfg.Plain)}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
-	plainly.Quiet *= plainQuiet                                            // a state that is not the last would call all plans wrong
-	plainly.Wait, plainly.Patience = nil, max(plainPatience, cfg.Patience) // what is waited for in vain here ends it all
+	plainly.Quiet *= plainQuiet // a state that is not the last would call all plans wrong
+	plainly.Wait, plainly.Patience = nil, cfg.plainPatience
 	each(ctx, cfg.Plain, cfg.Parallel, func(i int) { l.plain[i], errs[i] = perform(ctx, &plainly, nil, nil) })
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -228,7 +236,7 @@ func (o *outcome) plainly(cfg *Config) error {
 	case writes == 0:
 		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
 	case !o.quiet:
-		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", max(plainPatience, cfg.Patience))
+		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", cfg.plainPatience)
 	}
 	return nil
 }
