@@ -55,6 +55,7 @@ func repeated(to *[]string) func(string) error {
 
 func (c *command) defineWorkload(f *flag.FlagSet) {
 	f.StringVar(&c.Objects, "objects", "", "the `file` of the workload: objects that are applied in order, and steps between them (quiet, wait, patch, delete)")
+	f.StringVar(&c.Script, "script", "", "a `command` for sh that is a user, behind --objects: it has KUBECONFIG, $APILET_SERVER, and $APILET_QUIET, which curl waits at")
 	f.StringVar(&c.Setup, "setup", "", "a `file` likewise of what is there before the controller starts: definitions, namespaces, roles")
 	f.StringVar(&c.Base, "base", "", "a prepared data `file` that each run begins with: `apilet fork` makes one")
 	f.StringVar(&c.Program, "apilet", "", "the `program` for the servers (default: this one)")
@@ -102,8 +103,8 @@ func (c *command) run(call commandline.Call) error {
 	context.AfterFunc(ctx, stop) // the second signal ends the process
 	report, err := Run(ctx, c.Config, only, call.Errors, func(v Verdict, done, of int) {
 		fmt.Fprintf(call.Out, "%s\n", v.row())
-		if only != nil && v.page != "" {
-			fmt.Fprintf(call.Out, "\n%s\n", v.page)
+		if only != nil && v.story != nil {
+			fmt.Fprintf(call.Out, "\n%s\n", v.story.markdown())
 		}
 	})
 	if err != nil {
@@ -121,8 +122,8 @@ func (c *command) run(call commandline.Call) error {
 
 // complete turns flags and arguments into a configuration, and reads the plan that is to be played again.
 func (c *command) complete(call commandline.Call) (only *Plan, err error) {
-	if c.Objects == "" {
-		return nil, errors.New("--objects names the workload; it is missing")
+	if c.Objects == "" && c.Script == "" {
+		return nil, errors.New("--objects names the workload, --script is one; both are missing")
 	}
 	if c.wait && c.replay == "" {
 		return nil, errors.New("--wait goes with --replay")
@@ -186,9 +187,10 @@ func (c *command) save(r *Report, out io.Writer) error {
 		if v.Shrunk != nil {
 			again.Plan, again.Without = v.Shrunk.Plan, v.Shrunk.Without
 		}
-		write(name+".md", func(w io.Writer) error { _, err := io.WriteString(w, v.page); return err })
+		write(name+".md", func(w io.Writer) error { _, err := io.WriteString(w, v.story.markdown()); return err })
+		write(name+".html", func(w io.Writer) error { _, err := io.WriteString(w, v.story.html()); return err })
 		write(name+".json", func(w io.Writer) error { return json.NewEncoder(w).Encode(again) })
-		fmt.Fprintf(out, "%s.md tells of it, --replay %s.json plays it again\n", name, name)
+		fmt.Fprintf(out, "%s.md and .html tell of it, --replay %s.json plays it again\n", name, name)
 	}
 	return errors.Join(errs...)
 }

@@ -81,6 +81,8 @@ type door struct {
 	url     string
 	http    *http.Server
 	through *http.Transport
+	agent   string                    // what the client is to be called; "": as it calls itself
+	quiet   func(ctx context.Context) // answers quietPath when the controller is quiet; nil: there is no such path
 
 	mu      sync.Mutex // guards what follows
 	shut    bool       // whoever comes is sent away: the controller is being killed
@@ -109,6 +111,9 @@ func (d *door) close() {
 	d.http.Close()
 	d.through.CloseIdleConnections()
 }
+
+// users makes it a door for a program that is a user. It is called before anybody knows the door.
+func (d *door) users(quiet func(context.Context)) { d.agent, d.quiet = agent, quiet }
 
 // setShut shuts the door, or opens it for a new process.
 func (d *door) setShut(shut bool) {
@@ -249,7 +254,14 @@ func (d *door) leave(p *passed, code int, body []byte) {
 
 const bodyMax = 16 << 20
 
+// quietPath is for a workload that is a program: it is answered when the controller is quiet.
+const quietPath = "/torture/quiet"
+
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if d.quiet != nil && r.URL.Path == quietPath {
+		d.quiet(r.Context())
+		return
+	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyMax))
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -295,6 +307,9 @@ func (d *door) ask(r *http.Request, p *passed, body []byte) (*http.Response, err
 	}
 	out.Header = r.Header.Clone()
 	out.Header.Set("Accept", plainAccept(r.Header.Get("Accept")))
+	if d.agent != "" {
+		out.Header.Set("User-Agent", d.agent)
+	}
 	for _, hop := range []string{"Connection", "Accept-Encoding"} {
 		out.Header.Del(hop)
 	}

@@ -28,7 +28,7 @@ type Verdict struct {
 	Differences []Difference `json:"differences,omitempty"`
 	Seconds     float64      `json:"seconds"`
 	Shrunk      *Shrunk      `json:"shrunk,omitempty"`
-	page        string       // of a wrong one, for people
+	story       *story       // of a wrong one, for people
 }
 
 const (
@@ -68,7 +68,7 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	switch {
 	case len(v.Why) > 0:
 		v.Verdict = Wrong
-		v.page = page(l, &v, o)
+		v.story = tell(l, &v, o)
 	case o.took > slowFactor*l.longest && o.took > l.longest+slowMore:
 		v.Verdict = Slower
 	}

@@ -31,6 +31,7 @@ type run struct {
 	server   *server
 	record   *record
 	replicas []*replica
+	dir      string // for files
 	out      *outcome
 	looked   int  // at so many lines, isRight found
 	right    bool // this
@@ -50,7 +51,7 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{cfg: cfg, plan: plan, want: want, looked: -1, out: &outcome{ignored: cfg.Ignored}}
+	r := &run{cfg: cfg, plan: plan, want: want, dir: dir, looked: -1, out: &outcome{ignored: cfg.Ignored}}
 	if r.server, err = startServer(ctx, cfg.Program, cfg.base, cfg.ServerFlags); err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	go r.record.follow(ctx, r.server) // until the run ends
 	r.out.began = time.Now()
 	defer r.stopControllers()
-	if err := r.startControllers(dir); err != nil {
+	if err := r.startControllers(); err != nil {
 		return nil, err
 	}
 	r.work(ctx)
@@ -74,14 +75,14 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	return r.outcome(), nil
 }
 
-func (r *run) startControllers(dir string) error {
+func (r *run) startControllers() error {
 	tricks := r.tricks()
 	for i := range r.cfg.Replicas {
 		d, err := openDoor(r.server, i, r.record.counts, tricks)
 		if err != nil {
 			return err
 		}
-		path := filepath.Join(dir, "kubeconfig"+strconv.Itoa(i))
+		path := filepath.Join(r.dir, "kubeconfig"+strconv.Itoa(i))
 		err = kubeconfig.Write(path, map[string]any{"server": d.url}, map[string]any{})
 		if err != nil {
 			d.close()
@@ -122,6 +123,11 @@ func (r *run) work(ctx context.Context) {
 			return
 		}
 		r.record.touch() // the history tells of it later: nothing is quiet because it has not come yet
+	}
+	if r.cfg.Script != "" {
+		if r.out.stuck = r.playScript(ctx); r.out.stuck != nil {
+			return
+		}
 	}
 	r.out.quiet = r.settle(ctx, r.isRight)
 	if r.afterward != nil {

@@ -72,9 +72,10 @@ func shrinkAll(ctx context.Context, cfg *Config, l *learned, report *Report, beg
 			continue
 		}
 		fmt.Fprintf(notes, "shrunk in %d tries: %s\n    to: %s\n", s.out.Tries, v.What, &s.out)
-		v.Shrunk, v.page = &s.out, s.best.page+fmt.Sprintf("\nThis is a smaller plan. What went wrong first: %s.\n", v.What)
+		v.Shrunk, v.story = &s.out, s.best.story
+		v.story.notes = append(v.story.notes, fmt.Sprintf("This is a smaller plan. What went wrong first: %s.", v.What))
 		if len(s.out.Without) > 0 {
-			v.page += fmt.Sprintf("The workload does not need: %s.\n", strings.Join(s.out.Without, ", "))
+			v.story.notes = append(v.story.notes, fmt.Sprintf("The workload does not need: %s.", strings.Join(s.out.Without, ", ")))
 		}
 	}
 	return nil

@@ -152,8 +152,11 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 	switch v := value.(type) {
 	case map[string]any:
 		for name, below := range v {
-			f.flatten(paths, path+"."+name, below)
+			if f.plain(name) == name {
+				f.flatten(paths, path+"."+name, below)
+			}
 		}
+		f.flattenRenamed(paths, path, v)
 		if len(v) == 0 {
 			paths[path] = "{}"
 		}
@@ -176,6 +179,22 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 		paths[path] = f.plain(v)
 	default:
 		paths[path] = fmt.Sprint(v)
+	}
+}
+
+// flattenRenamed is for what has a uid in its name, as a file has in a ConfigMap. Those that are then called alike are numbered, by what is in them.
+func (f *fold) flattenRenamed(paths map[string]string, path string, fields map[string]any) {
+	alike := map[string][]any{}
+	for name, below := range fields {
+		if plain := f.plain(name); plain != name {
+			alike[plain] = append(alike[plain], below)
+		}
+	}
+	for name, all := range alike {
+		slices.SortFunc(all, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		for i, below := range all {
+			f.flatten(paths, fmt.Sprintf("%s.%s#%d", path, name, i+1), below)
+		}
 	}
 }
 

@@ -46,7 +46,8 @@ import (
 type Config struct {
 	Program     string          // apilet's own
 	Command     []string        // the controller's command line, with {kubeconfig}, {server} and {port} in it
-	Objects     string          // the file of the workload
+	Objects     string          // the file of the workload; "": the script is all of it
+	Script      string          // a shell's command line that is played behind it; "": none
 	Setup       string          // a file of steps that are done before any controller starts; "": none
 	Base        string          // a prepared file that all servers begin with; "": none
 	ServerFlags []string        // more of them, for the servers
@@ -72,6 +73,7 @@ type Config struct {
 	base  string // that all runs begin with
 
 	plainPatience time.Duration // with plain runs
+	scriptMost    time.Duration // with the script; 0: as in plain runs
 }
 
 // prepare reads files and expressions: what is wrong with them is told before anything is started.
@@ -82,8 +84,10 @@ func (c *Config) prepare() (err error) {
 	if c.Replicas < 1 || c.Plain < 2 || c.Parallel < 1 {
 		return errors.New("--replicas and --parallel are at least 1, --plain is at least 2")
 	}
-	if c.steps, err = readWorkload(c.Objects); err != nil {
-		return fmt.Errorf("--objects: %w", err)
+	if c.Objects != "" {
+		if c.steps, err = readWorkload(c.Objects); err != nil {
+			return fmt.Errorf("--objects: %w", err)
+		}
 	}
 	c.steps, c.plainPatience = withoutObjects(c.steps, c.Omit), max(plainPatience, c.Patience) // what is waited for in vain there ends it all
 	for _, expression := range c.Never {
@@ -134,6 +138,7 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	if err != nil {
 		return nil, err
 	}
+	cfg.scriptMost = scriptFactor*l.longest + cfg.Patience
 	report := &Report{Command: cfg.Command, Seed: cfg.Seed, Plain: l.longest.Seconds(), Writes: l.writes()}
 	plans := []Plan(nil)
 	if only != nil {
@@ -148,7 +153,14 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	if loose := slices.Sorted(maps.Keys(l.want.loose)); len(loose) > 0 {
 		fmt.Fprintf(notes, "plain runs do not agree about %s: nothing is judged by it\n", strings.Join(loose[:min(5, len(loose))], ", "))
 	}
-	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, told)
+	at := progress{out: notes, of: len(plans), began: time.Now(), told: time.Now()}
+	if cfg.Budget > 0 {
+		at.end = began.Add(cfg.Budget)
+	}
+	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, func(v Verdict, done, of int) {
+		told(v, done, of)
+		at.note(v, time.Now())
+	})
 	if err == nil && cfg.Shrink > 0 {
 		err = shrinkAll(ctx, &cfg, l, report, began, notes)
 	}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,6 +98,20 @@ func TestConditionsAreWhatIsSo(t *testing.T) {
 		t.Error(d)
 	}
 	if d := fmt.Sprint(ref.compare(of(`{"type":"A","status":"False"},{"type":"B","status":"False"}`))); d != "[configmaps x/a has .status.conditions[A].status: False, and not True]" {
+		t.Error(d)
+	}
+}
+
+func TestNamesOfFieldsAreComparedWithoutUIDs(t *testing.T) {
+	t.Parallel()
+	of := func(data string) state {
+		return normalise((&teller{}).tell("ADDED", "c", "x/a", `{"data":{`+data+`}}`).lines, nil)
+	}
+	ref := newReference([]state{of(fmt.Sprintf(`"rule-%s.yaml":"one","rule-%s.yaml":"two","plain":"p"`, uid(1), uid(2)))})
+	if d := ref.compare(of(fmt.Sprintf(`"rule-%s.yaml":"two","rule-%s.yaml":"one","plain":"p"`, uid(3), uid(4)))); len(d) > 0 {
+		t.Error(d)
+	}
+	if d := fmt.Sprint(ref.compare(of(fmt.Sprintf(`"rule-%s.yaml":"one","plain":"p"`, uid(3))))); d != "[configmaps x/a lacks .data.rule-(uid).yaml#2: two]" {
 		t.Error(d)
 	}
 }
@@ -202,7 +217,60 @@ func TestTimelinesLieBesideEachOther(t *testing.T) {
 		return all
 	}
 	pairs := align(of("a b c"), of("a x c d"))
-	if want := [][2]string{{"0 a", "0 a"}, {"0 b", ""}, {"", "0 x"}, {"0 c", "0 c"}, {"", "0 d"}}; !reflect.DeepEqual(pairs, want) {
+	a, b, c, d, x := entry{"0", "a"}, entry{"0", "b"}, entry{"0", "c"}, entry{"0", "d"}, entry{"0", "x"}
+	if want := [][2]entry{{a, a}, {b, {}}, {{}, x}, {c, c}, {{}, d}}; !reflect.DeepEqual(pairs, want) {
 		t.Errorf("%q", pairs)
+	}
+}
+
+func TestProgressEstimatesWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	var told strings.Builder
+	began := time.Now()
+	p := progress{out: &told, of: 100, began: began, told: began}
+	p.note(Verdict{Verdict: Wrong}, began.Add(10*time.Second)) // too early
+	p.note(Verdict{Verdict: OK}, began.Add(20*time.Second))
+	p.end = began.Add(100 * time.Second)
+	p.note(Verdict{Verdict: OK}, began.Add(40*time.Second))
+	p.of = 4
+	p.note(Verdict{Verdict: OK}, began.Add(80*time.Second)) // done
+	if want := "2 of 100 plans, 1 wrong, about 16m20s left\n3 of 100 plans, 1 wrong, about 1m0s left\n"; told.String() != want {
+		t.Errorf("got %q, want %q", told.String(), want)
+	}
+}
+
+func TestCausesHaveAShape(t *testing.T) {
+	t.Parallel()
+	one, two := shapes([]string{"configmaps zoo/robin-2 is missing"}), shapes([]string{"configmaps zoo/blackbird-14 is missing"})
+	if other := shapes([]string{"configmaps zoo/robin-2 is left over"}); !reflect.DeepEqual(one, two) || reflect.DeepEqual(one, other) {
+		t.Error(one, two, other)
+	}
+}
+
+func TestObjectsAreLeftOutWithAllStepsAboutThem(t *testing.T) {
+	t.Parallel()
+	steps := []step{{ref: ref{"v1", "Namespace", "", "x"}}, {ref: ref{"v1", "ConfigMap", "x", "a"}}, {Quiet: true}, {ref: ref{"v1", "ConfigMap", "x", "b"}},
+		{ref: ref{"v1", "ConfigMap", "x", "a"}, Delete: &ref{}}}
+	if got := strings.Join(objectsOf(steps), ", "); got != "Namespace x, ConfigMap x/a, ConfigMap x/b" {
+		t.Error(got)
+	}
+	if got := withoutObjects(steps, []string{"ConfigMap x/a"}); len(got) != 3 || len(steps) != 5 || got[2].ref.Name != "b" {
+		t.Error(got)
+	}
+	if !holdsOthers(steps, "Namespace x") || holdsOthers(steps, "Namespace y") || holdsOthers(steps, "ConfigMap x/a") {
+		t.Error("which namespaces hold others")
+	}
+}
+
+func TestThePageMakesNoMarkupOfText(t *testing.T) {
+	t.Parallel()
+	const evil = `<script>alert("'1&'")</script>`
+	s := &story{title: evil, why: []string{evil}, pairs: [][2]entry{{{"  0.10", "controller create " + evil}, {}}, {{}, {"  0.20", pointHere}}}, said: evil, notes: []string{evil}}
+	page := s.html()
+	if strings.Contains(page, "<script") || strings.Count(page, "&#60;script&#62;") != 6 || !strings.Contains(page, `<tr class="point">`) {
+		t.Error(page)
+	}
+	if text := s.markdown(); !strings.Contains(text, "──▶ here") {
+		t.Error(text)
 	}
 }
