@@ -3,12 +3,14 @@ package e2e
 // These tests torture a sample of the zoo. All of it, testdata/zoo.sh does.
 
 import (
+	"bufio"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -139,6 +141,43 @@ curl -sf "$APILET_SERVER/api/v1/namespaces/zoo/configmaps/wren-2" >/dev/null || 
 	r := torture(t, "between", false, "--objects=", "--script="+script, "--replay="+file, "--patience=1s")
 	if r.code != 1 || !strings.Contains(r.out, "exit status 7: there is no second egg") {
 		t.Errorf("%d %s %s", r.code, r.out, r.errs)
+	}
+}
+
+func TestTortureThatIsEndedTellsWhatItKnows(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("no interrupt can be sent")
+	}
+	zoo, err := buildZoo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := filepath.Join(t.TempDir(), "report.json")
+	cmd := exec.Command(builtProgram(t), "torture", "--setup="+zooFolder+"/setup.yaml", "--objects="+zooFolder+"/basic.yaml", "--json="+report, "--patience=60s",
+		"--", zoo, "-server={server}", "-controller=between", "-mended")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	lines.Scan() // the first plan
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	last := ""
+	for lines.Scan() {
+		last = lines.Text()
+	}
+	var told struct{ Verdicts []struct{ Verdict string } }
+	if err := cmd.Wait(); err == nil || !strings.Contains(last, "more were not run") {
+		t.Errorf("%v, and the last line is %q", err, last)
+	}
+	if err := json.Unmarshal(apitest.ReadFile(t, report), &told); err != nil || len(told.Verdicts) == 0 {
+		t.Errorf("--json: %v %v", err, told)
 	}
 }
 

@@ -107,11 +107,11 @@ func (c *command) run(call commandline.Call) error {
 			fmt.Fprintf(call.Out, "\n%s\n", v.story.markdown())
 		}
 	})
-	if err != nil {
+	if report == nil || err != nil && len(report.Verdicts) == 0 {
 		return err
 	}
 	fmt.Fprintln(call.Out, report.summary())
-	if err := c.save(report, call.Out); err != nil {
+	if err := errors.Join(err, c.save(report, call.Out)); err != nil {
 		return err
 	}
 	if n := report.Wrong(); n > 0 {

@@ -120,7 +120,8 @@ func (r *Report) Wrong() (n int) {
 	return n
 }
 
-// Run tortures a controller: all plans that there are, or one. told is given each verdict as it comes.
+// Run tortures a controller: all plans that there are, or one. told is given each verdict as it comes. When it is ended before its time the report has
+// what is known until then.
 func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func(Verdict, int, int)) (*Report, error) {
 	if err := cfg.prepare(); err != nil {
 		return nil, err
@@ -274,7 +275,9 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 		}
 		o, err := perform(ctx, cfg, &plans[i], l.want)
 		if err != nil {
-			errs[i] = fmt.Errorf("%s: %w", plans[i], err)
+			if ctx.Err() == nil { // that all is to end is told once
+				errs[i] = fmt.Errorf("%s: %w", plans[i], err)
+			}
 			return
 		}
 		v := judge(cfg, l, &plans[i], o)
