@@ -24,9 +24,10 @@ type outcome struct {
 	process  string // what the controller's process did that it should not
 	said     string // by the controller, the last of it
 	began    time.Time
-	pointAt  time.Time // when the plan's point was reached
-	edited   string    // the key of what somebody else edited
-	retries  int       // writes in the last second
+	pointAt  time.Time  // when the plan's point was reached
+	edited   string     // the key of what somebody else edited
+	retries  int        // writes in the last second
+	want     *reference // that it was compared with, on its way; nil in plain runs
 
 	mu  sync.Mutex // guards odd
 	odd string     // what became of a plan that should not

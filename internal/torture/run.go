@@ -51,7 +51,7 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{cfg: cfg, plan: plan, want: want, dir: dir, looked: -1, out: &outcome{ignored: cfg.Ignored}}
+	r := &run{cfg: cfg, plan: plan, want: want, dir: dir, looked: -1, out: &outcome{ignored: cfg.Ignored, want: want}}
 	if r.server, err = startServer(ctx, cfg.Program, cfg.base, cfg.ServerFlags); err != nil {
 		return nil, err
 	}
@@ -136,8 +136,11 @@ func (r *run) work(ctx context.Context) {
 		}
 		r.record.touch()
 		right := r.isRight
-		if r.plan.Kind == ending {
+		switch r.plan.Kind {
+		case ending:
 			right = func() bool { return len(endedWithout(r.record.all(), r.plan.Object)) == 0 }
+		case edited: // what comes of it is right
+			right = nil
 		}
 		r.out.quiet = r.settle(ctx, right)
 	}

@@ -136,11 +136,10 @@ func (s *shrinker) earlier(ctx context.Context) {
 
 // wrongLikewise runs a plan. What the machinery cannot do is no proof of anything.
 func (s *shrinker) wrongLikewise(ctx context.Context, cfg *Config, l *learned, p Plan) (Verdict, bool) {
-	o, err := perform(ctx, cfg, &p, l.want)
+	v, err := try(ctx, cfg, l, &p)
 	if err != nil {
 		return Verdict{}, false
 	}
-	v := judge(cfg, l, &p, o)
 	reasons := shapes(s.best.Why)
 	return v, v.Verdict == Wrong && slices.ContainsFunc(shapes(v.Why), func(shape string) bool { return slices.Contains(reasons, shape) })
 }

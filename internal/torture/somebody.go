@@ -17,19 +17,32 @@ import (
 	"apilet/internal/history"
 )
 
-// isEdited has somebody else edit an object right before the controller writes it. The edit has to be there in the end.
+// isEdited has somebody else edit an object right before the controller writes it, or when all is done. The edit has to be there in the end.
 func (r *run) isEdited() *tricks {
-	return &tricks{before: func(p *passed) *refusal {
-		if !r.at(p) {
+	if r.plan.Write == "" {
+		r.afterward = func(ctx context.Context) error {
+			for _, path := range r.called(r.plan.Object) {
+				if r.mark(ctx, path) {
+					r.point()
+				}
+			}
 			return nil
 		}
-		body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{mark: "by somebody else"}}})
-		a, err := r.server.send(context.Background(), "PATCH", pathOf(p), "application/merge-patch+json", body)
-		if err == nil && a.failure() == nil {
+		return &tricks{}
+	}
+	return &tricks{before: func(p *passed) *refusal {
+		if r.at(p) && r.mark(context.Background(), pathOf(p)) {
 			r.out.edited = keyOf(p.info.Group, p.info.Resource, p.info.Namespace, p.info.Name)
 		}
 		return nil
 	}}
+}
+
+// mark edits an object, and tells whether it could.
+func (r *run) mark(ctx context.Context, path string) bool {
+	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{mark: "by somebody else"}}})
+	a, err := r.server.send(ctx, "PATCH", path, "application/merge-patch+json", body)
+	return err == nil && a.failure() == nil
 }
 
 // deletes is for plans whose point is the end of the workload: somebody deletes something.

@@ -213,6 +213,14 @@ type reference struct {
 	want       state
 	loose      map[string]bool            // objects that not all have
 	loosePaths map[string]map[string]bool // paths of objects that not all have, or not with the same value
+	lawful     map[Difference]bool        // are none
+}
+
+// but is a reference to which some differences are none.
+func (ref *reference) but(lawful map[Difference]bool) *reference {
+	other := *ref
+	other.lawful = lawful
+	return &other
 }
 
 func newReference(states []state) *reference {
@@ -272,8 +280,8 @@ func (ref *reference) compare(st state) []Difference {
 			all = append(all, Difference{Object: key, Have: "(there)"})
 		default:
 			for _, path := range union(want, have) {
-				if want[path] != have[path] && !ref.loosePaths[key][path] {
-					all = append(all, Difference{key, path, want[path], have[path]})
+				if d := (Difference{key, path, want[path], have[path]}); d.Want != d.Have && !ref.loosePaths[key][path] && !ref.lawful[d] {
+					all = append(all, d)
 				}
 			}
 		}

@@ -203,6 +203,9 @@ type learned struct {
 	plain   []*outcome
 	want    *reference
 	longest time.Duration
+
+	mu    sync.Mutex            // guards edits, for as long as a run takes
+	edits map[string]*reference // with what comes of an edit in peace, by the write before which it is made
 }
 
 // A plain run is waited for so long at least, and its quiet is so many times as long.
@@ -213,7 +216,7 @@ const (
 
 // learn makes the plain runs. A controller that is wrong without being tortured is told of, and no more.
 func learn(ctx context.Context, cfg *Config) (*learned, error) {
-	l := &learned{plain: make([]*outcome, cfg.Plain)}
+	l := &learned{plain: make([]*outcome, cfg.Plain), edits: map[string]*reference{}}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
 	plainly.Quiet *= plainQuiet // a state that is not the last would call all plans wrong
@@ -273,14 +276,13 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 		if cfg.Budget > 0 && time.Since(began) > cfg.Budget || cfg.FailFast && failed.Load() {
 			return
 		}
-		o, err := perform(ctx, cfg, &plans[i], l.want)
+		v, err := try(ctx, cfg, l, &plans[i])
 		if err != nil {
 			if ctx.Err() == nil { // that all is to end is told once
 				errs[i] = fmt.Errorf("%s: %w", plans[i], err)
 			}
 			return
 		}
-		v := judge(cfg, l, &plans[i], o)
 		verdicts[i] = &v
 		if v.Verdict == Wrong {
 			failed.Store(true)

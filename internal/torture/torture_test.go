@@ -83,6 +83,11 @@ func TestWhatPlainRunsDoNotAgreeOnIsLeftOut(t *testing.T) {
 	if d := ref.compare(of("3", "sometimes")); len(d) > 0 {
 		t.Error(d)
 	}
+	strict := newReference([]state{of("1"), of("1")})
+	lawful := strict.but(map[Difference]bool{{Object: "configmaps x/a", Path: ".data.k", Want: "1", Have: "3"}: true})
+	if len(lawful.compare(of("3"))) > 0 || len(lawful.compare(of("4"))) != 1 || len(strict.compare(of("3"))) != 1 {
+		t.Error("lawful is that difference, and no other")
+	}
 	if d := ref.compare(of("3", "never")); fmt.Sprint(d) != "[configmaps x/never is left over]" {
 		t.Error(d)
 	}
