@@ -26,10 +26,10 @@ package torture
 // Lower ranks come first, and within a rank the seed decides: who has little time gets a sample of what finds most.
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -134,7 +134,7 @@ func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	plans := slices.DeleteFunc(collectPlans(o, replicas), func(p Plan) bool { return slices.Contains(without, p.Kind) })
 	random := rand.New(rand.NewPCG(seed, seed))
 	random.Shuffle(len(plans), func(i, j int) { plans[i], plans[j] = plans[j], plans[i] })
-	slices.SortStableFunc(plans, func(a, b Plan) int { return cmp.Compare(a.rank, b.rank) })
+	sort.SliceStable(plans, func(i, j int) bool { return plans[i].rank < plans[j].rank })
 	return plans
 }
 
@@ -169,41 +169,45 @@ func (m *planner) add(rank int, p Plan) {
 	m.plans = append(m.plans, p)
 }
 
+// at adds a plan at a write.
+func (m *planner) at(rank int, p *passed, kind, detail string) {
+	m.add(rank, Plan{Kind: kind, Detail: detail, Write: p.what, Nth: p.nth})
+}
+
 // write is for one write of the controller's. What changed nothing can be refused, and that is all.
 func (m *planner) write(p *passed, replicas int) {
-	at := func(kind, detail string) Plan { return Plan{Kind: kind, Detail: detail, Write: p.what, Nth: p.nth} }
 	line := m.byRevision[p.rev]
 	if line != nil || p.info.Verb == "delete" {
-		m.add(1, at(died, ""))
-		m.add(2, at(refused, carriedOut))
-		m.add(3, at(died, "answered"))
-		m.add(3, at(late, ""))
+		m.at(1, p, died, "")
+		m.at(2, p, refused, carriedOut)
+		m.at(3, p, died, "answered")
+		m.at(3, p, late, "")
 		if replicas > 1 && canPause {
-			m.add(1, at(zombie, ""))
+			m.at(1, p, zombie, "")
 		}
 	}
 	if line != nil {
-		m.add(1, at(past, ""))
+		m.at(1, p, past, "")
 		m.further(p)
 	}
-	m.add(3, at(refused, "500"))
-	m.add(4, at(refused, "429"))
-	m.add(4, at(refused, "503"))
+	m.at(3, p, refused, "500")
+	m.at(4, p, refused, "429")
+	m.at(4, p, refused, "503")
 	if p.info.Verb == "delete" {
-		m.add(4, at(held, ""))
+		m.at(4, p, held, "")
 	}
 	if of := p.info.Verb + " " + resourceOf(p) + "/" + p.info.Subresource; !m.kinds[of] {
 		m.kinds[of] = true
-		m.add(4, at(refused, webhookDown))
-		m.add(4, at(refused, policySays))
+		m.at(4, p, refused, webhookDown)
+		m.at(4, p, refused, policySays)
 		if p.info.Verb == "create" && p.info.Namespace != "" && p.info.Subresource == "" {
-			m.add(4, at(refused, quotaFull))
+			m.at(4, p, refused, quotaFull)
 		}
 	}
 	if p.info.Verb == "update" || p.info.Verb == "patch" {
-		m.add(3, at(refused, "409"))
+		m.at(3, p, refused, "409")
 		if m.makerOf(keyOf(p.info.Group, p.info.Resource, p.info.Namespace, p.info.Name)) == byUser {
-			m.add(2, at(edited, ""))
+			m.at(2, p, edited, "")
 		}
 	}
 }
@@ -309,9 +313,8 @@ func (m *planner) remade() {
 		}
 		if len(during) > 0 {
 			first, end := during[0], during[len(during)-1]
-			m.add(4, Plan{Kind: remade, Write: first.what, Nth: first.nth, Object: m.alias(key)})
-			if end != first {
-				m.add(4, Plan{Kind: remade, Write: end.what, Nth: end.nth, Object: m.alias(key)})
+			for _, p := range slices.Compact([]*passed{first, end}) {
+				m.add(4, Plan{Kind: remade, Write: p.what, Nth: p.nth, Object: m.alias(key)})
 			}
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -141,7 +141,7 @@ func timeline(o *outcome) []entry {
 	if !o.pointAt.IsZero() {
 		all = append(all, moment{o.pointAt, pointHere})
 	}
-	slices.SortStableFunc(all, func(a, b moment) int { return a.at.Compare(b.at) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].at.Before(all[j].at) })
 	entries := make([]entry, len(all))
 	for i, m := range all {
 		entries[i] = entry{clock(o, m.at), m.what}
