@@ -119,7 +119,7 @@ func (r *run) work(ctx context.Context) {
 			r.settle(ctx, nil)
 			continue
 		}
-		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience); r.out.stuck != nil {
+		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience, r.givenUp); r.out.stuck != nil {
 			return
 		}
 		r.record.touch() // the history tells of it later: nothing is quiet because it has not come yet

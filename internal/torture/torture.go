@@ -183,7 +183,7 @@ func (c *Config) makeBase(ctx context.Context, dir string) error {
 	}
 	defer s.stop()
 	for i := range steps {
-		if err := steps[i].play(ctx, s, c.Patience); err != nil {
+		if err := steps[i].play(ctx, s, c.Patience, func() bool { return false }); err != nil {
 			return fmt.Errorf("--setup: %w", err)
 		}
 	}
@@ -245,10 +245,10 @@ func (o *outcome) plainly(cfg *Config) error {
 		}
 	}
 	switch {
-	case o.stuck != nil:
-		return fmt.Errorf("the workload did not get on: %w", o.stuck)
 	case o.process != "":
 		return errors.New(o.process)
+	case o.stuck != nil:
+		return fmt.Errorf("the workload did not get on: %w", o.stuck)
 	case writes == 0:
 		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
 	case !o.quiet:
