@@ -37,6 +37,8 @@ var (
 	timePattern = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 )
 
+const hidden = "***"
+
 // A fold is the objects that lines have left, on the way to a state.
 type fold struct {
 	docs    map[string]map[string]any // by key; nil: was there before, and is gone
@@ -198,8 +200,11 @@ func (f *fold) flattenRenamed(paths map[string]string, path string, fields map[s
 	}
 }
 
-// plain is a string without what is never the same.
+// plain is a string without what is never the same. What a history hides of a Secret it shows as stars, and whether the write has changed it.
 func (f *fold) plain(text string) string {
+	if strings.HasPrefix(text, hidden) {
+		return hidden
+	}
 	if alias := f.aliases[text]; alias != "" {
 		return alias
 	}

@@ -121,6 +121,16 @@ func TestNamesOfFieldsAreComparedWithoutUIDs(t *testing.T) {
 	}
 }
 
+func TestWhatIsHiddenIsNotCompared(t *testing.T) {
+	t.Parallel()
+	of := func(value string) state {
+		return normalise((&teller{}).tell("ADDED", "c", "x/a", `{"data":{"k":"`+value+`"}}`).lines, nil)
+	}
+	if d := newReference([]state{of("***")}).compare(of("*** (after)")); len(d) > 0 {
+		t.Error(d)
+	}
+}
+
 func TestOwnersThatAreGoneAreTold(t *testing.T) {
 	t.Parallel()
 	const owner = "00000000-0000-4000-8000-00000000000a" // what teller deletes
