@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -296,7 +297,7 @@ func (r *run) isSlow() *tricks {
 		if r.reached.CompareAndSwap(false, true) {
 			r.pointAt.Store(time.Now().UnixNano())
 		}
-		return hold{wait: r.later(time.Until(f.at.Add(lateness)))}
+		return hold{wait: after(time.Until(f.at.Add(lateness)), &r.lagging)}
 	}}
 }
 
@@ -350,13 +351,16 @@ func (r *run) seesBookmarksAlone() *tricks {
 	}}
 }
 
-// later is closed after a time. Nothing is quiet before.
-func (r *run) later(after time.Duration) <-chan struct{} {
-	r.pending.Add(1)
+// later is closed after a time. Nothing is quiet before, and no patience is lost.
+func (r *run) later(most time.Duration) <-chan struct{} { return after(most, &r.pending) }
+
+// after is closed after a time, in which it is counted.
+func after(most time.Duration, count *atomic.Int32) <-chan struct{} {
+	count.Add(1)
 	later := make(chan struct{})
-	time.AfterFunc(after, func() {
+	time.AfterFunc(most, func() {
 		close(later)
-		r.pending.Add(-1)
+		count.Add(-1)
 	})
 	return later
 }

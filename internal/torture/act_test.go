@@ -154,3 +154,14 @@ PATCH /api/v1/namespaces/x/configmaps/a {"metadata":{"labels":{"a":"b"},"resourc
 		t.Error(got)
 	}
 }
+
+func TestPatienceEndsWithAControllerThatGoesInCirclesWhileEventsAreLate(t *testing.T) {
+	t.Parallel()
+	r, _ := runOf(t, Plan{Kind: slow, Resource: "pods"}, "")
+	r.cfg.Patience = time.Millisecond
+	r.replicas = []*replica{{&door{}, &controller{}}}
+	r.lagging.Add(1) // and there is always one more
+	if r.settle(context.Background(), nil) {
+		t.Error("quiet, while an event is held back")
+	}
+}

@@ -36,7 +36,8 @@ type run struct {
 	looked   int  // at so many lines, isRight found
 	right    bool // this
 
-	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before
+	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before, and no patience is lost
+	lagging   atomic.Int32                // events that are held back: nothing is quiet before
 	reached   atomic.Bool                 // the plan's point
 	pointAt   atomic.Int64                // when, in nanoseconds since 1970
 	afterward func(context.Context) error // what the plan does behind the workload; nil: nothing
@@ -185,7 +186,7 @@ func (r *run) isRight() bool {
 
 // isQuiet tells whether nothing has happened for a while, and nothing is about to.
 func (r *run) isQuiet() bool {
-	if r.pending.Load() > 0 {
+	if r.pending.Load() > 0 || r.lagging.Load() > 0 {
 		return false
 	}
 	last, idle := r.record.lastChange(), true
