@@ -358,15 +358,6 @@ func (g *Aggregator) startLearning(ctx context.Context, a *apiService) {
 	})
 }
 
-// suspect has a server asked that did not answer a request, unless it has just been asked: callers are not to decide how often.
-func (g *Aggregator) suspect(name string) {
-	g.tell(func() {
-		if a := g.known[name]; a != nil && a.route != nil && !a.check.running && time.Since(a.check.settled) > firstRetry {
-			a.check.soon()
-		}
-	})
-}
-
 // nextDue is when somebody is to be asked next; zero: nobody, or somebody who is asked now has to answer first.
 func (g *Aggregator) nextDue() (first time.Time) {
 	now := time.Now()

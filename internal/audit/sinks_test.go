@@ -145,12 +145,6 @@ func (r *testReceiver) post(_ context.Context, body []byte) error {
 	return nil
 }
 
-func (r *testReceiver) has() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.ids)
-}
-
 func TestEventsAreSentInBatchesAndInOrder(t *testing.T) {
 	t.Parallel()
 	var lost, sent atomic.Int64

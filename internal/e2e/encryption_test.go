@@ -109,7 +109,7 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 		s.t.Error(told)
 	}
 	if on {
-		told = command(s.t, "log", "--data="+filepath.Join(dir, "backup.db"), "--encryption-provider-config="+keys)
+		command(s.t, "log", "--data="+filepath.Join(dir, "backup.db"), "--encryption-provider-config="+keys)
 		command(s.t, "check", "--data="+filepath.Join(dir, "backup.db"), "--encryption-provider-config="+keys)
 	}
 }

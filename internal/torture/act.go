@@ -7,10 +7,11 @@ package torture
 //	died       ............. ✕ killed, no answer          unseen  ... ✕ cut; 410; the list waits for the next change
 //	past       ............. ✕ killed; then lists of      cut     ... ✕ cut; 410
 //	                           before, events held back   slow    ... each 300 ms later
-//	refused    ✕ 409 429 500 503
+//	                                                  bookmarks . a bookmark; then nothing; then the watch ends
+//	refused    ✕ 409 429 500 503                       (refuse.go)
 //	refused    ............. ✕ 504, though it is done
 //	late       ............. 300 ms ──▶ answer
-//	edited     somebody else's edit ──▶ the write
+//	edited     somebody else's edit ──▶ the write      (somebody.go)
 //	zombie     ............. paused; woken when all is done, with the answer
 //
 // Who sees the past is served as by a server whose cache is behind: lists and gets at resourceVersion=0 are answered as of then (below /at/), events
@@ -19,10 +20,10 @@ package torture
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -35,6 +36,7 @@ const (
 	staleMost  = 3 * time.Second        // that the past waits for lists to be shown in
 	staleWrite = 200 * time.Millisecond // that it is shown after a write
 	unseenMost = 2 * time.Second        // that a list waits for the next change
+	lasting    = time.Second            // what somebody else mends, or undoes, is so for so long
 )
 
 // tricks are what the run's plan does at the door.
@@ -60,10 +62,19 @@ func (r *run) tricks() *tricks {
 			}
 			return nil
 		}}
-	case edited:
-		return r.isEdited()
+	case bookmarks:
+		return r.seesBookmarksAlone()
 	case zombie:
 		return r.isPaused()
+	case edited:
+		return r.isEdited()
+	case remade:
+		return r.isRemade()
+	case held:
+		return r.isHeld()
+	case unlabelled:
+		r.afterward = r.takesLabelsOff
+		return &tricks{}
 	}
 	r.afterward = r.deletes
 	return &tricks{}
@@ -162,11 +173,11 @@ func (r *run) seesThePast() *tricks {
 			}
 			return st.show(p)
 		},
-		frame: func(*passed, frame) (<-chan struct{}, bool) {
+		frame: func(*passed, frame) hold {
 			if st.now() == 0 {
-				return nil, false
+				return hold{}
 			}
-			return st.caught, false
+			return hold{wait: st.caught}
 		},
 	}
 }
@@ -218,30 +229,6 @@ func (r *run) revisionBefore(alias string, change int) int64 {
 	return r.record.all()[0].Revision - 1
 }
 
-func (r *run) isRefused() *tricks {
-	if r.plan.Detail == carriedOut {
-		return &tricks{after: func(p *passed) *refusal {
-			if !r.at(p) {
-				return nil
-			}
-			return &refusal{code: 504, reason: "Timeout", message: "request did not complete within the allotted timeout"}
-		}}
-	}
-	refusals := map[string]refusal{
-		"409": {code: 409, reason: "Conflict", message: "the object has been modified; please apply your changes to the latest version and try again"},
-		"429": {code: 429, reason: "TooManyRequests", message: "Too many requests, please try again later.", retry: 1},
-		"500": {code: 500, reason: "InternalError", message: "Internal error occurred: etcdserver: leader changed"},
-		"503": {code: 503, reason: "ServiceUnavailable", message: "the server is currently unable to handle the request"},
-	}
-	return &tricks{before: func(p *passed) *refusal {
-		if !r.at(p) {
-			return nil
-		}
-		no := refusals[r.plan.Detail]
-		return &no
-	}}
-}
-
 // losesItsWatch cuts the watch before a change is seen. It cannot be resumed; and where the change is to be unseen, the list that is made then waits
 // for the next change of the same object.
 func (r *run) losesItsWatch() *tricks {
@@ -249,15 +236,15 @@ func (r *run) losesItsWatch() *tricks {
 	var lost *passed  // the watch that was cut
 	relisted := false // since then
 	return &tricks{
-		frame: func(p *passed, f frame) (<-chan struct{}, bool) {
+		frame: func(p *passed, f frame) hold {
 			rev := gjson.GetBytes(f.raw, "object.metadata.resourceVersion").Int()
 			if r.reached.Load() || gjson.GetBytes(f.raw, "type").String() == "BOOKMARK" || !r.isChange(rev) || !r.point() {
-				return nil, false
+				return hold{}
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			lost = p
-			return nil, true
+			return hold{cut: true}
 		},
 		before: func(p *passed) *refusal {
 			mu.Lock()
@@ -303,36 +290,14 @@ func (r *run) isChange(rev int64) (is bool) {
 }
 
 func (r *run) isSlow() *tricks {
-	return &tricks{frame: func(p *passed, f frame) (<-chan struct{}, bool) {
+	return &tricks{frame: func(p *passed, f frame) hold {
 		if resourceOf(p) != r.plan.Resource {
-			return nil, false
+			return hold{}
 		}
 		if r.reached.CompareAndSwap(false, true) {
 			r.pointAt.Store(time.Now().UnixNano())
 		}
-		r.pending.Add(1)
-		later := make(chan struct{})
-		time.AfterFunc(time.Until(f.at.Add(lateness)), func() {
-			close(later)
-			r.pending.Add(-1)
-		})
-		return later, false
-	}}
-}
-
-// isEdited has somebody else edit an object right before the controller writes it. The edit has to be there in the end.
-func (r *run) isEdited() *tricks {
-	return &tricks{before: func(p *passed) *refusal {
-		if !r.at(p) {
-			return nil
-		}
-		body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{mark: "by somebody else"}}})
-		k := kind{strings.TrimPrefix(p.info.Group+"/"+p.info.Version, "/"), p.info.Resource, p.info.Namespace != "" && p.info.Resource != "namespaces"}
-		a, err := r.server.send(context.Background(), "PATCH", k.path(p.info.Namespace, p.info.Name), "application/merge-patch+json", body)
-		if err == nil && a.failure() == nil {
-			r.out.edited = keyOf(p.info.Group, p.info.Resource, p.info.Namespace, p.info.Name)
-		}
-		return nil
+		return hold{wait: after(time.Until(f.at.Add(lateness)), &r.lagging)}
 	}}
 }
 
@@ -357,24 +322,45 @@ func (r *run) isPaused() *tricks {
 	}}
 }
 
-// deletes is for plans whose point is the end of the workload: somebody deletes something.
-func (r *run) deletes(ctx context.Context) error {
-	for _, line := range r.record.all() {
-		line := line
-		if aliasOf(&line) != r.plan.Object || r.reached.Load() {
-			continue
+// seesBookmarksAlone has one type's watch say, by a bookmark, that it is alive, and nothing more for a while. Then it ends, as any watch does, and goes on
+// where it was.
+func (r *run) seesBookmarksAlone() *tricks {
+	var mu sync.Mutex             // guards what follows
+	shown := map[*passed]string{} // the newest revision that a watch has shown; none: its first objects are still on their way
+	object := func(f frame, path string) string { return gjson.GetBytes(f.raw, "object."+path).String() }
+	return &tricks{frame: func(p *passed, f frame) hold {
+		values, _ := url.ParseQuery(p.query)
+		if resourceOf(p) != r.plan.Resource || values.Get("allowWatchBookmarks") != "true" || r.reached.Load() {
+			return hold{}
 		}
-		k := kind{strings.TrimPrefix(line.Group+"/"+line.Version, "/"), line.Resource, line.Namespace != "" && line.Resource != "namespaces"}
-		a, err := r.server.send(ctx, "DELETE", k.path(line.Namespace, line.Name), "", nil)
-		switch {
-		case err != nil:
-			return err
-		case a.code == 404: // the first of several that are called alike has gone already
-			continue
-		case a.failure() != nil:
-			return fmt.Errorf("deleting %s: %w", r.plan.Object, a.failure())
+		mu.Lock()
+		defer mu.Unlock()
+		last := shown[p]
+		if asked := values.Get("resourceVersion"); last == "" && asked != "0" && values.Get("sendInitialEvents") != "true" {
+			last = asked
 		}
-		r.point()
-	}
-	return nil
+		if last != "" || gjson.GetBytes(f.raw, "type").String() == "BOOKMARK" {
+			shown[p] = object(f, "metadata.resourceVersion")
+		}
+		if last == "" || gjson.GetBytes(f.raw, "type").String() == "BOOKMARK" || !r.point() {
+			return hold{}
+		}
+		bookmark, _ := json.Marshal(map[string]any{"type": "BOOKMARK", "object": map[string]any{"apiVersion": object(f, "apiVersion"), "kind": object(f, "kind"),
+			"metadata": map[string]any{"resourceVersion": last, "creationTimestamp": nil}}})
+		return hold{first: bookmark, wait: r.later(lasting), cut: true}
+	}}
+}
+
+// later is closed after a time. Nothing is quiet before, and no patience is lost.
+func (r *run) later(most time.Duration) <-chan struct{} { return after(most, &r.pending) }
+
+// after is closed after a time, in which it is counted.
+func after(most time.Duration, count *atomic.Int32) <-chan struct{} {
+	count.Add(1)
+	later := make(chan struct{})
+	time.AfterFunc(most, func() {
+		close(later)
+		count.Add(-1)
+	})
+	return later
 }

@@ -30,8 +30,9 @@ type command struct {
 
 // A replay is a file that plays a plan again, beside the same flags.
 type replay struct {
-	Plan Plan   `json:"plan"`
-	Seed uint64 `json:"seed"`
+	Plan    Plan     `json:"plan"`
+	Seed    uint64   `json:"seed"`
+	Without []string `json:"without,omitempty"` // objects of the workload that are left out
 }
 
 // Commands is the row for the table of commands.
@@ -54,6 +55,7 @@ func repeated(to *[]string) func(string) error {
 
 func (c *command) defineWorkload(f *flag.FlagSet) {
 	f.StringVar(&c.Objects, "objects", "", "the `file` of the workload: objects that are applied in order, and steps between them (quiet, wait, patch, delete)")
+	f.StringVar(&c.Script, "script", "", "a `command` for sh that is a user, behind --objects: it has KUBECONFIG, $APILET_SERVER, and $APILET_QUIET, which curl waits at")
 	f.StringVar(&c.Setup, "setup", "", "a `file` like --objects, applied before the controller starts: CRDs, namespaces, roles")
 	f.StringVar(&c.Base, "base", "", "a prepared data `file` that each run begins with: `apilet fork` makes one")
 	f.StringVar(&c.Program, "apilet", "", "the `program` for the servers (default: this one)")
@@ -75,6 +77,7 @@ func (c *command) defineAmount(f *flag.FlagSet) {
 	})
 	f.DurationVar(&c.Budget, "budget", 0, "begin no plan after this `time`; 0 is no limit")
 	f.BoolVar(&c.FailFast, "fail-fast", false, "begin no plan after one that went wrong")
+	f.IntVar(&c.Shrink, "shrink", 0, "make what went wrong smaller, in so many `tries` for each cause: with fewer objects of the workload, at an earlier point")
 	f.Uint64Var(&c.seed, "seed", 1, "random seed for the order of plans of equal rank")
 	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "parallel runs: write {port} in the controller's arguments where it needs a port of its own")
 	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "the controller is done when for this `time` nothing was written")
@@ -100,15 +103,15 @@ func (c *command) run(call commandline.Call) error {
 	context.AfterFunc(ctx, stop) // the second signal ends the process
 	report, err := Run(ctx, c.Config, only, call.Errors, func(v Verdict, done, of int) {
 		fmt.Fprintf(call.Out, "%s\n", v.row())
-		if only != nil && v.page != "" {
-			fmt.Fprintf(call.Out, "\n%s\n", v.page)
+		if only != nil && v.story != nil {
+			fmt.Fprintf(call.Out, "\n%s\n", v.story.markdown())
 		}
 	})
-	if err != nil {
+	if report == nil || err != nil && len(report.Verdicts) == 0 {
 		return err
 	}
 	fmt.Fprintln(call.Out, report.summary())
-	if err := c.save(report, call.Out); err != nil {
+	if err := errors.Join(err, c.save(report, call.Out)); err != nil {
 		return err
 	}
 	if n := report.Wrong(); n > 0 {
@@ -119,8 +122,8 @@ func (c *command) run(call commandline.Call) error {
 
 // complete turns flags and arguments into a configuration, and reads the plan that is to be played again.
 func (c *command) complete(call commandline.Call) (only *Plan, err error) {
-	if c.Objects == "" {
-		return nil, errors.New("--objects names the workload; it is missing")
+	if c.Objects == "" && c.Script == "" {
+		return nil, errors.New("--objects names the workload, --script is one; both are missing")
 	}
 	if c.wait && c.replay == "" {
 		return nil, errors.New("--wait goes with --replay")
@@ -145,6 +148,7 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 	if c.wait {
 		c.Wait = func(at string) { waitForEnter(call.Errors, at) }
 	}
+	c.Omit = again.Without
 	return &again.Plan, nil
 }
 
@@ -179,9 +183,14 @@ func (c *command) save(r *Report, out io.Writer) error {
 			continue
 		}
 		name := filepath.Join(c.out, fmt.Sprintf("%03d-%s", i+1, v.Plan.Kind))
-		write(name+".md", func(w io.Writer) error { _, err := io.WriteString(w, v.page); return err })
-		write(name+".json", func(w io.Writer) error { return json.NewEncoder(w).Encode(replay{v.Plan, r.Seed}) })
-		fmt.Fprintf(out, "%s.md tells of it, --replay %s.json plays it again\n", name, name)
+		again := replay{Plan: v.Plan, Seed: r.Seed}
+		if v.Shrunk != nil {
+			again.Plan, again.Without = v.Shrunk.Plan, v.Shrunk.Without
+		}
+		write(name+".md", func(w io.Writer) error { _, err := io.WriteString(w, v.story.markdown()); return err })
+		write(name+".html", func(w io.Writer) error { _, err := io.WriteString(w, v.story.html()); return err })
+		write(name+".json", func(w io.Writer) error { return json.NewEncoder(w).Encode(again) })
+		fmt.Fprintf(out, "%s.md and .html tell of it, --replay %s.json plays it again\n", name, name)
 	}
 	return errors.Join(errs...)
 }

@@ -34,6 +34,7 @@ import (
 type passed struct {
 	info     request.Info
 	what     string // the verb, the resource and the object, generated names called the same: "create configmaps shop/web-*"
+	name     string // of the object, as a refusal tells it
 	nth      int    // which of those that succeed it is, or would be: from 1
 	writes   bool   // it changes something that counts
 	replica  int    // whose it is, from 0
@@ -50,17 +51,25 @@ type refusal struct {
 	code    int
 	reason  string
 	message string
-	retry   int  // seconds, of Retry-After; 0: none
-	drop    bool // no answer at all: the connection is cut
+	details map[string]any // of the Status
+	retry   int            // seconds, of Retry-After; 0: none
+	drop    bool           // no answer at all: the connection is cut
+}
+
+// A hold is what is done to a watch before an event is passed on, in this order. The zero hold is nothing.
+type hold struct {
+	first []byte          // another event comes before
+	wait  <-chan struct{} // the event comes when this is closed
+	cut   bool            // the watch ends, and the event does not come
 }
 
 // tricks are what a plan does at the door. Each may be nil.
 type tricks struct {
-	before   func(p *passed) *refusal                                  // in place of asking the server; nil: it is asked
-	past     func(p *passed) (rev int64)                               // the revision of which a list or get is answered; 0: now
-	after    func(p *passed) *refusal                                  // the server has done it; in place of its answer, nil: that
-	answered func(p *passed)                                           // the controller has the answer
-	frame    func(p *passed, f frame) (wait <-chan struct{}, cut bool) // before a watch's event is passed on
+	before   func(p *passed) *refusal      // in place of asking the server; nil: it is asked
+	past     func(p *passed) (rev int64)   // the revision of which a list or get is answered; 0: now
+	after    func(p *passed) *refusal      // the server has done it; in place of its answer, nil: that
+	answered func(p *passed)               // the controller has the answer
+	frame    func(p *passed, f frame) hold // before a watch's event is passed on
 }
 
 // A door is where one replica of the controller reaches the server.
@@ -72,6 +81,8 @@ type door struct {
 	url     string
 	http    *http.Server
 	through *http.Transport
+	agent   string                    // what the client is to be called; "": as it calls itself
+	quiet   func(ctx context.Context) // answers quietPath when the controller is quiet; nil: there is no such path
 
 	mu      sync.Mutex // guards what follows
 	shut    bool       // whoever comes is sent away: the controller is being killed
@@ -100,6 +111,9 @@ func (d *door) close() {
 	d.http.Close()
 	d.through.CloseIdleConnections()
 }
+
+// users makes it a door for a program that is a user. It is called before anybody knows the door.
+func (d *door) users(quiet func(context.Context)) { d.agent, d.quiet = agent, quiet }
 
 // setShut shuts the door, or opens it for a new process.
 func (d *door) setShut(shut bool) {
@@ -157,11 +171,12 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 	if d.shut {
 		return nil
 	}
-	name := info.Name
+	name, plain := info.Name, info.Name
 	if info.Verb == "create" && name == "" {
 		generate := ""
-		if name, generate = nameInBody(body); name == "" && generate != "" {
-			name = generate + "*"
+		name, generate = nameInBody(body)
+		if plain = name; name == "" && generate != "" {
+			name, plain = generate+"*", generate+"x7k2p" // a server that refuses has made one up
 		}
 	}
 	if alias := d.aliases[name]; alias != "" {
@@ -171,7 +186,7 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 	if info.Subresource != "" {
 		resource += "/" + info.Subresource
 	}
-	p := &passed{info: info, replica: d.replica, at: time.Now(), header: r.Header, query: r.URL.RawQuery,
+	p := &passed{info: info, name: plain, replica: d.replica, at: time.Now(), header: r.Header, query: r.URL.RawQuery,
 		what: info.Verb + " " + uidPattern.ReplaceAllString(keyOf(info.Group, resource, info.Namespace, name), "(uid)")}
 	p.writes = info.ResourceRequest && slices.Contains(mutating, info.Verb) && d.counts(info.Group, info.Resource)
 	if p.writes {
@@ -239,7 +254,14 @@ func (d *door) leave(p *passed, code int, body []byte) {
 
 const bodyMax = 16 << 20
 
+// quietPath is for a workload that is a program: it is answered when the controller is quiet.
+const quietPath = "/torture/quiet"
+
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if d.quiet != nil && r.URL.Path == quietPath {
+		d.quiet(r.Context())
+		return
+	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, bodyMax))
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -285,6 +307,9 @@ func (d *door) ask(r *http.Request, p *passed, body []byte) (*http.Response, err
 	}
 	out.Header = r.Header.Clone()
 	out.Header.Set("Accept", plainAccept(r.Header.Get("Accept")))
+	if d.agent != "" {
+		out.Header.Set("User-Agent", d.agent)
+	}
 	for _, hop := range []string{"Connection", "Accept-Encoding"} {
 		out.Header.Del(hop)
 	}
@@ -359,23 +384,30 @@ func (d *door) relay(w http.ResponseWriter, r *http.Request, p *passed, resp *ht
 	frames := make(chan frame, 1024) // closed when the server ends the watch
 	go readFrames(ctx, resp.Body, frames)
 	for f := range frames {
+		var h hold
 		if d.tricks.frame != nil {
-			wait, cut := d.tricks.frame(p, f)
-			if cut {
+			h = d.tricks.frame(p, f)
+		}
+		if h.first != nil && !send(w, control, h.first) {
+			return
+		}
+		if h.wait != nil {
+			select {
+			case <-h.wait:
+			case <-ctx.Done():
 				return
 			}
-			if wait != nil {
-				select {
-				case <-wait:
-				case <-ctx.Done():
-					return
-				}
-			}
 		}
-		if _, err := w.Write(append(f.raw, '\n')); err != nil || control.Flush() != nil {
+		if h.cut || !send(w, control, f.raw) {
 			return
 		}
 	}
+}
+
+// send sends a line at once, and tells whether the client is there.
+func send(w io.Writer, control *http.ResponseController, line []byte) bool {
+	_, err := w.Write(append(line, '\n'))
+	return err == nil && control.Flush() == nil
 }
 
 func readFrames(ctx context.Context, from io.Reader, to chan<- frame) {
@@ -414,6 +446,9 @@ func (no *refusal) write(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler)
 	}
 	status := map[string]any{"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Failure", "code": no.code, "reason": no.reason, "message": no.message}
+	if no.details != nil {
+		status["details"] = no.details
+	}
 	if no.retry > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(no.retry))
 		status["details"] = map[string]any{"retryAfterSeconds": no.retry}

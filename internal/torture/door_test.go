@@ -99,14 +99,14 @@ func TestDoorRefusesCutsAndHoldsBack(t *testing.T) {
 			}
 			return 0
 		},
-		frame: func(_ *passed, f frame) (<-chan struct{}, bool) {
+		frame: func(_ *passed, f frame) hold {
 			switch {
 			case strings.Contains(string(f.raw), "m1"):
-				return later, false
+				return hold{first: []byte(`{"type":"BOOKMARK"}`), wait: later}
 			case strings.Contains(string(f.raw), "m2"):
-				return nil, true
+				return hold{cut: true}
 			}
-			return nil, false
+			return hold{}
 		},
 	})
 	if resp, text := post(t, d, `{"metadata":{"name":"a"}}`); resp == nil || resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "1" || len(asked) > 0 {
@@ -129,6 +129,9 @@ func TestDoorRefusesCutsAndHoldsBack(t *testing.T) {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	if lines.Scan(); !strings.Contains(lines.Text(), "m0") {
+		t.Error(lines.Text())
+	}
+	if lines.Scan(); !strings.Contains(lines.Text(), "BOOKMARK") {
 		t.Error(lines.Text())
 	}
 	close(later)

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -27,13 +28,58 @@ type Verdict struct {
 	Why         []string     `json:"why,omitempty"` // it is wrong
 	Differences []Difference `json:"differences,omitempty"`
 	Seconds     float64      `json:"seconds"`
-	page        string       // of a wrong one, for people
+	Shrunk      *Shrunk      `json:"shrunk,omitempty"`
+	story       *story       // of a wrong one, for people
 }
 
 const (
 	slowFactor = 3               // times as long as the longest plain run, and
 	slowMore   = 2 * time.Second // longer than it by so much
 )
+
+// try runs a plan, and judges it. An edit may be part of what the controller works from, as where it keeps a hash of that: what comes of the same edit in
+// peace is right. That takes a run more, the first time that it may matter.
+func try(ctx context.Context, cfg *Config, l *learned, plan *Plan) (Verdict, error) {
+	l.mu.Lock()
+	want, known := l.edits[plan.Write]
+	l.mu.Unlock()
+	if !known || plan.Kind != edited {
+		want = l.want
+	}
+	o, err := perform(ctx, cfg, plan, want)
+	if err != nil {
+		return Verdict{}, err
+	}
+	v := judge(cfg, l, plan, o)
+	if o.edited == "" || len(v.Differences) == 0 || known {
+		return v, nil
+	}
+	if o.want, err = l.editedInPeace(ctx, cfg, plan.Write, o.alias(o.edited)); err != nil {
+		return Verdict{}, err
+	}
+	return judge(cfg, l, plan, o), nil
+}
+
+// editedInPeace is the reference for those who edit what a write is about: with what comes of the edit when all is done.
+func (l *learned) editedInPeace(ctx context.Context, cfg *Config, write, object string) (*reference, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.edits[write]; known != nil {
+		return known, nil
+	}
+	quietly := *cfg
+	quietly.Wait = nil
+	o, err := perform(ctx, &quietly, &Plan{Kind: edited, Object: object}, l.want)
+	if err != nil {
+		return nil, err
+	}
+	lawful := map[Difference]bool{}
+	for _, d := range l.want.compare(o.state) {
+		lawful[d] = o.reached
+	}
+	l.edits[write] = l.want.but(lawful)
+	return l.edits[write], nil
+}
 
 // judge compares what came of a plan with what plain runs have shown.
 func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
@@ -48,6 +94,9 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	if o.stuck != nil {
 		v.Why = append(v.Why, "the workload did not get on: "+o.stuck.Error())
 	}
+	if o.odd != "" {
+		v.Why = append(v.Why, o.odd)
+	}
 	if !o.quiet {
 		v.Why = append(v.Why, fmt.Sprintf("it did not become quiet within %v: %d writes in the last second", cfg.Patience, o.retries))
 	}
@@ -56,7 +105,7 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	if plan.Kind == ending {
 		v.Differences = endedWithout(o.lines, plan.Object)
 	} else {
-		v.Differences = l.want.compare(o.state)
+		v.Differences = o.want.compare(o.state)
 	}
 	for _, d := range v.Differences {
 		v.Why = append(v.Why, d.String())
@@ -64,7 +113,7 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	switch {
 	case len(v.Why) > 0:
 		v.Verdict = Wrong
-		v.page = page(l, &v, o)
+		v.story = tell(l, &v, o)
 	case o.took > slowFactor*l.longest && o.took > l.longest+slowMore:
 		v.Verdict = Slower
 	}

@@ -3,6 +3,7 @@ package torture
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -23,9 +24,20 @@ type outcome struct {
 	process  string // what the controller's process did that it should not
 	said     string // by the controller, the last of it
 	began    time.Time
-	pointAt  time.Time // when the plan's point was reached
-	edited   string    // the key of what somebody else edited
-	retries  int       // writes in the last second
+	pointAt  time.Time  // when the plan's point was reached
+	edited   string     // the key of what somebody else edited
+	retries  int        // writes in the last second
+	want     *reference // that it was compared with, on its way; nil in plain runs
+
+	mu  sync.Mutex // guards odd
+	odd string     // what became of a plan that should not
+}
+
+// noteOdd says what a plan could not do.
+func (o *outcome) noteOdd(what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.odd = what
 }
 
 // last is the newest line about an object; nil when there is none.

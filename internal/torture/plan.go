@@ -16,14 +16,23 @@ package torture
 //	      was slow                                 each type that it watches; each answer
 //	      the namespace goes                       each namespace of the workload
 //	   4  429, 503; its watch ended                each write; each change
+//	      bookmarks alone for a while               each type that it watches
+//	      a webhook is down, a policy forbids       each kind of write, the first time
+//	      a quota is full                           each kind of object that it makes, the first time
+//	      somebody deletes it, and makes it again   each object of a user's that is watched: at the first write after it, and at the last
+//	      a finalizer of somebody else's holds it   each deletion of the controller's; each object that it alone has written, and that stays
+//	   5  its labels are off for a while            each of these that has labels
 //
 // Lower ranks come first, and within a rank the seed decides: who has little time gets a sample of what finds most.
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
+	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"apilet/internal/history"
 )
@@ -40,10 +49,17 @@ const (
 	edited  = "edited"  // somebody else edits the object before the controller does
 	deleted = "deleted" // somebody deletes what the controller has made
 	ending  = "ending"  // the namespace goes
+	held    = "held"    // what is deleted, by the controller or in the end, is held by somebody else's finalizer for a while
+	remade  = "remade"  // somebody deletes a user's object in the middle, and makes it again
 	zombie  = "zombie"  // a replica is paused when a write was committed, and woken when another one leads
 )
 
-var kinds = []string{died, past, refused, unseen, cut, slow, late, edited, deleted, ending, zombie}
+const (
+	bookmarks  = "bookmarks"  // a watch has nothing to say but bookmarks for a while, and ends
+	unlabelled = "unlabelled" // somebody takes all labels off what the controller has made, and puts them back
+)
+
+var kinds = []string{died, past, refused, unseen, cut, slow, late, edited, deleted, ending, held, remade, bookmarks, unlabelled, zombie}
 
 // carriedOut is the detail of a refusal of what was done nevertheless.
 const carriedOut = "504, carried out"
@@ -98,13 +114,33 @@ func (p Plan) String() string {
 		return "somebody deleted " + p.Object
 	case ending:
 		return "somebody deleted " + p.Object + ", with all that is in it"
+	case held:
+		if p.Write != "" {
+			return "a finalizer of somebody else's held for a while what it deletes by " + p.at()
+		}
+		return "somebody deleted " + p.Object + ", which a finalizer held for a while"
+	case remade:
+		return "somebody deleted " + p.Object + " after " + p.at() + ", and made it again"
+	case bookmarks:
+		return "saw bookmarks alone of " + p.Resource + " for a while"
+	case unlabelled:
+		return "somebody took the labels off " + p.Object + " for a while"
 	}
 	return "a replica was paused after " + p.at() + ", and woken when another led"
 }
 
 // makePlans makes all plans that a plain run gives reason for, the most telling first.
 func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
-	m := &planner{outcome: o, byRevision: map[int64]*history.Line{}}
+	plans := slices.DeleteFunc(collectPlans(o, replicas), func(p Plan) bool { return slices.Contains(without, p.Kind) })
+	random := rand.New(rand.NewPCG(seed, seed))
+	random.Shuffle(len(plans), func(i, j int) { plans[i], plans[j] = plans[j], plans[i] })
+	sort.SliceStable(plans, func(i, j int) bool { return plans[i].rank < plans[j].rank })
+	return plans
+}
+
+// collectPlans makes them in the order of their points.
+func collectPlans(o *outcome, replicas int) []Plan {
+	m := &planner{outcome: o, byRevision: map[int64]*history.Line{}, kinds: map[string]bool{}}
 	for i := range o.lines {
 		m.byRevision[o.lines[i].Revision] = &o.lines[i]
 	}
@@ -116,10 +152,7 @@ func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	m.changes()
 	m.watched()
 	m.made()
-	m.plans = slices.DeleteFunc(m.plans, func(p Plan) bool { return slices.Contains(without, p.Kind) })
-	random := rand.New(rand.NewPCG(seed, seed))
-	random.Shuffle(len(m.plans), func(i, j int) { m.plans[i], m.plans[j] = m.plans[j], m.plans[i] })
-	slices.SortStableFunc(m.plans, func(a, b Plan) int { return cmp.Compare(a.rank, b.rank) })
+	m.remade()
 	return m.plans
 }
 
@@ -127,6 +160,7 @@ func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 type planner struct {
 	*outcome
 	byRevision map[int64]*history.Line
+	kinds      map[string]bool // of writes that were seen
 	plans      []Plan
 }
 
@@ -135,30 +169,45 @@ func (m *planner) add(rank int, p Plan) {
 	m.plans = append(m.plans, p)
 }
 
+// at adds a plan at a write.
+func (m *planner) at(rank int, p *passed, kind, detail string) {
+	m.add(rank, Plan{Kind: kind, Detail: detail, Write: p.what, Nth: p.nth})
+}
+
 // write is for one write of the controller's. What changed nothing can be refused, and that is all.
 func (m *planner) write(p *passed, replicas int) {
-	at := func(kind, detail string) Plan { return Plan{Kind: kind, Detail: detail, Write: p.what, Nth: p.nth} }
 	line := m.byRevision[p.rev]
 	if line != nil || p.info.Verb == "delete" {
-		m.add(1, at(died, ""))
-		m.add(2, at(refused, carriedOut))
-		m.add(3, at(died, "answered"))
-		m.add(3, at(late, ""))
+		m.at(1, p, died, "")
+		m.at(2, p, refused, carriedOut)
+		m.at(3, p, died, "answered")
+		m.at(3, p, late, "")
 		if replicas > 1 && canPause {
-			m.add(1, at(zombie, ""))
+			m.at(1, p, zombie, "")
 		}
 	}
 	if line != nil {
-		m.add(1, at(past, ""))
+		m.at(1, p, past, "")
 		m.further(p)
 	}
-	m.add(3, at(refused, "500"))
-	m.add(4, at(refused, "429"))
-	m.add(4, at(refused, "503"))
+	m.at(3, p, refused, "500")
+	m.at(4, p, refused, "429")
+	m.at(4, p, refused, "503")
+	if p.info.Verb == "delete" {
+		m.at(4, p, held, "")
+	}
+	if of := p.info.Verb + " " + resourceOf(p) + "/" + p.info.Subresource; !m.kinds[of] {
+		m.kinds[of] = true
+		m.at(4, p, refused, webhookDown)
+		m.at(4, p, refused, policySays)
+		if p.info.Verb == "create" && p.info.Namespace != "" && p.info.Subresource == "" {
+			m.at(4, p, refused, quotaFull)
+		}
+	}
 	if p.info.Verb == "update" || p.info.Verb == "patch" {
-		m.add(3, at(refused, "409"))
+		m.at(3, p, refused, "409")
 		if m.makerOf(keyOf(p.info.Group, p.info.Resource, p.info.Namespace, p.info.Name)) == byUser {
-			m.add(2, at(edited, ""))
+			m.at(2, p, edited, "")
 		}
 	}
 }
@@ -209,13 +258,17 @@ func (m *planner) changes() {
 
 // watched is for types whose events come late.
 func (m *planner) watched() {
-	var known []string
+	var known, marked []string
 	for i := range m.requests {
 		p := &m.requests[i]
 		resource := resourceOf(p)
 		if p.info.Verb == "watch" && !slices.Contains(known, resource) {
 			known = append(known, resource)
 			m.add(3, Plan{Kind: slow, Resource: resource})
+		}
+		if p.info.Verb == "watch" && strings.Contains(p.query, "allowWatchBookmarks=true") && !slices.Contains(marked, resource) {
+			marked = append(marked, resource)
+			m.add(4, Plan{Kind: bookmarks, Resource: resource})
 		}
 	}
 }
@@ -230,8 +283,51 @@ func (m *planner) made() {
 			m.add(3, Plan{Kind: ending, Object: key})
 		case m.makerOf(key) == byController && m.alone(key):
 			m.add(2, Plan{Kind: deleted, Object: m.alias(key)})
+			m.add(4, Plan{Kind: held, Object: m.alias(key)})
+			if gjson.GetBytes(last.New, "metadata.labels").Exists() {
+				m.add(5, Plan{Kind: unlabelled, Object: m.alias(key)})
+			}
 		}
 	}
+}
+
+// remade is for what users have made, and the controller watches. Where users write to what it makes, as in a kubelet's place, they would have to do so
+// again: there are no such plans then.
+func (m *planner) remade() {
+	for _, key := range m.order() {
+		if m.makerOf(key) == byController && !m.alone(key) {
+			return
+		}
+	}
+	for _, key := range m.order() {
+		last, made := m.last(key), m.madeByUser(key)
+		if made == nil || !m.counts(last) || !m.watches(last) || last.Resource == "namespaces" {
+			continue
+		}
+		var during []*passed // the controller's writes while it was there
+		for i := range m.requests {
+			p := &m.requests[i]
+			if p.writes && p.code < 300 && p.rev > made.Revision && (last.Type != "DELETED" || p.rev < last.Revision) {
+				during = append(during, p)
+			}
+		}
+		if len(during) > 0 {
+			first, end := during[0], during[len(during)-1]
+			for _, p := range slices.Compact([]*passed{first, end}) {
+				m.add(4, Plan{Kind: remade, Write: p.what, Nth: p.nth, Object: m.alias(key)})
+			}
+		}
+	}
+}
+
+// madeByUser is the line by which a user has made an object; nil when none has.
+func (m *planner) madeByUser(key string) *history.Line {
+	for i := range m.lines {
+		if line := &m.lines[i]; keyOfLine(line) == key && line.Type == "ADDED" && whoWrote(line) == byUser {
+			return line
+		}
+	}
+	return nil
 }
 
 // alone tells whether no user has written to an object: what a user has, the controller cannot bring back.

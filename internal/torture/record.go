@@ -90,6 +90,8 @@ func counts(ignored []string, group, resource string) bool {
 	switch {
 	case resource == "events" && (group == "" || group == "events.k8s.io"), resource == "leases" && group == "coordination.k8s.io":
 		return false
+	case resource == "ipaddresses" && group == "networking.k8s.io": // the server's book of addresses, which it gives by chance
+		return false
 	case group == "authentication.k8s.io", group == "authorization.k8s.io": // reviews, which are not stored
 		return false
 	}

@@ -31,11 +31,13 @@ type run struct {
 	server   *server
 	record   *record
 	replicas []*replica
+	dir      string // for files
 	out      *outcome
 	looked   int  // at so many lines, isRight found
 	right    bool // this
 
-	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before
+	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before, and no patience is lost
+	lagging   atomic.Int32                // events that are held back: nothing is quiet before
 	reached   atomic.Bool                 // the plan's point
 	pointAt   atomic.Int64                // when, in nanoseconds since 1970
 	afterward func(context.Context) error // what the plan does behind the workload; nil: nothing
@@ -50,7 +52,7 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{cfg: cfg, plan: plan, want: want, looked: -1, out: &outcome{ignored: cfg.Ignored}}
+	r := &run{cfg: cfg, plan: plan, want: want, dir: dir, looked: -1, out: &outcome{ignored: cfg.Ignored, want: want}}
 	if r.server, err = startServer(ctx, cfg.Program, cfg.base, cfg.ServerFlags); err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	go r.record.follow(ctx, r.server) // until the run ends
 	r.out.began = time.Now()
 	defer r.stopControllers()
-	if err := r.startControllers(dir); err != nil {
+	if err := r.startControllers(); err != nil {
 		return nil, err
 	}
 	r.work(ctx)
@@ -74,14 +76,14 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	return r.outcome(), nil
 }
 
-func (r *run) startControllers(dir string) error {
+func (r *run) startControllers() error {
 	tricks := r.tricks()
 	for i := range r.cfg.Replicas {
 		d, err := openDoor(r.server, i, r.record.counts, tricks)
 		if err != nil {
 			return err
 		}
-		path := filepath.Join(dir, "kubeconfig"+strconv.Itoa(i))
+		path := filepath.Join(r.dir, "kubeconfig"+strconv.Itoa(i))
 		err = kubeconfig.Write(path, map[string]any{"server": d.url}, map[string]any{})
 		if err != nil {
 			d.close()
@@ -118,10 +120,15 @@ func (r *run) work(ctx context.Context) {
 			r.settle(ctx, nil)
 			continue
 		}
-		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience); r.out.stuck != nil {
+		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience, r.givenUp); r.out.stuck != nil {
 			return
 		}
 		r.record.touch() // the history tells of it later: nothing is quiet because it has not come yet
+	}
+	if r.cfg.Script != "" {
+		if r.out.stuck = r.playScript(ctx); r.out.stuck != nil {
+			return
+		}
 	}
 	r.out.quiet = r.settle(ctx, r.isRight)
 	if r.afterward != nil {
@@ -130,8 +137,11 @@ func (r *run) work(ctx context.Context) {
 		}
 		r.record.touch()
 		right := r.isRight
-		if r.plan.Kind == ending {
+		switch r.plan.Kind {
+		case ending:
 			right = func() bool { return len(endedWithout(r.record.all(), r.plan.Object)) == 0 }
+		case edited: // what comes of it is right
+			right = nil
 		}
 		r.out.quiet = r.settle(ctx, right)
 	}
@@ -176,7 +186,7 @@ func (r *run) isRight() bool {
 
 // isQuiet tells whether nothing has happened for a while, and nothing is about to.
 func (r *run) isQuiet() bool {
-	if r.pending.Load() > 0 {
+	if r.pending.Load() > 0 || r.lagging.Load() > 0 {
 		return false
 	}
 	last, idle := r.record.lastChange(), true

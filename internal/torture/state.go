@@ -37,6 +37,8 @@ var (
 	timePattern = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 )
 
+const hidden = "***"
+
 // A fold is the objects that lines have left, on the way to a state.
 type fold struct {
 	docs    map[string]map[string]any // by key; nil: was there before, and is gone
@@ -152,8 +154,11 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 	switch v := value.(type) {
 	case map[string]any:
 		for name, below := range v {
-			f.flatten(paths, path+"."+name, below)
+			if f.plain(name) == name {
+				f.flatten(paths, path+"."+name, below)
+			}
 		}
+		f.flattenRenamed(paths, path, v)
 		if len(v) == 0 {
 			paths[path] = "{}"
 		}
@@ -179,8 +184,27 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 	}
 }
 
-// plain is a string without what is never the same.
+// flattenRenamed is for what has a uid in its name, as a file has in a ConfigMap. Those that are then called alike are numbered, by what is in them.
+func (f *fold) flattenRenamed(paths map[string]string, path string, fields map[string]any) {
+	alike := map[string][]any{}
+	for name, below := range fields {
+		if plain := f.plain(name); plain != name {
+			alike[plain] = append(alike[plain], below)
+		}
+	}
+	for name, all := range alike {
+		slices.SortFunc(all, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		for i, below := range all {
+			f.flatten(paths, fmt.Sprintf("%s.%s#%d", path, name, i+1), below)
+		}
+	}
+}
+
+// plain is a string without what is never the same. What a history hides of a Secret it shows as stars, and whether the write has changed it.
 func (f *fold) plain(text string) string {
+	if strings.HasPrefix(text, hidden) {
+		return hidden
+	}
 	if alias := f.aliases[text]; alias != "" {
 		return alias
 	}
@@ -194,6 +218,14 @@ type reference struct {
 	want       state
 	loose      map[string]bool            // objects that not all have
 	loosePaths map[string]map[string]bool // paths of objects that not all have, or not with the same value
+	lawful     map[Difference]bool        // are none
+}
+
+// but is a reference to which some differences are none.
+func (ref *reference) but(lawful map[Difference]bool) *reference {
+	other := *ref
+	other.lawful = lawful
+	return &other
 }
 
 func newReference(states []state) *reference {
@@ -253,8 +285,8 @@ func (ref *reference) compare(st state) []Difference {
 			all = append(all, Difference{Object: key, Have: "(there)"})
 		default:
 			for _, path := range union(want, have) {
-				if want[path] != have[path] && !ref.loosePaths[key][path] {
-					all = append(all, Difference{key, path, want[path], have[path]})
+				if d := (Difference{key, path, want[path], have[path]}); d.Want != d.Have && !ref.loosePaths[key][path] && !ref.lawful[d] {
+					all = append(all, d)
 				}
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -39,6 +40,33 @@ func (r *Report) summary() string {
 	return text
 }
 
+// A progress tells now and then how far it is, and how long it may take.
+type progress struct {
+	out         io.Writer
+	of          int // plans
+	began, told time.Time
+	end         time.Time // no plan is begun after it; zero: no limit
+	done, wrong int
+}
+
+const progressEvery = 15 * time.Second
+
+// note is called after each plan.
+func (p *progress) note(v Verdict, now time.Time) {
+	if p.done++; v.Verdict == Wrong {
+		p.wrong++
+	}
+	if p.done == p.of || now.Sub(p.told) < progressEvery {
+		return
+	}
+	p.told = now
+	left := time.Duration(float64(now.Sub(p.began)) / float64(p.done) * float64(p.of-p.done))
+	if !p.end.IsZero() && now.Add(left).After(p.end) {
+		left = max(0, p.end.Sub(now))
+	}
+	fmt.Fprintf(p.out, "%d of %d plans, %d wrong, about %v left\n", p.done, p.of, p.wrong, left.Round(time.Second))
+}
+
 // ---- The page of a wrong plan
 
 const (
@@ -46,20 +74,38 @@ const (
 	said        = 15 // lines of the controller's own
 )
 
-// page is what a tired developer reads: what was done, what is wrong, two timelines beside each other, and what the controller said.
-func page(l *learned, v *Verdict, o *outcome) string {
+// A story is what a tired developer reads: what was done, what is wrong, two timelines beside each other, and what the controller said.
+type story struct {
+	title string
+	why   []string
+	pairs [][2]entry
+	said  string
+	notes []string // behind it all
+}
+
+func tell(l *learned, v *Verdict, o *outcome) *story {
+	return &story{title: v.What, why: v.Why, pairs: align(timeline(l.plain[0]), timeline(o)), said: lastLines(o.said, said)}
+}
+
+// markdown is the story for a terminal, an editor, a CI's log.
+func (s *story) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\nWhat is wrong:\n\n", v.What)
-	for _, why := range v.Why {
+	fmt.Fprintf(&b, "# %s\n\nWhat is wrong:\n\n", s.title)
+	for _, why := range s.why {
 		fmt.Fprintf(&b, "- %s\n", oneLine(why, 400))
 	}
 	fmt.Fprintf(&b, "\nWhat happened (seconds, who, what; an arrow marks the point):\n\n%s\n\n", sideBySide("normally", "here"))
-	here := timeline(o)
-	for _, pair := range align(timeline(l.plain[0]), here) {
-		b.WriteString(sideBySide(pair[0], pair[1]) + "\n")
+	for _, pair := range s.pairs {
+		b.WriteString(sideBySide(pair[0].String(), pair[1].String()) + "\n")
 	}
-	if text := lastLines(o.said, said); text != "" {
-		fmt.Fprintf(&b, "\nThe last that the controller said:\n\n%s\n", text)
+	if s.said != "" {
+		fmt.Fprintf(&b, "\nThe last that the controller said:\n\n%s\n", s.said)
+	}
+	for i, note := range s.notes {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(note + "\n")
 	}
 	return b.String()
 }
@@ -67,32 +113,43 @@ func page(l *learned, v *Verdict, o *outcome) string {
 // An entry is one line of a timeline. What is compared is what it says without its time.
 type entry struct{ time, what string }
 
+func (e entry) String() string {
+	if e.what == "" {
+		return ""
+	}
+	return e.time + " " + e.what
+}
+
 func timeline(o *outcome) []entry {
-	var all []entry
-	pointed := o.pointAt.IsZero()
-	requests := refusedWrites(o)
+	type moment struct {
+		at   time.Time
+		what string
+	}
+	var all []moment
 	for i := range o.lines {
 		line := &o.lines[i]
 		at, _ := time.Parse(time.RFC3339, line.Time)
-		for len(requests) > 0 && requests[0].at.Before(at) {
-			all = append(all, entry{clock(o, requests[0].at), fmt.Sprintf("controller %s: %d", requests[0].what, requests[0].code)})
-			requests = requests[1:]
-		}
-		if !pointed && at.After(o.pointAt) {
-			all, pointed = append(all, entry{clock(o, o.pointAt), "──▶ here"}), true
-		}
 		if counts(o.ignored, line.Group, line.Resource) {
-			all = append(all, entry{clock(o, at), whoWrote(line) + " " + line.Verb + " " + aliasOf(line) + changed(line)})
+			all = append(all, moment{at, whoWrote(line) + " " + line.Verb + " " + aliasOf(line) + changed(line)})
 		}
 	}
-	for _, p := range requests[:min(len(requests), 10)] {
-		all = append(all, entry{clock(o, p.at), fmt.Sprintf("controller %s: %d", p.what, p.code)})
+	for n, p := range refusedWrites(o) {
+		if n < refusedMost || p.at.Before(o.pointAt) {
+			all = append(all, moment{p.at, fmt.Sprintf("controller %s: %d", p.what, p.code)})
+		}
 	}
-	if !pointed {
-		all = append(all, entry{clock(o, o.pointAt), "──▶ here"})
+	if !o.pointAt.IsZero() {
+		all = append(all, moment{o.pointAt, pointHere})
 	}
-	return all
+	sort.SliceStable(all, func(i, j int) bool { return all[i].at.Before(all[j].at) })
+	entries := make([]entry, len(all))
+	for i, m := range all {
+		entries[i] = entry{clock(o, m.at), m.what}
+	}
+	return entries
 }
+
+const refusedMost = 40 // writes that came to nothing, of a controller that tries for ever
 
 // refusedWrites are the controller's writes that came to nothing.
 func refusedWrites(o *outcome) (all []passed) {
@@ -116,7 +173,7 @@ func changed(line *history.Line) string {
 }
 
 // align puts what is the same in both beside each other, in the order of both: a longest common subsequence.
-func align(a, b []entry) (pairs [][2]string) {
+func align(a, b []entry) (pairs [][2]entry) {
 	const most = 400 // entries: the table has as many squared
 	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
 	best := make([][]int, len(a)+1)
@@ -130,18 +187,17 @@ func align(a, b []entry) (pairs [][2]string) {
 			}
 		}
 	}
-	line := func(e entry) string { return e.time + " " + e.what }
 	i, j := 0, 0
 	for i < len(a) || j < len(b) {
 		switch {
 		case i < len(a) && j < len(b) && a[i].what == b[j].what:
-			pairs = append(pairs, [2]string{line(a[i]), line(b[j])})
+			pairs = append(pairs, [2]entry{a[i], b[j]})
 			i, j = i+1, j+1
 		case j == len(b) || i < len(a) && best[i+1][j] >= best[i][j+1]:
-			pairs = append(pairs, [2]string{line(a[i]), ""})
+			pairs = append(pairs, [2]entry{a[i], {}})
 			i++
 		default:
-			pairs = append(pairs, [2]string{"", line(b[j])})
+			pairs = append(pairs, [2]entry{{}, b[j]})
 			j++
 		}
 	}
@@ -184,7 +240,7 @@ func (r *Report) writeJUnit(w io.Writer) error {
 		fmt.Fprintf(&cases, "  <testcase name=\"%s\" classname=\"%s\" time=\"%.2f\">", xmlText(v.What), xmlText("torture."+v.Plan.Kind), v.Seconds)
 		switch v.Verdict {
 		case Wrong:
-			fmt.Fprintf(&cases, "\n    <failure message=\"%s\">%s</failure>\n  ", xmlText(oneLine(strings.Join(v.Why, "; "), 300)), xmlText(v.page))
+			fmt.Fprintf(&cases, "\n    <failure message=\"%s\">%s</failure>\n  ", xmlText(oneLine(strings.Join(v.Why, "; "), 300)), xmlText(v.story.markdown()))
 		case Unreached:
 			skipped++
 			cases.WriteString("<skipped></skipped>")

@@ -46,7 +46,8 @@ import (
 type Config struct {
 	Program     string          // apilet's own
 	Command     []string        // the controller's command line, with {kubeconfig}, {server} and {port} in it
-	Objects     string          // the file of the workload
+	Objects     string          // the file of the workload; "": the script is all of it
+	Script      string          // a shell's command line that is played behind it; "": none
 	Setup       string          // a file of steps that are done before any controller starts; "": none
 	Base        string          // a prepared file that all servers begin with; "": none
 	ServerFlags []string        // more of them, for the servers
@@ -63,11 +64,16 @@ type Config struct {
 	Patience    time.Duration   // with a controller that is not done
 	Ignored     []string        // resources (PLURAL.GROUP) that do not count
 	Never       []string        // CEL: writes that the controller may not make
+	Shrink      int             // tries to make a wrong plan smaller; 0: none
+	Omit        []string        // objects of the workload that are left out
 	Wait        func(at string) // called at a plan's point; nil: nothing is waited for
 
 	steps []step
 	never []cel.Program
 	base  string // that all runs begin with
+
+	plainPatience time.Duration // with plain runs
+	scriptMost    time.Duration // with the script; 0: as in plain runs
 }
 
 // prepare reads files and expressions: what is wrong with them is told before anything is started.
@@ -78,9 +84,12 @@ func (c *Config) prepare() (err error) {
 	if c.Replicas < 1 || c.Plain < 2 || c.Parallel < 1 {
 		return errors.New("--replicas and --parallel are at least 1, --plain is at least 2")
 	}
-	if c.steps, err = readWorkload(c.Objects); err != nil {
-		return fmt.Errorf("--objects: %w", err)
+	if c.Objects != "" {
+		if c.steps, err = readWorkload(c.Objects); err != nil {
+			return fmt.Errorf("--objects: %w", err)
+		}
 	}
+	c.steps, c.plainPatience = withoutObjects(c.steps, c.Omit), max(plainPatience, c.Patience) // what is waited for in vain there ends it all
 	for _, expression := range c.Never {
 		p, err := compile(expression)
 		if err != nil {
@@ -111,7 +120,8 @@ func (r *Report) Wrong() (n int) {
 	return n
 }
 
-// Run tortures a controller: all plans that there are, or one. told is given each verdict as it comes.
+// Run tortures a controller: all plans that there are, or one. told is given each verdict as it comes. When it is ended before its time the report has
+// what is known until then.
 func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func(Verdict, int, int)) (*Report, error) {
 	if err := cfg.prepare(); err != nil {
 		return nil, err
@@ -129,6 +139,7 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	if err != nil {
 		return nil, err
 	}
+	cfg.scriptMost = scriptFactor*l.longest + cfg.Patience
 	report := &Report{Command: cfg.Command, Seed: cfg.Seed, Plain: l.longest.Seconds(), Writes: l.writes()}
 	plans := []Plan(nil)
 	if only != nil {
@@ -143,7 +154,17 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	if loose := slices.Sorted(maps.Keys(l.want.loose)); len(loose) > 0 {
 		fmt.Fprintf(notes, "plain runs do not agree about %s: nothing is judged by it\n", strings.Join(loose[:min(5, len(loose))], ", "))
 	}
-	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, told)
+	at := progress{out: notes, of: len(plans), began: time.Now(), told: time.Now()}
+	if cfg.Budget > 0 {
+		at.end = began.Add(cfg.Budget)
+	}
+	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, func(v Verdict, done, of int) {
+		told(v, done, of)
+		at.note(v, time.Now())
+	})
+	if err == nil && cfg.Shrink > 0 {
+		err = shrinkAll(ctx, &cfg, l, report, began, notes)
+	}
 	return report, err
 }
 
@@ -162,7 +183,7 @@ func (c *Config) makeBase(ctx context.Context, dir string) error {
 	}
 	defer s.stop()
 	for i := range steps {
-		if err := steps[i].play(ctx, s, c.Patience); err != nil {
+		if err := steps[i].play(ctx, s, c.Patience, func() bool { return false }); err != nil {
 			return fmt.Errorf("--setup: %w", err)
 		}
 	}
@@ -182,6 +203,9 @@ type learned struct {
 	plain   []*outcome
 	want    *reference
 	longest time.Duration
+
+	mu    sync.Mutex            // guards edits, for as long as a run takes
+	edits map[string]*reference // with what comes of an edit in peace, by the write before which it is made
 }
 
 // A plain run is waited for so long at least, and its quiet is so many times as long.
@@ -192,11 +216,11 @@ const (
 
 // learn makes the plain runs. A controller that is wrong without being tortured is told of, and no more.
 func learn(ctx context.Context, cfg *Config) (*learned, error) {
-	l := &learned{plain: make([]*outcome, cfg.Plain)}
+	l := &learned{plain: make([]*outcome, cfg.Plain), edits: map[string]*reference{}}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
-	plainly.Quiet *= plainQuiet                                            // a state that is not the last would call all plans wrong
-	plainly.Wait, plainly.Patience = nil, max(plainPatience, cfg.Patience) // what is waited for in vain here ends it all
+	plainly.Quiet *= plainQuiet // a state that is not the last would call all plans wrong
+	plainly.Wait, plainly.Patience = nil, cfg.plainPatience
 	each(ctx, cfg.Plain, cfg.Parallel, func(i int) { l.plain[i], errs[i] = perform(ctx, &plainly, nil, nil) })
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -221,14 +245,14 @@ func (o *outcome) plainly(cfg *Config) error {
 		}
 	}
 	switch {
-	case o.stuck != nil:
-		return fmt.Errorf("the workload did not get on: %w", o.stuck)
 	case o.process != "":
 		return errors.New(o.process)
+	case o.stuck != nil:
+		return fmt.Errorf("the workload did not get on: %w", o.stuck)
 	case writes == 0:
 		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
 	case !o.quiet:
-		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", max(plainPatience, cfg.Patience))
+		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", cfg.plainPatience)
 	}
 	return nil
 }
@@ -252,12 +276,13 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 		if cfg.Budget > 0 && time.Since(began) > cfg.Budget || cfg.FailFast && failed.Load() {
 			return
 		}
-		o, err := perform(ctx, cfg, &plans[i], l.want)
+		v, err := try(ctx, cfg, l, &plans[i])
 		if err != nil {
-			errs[i] = fmt.Errorf("%s: %w", plans[i], err)
+			if ctx.Err() == nil { // that all is to end is told once
+				errs[i] = fmt.Errorf("%s: %w", plans[i], err)
+			}
 			return
 		}
-		v := judge(cfg, l, &plans[i], o)
 		verdicts[i] = &v
 		if v.Verdict == Wrong {
 			failed.Store(true)

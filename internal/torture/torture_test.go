@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,6 +61,15 @@ func TestStatesAreComparedWithoutWhatIsNeverTheSame(t *testing.T) {
 	}
 }
 
+func TestTheBookOfAddressesIsTheServers(t *testing.T) {
+	t.Parallel()
+	h := (&teller{}).tell("ADDED", agent, "/10.96.0.7", `{"metadata":{"name":"10.96.0.7"}}`)
+	h.lines[0].Group, h.lines[0].Resource = "networking.k8s.io", "ipaddresses"
+	if st := normalise(h.lines, nil); len(st) > 0 {
+		t.Error(st)
+	}
+}
+
 func TestWhatPlainRunsDoNotAgreeOnIsLeftOut(t *testing.T) {
 	t.Parallel()
 	of := func(value string, more ...string) state {
@@ -72,6 +82,11 @@ func TestWhatPlainRunsDoNotAgreeOnIsLeftOut(t *testing.T) {
 	ref := newReference([]state{of("1", "sometimes"), of("2")})
 	if d := ref.compare(of("3", "sometimes")); len(d) > 0 {
 		t.Error(d)
+	}
+	strict := newReference([]state{of("1"), of("1")})
+	lawful := strict.but(map[Difference]bool{{Object: "configmaps x/a", Path: ".data.k", Want: "1", Have: "3"}: true})
+	if len(lawful.compare(of("3"))) > 0 || len(lawful.compare(of("4"))) != 1 || len(strict.compare(of("3"))) != 1 {
+		t.Error("lawful is that difference, and no other")
 	}
 	if d := ref.compare(of("3", "never")); fmt.Sprint(d) != "[configmaps x/never is left over]" {
 		t.Error(d)
@@ -92,6 +107,30 @@ func TestConditionsAreWhatIsSo(t *testing.T) {
 	}
 }
 
+func TestNamesOfFieldsAreComparedWithoutUIDs(t *testing.T) {
+	t.Parallel()
+	of := func(data string) state {
+		return normalise((&teller{}).tell("ADDED", "c", "x/a", `{"data":{`+data+`}}`).lines, nil)
+	}
+	ref := newReference([]state{of(fmt.Sprintf(`"rule-%s.yaml":"one","rule-%s.yaml":"two","plain":"p"`, uid(1), uid(2)))})
+	if d := ref.compare(of(fmt.Sprintf(`"rule-%s.yaml":"two","rule-%s.yaml":"one","plain":"p"`, uid(3), uid(4)))); len(d) > 0 {
+		t.Error(d)
+	}
+	if d := fmt.Sprint(ref.compare(of(fmt.Sprintf(`"rule-%s.yaml":"one","plain":"p"`, uid(3))))); d != "[configmaps x/a lacks .data.rule-(uid).yaml#2: two]" {
+		t.Error(d)
+	}
+}
+
+func TestWhatIsHiddenIsNotCompared(t *testing.T) {
+	t.Parallel()
+	of := func(value string) state {
+		return normalise((&teller{}).tell("ADDED", "c", "x/a", `{"data":{"k":"`+value+`"}}`).lines, nil)
+	}
+	if d := newReference([]state{of("***")}).compare(of("*** (after)")); len(d) > 0 {
+		t.Error(d)
+	}
+}
+
 func TestOwnersThatAreGoneAreTold(t *testing.T) {
 	t.Parallel()
 	const owner = "00000000-0000-4000-8000-00000000000a" // what teller deletes
@@ -108,7 +147,7 @@ func TestPlansAreTheSameForASeed(t *testing.T) {
 	h := (&teller{}).tell("ADDED", agent, "x/n", configMap("n", "", uid(0), "1", "")).tell("ADDED", "c", "x/a", configMap("a", "", uid(1), "1", "")).
 		tell("MODIFIED", "c", "x/n", configMap("n", "", uid(0), "2", ""))
 	o := &outcome{lines: h.lines, requests: []passed{
-		{info: request.Info{Verb: "watch", Resource: "configmaps"}},
+		{info: request.Info{Verb: "watch", Resource: "configmaps"}, query: "allowWatchBookmarks=true&resourceVersion=5"},
 		{info: request.Info{Verb: "create", Resource: "configmaps", Namespace: "x"}, what: "create configmaps x/a", nth: 1, writes: true, code: 201, rev: 101},
 		{info: request.Info{Verb: "update", Resource: "configmaps", Namespace: "x", Name: "n"}, what: "update configmaps x/n", nth: 1, writes: true, code: 200, rev: 102},
 		{info: request.Info{Verb: "update", Resource: "configmaps", Namespace: "x", Name: "n"}, what: "update configmaps x/n", nth: 2, writes: true, code: 409},
@@ -125,7 +164,9 @@ func TestPlansAreTheSameForASeed(t *testing.T) {
 	}
 	for _, want := range []string{"died after create configmaps x/a, without the answer", "somebody edited it before update configmaps x/n", "somebody deleted configmaps x/a",
 		"started again after update configmaps x/n, saw what was before it", "was told 504, carried out to create configmaps x/a", "did not see change 1 of configmaps x/n",
-		"saw configmaps late"} {
+		"saw configmaps late", "saw bookmarks alone of configmaps for a while", "was told 403, a quota is full to create configmaps x/a",
+		"was told 500, a webhook is down to update configmaps x/n", "was told 422, by a policy to create configmaps x/a",
+		"somebody deleted configmaps x/a, which a finalizer held for a while", "somebody deleted configmaps x/n after create configmaps x/a, and made it again"} {
 		if n := strings.Count(strings.Join(told, "\n")+"\n", want+"\n"); n != 1 {
 			t.Errorf("%d times %q in %q", n, want, told)
 		}
@@ -191,7 +232,60 @@ func TestTimelinesLieBesideEachOther(t *testing.T) {
 		return all
 	}
 	pairs := align(of("a b c"), of("a x c d"))
-	if want := [][2]string{{"0 a", "0 a"}, {"0 b", ""}, {"", "0 x"}, {"0 c", "0 c"}, {"", "0 d"}}; !reflect.DeepEqual(pairs, want) {
+	a, b, c, d, x := entry{"0", "a"}, entry{"0", "b"}, entry{"0", "c"}, entry{"0", "d"}, entry{"0", "x"}
+	if want := [][2]entry{{a, a}, {b, {}}, {{}, x}, {c, c}, {{}, d}}; !reflect.DeepEqual(pairs, want) {
 		t.Errorf("%q", pairs)
+	}
+}
+
+func TestProgressEstimatesWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	var told strings.Builder
+	began := time.Now()
+	p := progress{out: &told, of: 100, began: began, told: began}
+	p.note(Verdict{Verdict: Wrong}, began.Add(10*time.Second)) // too early
+	p.note(Verdict{Verdict: OK}, began.Add(20*time.Second))
+	p.end = began.Add(100 * time.Second)
+	p.note(Verdict{Verdict: OK}, began.Add(40*time.Second))
+	p.of = 4
+	p.note(Verdict{Verdict: OK}, began.Add(80*time.Second)) // done
+	if want := "2 of 100 plans, 1 wrong, about 16m20s left\n3 of 100 plans, 1 wrong, about 1m0s left\n"; told.String() != want {
+		t.Errorf("got %q, want %q", told.String(), want)
+	}
+}
+
+func TestCausesHaveAShape(t *testing.T) {
+	t.Parallel()
+	one, two := shapes([]string{"configmaps zoo/robin-2 is missing"}), shapes([]string{"configmaps zoo/blackbird-14 is missing"})
+	if other := shapes([]string{"configmaps zoo/robin-2 is left over"}); !reflect.DeepEqual(one, two) || reflect.DeepEqual(one, other) {
+		t.Error(one, two, other)
+	}
+}
+
+func TestObjectsAreLeftOutWithAllStepsAboutThem(t *testing.T) {
+	t.Parallel()
+	steps := []step{{ref: ref{"v1", "Namespace", "", "x"}}, {ref: ref{"v1", "ConfigMap", "x", "a"}}, {Quiet: true}, {ref: ref{"v1", "ConfigMap", "x", "b"}},
+		{ref: ref{"v1", "ConfigMap", "x", "a"}, Delete: &ref{}}}
+	if got := strings.Join(objectsOf(steps), ", "); got != "Namespace x, ConfigMap x/a, ConfigMap x/b" {
+		t.Error(got)
+	}
+	if got := withoutObjects(steps, []string{"ConfigMap x/a"}); len(got) != 3 || len(steps) != 5 || got[2].ref.Name != "b" {
+		t.Error(got)
+	}
+	if !holdsOthers(steps, "Namespace x") || holdsOthers(steps, "Namespace y") || holdsOthers(steps, "ConfigMap x/a") {
+		t.Error("which namespaces hold others")
+	}
+}
+
+func TestThePageMakesNoMarkupOfText(t *testing.T) {
+	t.Parallel()
+	const evil = `<script>alert("'1&'")</script>`
+	s := &story{title: evil, why: []string{evil}, pairs: [][2]entry{{{"  0.10", "controller create " + evil}, {}}, {{}, {"  0.20", pointHere}}}, said: evil, notes: []string{evil}}
+	page := s.html()
+	if strings.Contains(page, "<script") || strings.Count(page, "&#60;script&#62;") != 6 || !strings.Contains(page, `<tr class="point">`) {
+		t.Error(page)
+	}
+	if text := s.markdown(); !strings.Contains(text, "──▶ here") {
+		t.Error(text)
 	}
 }

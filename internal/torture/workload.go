@@ -172,14 +172,14 @@ func holds(p cel.Program, old, object any) bool {
 
 const retryEvery = 20 * time.Millisecond
 
-// play does a step. It is given up after a time.
-func (s *step) play(ctx context.Context, to *server, most time.Duration) (err error) {
+// play does a step. It is given up after a time, or when there is nobody any more who could bring it about.
+func (s *step) play(ctx context.Context, to *server, most time.Duration, nobody func() bool) (err error) {
 	for end := time.Now().Add(most); ; {
 		done := false
 		if done, err = s.try(ctx, to); done {
 			return nil
 		}
-		if time.Now().After(end) || ctx.Err() != nil {
+		if time.Now().After(end) || ctx.Err() != nil || nobody() {
 			if err == nil {
 				err = errors.New("it does not come")
 			}
