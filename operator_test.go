@@ -236,7 +236,7 @@ func TestOperatorSeesAnAuditLogThatIsNotWritten(t *testing.T) {
 	o.want(200, "GET", "/version", "")
 	o.says("audit", "warns", "no space left on device")
 	o.figure("apilet_audit_failing", 1)
-	if n := strings.Count(o.log.String(), `"the audit log cannot be written; `); n != 1 {
+	if n := strings.Count(o.log.String(), `"cannot write the audit log; `); n != 1 {
 		t.Errorf("told %d times:\n%s", n, o.log.String())
 	}
 }

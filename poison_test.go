@@ -166,6 +166,9 @@ func poisonedServer(t *testing.T, what string, poisons []poison) *poisoned {
 		p := &poisons[i]
 		s.doomed = append(s.doomed, "/api/v1/namespaces/doomed-"+p.name)
 		for _, v := range s.victims(p.name) {
+			if p.only != nil && strings.Contains(v.key, "/apiservices/") { // a sound one leads to a server that is away, which holds namespaces back
+				continue
+			}
 			s.want(201, "POST", v.collection, v.body)
 			if p.only == nil || slices.ContainsFunc(p.only, func(plural string) bool { return strings.Contains(v.key, "/"+plural+"/") }) {
 				planted[p] = append(planted[p], v)
