@@ -3,6 +3,7 @@
 #
 #   testdata/aggregated.sh sample      k8s.io/sample-apiserver: flunders by kubectl, a namespace that is deleted with some in it
 #   testdata/aggregated.sh metrics     sigs.k8s.io/metrics-server, which asks kubelets that testdata/programs/kubelet plays: kubectl top
+#   testdata/aggregated.sh scale       the same, and a HorizontalPodAutoscaler of kube-controller-manager's (KUBE_CONTROLLER_MANAGER=PATH) that scales
 #
 # It wants kubectl, openssl, the Go module proxy, some minutes and 2 GB for what is compiled (kept in AGGREGATED, by default a folder of the user's
 # cache), and for sample an etcd: ETCD=PATH. Everything listens on loopback. Not in .ci/run.
@@ -87,11 +88,12 @@ sample() {
 	[ -z "$(kubectl get flunders --all-namespaces -o name)" ] && echo 'ok: the namespace took its flunders along'
 }
 
-metrics() {
+# metered KUBELET...: metrics-server, and what it asks
+metered() {
 	compile sigs.k8s.io/metrics-server@v0.9.0 sigs.k8s.io/metrics-server/cmd/metrics-server metrics-server
 	certify metrics-server.kube-system.svc
 	start
-	go run ./testdata/programs/kubelet -cert "$dir/cert.pem" -key "$dir/key.pem" >"$dir/nodes.json" 2>"$dir/kubelet.log" &
+	go run ./testdata/programs/kubelet -cert "$dir/cert.pem" -key "$dir/key.pem" "$@" >"$dir/nodes.json" 2>"$dir/kubelet.log" &
 	until_true 'kubelets are played' test -s "$dir/nodes.json"
 	kubectl create -f "$dir/nodes.json"
 	kubectl replace --subresource status -f "$dir/nodes.json" >/dev/null
@@ -99,10 +101,47 @@ metrics() {
 		>"$dir/metrics.log" 2>&1 &
 	register metrics-server kube-system "$port" metrics.k8s.io v1beta1 100
 	until_true 'metrics-server is available' eval 'kubectl get apiservice v1beta1.metrics.k8s.io | grep -q True'
+}
+
+metrics() {
+	metered
 	until_true 'kubectl top nodes' kubectl top nodes
 	kubectl top nodes
 	until_true 'kubectl top pods' kubectl top pods
 	kubectl top pods
 }
 
-"${1:?sample or metrics}"
+# run_pod NAME: what a scheduler and a kubelet do
+run_pod() {
+	kubectl create --raw "/api/v1/namespaces/default/pods/$1/binding" -f - <<<"{\"apiVersion\": \"v1\", \"kind\": \"Binding\", \"metadata\": {\"name\": \"$1\"}, \"target\": {\"kind\": \"Node\", \"name\": \"node-0\"}}" >/dev/null
+	kubectl patch pod "$1" --subresource status --type merge -p "{\"status\": {\"phase\": \"Running\", \"startTime\": \"2026-01-01T00:00:00Z\",
+		\"conditions\": [{\"type\": \"Ready\", \"status\": \"True\", \"lastTransitionTime\": \"2026-01-01T00:00:00Z\"}]}}"
+}
+
+scale() {
+	metered -pods web-0,web-1,web-2,web-3
+	"${KUBE_CONTROLLER_MANAGER:-kube-controller-manager}" --kubeconfig "$KUBECONFIG" --secure-port 0 --leader-elect=false \
+		--controllers horizontal-pod-autoscaler-controller,statefulset-controller --horizontal-pod-autoscaler-sync-period 5s \
+		--horizontal-pod-autoscaler-initial-readiness-delay 0s --horizontal-pod-autoscaler-cpu-initialization-period 0s >"$dir/manager.log" 2>&1 &
+	kubectl create -f - <<-Y
+		apiVersion: apps/v1
+		kind: StatefulSet
+		metadata: {name: web}
+		spec:
+		  podManagementPolicy: Parallel
+		  selector: {matchLabels: {app: web}}
+		  template:
+		    metadata: {labels: {app: web}}
+		    spec: {containers: [{name: web, image: nginx, resources: {requests: {cpu: 50m}}}]}
+	Y
+	kubectl autoscale statefulset web --cpu-percent=100 --min=1 --max=4
+	until_true 'kube-controller-manager made a pod' kubectl get pod web-0
+	run_pod web-0
+	PATIENCE=180 until_true 'the autoscaler saw 200 % of what was asked for, and scaled to 2' eval '[ "$(kubectl get statefulset web -o jsonpath={.spec.replicas})" -ge 2 ]'
+	until_true 'there is a second pod' kubectl get pod web-1
+	run_pod web-1
+	PATIENCE=180 until_true 'both use 200 %: it scaled to 4' eval '[ "$(kubectl get statefulset web -o jsonpath={.spec.replicas})" = 4 ]'
+	kubectl get hpa web
+}
+
+"${1:?sample, metrics or scale}"

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -99,7 +100,17 @@ func (p *process) start() {
 
 func (p *process) signal(how syscall.Signal) {
 	_ = p.cmd.Process.Signal(how)
-	if how != syscall.SIGSTOP && how != syscall.SIGCONT {
+	switch how {
+	case syscall.SIGCONT:
+	case syscall.SIGSTOP:
+		until(p.t, "the process stands still", func() error { // it goes on for a moment on other processors
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+			if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
+				return errors.New(state)
+			}
+			return nil
+		})
+	default:
 		<-p.dead
 	}
 }

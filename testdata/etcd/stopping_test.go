@@ -211,7 +211,7 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 					}
 					return nil
 				})
-				says(t, s.ends(t, 1, signals[1]), "the server was told a second time to stop", "the process ends now")
+				says(t, s.ends(t, 1, signals[1]), "the server was told a second time to stop", "exiting now, without waiting")
 			}
 			s.start()
 			s.ready()

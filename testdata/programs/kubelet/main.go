@@ -1,5 +1,5 @@
-// Kubelet plays as much of a kubelet as metrics-server asks: /metrics/resource, where a node and a pod of it use a quarter and a tenth of a processor. It
-// prints the Node and the Pod that lead to it.
+// Kubelet plays as much of a kubelet as metrics-server asks: /metrics/resource, where a node uses a quarter of a processor and each of its pods a tenth. It
+// prints the Node that leads to it, and a Pod, unless it is told which pods there will be.
 //
 //	go run ./testdata/programs/kubelet -cert cert.pem -key key.pem > nodes.json
 //	kubectl create -f nodes.json && kubectl replace --subresource status -f nodes.json
@@ -14,12 +14,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
 func main() {
 	cert := flag.String("cert", "cert.pem", "PEM `file` with the certificate")
 	key := flag.String("key", "key.pem", "PEM `file` with its key")
+	pods := flag.String("pods", "", "comma-separated `names` of the pods that others make (default: web, which is printed)")
 	flag.Parse()
 	pair, err := tls.LoadX509KeyPair(*cert, *key)
 	if err != nil {
@@ -29,36 +31,52 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_ = json.NewEncoder(os.Stdout).Encode(objects(listener.Addr().(*net.TCPAddr).Port)) // whoever started it sees what is missing
-	log.Fatal(http.Serve(listener, http.HandlerFunc(serve)))
+	node, pod := objects(listener.Addr().(*net.TCPAddr).Port)
+	list, names := []object{node, pod}, []string{"web"}
+	if *pods != "" {
+		list, names = list[:1], strings.Split(*pods, ",")
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(object{"apiVersion": "v1", "kind": "List", "items": list}) // whoever started it sees what is missing
+	log.Fatal(http.Serve(listener, &kubelet{names, time.Now()}))
 }
+
+type object = map[string]any
 
 // objects are a node with 1 processor, and a pod on it.
-func objects(port int) any {
-	type object = map[string]any
-	return object{"apiVersion": "v1", "kind": "List", "items": []object{
-		{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "node-0"}, "status": object{
-			"addresses": []object{{"type": "InternalIP", "address": "127.0.0.1"}}, "daemonEndpoints": object{"kubeletEndpoint": object{"Port": port}},
-			"capacity": object{"cpu": "1", "memory": "1Gi"}, "allocatable": object{"cpu": "1", "memory": "1Gi"},
-			"conditions": []object{{"type": "Ready", "status": "True"}}}},
-		{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": "web", "namespace": "default", "labels": object{"run": "web"}},
-			"spec":   object{"nodeName": "node-0", "containers": []object{{"name": "web", "image": "nginx", "resources": object{"requests": object{"cpu": "50m"}}}}},
-			"status": object{"phase": "Running", "conditions": []object{{"type": "Ready", "status": "True"}}}}}}
+func objects(port int) (node, pod object) {
+	node = object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "node-0"}, "status": object{
+		"addresses": []object{{"type": "InternalIP", "address": "127.0.0.1"}}, "daemonEndpoints": object{"kubeletEndpoint": object{"Port": port}},
+		"capacity": object{"cpu": "1", "memory": "1Gi"}, "allocatable": object{"cpu": "1", "memory": "1Gi"},
+		"conditions": []object{{"type": "Ready", "status": "True"}}}}
+	pod = object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": "web", "namespace": "default", "labels": object{"run": "web"}},
+		"spec":   object{"nodeName": "node-0", "containers": []object{{"name": "web", "image": "nginx", "resources": object{"requests": object{"cpu": "50m"}}}}},
+		"status": object{"phase": "Running", "conditions": []object{{"type": "Ready", "status": "True"}}}}
+	return node, pod
 }
 
-var started = time.Now()
+// A kubelet has run these pods since it started.
+type kubelet struct {
+	pods    []string
+	started time.Time
+}
 
-func serve(w http.ResponseWriter, r *http.Request) {
+func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/metrics/resource" {
 		http.NotFound(w, r)
 		return
 	}
-	now, runs := time.Now().UnixMilli(), time.Since(started).Seconds()+60
-	const container = `{container="web",namespace="default",pod="web"}`
+	now, runs := time.Now().UnixMilli(), time.Since(k.started).Seconds()+60
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 	fmt.Fprintf(w, "# TYPE node_cpu_usage_seconds_total counter\nnode_cpu_usage_seconds_total %f %d\n", runs/4, now)
 	fmt.Fprintf(w, "# TYPE node_memory_working_set_bytes gauge\nnode_memory_working_set_bytes %d %d\n", 512<<20, now)
-	fmt.Fprintf(w, "# TYPE container_cpu_usage_seconds_total counter\ncontainer_cpu_usage_seconds_total%s %f %d\n", container, runs/10, now)
-	fmt.Fprintf(w, "# TYPE container_memory_working_set_bytes gauge\ncontainer_memory_working_set_bytes%s %d %d\n", container, 64<<20, now)
-	fmt.Fprintf(w, "# TYPE container_start_time_seconds gauge\ncontainer_start_time_seconds%s %d %d\n", container, started.Unix()-60, now)
+	for _, series := range []struct {
+		name, kind string
+		value      float64
+	}{{"container_cpu_usage_seconds_total", "counter", runs / 10}, {"container_memory_working_set_bytes", "gauge", 64 << 20},
+		{"container_start_time_seconds", "gauge", float64(k.started.Unix() - 60)}} {
+		fmt.Fprintf(w, "# TYPE %s %s\n", series.name, series.kind)
+		for _, pod := range k.pods {
+			fmt.Fprintf(w, "%s{container=\"web\",namespace=\"default\",pod=%q} %f %d\n", series.name, pod, series.value, now)
+		}
+	}
 }
