@@ -121,6 +121,12 @@ func finalizer(z *zoo, nest *object) error {
 		next.Metadata.Finalizers = []string{guard}
 		return z.update(nests, next)
 	case z.caches[eggs].get(nest.Metadata.Namespace, entry.Metadata.Name) == nil:
+		if z.mended { // nobody would take away the entry of a nest that is there in an old cache alone
+			live, err := z.get(nests, nest.Metadata.Namespace, nest.Metadata.Name)
+			if err != nil || live.Metadata.UID != nest.Metadata.UID {
+				return gentle(err, 404)
+			}
+		}
 		_, err := z.create(eggs, entry)
 		return gentle(err, 409)
 	}
