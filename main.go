@@ -247,7 +247,7 @@ type beside struct {
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
 	definitions *crd.Definitions
-	proxy       frontProxy // what is shown to other servers
+	proxy       certs.Introduction // what is shown to other servers
 	apiServices *bootstrap.APIServiceReconciler
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
 	flows       *bootstrap.FlowReconciler      // of flow control's configuration; nil without it
@@ -345,58 +345,8 @@ func (s *server) reach(ctx context.Context) error {
 	if s.auth, err = auth.New(s.cfg.Auth); err != nil {
 		return err
 	}
-	return s.openAudit()
-}
-
-// openAudit opens what is to hold, or to get, events of requests.
-func (s *server) openAudit() (err error) {
-	flags := &s.cfg.Audit
-	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
-		Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(s.api.types, sealed) }}
-	if flags.Policy != "" {
-		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
-			return fmt.Errorf("--audit-policy-file: %w", err)
-		}
-	}
-	if flags.Path == "" && flags.Webhook == "" {
-		return nil // there is nobody to tell
-	}
-	if flags.Webhook != "" {
-		if cfg.Webhook, err = s.auditWebhook(); err != nil {
-			return fmt.Errorf("--audit-webhook-config-file: initializing audit webhook: %w", err)
-		}
-	}
-	if s.audit, err = audit.Open(cfg, s.auditHooks()); err != nil {
-		return fmt.Errorf("--audit-log-path: %w", err)
-	}
-	if cfg.Webhook != nil {
-		cfg.Webhook.Start()
-	}
-	return nil
-}
-
-// auditWebhook is who sends events to a webhook.
-func (s *server) auditWebhook() (*audit.Sender, error) {
-	flags := &s.cfg.Audit
-	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
-	if err != nil {
-		return nil, err
-	}
-	unsent := s.metrics.auditUnsent()
-	return &audit.Sender{Batches: flags.Batches, Truncate: flags.HookTruncate, Sent: func(int) { s.troubles.Tell("sending audit events to the webhook", nil) },
-		Lost: func(n int, why error) {
-			unsent.Add(float64(n))
-			if why != nil {
-				s.troubles.Tell("sending audit events to the webhook", why)
-			}
-		},
-		Post: func(ctx context.Context, body []byte) error {
-			code, _, err := client.Post(ctx, body, 64<<10)
-			if err == nil && (code < 200 || code > 206) {
-				err = fmt.Errorf("the webhook answered with status %d", code)
-			}
-			return err
-		}}, nil
+	s.audit, err = openAudit(&s.cfg.Audit, s.api.types, s.metrics, s.troubles, s.log)
+	return err
 }
 
 func (s *server) open(ctx context.Context) error { return s.storage.open(ctx) }
@@ -548,62 +498,30 @@ func (s *server) populate(ctx context.Context) error {
 
 // aggregate makes what passes requests on to other servers. Without TLS nothing is made, or published, before there is such a server.
 func (s *server) aggregate(ctx context.Context) error {
-	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.certificate,
+	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
 		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
 		Unavailable: s.metrics.apiServiceUnavailable}
 	g.Begin = func() {
-		if err := s.beside.proxy.open(s.cfg); err != nil {
+		if err := s.introduce(); err != nil {
 			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
 		}
-		if err := s.publishAuthorities(ctx); err != nil {
-			s.log.Error().Err(err).Msg("who vouches for clients is not published")
-		}
+		s.publishAuthorities(ctx)
 	}
 	s.metrics.registry.MustRegister(g)
 	s.api.aggregated = g
 	if !s.cfg.Auth.Insecure {
-		if err := s.beside.proxy.open(s.cfg); err != nil {
+		if err := s.introduce(); err != nil {
 			return err
 		}
 	}
 	return g.Load(ctx)
 }
 
-// A frontProxy is what this server shows to those that APIServices name.
-type frontProxy struct {
-	shown atomic.Pointer[func() *tls.Certificate] // nil: nothing yet
-	own   *certs.FrontProxy                       // nil with --proxy-client-cert-file
-}
-
-func (p *frontProxy) certificate() *tls.Certificate {
-	if shown := p.shown.Load(); shown != nil {
-		return (*shown)()
-	}
-	return nil
-}
-
-// open makes the certificate, or reads the one that is given.
-func (p *frontProxy) open(c *config) error {
-	if p.shown.Load() != nil {
-		return nil
-	}
-	var shown func() *tls.Certificate
-	if c.Aggregation.ProxyCert != "" {
-		given, err := certs.FollowPair(c.log, c.Aggregation.ProxyCert, c.Aggregation.ProxyKey)
-		if err != nil {
-			return fmt.Errorf("--proxy-client-cert-file: %w", err)
-		}
-		shown = given.Now
-	} else {
-		own, err := certs.OpenFrontProxy(certs.Config{Dir: c.CertDir, Now: c.Auth.Now, Log: c.log})
-		if err != nil {
-			return fmt.Errorf("--cert-dir: %w", err)
-		}
-		p.own, shown = own, own.Now
-	}
-	p.shown.Store(&shown)
-	return nil
+// introduce has the certificate that is shown to other servers made, or read.
+func (s *server) introduce() error {
+	flags := &s.cfg.Aggregation
+	return s.beside.proxy.Open(certs.Config{Dir: s.cfg.CertDir, Now: s.cfg.Auth.Now, Log: s.log}, flags.ProxyCert, flags.ProxyKey)
 }
 
 func (s *server) secure(context.Context) (err error) {
@@ -621,30 +539,24 @@ func (s *server) found(ctx context.Context) error {
 	if s.beside.founded != nil {
 		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
 	}
-	if err := s.publishAuthorities(ctx); err != nil {
-		s.log.Error().Err(err).Msg("cannot publish the client CA")
-	}
+	s.publishAuthorities(ctx)
 	return nil
 }
 
 // publishAuthorities tells programs beside this server whose client certificates it takes, and by which it speaks to them for others. They learn of a
 // changed file at the next start.
-func (s *server) publishAuthorities(ctx context.Context) error {
+func (s *server) publishAuthorities(ctx context.Context) {
 	pem, err := s.cfg.Auth.Authorities()
-	if err != nil {
-		return err
-	}
-	proxies, err := s.cfg.Auth.RequestHeader.Published()
-	if err != nil {
-		return err
-	}
-	if own := s.beside.proxy.own; own != nil {
+	proxies, problem := s.cfg.Auth.RequestHeader.Published()
+	if own := s.beside.proxy.Own(); own != nil {
 		proxies = proxies.With(own.Authority(), certs.FrontProxyName)
 	}
-	if len(pem) == 0 && len(proxies.Authorities) == 0 {
-		return nil
+	if err = cmp.Or(err, problem); err == nil && (len(pem) > 0 || len(proxies.Authorities) > 0) {
+		err = bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}.ClientAuthorities(ctx, pem, proxies)
 	}
-	return bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}.ClientAuthorities(ctx, pem, proxies)
+	if err != nil {
+		s.log.Error().Err(err).Msg("cannot publish the client CA")
+	}
 }
 
 // serve answers requests in the background.
@@ -796,24 +708,6 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	running.Go(func() {
 		s.beside.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
 	})
-}
-
-// auditHooks count audit events, and tell the log when they cannot be written.
-func (s *server) auditHooks() audit.Hooks {
-	return audit.Hooks{
-		Written: func(n int) { s.metrics.auditEvents.Add(float64(n)) },
-		Dropped: func(n int) { s.metrics.auditErrors.Add(float64(n)) },
-		Leveled: func(level string) { s.metrics.auditLevels.WithLabelValues(level).Inc() },
-		Failing: func(err error) {
-			if err != nil {
-				s.metrics.auditFailing.Set(1)
-				s.log.Error().Err(err).Msg("cannot write the audit log; up to 1 MiB of events is kept in memory: free disk space, or fix the permissions")
-				return
-			}
-			s.metrics.auditFailing.Set(0)
-			s.log.Info().Msg("the audit log is written again")
-		},
-	}
 }
 
 // accept serves until the listener is closed.

@@ -49,11 +49,14 @@ import (
 	"apilet/internal/exposition"
 	"apilet/internal/findings"
 	"apilet/internal/history"
+	"apilet/internal/kubeconfig"
+	"apilet/internal/options"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/serving"
 	"apilet/internal/shares"
+	"apilet/internal/troubles"
 )
 
 const (
@@ -921,4 +924,75 @@ func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestL
 		l.dryRun = dryRunLabel(r.URL.Query()["dryRun"])
 	}
 	return l
+}
+
+// ---- The audit log ----
+
+// openAudit opens what is to hold, or to get, events of requests; nil: there is nobody to tell.
+func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble *troubles.Log, log zerolog.Logger) (*audit.Log, error) {
+	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
+		Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(types, sealed) }}
+	var err error
+	if flags.Policy != "" {
+		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
+			return nil, fmt.Errorf("--audit-policy-file: %w", err)
+		}
+	}
+	if flags.Path == "" && flags.Webhook == "" {
+		return nil, nil
+	}
+	if flags.Webhook != "" {
+		if cfg.Webhook, err = auditWebhook(flags, m.auditUnsent(), trouble); err != nil {
+			return nil, fmt.Errorf("--audit-webhook-config-file: initializing audit webhook: %w", err)
+		}
+	}
+	opened, err := audit.Open(cfg, m.auditHooks(log))
+	if err != nil {
+		return nil, fmt.Errorf("--audit-log-path: %w", err)
+	}
+	if cfg.Webhook != nil {
+		cfg.Webhook.Start()
+	}
+	return opened, nil
+}
+
+// auditWebhook is who sends events to a webhook.
+func auditWebhook(flags *options.Audit, unsent prometheus.Counter, trouble *troubles.Log) (*audit.Sender, error) {
+	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
+	if err != nil {
+		return nil, err
+	}
+	const what = "sending audit events to the webhook"
+	return &audit.Sender{Batches: flags.Batches, Truncate: flags.HookTruncate, Sent: func(int) { trouble.Tell(what, nil) },
+		Lost: func(n int, why error) {
+			unsent.Add(float64(n))
+			if why != nil {
+				trouble.Tell(what, why)
+			}
+		},
+		Post: func(ctx context.Context, body []byte) error {
+			code, _, err := client.Post(ctx, body, 64<<10)
+			if err == nil && (code < 200 || code > 206) {
+				err = fmt.Errorf("the webhook answered with status %d", code)
+			}
+			return err
+		}}, nil
+}
+
+// auditHooks count audit events, and tell the log when they cannot be written.
+func (m *metrics) auditHooks(log zerolog.Logger) audit.Hooks {
+	return audit.Hooks{
+		Written: func(n int) { m.auditEvents.Add(float64(n)) },
+		Dropped: func(n int) { m.auditErrors.Add(float64(n)) },
+		Leveled: func(level string) { m.auditLevels.WithLabelValues(level).Inc() },
+		Failing: func(err error) {
+			if err != nil {
+				m.auditFailing.Set(1)
+				log.Error().Err(err).Msg("cannot write the audit log; up to 1 MiB of events is kept in memory: free disk space, or fix the permissions")
+				return
+			}
+			m.auditFailing.Set(0)
+			log.Info().Msg("the audit log is written again")
+		},
+	}
 }

@@ -103,7 +103,6 @@ type appointment struct {
 	running bool
 	again   bool // something has happened since it began
 	fails   int
-	settled time.Time // when it was answered last
 }
 
 // soon has the server asked as soon as possible.
@@ -129,8 +128,7 @@ func (a *appointment) settle(failed bool, every time.Duration) {
 	case failed && a.fails < 10:
 		wait = min(every, firstRetry<<(a.fails-1))
 	}
-	a.running, a.again, a.settled = false, false, time.Now()
-	a.due = a.settled.Add(wait)
+	a.running, a.again, a.due = false, false, time.Now().Add(wait)
 }
 
 // ---- The loop ----

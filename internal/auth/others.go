@@ -105,7 +105,7 @@ func (a *Authenticator) othersUser(ctx context.Context, token string, audiences 
 		case ok:
 			return u, meantFor, nil
 		case err != nil:
-			a.cfg.Log.Error().Err(err).Msg("the webhook for tokens")
+			a.cfg.Log.Error().Err(err).Msg("the webhook for tokens failed")
 			problem = fmt.Errorf("[%w, %w]", problem, err)
 		}
 	}

@@ -14,9 +14,11 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"apilet/internal/clock"
 )
@@ -105,7 +107,7 @@ func (p *FrontProxy) Now() *tls.Certificate {
 	defer p.mu.Unlock()
 	if before := p.pair; p.unfit() {
 		if err := p.renewLocked(); err != nil {
-			p.folder.Log.Error().Err(err).Msg("renewing the front proxy's certificate")
+			p.folder.Log.Error().Err(err).Msg("cannot renew the front proxy's certificate")
 			if p.pair == nil {
 				p.pair = before
 			}
@@ -113,3 +115,43 @@ func (p *FrontProxy) Now() *tls.Certificate {
 	}
 	return &p.pair.shown
 }
+
+// An Introduction is what this server shows to other servers: a certificate of its own making, or one that it was given. Nothing until Open.
+type Introduction struct {
+	shown atomic.Pointer[func() *tls.Certificate]
+	own   *FrontProxy // nil with a certificate that was given
+}
+
+// Open makes the certificate, or reads the one of these files, unless it is there.
+func (i *Introduction) Open(c Config, certFile, keyFile string) error {
+	if i.shown.Load() != nil {
+		return nil
+	}
+	var shown func() *tls.Certificate
+	if certFile != "" {
+		given, err := FollowPair(c.Log, certFile, keyFile)
+		if err != nil {
+			return fmt.Errorf("--proxy-client-cert-file: %w", err)
+		}
+		shown = given.Now
+	} else {
+		own, err := OpenFrontProxy(c)
+		if err != nil {
+			return fmt.Errorf("--cert-dir: %w", err)
+		}
+		i.own, shown = own, own.Now
+	}
+	i.shown.Store(&shown)
+	return nil
+}
+
+// Certificate is what is shown now; nil: nothing.
+func (i *Introduction) Certificate() *tls.Certificate {
+	if shown := i.shown.Load(); shown != nil {
+		return (*shown)()
+	}
+	return nil
+}
+
+// Own is the certificate of this server's own making; nil: there is none.
+func (i *Introduction) Own() *FrontProxy { return i.own }
