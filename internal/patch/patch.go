@@ -90,8 +90,13 @@ func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictEr
 		return patchOperations(current, body)
 	case kind == mergePatch:
 		return patchMerge(current, body)
-	case kind == strategicPatch && schema != nil:
-		return patchStrategic(current, body, schema)
+	case IsStrategic(kind, schema):
+		typed, strictErrs, err := Strategic(current, body, schema)
+		if err != nil {
+			return nil, nil, err
+		}
+		result, err = json.Marshal(typed)
+		return result, strictErrs, err
 	}
 	_, err = KindOf("", schema != nil)
 	return nil, nil, err
@@ -625,11 +630,15 @@ func withoutNulls(value any) any {
 
 // ---- strategic merge patch
 
-// patchStrategic merges by the patchStrategy and patchMergeKey tags of the Go type. The result goes through that type, whose looser
-// reading (1.0 is an int64) and messages belong to this kind of patch.
-func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
+// IsStrategic says that Strategic takes this patch of an object of schema's type.
+func IsStrategic(kind Kind, schema any) bool { return kind == strategicPatch && schema != nil }
+
+// Strategic is Apply of a strategic merge patch, but for the last step: the object is not written as JSON. typed points to a value of schema's type,
+// whose looser reading (1.0 is an int64) and messages belong to this kind of patch. The patchStrategy and patchMergeKey tags of the type say how
+// lists are merged.
+func Strategic(current, body []byte, schema any) (typed any, strictErrs []error, err error) {
 	members := map[string]any{}
-	strictErrs, err := kjson.UnmarshalStrict(body, &members)
+	strictErrs, err = kjson.UnmarshalStrict(body, &members)
 	if err != nil {
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
@@ -654,7 +663,7 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 		}
 		merged[name] = own
 	}
-	typed := reflect.New(reflect.TypeOf(schema)).Interface()
+	typed = reflect.New(reflect.TypeOf(schema)).Interface()
 	err = bounded.FromUnstructured(merged, typed, true)
 	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
 		strictErrs = append(strictErrs, unknown.Errors()...)
@@ -663,8 +672,7 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 	} else if err != nil {
 		return nil, nil, Invalid(strategicPatch, body, nil, err)
 	}
-	result, err := json.Marshal(typed)
-	return result, strictErrs, err
+	return typed, strictErrs, nil
 }
 
 // noText is what the library's converter says of a value where a string has to be.

@@ -91,6 +91,9 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 	if err != nil {
 		return nil, err
 	}
+	if schema := res.PatchSchema(); patch.IsStrategic(p.kind, schema) && res.TakesTyped() {
+		return p.patchedTyped(ctx, doc, schema)
+	}
 	doc, strict, err := patch.Apply(p.kind, doc, p.body, res.PatchSchema())
 	if err != nil {
 		return nil, err
@@ -115,6 +118,22 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 		return obj, err
 	}
 	return p.renamed(other.Object, doc, rec)
+}
+
+// patchedTyped is patched of a strategic merge patch, whose result is an object already: it need not be written and read again.
+func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any) (scheme.Object, error) {
+	typed, strict, err := patch.Strategic(doc, p.body, schema)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := p.target.Resource.Typed(typed.(scheme.Object))
+	if err != nil {
+		return nil, patch.Invalid(p.kind, p.body, nil, err)
+	}
+	if err := p.checkStrictness(ctx, nil, strict); err != nil {
+		return nil, err
+	}
+	return obj, p.target.check(obj)
 }
 
 // decodePatched decodes what a patch has made of a document. Where that names no version, kube-apiserver takes it for its internal form, whose members

@@ -144,6 +144,21 @@ func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, s
 	return obj, strictErrs, nil
 }
 
+// TakesTyped says that Typed may stand for Decode: objects of this resource are sent in its Go type.
+func (res *Resource) TakesTyped() bool { return res.GoType != nil && res.BodyOf("").Wire == res.GoType }
+
+// Typed is what Decode makes of the JSON of obj, a value of the resource's Go type that names its kind.
+func (res *Resource) Typed(obj Object) (Object, error) {
+	if err := CheckFolded(obj); err != nil {
+		return nil, err
+	}
+	*obj.GetObjectKind().(*metav1.TypeMeta) = metav1.TypeMeta{}
+	if want := res.BodyOf(""); want.in != nil {
+		obj = want.in(obj)
+	}
+	return obj, nil
+}
+
 // decodeYAML turns YAML into JSON first. The lenient reading decides, as in Kubernetes: of two equal keys the last counts, and the
 // strict reading only adds its complaint.
 func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
