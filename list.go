@@ -87,6 +87,8 @@ type reads struct {
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
 	readSlots chan struct{}
 
+	podsByNode *store.Index // nil of the past
+
 	storage func() error // why what holds the objects does not answer, nil while it does; nil of the past
 
 	at   int64         // all is read as it was at this revision; 0: as it is
@@ -96,7 +98,7 @@ type reads struct {
 // asOf answers as it was at a revision.
 func (rd *reads) asOf(rev int64) *reads {
 	then := *rd
-	then.at, then.lost, then.storage = rev, nil, nil
+	then.at, then.lost, then.podsByNode, then.storage = rev, nil, nil, nil
 	return &then
 }
 
@@ -418,6 +420,9 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	}
 	l := newLister(rd, v, q, pos)
 	l.do, l.w = do, w
+	if do == nil {
+		l.keys, l.rev = rd.keysOf(r.Context(), &q.match, l.rev)
+	}
 	defer l.release()
 	_, stored, _ := rd.st.Count(q.match.Prefix)
 	if l.weight = int(min(stored, int64(l.room()+shares.Large))); l.weight > shares.Large {
@@ -442,6 +447,26 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	defer rest.setAside()
 	return rest.send(r.Context(), w, r, meta)
 }
+
+// keysOf narrows the Pods of a node, for which each kubelet asks, to their keys at a revision; 0 is the newest, which is then returned. nil: all are
+// looked at.
+func (rd *reads) keysOf(ctx context.Context, m *selector.Matcher, rev int64) (keys []string, at int64) {
+	_, field, node := m.Demands()
+	if rd.podsByNode == nil || field != podNode || node == "" || !strings.HasPrefix(m.Span, podKeys) {
+		return nil, rev
+	}
+	if at = rev; at == 0 {
+		at = rd.st.Revision()
+	}
+	keys, ok := rd.podsByNode.Keys(ctx, node, at)
+	if !ok {
+		return nil, rev
+	}
+	return keys, at
+}
+
+// podKeys and podNode are what an index is for.
+const podKeys, podNode = "//pods/", "spec.nodeName"
 
 // listError is response.StoreError with the 410 of a continued list told apart.
 func (rd *reads) listError(err error, q *query, pos position, res *scheme.Resource) error {
@@ -496,6 +521,7 @@ type walk struct {
 	chunk *store.Chunk
 	found []*store.Record // the objects of the present chunk
 	rev   int64           // the list's revision, known after the first chunk
+	keys  []string        // nil: all in the span are looked at
 	next  string          // where the next chunk starts
 	done  bool            // the range, or the limit, is exhausted
 	last  string          // the last key taken
@@ -631,7 +657,7 @@ func (l *lister) step(ctx context.Context) error {
 	if l.chunk == nil {
 		l.chunk = store.ChunkPool.Get().(*store.Chunk)
 	}
-	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev, Sound: l.do != nil}
+	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev, Sound: l.do != nil, Keys: l.keys}
 	if l.q.Limit > 0 && l.q.match.Everything() {
 		s.Items = int(min(l.q.Limit-l.taken+1, 500))
 	}

@@ -399,7 +399,7 @@ func (s *server) assemble(context.Context) (err error) {
 	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
 	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys), chunking: c.Chunking,
-		storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		podsByNode: st.NewIndex(podKeys, podNode), storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
 		news: notify.New(st)}
 	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}

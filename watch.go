@@ -267,6 +267,7 @@ func (s *stream) sendAll(ctx context.Context) error {
 	if s.fresh() { // as of the moment before the client saw the head: what it deletes since then was there
 		at.Rev = s.pos
 	}
+	at.Keys, at.Rev = s.wt.keysOf(ctx, &s.q.match, at.Rev)
 	for {
 		if err := s.wt.st.Chunk(at, c); err != nil {
 			return err

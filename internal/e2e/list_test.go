@@ -668,6 +668,41 @@ func TestSelectors(t *testing.T) {
 	t.Run("events", func(t *testing.T) { checkEventSelectors(t, s) })
 }
 
+// TestPodsOfANode asks as kubelets do, for which there is an index: whole and in pages, at a revision that is gone by, and with a watch that begins
+// with a list.
+func TestPodsOfANode(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const pods, ofNode = "/api/v1/namespaces/default/pods", "fieldSelector=spec.nodeName%3Dn1"
+	create := func(name, node string) int64 {
+		return s.want(201, "POST", pods, `{"metadata":{"name":"`+name+`"},"spec":{"nodeName":"`+node+`","containers":[{"name":"c","image":"i"}]}}`).rev()
+	}
+	apitest.Expect(t, s.want(200, "GET", "/api/v1/pods?"+ofNode, "").names(), "")
+	for _, name := range []string{"a", "b", "c", "d"} {
+		create(name, "n1")
+		create(name+"-elsewhere", "n2")
+	}
+	create("loose", "")
+	apitest.Expect(t, s.want(200, "GET", "/api/v1/pods?"+ofNode, "").names(), "a b c d")
+	apitest.Expect(t, s.want(200, "GET", "/api/v1/pods?"+ofNode+"&resourceVersion=0", "").names(), "a b c d")
+	apitest.Expect(t, s.want(200, "GET", "/api/v1/namespaces/kube-system/pods?"+ofNode, "").names(), "")
+	apitest.Expect(t, s.want(200, "GET", pods+"?"+ofNode+",metadata.name!%3Db", "").names(), "a c d")
+	page := s.want(200, "GET", pods+"?"+ofNode+"&limit=2", "")
+	apitest.Expect(t, page.names(), "a b")
+	s.want(200, "DELETE", pods+"/c?gracePeriodSeconds=0", "")
+	create("e", "n1")
+	apitest.Expect(t, s.want(200, "GET", pods+"?"+ofNode+"&limit=2&continue="+page.token(), "").names(), "c d")
+	apitest.Expect(t, s.want(200, "GET", "/api/v1/pods?"+ofNode, "").names(), "a b d e")
+	at := fmt.Sprintf("&resourceVersionMatch=Exact&resourceVersion=%d", page.rev())
+	apitest.Expect(t, s.want(200, "GET", pods+"?"+ofNode+at, "").names(), "a b c d")
+	w := s.watch("/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&" + ofNode)
+	w.want("ADDED a", "ADDED b", "ADDED d", "ADDED e", "BOOKMARK end")
+	create("f", "n2")
+	create("g", "n1")
+	s.want(200, "DELETE", pods+"/a?gracePeriodSeconds=0", "")
+	w.want("ADDED g", "MODIFIED a", "DELETED a")
+}
+
 // checkEventSelectors asks as kubectl describe does.
 func checkEventSelectors(t *testing.T, s *listScene) {
 	events := "/api/v1/namespaces/p1/events"

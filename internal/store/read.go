@@ -214,6 +214,34 @@ func walkKeys(c *boltfile.Cursor, prefix string, from []byte, visit func(k, v []
 	return "", nil
 }
 
+// only is each for some keys, in order.
+func only(keys []string) walk {
+	return func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (next string, err error) {
+		at, _ := slices.BinarySearch(keys, max(prefix, start))
+		for n, key := range keys[at:] {
+			if !strings.HasPrefix(key, prefix) {
+				break
+			}
+			if n == walkKeysMax {
+				return key, nil
+			}
+			k := []byte(key)
+			v := s.keys.Get(k)
+			if v == nil {
+				continue
+			}
+			state, err := decodeKeyState(k, v)
+			if err != nil {
+				return key, err
+			}
+			if more, err := visit(k, state); !more || err != nil {
+				return key, err
+			}
+		}
+		return "", nil
+	}
+}
+
 // eachSound is each for who passes over damage. damaged is told what is wrong, and with the object of which key; nil: a page hides which.
 func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) (bool, error), damaged func(key []byte, err error)) (next string) {
 	c, last := s.keys.Cursor(), ""
@@ -311,11 +339,12 @@ func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, 
 // (0: at the newest revision, which is then in Chunk.Rev), at most Items objects and about bytes bytes
 // (0: 500 and 256 KiB).
 type Span struct {
-	Prefix, Start string // of keys
-	Rev           int64  // 0: the newest
-	Items, bytes  int    // 0: as many as a chunk has by default
-	Sound         bool   // damaged objects are left out, and told to the log once; else they are an error
-	asStored      bool   // sealed documents stay as they are
+	Prefix, Start string   // of keys
+	Rev           int64    // 0: the newest
+	Items, bytes  int      // 0: as many as a chunk has by default
+	Sound         bool     // damaged objects are left out, and told to the log once; else they are an error
+	Keys          []string // only these, in order, of an Index; nil, and with Sound: all
+	asStored      bool     // sealed documents stay as they are
 }
 
 // A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
@@ -339,8 +368,11 @@ var ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
 
 // Chunk fills c with live objects in key order. ErrCompacted, errFutureRev.
 func (st *Store) Chunk(sp Span, c *Chunk) error {
-	current := st.Revision()
-	err := st.fill(c, &sp, current, (*snapshot).each)
+	current, keys := st.Revision(), walk((*snapshot).each)
+	if sp.Keys != nil && !sp.Sound {
+		keys = only(sp.Keys)
+	}
+	err := st.fill(c, &sp, current, keys)
 	if sp.Sound && errors.Is(err, ErrDamaged) { // few need the care that this takes
 		err = st.fill(c, &sp, current, func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (string, error) {
 			return s.eachSound(prefix, start, visit, c.passOver(st)), nil

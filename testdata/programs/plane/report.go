@@ -75,7 +75,9 @@ func printTable(w io.Writer, runs []*run) {
 	for _, l := range levels {
 		line(fmt.Sprintf("%s (99 of 100 ≤ %.0f s)", l.name, l.bound), func(r *run) string { return quantiles(r.calls.durations[l.name]) })
 	}
-	line("429, conflicts", func(r *run) string { return fmt.Sprintf("%.0f, %.0f of %.0f writes", r.calls.busy, r.calls.conflicts, r.calls.writes) })
+	line("429, conflicts", func(r *run) string {
+		return fmt.Sprintf("%.0f, %.0f of %.0f writes", r.calls.busy, r.calls.conflicts, r.calls.writes)
+	})
 	for i, when := range []string{"while all are made", "at rest"} {
 		line("from creation to Running, "+when, func(r *run) string { return durations(r.seen.starts[i]) })
 		line("a write's answer, "+when, func(r *run) string { return durations(r.seen.writes[i]) })
