@@ -408,7 +408,7 @@ func pairAddresses(now, before *corev1.ServiceSpec) {
 		now.ClusterIPs = slices.Clone(before.ClusterIPs)
 	case now.ClusterIP == "" && asBefore:
 		now.ClusterIPs = nil
-	case now.ClusterIP != before.ClusterIP && (asBefore || len(now.ClusterIPs) == 0):
+	case now.ClusterIP != "" && now.ClusterIP != before.ClusterIP && (asBefore || len(now.ClusterIPs) == 0):
 		now.ClusterIPs = []string{now.ClusterIP}
 	}
 }

@@ -150,7 +150,13 @@ func (k networkChecker) clusterIPs(p *field.Path, svc, old *corev1.Service) {
 	if !k.clusterIPsAreAddresses(p, spec, old) {
 		return
 	}
-	if len(spec.ClusterIPs) > 1 && !dualStack(spec.ClusterIPs) {
+	six := 0
+	for _, ip := range spec.ClusterIPs {
+		if familyOf(ip) == corev1.IPv6Protocol {
+			six++
+		}
+	}
+	if n := len(spec.ClusterIPs); n > 1 && (six == 0 || six == n) {
 		k.Invalid(p, "clusterIPs", spec.ClusterIPs, "may specify no more than one IP for each IP family")
 	}
 	for i := 0; i < min(len(spec.ClusterIPs), len(spec.IPFamilies)) && !isHeadless(svc); i++ {
