@@ -304,7 +304,9 @@ func givenOnce(t *testing.T, servers ...*server) {
 	for i := range 64 {
 		clients.Go(func() {
 			for j := range each {
-				servers[(i+j+1)%len(servers)].do(200, "DELETE", fmt.Sprintf("%s/s-%d-%d", path, i, j), "")
+				if code, text, err := servers[(i+j+1)%len(servers)].try("DELETE", fmt.Sprintf("%s/s-%d-%d", path, i, j), "", patience); err != nil || code != 200 {
+					t.Errorf("%d %s %v", code, text, err)
+				}
 			}
 		})
 	}
