@@ -271,7 +271,7 @@ func (g *Allotment) addresses(old *corev1.Service) error {
 	case spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone:
 		return nil
 	case old != nil && old.Spec.Type != corev1.ServiceTypeExternalName:
-		if from = 1; old.Spec.ClusterIP == corev1.ClusterIPNone || len(old.Spec.IPFamilies) != 1 || len(spec.IPFamilies) != 2 {
+		if from = 1; old.Spec.ClusterIP == corev1.ClusterIPNone || len(old.Spec.ClusterIPs) == 2 || len(spec.IPFamilies) < 2 {
 			return nil
 		}
 	}

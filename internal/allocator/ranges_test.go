@@ -193,3 +193,22 @@ func TestDryRunsGetNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestRepairOfBothFamilies: an address of IPv6, however it is written, is claimed again when its claim is lost; that of a Service that is gone goes.
+func TestRepairOfBothFamilies(t *testing.T) {
+	t.Parallel()
+	s := newDualServer(t, openStore(t), "10.96.0.0/24", "fd00:10::/120")
+	if err := s.create(dual("web", "10.96.0.7", "fd00:10:0:0::7"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.freeAddress(context.Background(), "fd00:10::7", "//services/ns/web"); err != nil || len(s.addresses()) != 1 {
+		t.Fatal(err, s.addresses())
+	}
+	s.address("fd00:10::8", "gone", time.Now().Add(-2*orphanGrace), map[string]string{networkingv1.LabelManagedBy: allocatedBy})
+	if err := s.repair(context.Background()); err != nil || len(s.addresses()) != 2 || s.addresses()["fd00:10::7"] != "//services/ns/web" {
+		t.Error(err, s.addresses())
+	}
+	if rec, err := s.st.Get(addressType.Key("", "fd00:10::7")); err != nil || !strings.Contains(string(rec.JSON), `"ipaddress.kubernetes.io/ip-family":"IPv6"`) {
+		t.Errorf("%v: %s", err, rec.JSON)
+	}
+}
