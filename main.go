@@ -385,11 +385,11 @@ func (s *server) assemble(context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	block, err := c.ServiceBlock()
+	blocks, err := c.ServiceBlocks()
 	if err != nil {
 		return err
 	}
-	alloc := allocator.New(st, block)
+	alloc := allocator.New(st, blocks...)
 	alloc.Shared = s.storage.cluster != nil
 	if alloc.Failed = s.stands("cluster IPs and node ports"); c.ManagedFields {
 		alloc.Manager = "apilet"
@@ -532,10 +532,11 @@ func (s *server) secure(context.Context) (err error) {
 
 // found adds what every cluster has. A part that is missing is told, and no reason not to serve.
 func (s *server) found(ctx context.Context) error {
-	initializer, at := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at()
+	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at(), s.api.wr.Allocator.Blocks
+	initializer.Warn = func(text string) { s.log.Warn().Msg(text) }
 	s.beside.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
-		Advertised: s.cfg.Advertised}
-	s.beside.founded = errors.Join(initializer.Cluster(ctx, s.api.wr.Allocator.Block, int(at.Port())), s.beside.endpoints.Start(ctx, at))
+		Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
+	s.beside.founded = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.beside.endpoints.Start(ctx, at))
 	if s.beside.founded != nil {
 		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
 	}

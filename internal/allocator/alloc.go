@@ -1,7 +1,7 @@
 // Package allocator hands out what Services share: cluster IPs of --service-cluster-ip-range, and node ports.
 //
-//	alloc, err := allocator.New(st, "10.96.0.0/16")
-//	given, err := alloc.Assign(svc, nil, false) // fills spec.clusterIPs and nodePorts in; 422 for one that is taken
+//	alloc := allocator.New(st, netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10::/108"))
+//	given, err := alloc.Assign(svc, nil, false) // fills spec.ipFamilies, clusterIPs and nodePorts in; 422 for what does not fit, or is taken
 //	err = given.Claim(ctx)                      // once nothing else is against the Service; ErrLost: another server was faster, begin again
 //	...                                         // the Service's own write
 //	given.Done(ctx, err)                        // well or not
@@ -13,6 +13,9 @@
 //	log:    ... ADDED web 10.96.0.7 | DELETED db 10.96.0.9 | ...
 //	taken:  10.96.0.7                                        held: 10.96.0.12 (a create that is on its way)
 //	store:  IPAddress 10.96.0.7, IPAddress 10.96.0.12, and the bits of the node ports where servers share them
+//
+// Out of which ranges addresses come, ServiceCIDRs say (ranges.go); of which families, the flag and the Service (validation.FitFamilies). A Service
+// of two families has both addresses or none.
 //
 // It does as Kubernetes does (pkg/registry/core/service/ipallocator, portallocator, and the controllers that repair them), so that kube-apiserver
 // may give out of the same ranges; errors are worded as there. Which Service needs what is known to packages defaults and strategy. The claims
@@ -29,7 +32,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,8 +45,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/apierror"
-	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -55,6 +60,7 @@ const (
 	giveBackWithin            = 10 * time.Second // what is not given back by then is left to the repair
 	errTaken       allocation = "provided %s is already allocated"
 	errFull        allocation = "range is full"
+	errForeign     allocation = "the provided network does not match the current range"
 	errOutOfRange  allocation = "the provided IP (%s) is not in the valid range. The range of valid IPs is %s"
 )
 
@@ -66,10 +72,10 @@ type allocation string
 // An Allocator knows which addresses and ports the stored Services have.
 type Allocator struct {
 	st      *store.Store
-	Block   netip.Prefix // --service-cluster-ip-range
-	Shared  bool         // other servers give out of the same node ports: they are claimed in the store
-	Manager string       // of the IPAddresses' fields; "" for none
-	Failed  func(error)  // told of claims that could not be given back, and how each repair went (nil: well); may be nil
+	Blocks  []netip.Prefix // --service-cluster-ip-range: one, or one of each family; the first is that of Services that name none
+	Shared  bool           // other servers give out of the same node ports: they are claimed in the store
+	Manager string         // of the IPAddresses' fields; "" for none
+	Failed  func(error)    // told of claims that could not be given back, and how each repair went (nil: well); may be nil
 
 	leaks map[int32]int // ports that are claimed for no Service: rounds of the repair, which alone uses it, that found them so
 
@@ -78,20 +84,23 @@ type Allocator struct {
 	mu       sync.Mutex        // guards what follows
 	services *store.Follower   // of taken
 	claims   *store.Follower   // of claimed
+	cidrs    *store.Follower   // of ranges
 	taken    map[string]string // address or port, as text, to the key of the Service that has it
 	claimed  map[string]claim  // address, as text, to its IPAddress
+	ranges   map[string]cidr   // by the names of the ServiceCIDRs
 	held     map[string]bool   // given to a request that is not committed yet
 }
 
-// New gives the addresses of a block of IPv4, as --service-cluster-ip-range names it, to the Services of a store.
-func New(st *store.Store, block netip.Prefix) *Allocator {
-	return &Allocator{st: st, Block: block, services: st.Follow(serviceRange), claims: st.Follow(addressRange),
-		taken: map[string]string{}, claimed: map[string]claim{}, held: map[string]bool{}, leaks: map[int32]int{}}
+// New gives the addresses of one block or two, as --service-cluster-ip-range names them, to the Services of a store.
+func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
+	return &Allocator{st: st, Blocks: blocks, services: st.Follow(serviceRange), claims: st.Follow(addressRange), cidrs: st.Follow(cidrRange),
+		taken: map[string]string{}, claimed: map[string]claim{}, ranges: map[string]cidr{}, held: map[string]bool{}, leaks: map[int32]int{}}
 }
 
-// Assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings; objects of other types need
-// none. before is nil for a create. An address that it has is its successor's; if that names another one, validation says that it may
-// not. A dry run may bring a port out of the range, as in kube-apiserver. The caller calls Claim before its write, and Done when that is over.
+// Assign gives a Service the families, the addresses and the ports that it needs and lacks, and checks those that it brings; objects of other types
+// need none. before is nil for a create. An address that it has is its successor's; if that names another one, validation says that it may
+// not. A dry run is as kube-apiserver's: it may bring a port out of the range, or an address that is taken, and is given none that is real. The caller
+// calls Claim before its write, and Done when that is over.
 func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
@@ -99,6 +108,9 @@ func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, 
 	}
 	old, _ := before.(*corev1.Service)
 	asked := svc.Spec.DeepCopy()
+	if errs := validation.FitFamilies(svc, old, a.families()); len(errs) > 0 {
+		return nil, apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, errs)
+	}
 	g, err := a.pick(svc, old, dryRun)
 	if err != nil {
 		return nil, err
@@ -121,11 +133,11 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 			return nil, err
 		}
 	}
-	if old == nil || !defaults.NeedsClusterIP(old) {
-		g.address()
+	err := g.addresses(old)
+	if err == nil && len(g.errs) == 0 {
+		g.nodePorts()
+		err = g.healthPort(old)
 	}
-	g.nodePorts()
-	err := g.healthPort(old)
 	if len(g.errs) > 0 {
 		err = apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
 	}
@@ -136,10 +148,14 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 	return g, nil
 }
 
-// catchUp reads the Services and IPAddresses at first, and what the log has of them later.
+// catchUp reads the Services, IPAddresses and ServiceCIDRs at first, and what the log has of them later.
 func (a *Allocator) catchUp() error {
 	ctx := context.Background()
-	err := a.claims.CatchUp(ctx, func() { clear(a.claimed) }, func(ev *store.Event) { a.noteClaim(ev.Key, ev.JSON, !ev.Deleted) })
+	err := a.cidrs.CatchUp(ctx, func() { clear(a.ranges) }, func(ev *store.Event) { a.noteRange(ev.Key, ev.JSON, !ev.Deleted) })
+	if err != nil {
+		return err
+	}
+	err = a.claims.CatchUp(ctx, func() { clear(a.claimed) }, func(ev *store.Event) { a.noteClaim(ev.Key, ev.JSON, !ev.Deleted) })
 	return cmp.Or(err, a.services.CatchUp(ctx, func() { clear(a.taken) }, func(ev *store.Event) {
 		a.note(ev.Key, ev.Prev, false)
 		a.note(ev.Key, ev.JSON, !ev.Deleted)
@@ -172,7 +188,7 @@ func (a *Allocator) note(key string, json []byte, has bool) {
 func given(json []byte, mark func(text string)) {
 	one := func(v gjson.Result) bool {
 		if text := v.String(); text != "" && text != corev1.ClusterIPNone && text != "0" {
-			mark(text)
+			mark(canonical(text))
 		}
 		return true
 	}
@@ -185,6 +201,16 @@ func given(json []byte, mark func(text string)) {
 	}
 }
 
+// canonical is an address as IPAddresses are called; ports are left alone.
+func canonical(text string) string {
+	if strings.Contains(text, ":") {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			return addr.String()
+		}
+	}
+	return text
+}
+
 // An Allotment is what one request is given; nil for an object that needs nothing. Its unexported methods run under the allocator's lock.
 type Allotment struct {
 	a       *Allocator
@@ -192,7 +218,7 @@ type Allotment struct {
 	asked   *corev1.ServiceSpec // before anything was filled in
 	key     string
 	held    []string // in this server, as all that it was given
-	adopted bool     // the address has a claim of this Service's, from a create that was not finished
+	adopted []string // of them addresses with a claim of this Service's, from a create that was not finished
 	claims  []string // what was claimed for it
 	dryRun  bool
 	others  ports   // that are claimed, where servers share them
@@ -223,7 +249,9 @@ func (g *Allotment) takeAddress(text string) bool {
 	if claimed && c.owner != g.key {
 		return g.a.taken[text] == g.key
 	}
-	g.adopted = claimed
+	if claimed {
+		g.adopted = append(g.adopted, text)
+	}
 	return g.take(text)
 }
 
@@ -236,56 +264,94 @@ func (g *Allotment) takePort(port int32) bool {
 	return g.take(text)
 }
 
-func (g *Allotment) address() {
-	spec := &g.svc.Spec
-	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
-		return
-	}
-	if len(spec.IPFamilies) > 0 && spec.IPFamilies[0] != corev1.IPv4Protocol {
-		return // validation refuses it: there are no addresses of another family
-	}
-	if spec.ClusterIP == "" {
-		spec.ClusterIP = g.anyAddress()
-		spec.ClusterIPs = []string{spec.ClusterIP}
-		return
-	}
-	addr, err := netip.ParseAddr(spec.ClusterIP)
-	at := field.NewPath("spec", "clusterIPs")
+// addresses gives a Service one of each of its families. Of a Service that has one already only the second may be wanted.
+func (g *Allotment) addresses(old *corev1.Service) error {
+	spec, from := &g.svc.Spec, 0
 	switch {
-	case err != nil: // validation says it better
-	case addr.Is6() && len(spec.IPFamilies) == 0:
-		g.errs = append(g.errs, field.Invalid(at.Index(0), spec.ClusterIPs, "IPv6 is not configured on this cluster"))
-	case addr.Is6(): // and this, too: the family that is named is another one
-	case !g.a.Block.Contains(addr):
-		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errOutOfRange), addr, g.a.Block))
-	case !g.takeAddress(addr.String()):
-		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errTaken), "IP"))
+	case spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone:
+		return nil
+	case old != nil && old.Spec.Type != corev1.ServiceTypeExternalName:
+		if from = 1; old.Spec.ClusterIP == corev1.ClusterIPNone || len(old.Spec.ClusterIPs) == 2 || len(spec.IPFamilies) < 2 {
+			return nil
+		}
+	}
+	spec.ClusterIPs = slices.Clone(spec.ClusterIPs)
+	for len(spec.ClusterIPs) < len(spec.IPFamilies) {
+		spec.ClusterIPs = append(spec.ClusterIPs, "")
+	}
+	var given []string // an address is seen in the Service when it has all: refusals show what was asked for
+	for i, family := range spec.IPFamilies[from:] {
+		ip, err := spec.ClusterIPs[from+i], error(nil)
+		if ip == "" {
+			ip, err = g.anyAddress(family)
+		} else {
+			g.wantedAddress(family, ip)
+		}
+		if err != nil || len(g.errs) > 0 {
+			return err
+		}
+		given = append(given, ip)
+	}
+	copy(spec.ClusterIPs[from:], given)
+	spec.ClusterIP = spec.ClusterIPs[0]
+	return nil
+}
+
+// wantedAddress takes one that the Service brings.
+func (g *Allotment) wantedAddress(family corev1.IPFamily, ip string) {
+	addr, err := netip.ParseAddr(ip)
+	if err != nil {
+		return // validation says it better
+	}
+	blocks := g.a.blocks(family)
+	in := slices.ContainsFunc(blocks, func(b block) bool { return b.has(addr) })
+	switch {
+	case !in && g.dryRun && len(blocks) > 0:
+		g.refuse(ip, fmt.Sprintf(string(errOutOfRange), addr, blocks[0].prefix))
+	case !in:
+		g.refuse(ip, string(errForeign))
+	case !g.dryRun && !g.takeAddress(addr.String()):
+		g.refuse(ip, fmt.Sprintf(string(errTaken), "IP"))
 	}
 }
 
-func (g *Allotment) refuse(at *field.Path, value any, what, why string) {
-	g.errs = append(g.errs, field.Invalid(at, value, "failed to allocate "+what+": "+why))
+func (g *Allotment) refuse(ip, why string) {
+	at := field.NewPath("spec", "clusterIPs")
+	g.errs = append(g.errs, field.Invalid(at, g.svc.Spec.ClusterIPs, "failed to allocate IP "+ip+": "+why))
 }
 
-// anyAddress picks a random address of the block. The first (the network) and the last (its broadcast) are never given; the second is
-// kept for the Service "kubernetes", which every cluster has there.
-func (g *Allotment) anyAddress() string {
-	size := uint32(1) << (32 - g.a.Block.Bits())
-	first := g.a.Block.Addr().As4()
-	base := uint32(first[0])<<24 | uint32(first[1])<<16 | uint32(first[2])<<8 | uint32(first[3])
-	start := rand.Uint32N(size)
-	for i := range min(size, maxProbes) {
-		offset := (start + i) % size
-		if offset < 2 || offset == size-1 {
-			continue
+// anyAddress picks a free address at random, above the band of its range that is for those who choose their address, as long as there is one. A dry run
+// gets what nobody has: the range's own.
+func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
+	for _, b := range g.a.blocks(family) {
+		if g.dryRun {
+			return b.prefix.Addr().String(), nil
 		}
-		n := base + offset
-		text := netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}).String()
-		if _, taken := g.a.taken[text]; !taken && g.takeAddress(text) {
+		ip := g.probe(b, b.band, b.size)
+		if ip == "" {
+			ip = g.probe(b, 0, b.band)
+		}
+		if ip != "" {
+			return ip, nil
+		}
+	}
+	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %s", g.svc.Name, errFull))
+}
+
+// probe tries the addresses of a part of a block, from one of them on; "" when all are taken. That of Service "kubernetes", which every cluster
+// has, is given to nobody.
+func (g *Allotment) probe(b block, from, to uint64) string {
+	if from >= to {
+		return ""
+	}
+	start, own := rand.Uint64N(to-from), g.a.Blocks[0].Masked().Addr().Next()
+	for i := range min(to-from, maxProbes) {
+		addr := b.at(from + (start+i)%(to-from))
+		text := addr.String()
+		if _, taken := g.a.taken[text]; addr != own && !taken && g.takeAddress(text) {
 			return text
 		}
 	}
-	g.refuse(field.NewPath("spec", "clusterIPs"), []string{}, "a serviceIP", string(errFull))
 	return ""
 }
 
@@ -380,7 +446,7 @@ func (g *Allotment) Claim(ctx context.Context) error {
 		if err == nil && inNodePorts(int32(port)) {
 			wanted = append(wanted, int32(port))
 		}
-		if err == nil || g.adopted {
+		if err == nil || slices.Contains(g.adopted, text) {
 			continue
 		}
 		if err := g.a.claimAddress(ctx, text, g.key); err != nil {

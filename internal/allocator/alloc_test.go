@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/store/storetest"
@@ -60,6 +61,7 @@ func service(name string, kind corev1.ServiceType, ports int) *corev1.Service {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(i + 1)})
 	}
 	defaults.Set(svc)
+	strategy.PrepareForCreate(svc)
 	return svc
 }
 
@@ -198,9 +200,13 @@ func TestClaimsComeAndGo(t *testing.T) {
 		t.Fatalf("%v: %v has no claim to %s", err, s.addresses(), web.Spec.ClusterIP)
 	}
 	other := service("other", corev1.ServiceTypeNodePort, 1)
-	other.Spec.ClusterIP, other.Spec.Ports[0].NodePort = web.Spec.ClusterIP, web.Spec.Ports[0].NodePort
-	if err := s.create(other, nil); !apierrors.IsInvalid(err) || strings.Count(err.Error(), "already allocated") != 2 {
-		t.Error(err)
+	other.Spec.ClusterIPs, other.Spec.Ports[0].NodePort = web.Spec.ClusterIPs, web.Spec.Ports[0].NodePort
+	if other.Spec.ClusterIP = web.Spec.ClusterIP; !refused(s.create(other, nil), "provided IP is already allocated") {
+		t.Error("two have an address")
+	}
+	ported := service("ported", corev1.ServiceTypeNodePort, 1)
+	if ported.Spec.Ports[0].NodePort = web.Spec.Ports[0].NodePort; !refused(s.create(ported, nil), "provided port is already allocated") {
+		t.Error("two have a port")
 	}
 	rec, _ := s.st.Get("//services/ns/web")
 	external := service("web", corev1.ServiceTypeExternalName, 0)
@@ -226,6 +232,10 @@ func TestClaimsComeAndGo(t *testing.T) {
 		t.Errorf("a dry run has written: %v", err)
 	}
 	given.Done(context.Background(), nil)
+}
+
+func refused(err error, why string) bool {
+	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), why)
 }
 
 // TestServersGiveNothingTwice: eight servers that share a store, until nothing is left.
@@ -271,7 +281,7 @@ func TestServersGiveNothingTwice(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	if err := s.create(service("none", corev1.ServiceTypeClusterIP, 0), nil); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "range is full") {
+	if err := s.create(service("none", corev1.ServiceTypeClusterIP, 0), nil); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "range is full") {
 		t.Error(err)
 	}
 }
@@ -287,12 +297,12 @@ func TestUnfinishedCreateGoesOn(t *testing.T) {
 	}
 	s := newServer(t, st, false)
 	other := service("other", corev1.ServiceTypeClusterIP, 0)
-	other.Spec.ClusterIP = web.Spec.ClusterIP
+	other.Spec.ClusterIP, other.Spec.ClusterIPs = web.Spec.ClusterIP, web.Spec.ClusterIPs
 	if err := s.create(other, nil); !apierrors.IsInvalid(err) {
 		t.Errorf("another Service has taken %s: %v", web.Spec.ClusterIP, err)
 	}
 	again := service("web", corev1.ServiceTypeClusterIP, 0)
-	again.Spec.ClusterIP = web.Spec.ClusterIP
+	again.Spec.ClusterIP, again.Spec.ClusterIPs = web.Spec.ClusterIP, web.Spec.ClusterIPs
 	if err := s.create(again, nil); err != nil || s.addresses()[web.Spec.ClusterIP] != "//services/ns/web" {
 		t.Errorf("%v: %v", err, s.addresses())
 	}

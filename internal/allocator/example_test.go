@@ -10,6 +10,7 @@ import (
 
 	"apilet/internal/allocator"
 	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/store"
 )
 
@@ -25,6 +26,7 @@ func ExampleAllocator_Assign() {
 	service := func(name string) *corev1.Service {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.3.4"}}
 		defaults.Set(svc)
+		strategy.PrepareForCreate(svc)
 		return svc
 	}
 	web, err := alloc.Assign(service("web"), nil, false)
@@ -36,6 +38,6 @@ func ExampleAllocator_Assign() {
 	fmt.Println(err)
 	// Output:
 	// <nil>
-	// Service "db" is invalid: spec.clusterIPs: Invalid value: null: failed to allocate IP 10.96.3.4: provided IP is already allocated
+	// Service "db" is invalid: spec.clusterIPs: Invalid value: ["10.96.3.4"]: failed to allocate IP 10.96.3.4: provided IP is already allocated
 	// <nil>
 }

@@ -5,8 +5,8 @@ package bootstrap
 //
 //	Namespace       default, kube-system, kube-public, kube-node-lease    before anything else
 //	PriorityClass   system-cluster-critical, system-node-critical
-//	ServiceCIDR     kubernetes                                            the range that Services have their addresses of
-//	Service         default/kubernetes                                    the range's first address, port 443, and the port that serves
+//	ServiceCIDR     kubernetes                                            the ranges that Services have their addresses of
+//	Service         default/kubernetes                                    the first range's first address, port 443, and the port that serves
 //
 // Where the Service leads is in endpoints.go: that belongs to the servers that run.
 
@@ -23,7 +23,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +39,7 @@ import (
 type Initializer struct {
 	Writer *registry.Writer // creates them, like a request, but trusted
 	Types  *scheme.Registry // where their types are found
+	Warn   func(string)     // told of what is not as the flags say; may be nil
 }
 
 // FirstNamespaces are those without which nothing else can be.
@@ -53,16 +53,16 @@ func (f Initializer) Namespaces(ctx context.Context) (err error) {
 	return err
 }
 
-// Cluster creates the rest but the endpoints; services is the range of cluster IPs, port where this server listens. A failure (say, a Service of the
+// Cluster creates the rest but the endpoints; services are the ranges of cluster IPs, port where this server listens. A failure (say, a Service of the
 // user's has the address) leaves out what failed.
-func (f Initializer) Cluster(ctx context.Context, services netip.Prefix, port int) error {
+func (f Initializer) Cluster(ctx context.Context, services []netip.Prefix, port int) error {
 	return errors.Join(
 		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemClusterCritical, 2000000000,
 			"Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.")),
 		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemNodeCritical, 2000001000,
 			"Used for system critical pods that must not be moved from their current node.")),
-		f.serviceRange(ctx, services),
-		f.create(ctx, "", "services", ownService(services.Masked().Addr().Next(), port)))
+		f.serviceRanges(ctx, services),
+		f.create(ctx, "", "services", ownService(services[0].Addr().Next(), port)))
 }
 
 func (f Initializer) create(ctx context.Context, group, plural string, obj scheme.Object) error {
@@ -79,25 +79,6 @@ func (f Initializer) create(ctx context.Context, group, plural string, obj schem
 
 func systemClass(name string, value int32, description string) *schedulingv1.PriorityClass {
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, Description: description}
-}
-
-// serviceRange tells the range, and that it is ready: a status needs a write of its own.
-func (f Initializer) serviceRange(ctx context.Context, services netip.Prefix) error {
-	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}}
-	cidr.Spec.CIDRs = []string{services.Masked().String()}
-	if err := f.create(ctx, networkingv1.GroupName, "servicecidrs", cidr); err != nil {
-		return err
-	}
-	t := registry.Target{Resource: f.Types.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), Name: cidr.Name, Subresource: "status"}
-	_, _, err := f.Writer.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
-		ready := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
-		if len(ready.Status.Conditions) == 0 {
-			ready.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
-				Message: "Kubernetes default Service CIDR is ready", LastTransitionTime: strategy.Now()}}
-		}
-		return ready, nil
-	})
-	return err
 }
 
 // createOrUpdate creates an object of the server's own, or brings the one that is there up to date. One that nobody can read is replaced.

@@ -30,6 +30,7 @@ type Endpoints struct {
 	Etcd       *etcd.Cluster // that other servers share; nil: there is none
 	Reconciler string        // "none" has the endpoints left alone
 	Advertised string        // an IP address; "": where this server listens
+	Six        bool          // the Service's address is of IPv6, and so is this server's, where it has several
 
 	at     netip.AddrPort
 	leased bool // this server announces itself
@@ -40,7 +41,7 @@ func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 	if e.Reconciler == "none" {
 		return nil
 	}
-	e.at = reachable(listening)
+	e.at = reachable(listening, e.Six)
 	if e.Advertised != "" {
 		given, err := netip.ParseAddr(e.Advertised)
 		if err != nil {
@@ -135,7 +136,7 @@ func addEndpoints(slice *discoveryv1.EndpointSlice, subset *corev1.EndpointSubse
 
 // reachable is the address that others have for one that is listened on: for all addresses, the first of this machine that leads to it
 // from elsewhere.
-func reachable(at netip.AddrPort) netip.AddrPort {
+func reachable(at netip.AddrPort, six bool) netip.AddrPort {
 	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 	if !at.Addr().IsUnspecified() {
 		return at
@@ -144,7 +145,7 @@ func reachable(at netip.AddrPort) netip.AddrPort {
 	addresses, _ := net.InterfaceAddrs() // none known: loopback always is
 	for _, address := range addresses {
 		prefix, err := netip.ParsePrefix(address.String())
-		if addr := prefix.Addr().Unmap(); err == nil && addr.IsGlobalUnicast() && (found.IsLoopback() || addr.Is4() && !found.Is4()) {
+		if addr := prefix.Addr().Unmap(); err == nil && addr.IsGlobalUnicast() && (found.IsLoopback() || addr.Is6() == six && found.Is6() != six) {
 			found = addr
 		}
 	}

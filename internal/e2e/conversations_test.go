@@ -28,7 +28,8 @@ import (
 //
 // The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
 // differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
-// ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode), and a section "configuration" may hold the
+// ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode, "services: CIDR,CIDR" --service-cluster-ip-range, by which the
+// addresses that the server has chosen get names, too: four1 and six1), and a section "configuration" may hold the
 // file of --admission-control-config-file.
 func TestConversations(t *testing.T) {
 	t.Parallel()
@@ -52,6 +53,9 @@ func replayFile(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	talk := &conversation{s: interlocutor(t, file, archive), names: map[string]string{}, values: map[string]string{}, counts: map[string]int{}}
+	if bytes.Contains(archive.Comment, []byte("\nservices: ")) {
+		talk.asked = requestsOf(archive)
+	}
 	var out []txtar.File
 	for _, section := range archive.Files {
 		if section.Name == "configuration" {
@@ -90,6 +94,11 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 				plugins = flag[2]
 			case "authorization":
 				flags = append(flags, "--authorization-mode="+flag[2])
+			case "services":
+				flags = append(flags, "--service-cluster-ip-range="+flag[2])
+				if strings.HasPrefix(flag[2], "fd00:") {
+					flags = append(flags, "--advertise-address=fd00::1")
+				}
 			}
 		}
 		for _, section := range archive.Files {
@@ -115,6 +124,7 @@ type conversation struct {
 	names  map[string]string // by value
 	values map[string]string // by name
 	counts map[string]int    // of names, by kind
+	asked  string            // all requests, where cluster IPs that they do not name have names; ""
 }
 
 var (
@@ -125,6 +135,8 @@ var (
 	timestamp   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 	currentRev  = regexp.MustCompile(`(current: |in record \(|resourceVersion\\+":\\+")\d+`)
 	listRev     = regexp.MustCompile(`(?s)^(\{\n  "kind": "(?:\w+List|Table)",.*?\n    "resourceVersion": )"\d+"`)
+	clusterIP   = regexp.MustCompile(`(10\.96\.\d+|fd00:10:)[.:][0-9a-f:]*[0-9a-f]`)
+	ownPort     = regexp.MustCompile(`("port": 443,\s+"targetPort": )\d+`)
 	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
 	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
 	ageCell     = regexp.MustCompile(`"\d+m?s"`)
@@ -163,6 +175,9 @@ func (talk *conversation) normal(body []byte) string {
 		kind := map[string]string{"uid": "uid", "resourceVersion": "rev", "continue": "token"}[m[1]]
 		return `"` + m[1] + `": "` + talk.nameOf(kind, m[2]) + `"`
 	})
+	if talk.asked != "" {
+		text = ownPort.ReplaceAllString(clusterIP.ReplaceAllStringFunc(text, talk.nameOfAddress), "${1}PORT")
+	}
 	for value, name := range talk.names {
 		if len(value) > 20 {
 			text = strings.ReplaceAll(text, value, name)
@@ -191,6 +206,27 @@ func withoutManagedFields(text string) string {
 		}
 	}
 	return strings.ReplaceAll(strings.Join(out, "\n"), "{\n  }", "{}")
+}
+
+// nameOfAddress is the name of an address that the server has chosen; of one that is asked for, or the same everywhere, it is the address.
+func (talk *conversation) nameOfAddress(address string) string {
+	switch {
+	case strings.HasSuffix(address, ".0.0") || strings.HasSuffix(address, ".0.1") || strings.HasSuffix(address, "::1") || strings.Contains(talk.asked, address):
+		return address
+	case strings.HasPrefix(address, "fd00"):
+		return talk.nameOf("six", address)
+	}
+	return talk.nameOf("four", address)
+}
+
+// requestsOf are all requests of a file.
+func requestsOf(archive *txtar.Archive) (text string) {
+	for _, section := range archive.Files {
+		if section.Name == "request" {
+			text += string(section.Data)
+		}
+	}
+	return text
 }
 
 func (talk *conversation) nameOf(kind, value string) string {

@@ -44,7 +44,7 @@ func TestAPIServerArgumentsAreTranslated(t *testing.T) {
 		{"underscores", "--client_ca_file=a_b", "--client-ca-file=a_b --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"seconds", "--min-request-timeout=300", "--min-request-timeout=300s --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"modes", "--authorization-mode=Node,RBAC", "--authorization-mode=Node,RBAC --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
-		{"dual stack", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"dual stack", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"log format", "--logging-format=text", "--log-format=console --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"without effect", "--allow-privileged --etcd-servers http://x --watch-cache=false --etcd-servers=y", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", "allow-privileged --etcd-servers --watch-cache\n"},
 		{"no service accounts", "--disable-admission-plugins=A,ServiceAccount", "--disable-admission-plugins=A,ServiceAccount --namespace-defaults=false --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},

@@ -27,3 +27,25 @@ func TestKubectlSaysThatAKindIsMissing(t *testing.T) {
 		}
 	}
 }
+
+// What kubectl says of a Service that has two addresses.
+func TestKubectlShowsBothAddresses(t *testing.T) {
+	t.Parallel()
+	s, dir := startTest(t, "--service-cluster-ip-range=10.96.0.0/16,fd00:10::/108"), t.TempDir()
+	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"web"},"spec":{"clusterIP":"10.96.7.1","clusterIPs":["10.96.7.1","fd00:10::7"],
+		"ipFamilyPolicy":"PreferDualStack","selector":{"a":"b"},"ports":[{"port":80}]}}`)
+	kubectls := apitest.Kubectls(t)
+	for args, want := range map[string][]string{
+		"get service web -o wide": {"CLUSTER-IP", "ClusterIP   10.96.7.1    <none>"}, "get servicecidrs": {"kubernetes   10.96.0.0/16,fd00:10::/108"}, "get ipaddresses": {"fd00:10::7", "services/default/web"},
+		"describe service web": {"IP Family Policy:         PreferDualStack", "IP Families:              IPv4,IPv6", "IPs:                      10.96.7.1,fd00:10::7"},
+	} {
+		cmd := exec.Command(kubectls[len(kubectls)-1], append([]string{"--server", s.url, "--cache-dir", dir}, strings.Fields(args)...)...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HOME="+dir)
+		out, err := cmd.CombinedOutput()
+		for _, part := range want {
+			if err != nil || !bytes.Contains(out, []byte(part)) {
+				t.Errorf("%s: %v: no %q in\n%s", args, err, part, out)
+			}
+		}
+	}
+}

@@ -26,7 +26,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -266,8 +265,6 @@ func (t *translation) add(name, value string) error {
 		mode, err := authorizationMode(value)
 		t.pass(name, mode)
 		return err
-	case "service-cluster-ip-range":
-		t.pass(name, firstIPv4(value))
 	case "disable-admission-plugins":
 		t.pass(name, value)
 		if slices.Contains(strings.Split(value, ","), "ServiceAccount") {
@@ -338,16 +335,6 @@ func authorizationMode(list string) (string, error) {
 		return "", fmt.Errorf("--authorization-mode=%s: apilet has RBAC, Node and AlwaysAllow", list)
 	}
 	return strings.Join(known, ","), nil
-}
-
-// firstIPv4 is the range of a dual-stack pair that apilet hands out addresses from.
-func firstIPv4(ranges string) string {
-	for text := range strings.SplitSeq(ranges, ",") {
-		if prefix, err := netip.ParsePrefix(text); err == nil && prefix.Addr().Is4() {
-			return text
-		}
-	}
-	return ranges
 }
 
 // PrintAPIServerHelp answers --help. envtest reads it to learn whether there still is an --insecure-port.

@@ -163,7 +163,7 @@ func (o *Options) defineAccounts(f *flag.FlagSet) {
 func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&o.Controllers, "controllers", true, "run the built-in controllers: garbage collection, deletion of namespaces and their default objects, token Secrets, type checks of policies; false leaves them to a kube-controller-manager")
 	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
-	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
+	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "`CIDR[,CIDR]` from which Services get their cluster IPs: one range, or one of IPv4 and one of IPv6; the first is for Services that name no family")
 	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&o.EnabledPlugins))
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&o.DisabledPlugins))
@@ -295,7 +295,7 @@ func (o *Options) Finish() error {
 	if o.EndpointReconciler != "" && o.EndpointReconciler != "lease" && o.EndpointReconciler != "none" {
 		return fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler)
 	}
-	if err := cmp.Or(o.finishSeats(), o.Audit.finish()); err != nil {
+	if err := cmp.Or(o.finishSeats(), o.finishServices(), o.Audit.finish()); err != nil {
 		return err
 	}
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), o.EnabledPlugins, o.DisabledPlugins); err != nil {

@@ -144,7 +144,7 @@ func TestSeatsFlag(t *testing.T) {
 func TestWhereAServerIs(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"--advertise-address=10.0.0.7": "", "--advertise-address=fd00::7": "", "--endpoint-reconciler-type=none": "", "--endpoint-reconciler-type=lease": "",
+		"--advertise-address=10.0.0.7": "", "--advertise-address=fd00::7": "must match public address family", "--endpoint-reconciler-type=none": "", "--endpoint-reconciler-type=lease": "",
 		"--advertise-address=server.example.com": "--advertise-address", "--advertise-address=0.0.0.0": "--advertise-address",
 		"--advertise-address=fe80::1%eth0": "--advertise-address", "--endpoint-reconciler-type=master-count": "neither lease nor none",
 	} {

@@ -3,15 +3,58 @@ package options
 // This file: what one flag says to several rooms.
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
-// ServiceBlock is --service-cluster-ip-range: Services get their addresses out of it, and its first is the API server's own Service's.
-func (o *Options) ServiceBlock() (netip.Prefix, error) {
-	block, err := netip.ParsePrefix(o.ServiceRange)
-	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
-		return block, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", o.ServiceRange)
+const (
+	fewestServices = 8  // addresses of the first range
+	shortestSix    = 64 // bits of a prefix of IPv6
+)
+
+// ServiceBlocks is --service-cluster-ip-range: Services get their addresses out of it, and the first of the first one is the API server's own Service's.
+// One range, or two of different families.
+func (o *Options) ServiceBlocks() ([]netip.Prefix, error) {
+	var blocks []netip.Prefix
+	texts := strings.Split(o.ServiceRange, ",")
+	for i, text := range texts[:min(len(texts), 2)] {
+		block, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil && i == 0:
+			return nil, fmt.Errorf("--service-cluster-ip-range: service-cluster-ip-range[0] is not a valid cidr: %q", text)
+		case err != nil:
+			return nil, fmt.Errorf("--service-cluster-ip-range: service-cluster-ip-range[%d] is not an ip net: %q", i, text)
+		case i == 0 && block.Addr().BitLen()-block.Bits() < 3:
+			return nil, fmt.Errorf("--service-cluster-ip-range: error determining service IP ranges for primary service cidr: the service cluster IP range must be at least %d IP addresses", fewestServices)
+		case block.Addr().Is6() && block.Bits() < shortestSix:
+			return nil, fmt.Errorf("--service-cluster-ip-range: shortest allowed prefix length for service CIDR is %d, got %d", shortestSix, block.Bits())
+		}
+		blocks = append(blocks, block.Masked())
 	}
-	return block.Masked(), nil
+	switch {
+	case len(texts) > 2:
+		return nil, errors.New("--service-cluster-ip-range must not contain more than two entries")
+	case len(blocks) == 2 && blocks[0].Addr().Is4() == blocks[1].Addr().Is4():
+		return nil, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family")
+	}
+	return blocks, nil
+}
+
+// finishServices refuses ranges that are none, and a first one that is not of the address' family at which this server says that it is reached: its own
+// Service is of one family, and so are its endpoints.
+func (o *Options) finishServices() error {
+	if o.ServiceRange == "" { // nobody has parsed flags
+		return nil
+	}
+	blocks, err := o.ServiceBlocks()
+	if err != nil || o.Advertised == "" || o.EndpointReconciler == "none" {
+		return err
+	}
+	at, err := netip.ParseAddr(o.Advertised)
+	if err == nil && at.Unmap().Is4() != blocks[0].Addr().Is4() {
+		err = fmt.Errorf("--advertise-address: service IP family %q must match public address family %q", blocks[0], at)
+	}
+	return err
 }

@@ -46,7 +46,7 @@
 //	warnings.DropDuplicateOwners   kinds/warnings/warnings.go c u p a s x .
 //	strategy.NameNew               kinds/strategy/strategy.go c . . . . . .
 //	checkAndCommit                 commit.go                  c u p a s x .   504: the time is over
-//	Allocator.Assign               allocator/alloc.go         c u p a . x .   422: an address or a port of another Service
+//	Allocator.Assign               allocator/alloc.go         c u p a . x .   422: families, an address or a port of another Service
 //	validate                       commit.go                  c u p a s x .   422: the rules of the type
 //	checkGrant                     registry.go                c u p a s x .   403: more rights than the writer has
 //	checkParams                    params.go                  c u p a s x .   422: params that the writer may not read

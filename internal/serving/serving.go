@@ -112,11 +112,11 @@ func (e *Endpoint) Open(share certs.Share) error {
 		return nil
 	}
 	host, _, _ := net.SplitHostPort(e.Options.Listen) // checked with the flags
-	services, err := e.ServiceBlock()
+	services, err := e.ServiceBlocks()
 	if err != nil {
 		return err
 	}
-	serviceIP := services.Addr().Next().AsSlice() // the API server's own Service's
+	serviceIP := services[0].Addr().Next().AsSlice() // the API server's own Service's
 	named := e.Names
 	if e.Advertised != "" {
 		named = append(slices.Clip(named), e.Advertised)

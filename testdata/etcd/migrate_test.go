@@ -239,33 +239,49 @@ func TestInterruptedMigration(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenTwice: 64 clients make Services through three servers.
+// fewServices are so few addresses that those who choose among them meet.
+var fewServices = []string{"--service-cluster-ip-range", "10.96.0.0/23,fd00:10::/119"}
+
+// TestNothingIsGivenTwice: 64 clients make Services of two families through three servers.
 func TestNothingIsGivenTwice(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
-	servers := []*server{c.startServer(), c.startServer(), c.startServer()}
+	givenOnce(t, c.startServer(fewServices...), c.startServer(fewServices...), c.startServer(fewServices...))
+}
+
+// TestNothingIsGivenTwiceBesideKubernetes: one of the servers is a kube-apiserver.
+func TestNothingIsGivenTwiceBesideKubernetes(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	kube := c.startKubernetes(append([]string{"--advertise-address", "10.9.9.9"}, fewServices...)...)
+	givenOnce(t, c.startServer(fewServices...), kube, c.startServer(fewServices...))
+}
+
+// givenOnce makes Services through all servers, compares what they were given with what is claimed, and deletes each through another server than made it.
+func givenOnce(t *testing.T, servers ...*server) {
+	t.Helper()
+	const each, path = 4, "/api/v1/namespaces/default/services"
 	var mu sync.Mutex // guards given
 	given := map[string]string{}
 	var clients sync.WaitGroup
-	const each = 4
 	for i := range 64 {
 		clients.Go(func() {
 			for j := range each {
-				s, name := servers[(i+j)%3], fmt.Sprintf("s-%d-%d", i, j)
-				code, text, err := s.try("POST", "/api/v1/namespaces/default/services",
-					fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"type":"NodePort","ports":[{"port":80}]}}`, name), patience)
+				s, name := servers[(i+j)%len(servers)], fmt.Sprintf("s-%d-%d", i, j)
+				code, text, err := s.try("POST", path,
+					fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"type":"NodePort","ipFamilyPolicy":"RequireDualStack","ports":[{"port":80}]}}`, name), patience)
 				var svc struct {
 					Spec struct {
-						ClusterIP string
-						Ports     []struct{ NodePort int }
+						ClusterIPs []string
+						Ports      []struct{ NodePort int }
 					}
 				}
-				if err != nil || code != 201 || json.Unmarshal([]byte(text), &svc) != nil || svc.Spec.ClusterIP == "" {
+				if err != nil || code != 201 || json.Unmarshal([]byte(text), &svc) != nil || len(svc.Spec.ClusterIPs) != 2 {
 					t.Errorf("%d %s %v", code, text, err)
 					return
 				}
 				mu.Lock()
-				for _, one := range []string{svc.Spec.ClusterIP, fmt.Sprint(svc.Spec.Ports[0].NodePort)} {
+				for _, one := range append(svc.Spec.ClusterIPs, fmt.Sprint(svc.Spec.Ports[0].NodePort)) {
 					if other := given[one]; other != "" {
 						t.Errorf("%s and %s have %s", other, name, one)
 					}
@@ -276,21 +292,45 @@ func TestNothingIsGivenTwice(t *testing.T) {
 		})
 	}
 	clients.Wait()
+	taken := claims(t, servers[0])
+	for address, name := range taken {
+		if name != "kubernetes" && given[address] != name {
+			t.Errorf("%s is claimed for %s, and %s has it", address, name, given[address])
+		}
+	}
+	if len(given) != 64*each*3 || len(taken) != 64*each*2+1 {
+		t.Errorf("%d addresses and ports, %d claims", len(given), len(taken))
+	}
+	for i := range 64 {
+		clients.Go(func() {
+			for j := range each {
+				if code, text, err := servers[(i+j+1)%len(servers)].try("DELETE", fmt.Sprintf("%s/s-%d-%d", path, i, j), "", patience); err != nil || code != 200 {
+					t.Errorf("%d %s %v", code, text, err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if left := claims(t, servers[0]); len(left) != 1 {
+		t.Errorf("claims that were left: %v", left)
+	}
+}
+
+// claims are the owners of the IPAddresses, by address.
+func claims(t *testing.T, s *server) map[string]string {
+	t.Helper()
 	var taken struct {
 		Items []struct {
 			Metadata struct{ Name string }
 			Spec     struct{ ParentRef struct{ Name string } }
 		}
 	}
-	if err := json.Unmarshal([]byte(servers[0].do(200, "GET", "/apis/networking.k8s.io/v1/ipaddresses", "")), &taken); err != nil {
+	if err := json.Unmarshal([]byte(s.do(200, "GET", "/apis/networking.k8s.io/v1/ipaddresses", "")), &taken); err != nil {
 		t.Fatal(err)
 	}
+	owners := map[string]string{}
 	for _, address := range taken.Items {
-		if name := address.Spec.ParentRef.Name; name != "kubernetes" && given[address.Metadata.Name] != name {
-			t.Errorf("%s is claimed for %s, and %s has it", address.Metadata.Name, name, given[address.Metadata.Name])
-		}
+		owners[address.Metadata.Name] = address.Spec.ParentRef.Name
 	}
-	if len(given) != 64*each*2 || len(taken.Items) != 64*each+1 {
-		t.Errorf("%d addresses and ports, %d claims", len(given), len(taken.Items))
-	}
+	return owners
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ import (
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -105,6 +107,9 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 		t.Fatal(err)
 	}
 	strategy.PrepareForCreate(obj)
+	if svc, ok := obj.(*corev1.Service); ok {
+		validation.FitFamilies(svc, nil, []corev1.IPFamily{corev1.IPv4Protocol})
+	}
 	strategy.Canonicalize(obj)
 	out, err := json.Marshal(obj)
 	if err != nil {

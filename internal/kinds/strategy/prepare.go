@@ -375,31 +375,13 @@ func labelJob(job *batchv1.Job) {
 	}
 }
 
-// prepareService fills the fields that say what a cluster with IPv4 alone gives: one family, but both for a headless Service that
-// selects nothing, since its endpoints may be anything.
+// prepareService has the list of a new Service's addresses follow the one that it names.
 func prepareService(svc *corev1.Service) {
-	spec := &svc.Spec
-	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+	if spec := &svc.Spec; spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
 		spec.ClusterIPs = []string{spec.ClusterIP}
 	}
 	if !defaults.NeedsClusterIP(svc) {
-		spec.InternalTrafficPolicy = nil
-		return
-	}
-	openEnded := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0
-	if openEnded {
-		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
-	}
-	defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
-	if len(spec.IPFamilies) == 0 && !strings.Contains(spec.ClusterIP, ":") { // whose address is of the other family has to say so
-		spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
-	}
-	if openEnded && len(spec.IPFamilies) == 1 && *spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack {
-		other := corev1.IPv6Protocol
-		if spec.IPFamilies[0] == corev1.IPv6Protocol {
-			other = corev1.IPv4Protocol
-		}
-		spec.IPFamilies = append(spec.IPFamilies, other)
+		svc.Spec.InternalTrafficPolicy = nil
 	}
 }
 
@@ -408,24 +390,26 @@ func keepAllocated(spec *corev1.ServiceSpec, old *corev1.Service) {
 	svc := &corev1.Service{Spec: *spec}
 	if defaults.NeedsClusterIP(svc) && defaults.NeedsClusterIP(old) {
 		defaults.Or(&spec.ClusterIP, old.Spec.ClusterIP)
-		switch {
-		case len(spec.ClusterIPs) == 0 && spec.ClusterIP == old.Spec.ClusterIP:
-			spec.ClusterIPs = old.Spec.ClusterIPs
-		case spec.ClusterIP != old.Spec.ClusterIP && slices.Equal(spec.ClusterIPs, old.Spec.ClusterIPs):
-			spec.ClusterIPs = []string{spec.ClusterIP}
-		}
-		if spec.IPFamilyPolicy == nil {
-			spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
-		}
-		if len(spec.IPFamilies) == 0 {
-			spec.IPFamilies = old.Spec.IPFamilies
-		}
 	}
+	pairAddresses(spec, &old.Spec)
 	if NeedsNodePort(svc) && NeedsNodePort(old) {
 		keepNodePorts(spec.Ports, old.Spec.Ports)
 	}
 	if NeedsHealthPort(svc) && NeedsHealthPort(old) {
 		defaults.Or(&spec.HealthCheckNodePort, old.Spec.HealthCheckNodePort)
+	}
+}
+
+// pairAddresses has clusterIP and the list clusterIPs follow each other, where a client that knows one of them has changed that alone.
+func pairAddresses(now, before *corev1.ServiceSpec) {
+	asBefore := slices.Equal(now.ClusterIPs, before.ClusterIPs)
+	switch {
+	case now.ClusterIP == before.ClusterIP && len(now.ClusterIPs) == 0:
+		now.ClusterIPs = slices.Clone(before.ClusterIPs)
+	case now.ClusterIP == "" && asBefore:
+		now.ClusterIPs = nil
+	case now.ClusterIP != "" && now.ClusterIP != before.ClusterIP && (asBefore || len(now.ClusterIPs) == 0):
+		now.ClusterIPs = []string{now.ClusterIP}
 	}
 }
 

@@ -4,7 +4,7 @@ package strategy
 // created by a PUT, what a write makes of an object, which fields the rarer subresources write, whose deletion waits.
 //
 //	write            function                 the status becomes         the rest
-//	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
+//	create           PrepareForCreate         the initial one            QoS class, selectors, ... are decided
 //	update, patch    PrepareForUpdate         what it was                what an update may leave out is kept
 //	.../status       PrepareForStatusUpdate   what the request says      what it was
 

@@ -57,10 +57,7 @@ func isHeadless(svc *corev1.Service) bool {
 func (k networkChecker) service(svc, old *corev1.Service) {
 	p, spec := field.NewPath("spec"), &svc.Spec
 	if k.clusterIPs(p, svc, old); len(k.Errs) > 0 {
-		return // Kubernetes looks at them before it allocates addresses, and at the rest after that
-	}
-	if k.families(p, svc); len(k.Errs) > 0 {
-		return
+		return // FitFamilies has said so: Kubernetes looks at them before it allocates addresses, and at the rest after that
 	}
 	if old != nil {
 		k.clusterIPsStay(p, svc, old)
@@ -153,41 +150,19 @@ func (k networkChecker) clusterIPs(p *field.Path, svc, old *corev1.Service) {
 	if !k.clusterIPsAreAddresses(p, spec, old) {
 		return
 	}
-	if len(spec.ClusterIPs) > 1 && !dualStack(spec.ClusterIPs) {
+	six := 0
+	for _, ip := range spec.ClusterIPs {
+		if familyOf(ip) == corev1.IPv6Protocol {
+			six++
+		}
+	}
+	if n := len(spec.ClusterIPs); n > 1 && (six == 0 || six == n) {
 		k.Invalid(p, "clusterIPs", spec.ClusterIPs, "may specify no more than one IP for each IP family")
 	}
 	for i := 0; i < min(len(spec.ClusterIPs), len(spec.IPFamilies)) && !isHeadless(svc); i++ {
 		ip, family := spec.ClusterIPs[i], spec.IPFamilies[i]
 		if v6 := strings.Contains(ip, ":"); (family == corev1.IPv4Protocol && v6) || (family == corev1.IPv6Protocol && !v6) {
 			k.Invalid(p.Child("clusterIPs").Index(i), "", ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", family, i))
-		}
-	}
-}
-
-// families are those of a cluster that has IPv4 alone. A headless Service without a selector may still name others.
-func (k networkChecker) families(p *field.Path, svc *corev1.Service) {
-	spec, policy := &svc.Spec, corev1.IPFamilyPolicySingleStack
-	if spec.IPFamilyPolicy != nil {
-		policy = *spec.IPFamilyPolicy
-	}
-	if single := policy == corev1.IPFamilyPolicySingleStack && spec.Type != corev1.ServiceTypeExternalName; single {
-		const must = "must be 'RequireDualStack' or 'PreferDualStack' when multiple "
-		if len(spec.ClusterIPs) == 2 {
-			k.Invalid(p, "ipFamilyPolicy", policy, must+"cluster IPs are specified")
-		}
-		if len(spec.IPFamilies) == 2 {
-			k.Invalid(p, "ipFamilyPolicy", policy, must+"IP families are specified")
-		}
-	}
-	if len(k.Errs) > 0 || spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc) && len(spec.Selector) == 0 {
-		return
-	}
-	if policy == corev1.IPFamilyPolicyRequireDualStack {
-		k.Invalid(p, "ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
-	}
-	for i, family := range spec.IPFamilies {
-		if family != corev1.IPv4Protocol {
-			k.Invalid(p.Child("ipFamilies").Index(i), "", family, "not configured on this cluster")
 		}
 	}
 }

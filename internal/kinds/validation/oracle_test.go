@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -272,13 +273,29 @@ func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	obj := fixed(kubetest.Decode(t, mutate(t, doc, c)))
 	if !c.Update {
 		strategy.PrepareForCreate(obj)
+		if errs := fitFamilies(obj, nil); len(errs) > 0 {
+			return errs
+		}
 		return validation.ValidateCreate(obj)
 	}
 	old := fixed(kubetest.Decode(t, doc))
 	strategy.PrepareForCreate(old)
+	fitFamilies(old, nil)
 	defaults.Set(old)
 	strategy.PrepareForUpdate(obj, old)
+	if errs := fitFamilies(obj, old); len(errs) > 0 {
+		return errs
+	}
 	return validation.ValidateUpdate(obj, old)
+}
+
+// fitFamilies is what the allocator asks first, on a cluster of IPv4.
+func fitFamilies(obj, old runtime.Object) field.ErrorList {
+	before, _ := old.(*corev1.Service)
+	if svc, ok := obj.(*corev1.Service); ok {
+		return validation.FitFamilies(svc, before, []corev1.IPFamily{corev1.IPv4Protocol})
+	}
+	return nil
 }
 
 // checkStatus validates a broken status as the server does.

@@ -1,0 +1,160 @@
+package validation
+
+// This file: which IP families a Service has. It comes before all other rules of Services, since addresses are given by what it decides, and so it
+// fills in and refuses at once:
+//
+//	policy        families named   addresses named   a cluster of IPv4 and IPv6      a cluster of IPv4
+//	none          none             none              SingleStack, IPv4               the same
+//	Prefer        none             an IPv6           PreferDualStack, IPv6 and IPv4  422: IPv6 is not configured
+//	Prefer        none             none              both                            PreferDualStack, IPv4
+//	Require       none             none              both                            422: not configured for dual-stack
+//	none          none             None, no selector RequireDualStack, both          the same: whoever makes its endpoints knows
+//
+// A Service goes from one family to two and back when its policy says so, never by itself: PreferDualStack on a cluster that has had another
+// family since stays what it is. The rules, their order and their words are those of pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/kinds/defaults"
+)
+
+// FitFamilies gives a Service the policy and the families that it has not named, out of those that the cluster offers, the first by default; or says
+// what does not fit. old is nil for a create.
+func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.ErrorList {
+	spec := &svc.Spec
+	if spec.Type == corev1.ServiceTypeExternalName || old != nil && prefersAsBefore(svc, old) {
+		return nil
+	}
+	k := networkChecker{&Checker{}}
+	openEnded := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0
+	fillPolicy(spec, old, openEnded)
+	p := field.NewPath("spec")
+	if k.clusterIPs(p, svc, old); len(k.Errs) > 0 {
+		return k.Errs
+	}
+	if old != nil {
+		k.release(p, spec, &old.Spec)
+	}
+	k.singleStackHasOne(p, spec)
+	if k.familiesOfAddresses(p, spec, offered); len(k.Errs) > 0 {
+		return k.Errs
+	}
+	if !openEnded {
+		if k.offered(p, spec, offered); len(k.Errs) > 0 {
+			return k.Errs
+		}
+	}
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []corev1.IPFamily{offered[0]}
+	}
+	if *spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack && len(spec.IPFamilies) == 1 && (openEnded || len(offered) == 2) {
+		spec.IPFamilies = []corev1.IPFamily{spec.IPFamilies[0], otherFamily(spec.IPFamilies[0])}
+	}
+	return nil
+}
+
+// prefersAsBefore says that an update leaves a Service that prefers two families alone in this: it stays as it is, whatever the cluster offers now.
+func prefersAsBefore(svc, old *corev1.Service) bool {
+	now, before := &svc.Spec, &old.Spec
+	prefers := func(policy *corev1.IPFamilyPolicy) bool {
+		return policy != nil && *policy == corev1.IPFamilyPolicyPreferDualStack
+	}
+	return now.Type == before.Type && defaults.NeedsClusterIP(svc) && prefers(now.IPFamilyPolicy) && (prefers(before.IPFamilyPolicy) || before.IPFamilyPolicy == nil) &&
+		slices.Equal(now.ClusterIPs, before.ClusterIPs) && slices.Equal(now.IPFamilies, before.IPFamilies)
+}
+
+// fillPolicy keeps the policy that a Service had. Of a new one it is one family, but both for one without addresses and selector: its endpoints may be
+// anything.
+func fillPolicy(spec *corev1.ServiceSpec, old *corev1.Service, openEnded bool) {
+	switch {
+	case spec.IPFamilyPolicy != nil:
+	case old != nil && old.Spec.IPFamilyPolicy != nil:
+		spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
+	case openEnded:
+		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
+	default:
+		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
+	}
+}
+
+// release drops the second address and family of a Service that is to have one, where the update leaves them as they were. Who takes one away has to
+// say SingleStack.
+func (k networkChecker) release(p *field.Path, now, before *corev1.ServiceSpec) {
+	if *now.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack {
+		if len(now.ClusterIPs) > 1 && slices.Equal(now.ClusterIPs, before.ClusterIPs) {
+			now.ClusterIPs = now.ClusterIPs[:1:1]
+		}
+		if len(now.IPFamilies) > 1 && slices.Equal(now.IPFamilies, before.IPFamilies) {
+			now.IPFamilies = now.IPFamilies[:1:1]
+		}
+		return
+	}
+	if n := len(now.ClusterIPs); n > 0 && n < len(before.ClusterIPs) {
+		k.Invalid(p, "ipFamilyPolicy", *now.IPFamilyPolicy, "must be 'SingleStack' to release the secondary cluster IP")
+	}
+	if n := len(now.IPFamilies); n > 0 && n < len(before.IPFamilies) {
+		k.Invalid(p, "ipFamilyPolicy", *now.IPFamilyPolicy, "must be 'SingleStack' to release the secondary IP family")
+	}
+}
+
+func (k networkChecker) singleStackHasOne(p *field.Path, spec *corev1.ServiceSpec) {
+	const must = "must be 'RequireDualStack' or 'PreferDualStack' when multiple "
+	if *spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack {
+		return
+	}
+	if len(spec.ClusterIPs) == 2 {
+		k.Invalid(p, "ipFamilyPolicy", *spec.IPFamilyPolicy, must+"cluster IPs are specified")
+	}
+	if len(spec.IPFamilies) == 2 {
+		k.Invalid(p, "ipFamilyPolicy", *spec.IPFamilyPolicy, must+"IP families are specified")
+	}
+}
+
+// familiesOfAddresses adds the families of the addresses that are named.
+func (k networkChecker) familiesOfAddresses(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
+	for i, ip := range spec.ClusterIPs {
+		if ip == corev1.ClusterIPNone {
+			return
+		}
+		if i < len(spec.IPFamilies) {
+			continue
+		}
+		if family := familyOf(ip); slices.Contains(offered, family) {
+			spec.IPFamilies = append(slices.Clip(spec.IPFamilies), family)
+		} else {
+			k.Invalid(p.Child("clusterIPs").Index(i), "", spec.ClusterIPs, string(family)+" is not configured on this cluster")
+		}
+	}
+}
+
+// offered refuses what the cluster has not got.
+func (k networkChecker) offered(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
+	if *spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack && len(offered) < 2 {
+		k.Invalid(p, "ipFamilyPolicy", *spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services")
+	}
+	for i, family := range spec.IPFamilies {
+		if !slices.Contains(offered, family) {
+			k.Invalid(p.Child("ipFamilies").Index(i), "", family, "not configured on this cluster")
+		}
+	}
+}
+
+// familyOf is that of an address that is one.
+func familyOf(ip string) corev1.IPFamily {
+	if strings.Contains(ip, ":") {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
+
+func otherFamily(family corev1.IPFamily) corev1.IPFamily {
+	if family == corev1.IPv4Protocol {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
