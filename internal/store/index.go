@@ -8,7 +8,7 @@ package store
 //		err = st.Chunk(Span{Prefix: "//pods/", Keys: keys, Rev: rev}, c)
 //	}
 //
-// kube-apiserver's watch cache has the same index (k8s.io/kubernetes/pkg/registry/core/pod, NodeNameIndexFunc). Here it is made when somebody asks
+// The watch cache of kube-apiserver has the same index (k8s.io/kubernetes/pkg/registry/core/pod). Here it is made when somebody asks
 // first, and is caught up when somebody asks again: a server without nodes has none, and a write pays nothing.
 //
 // Invariant: what Keys returns has every object that had the value at that revision. It may have some that had it later or earlier: who reads them
