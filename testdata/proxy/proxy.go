@@ -5,6 +5,7 @@
 //	p.Stall()                                  // nobody hears from the other any more, and nobody is told
 //	p.Slow(50 * time.Millisecond)              // each piece takes that long
 //	p.Mend()                                   // what was held back goes on
+//	p.Lead("127.0.0.2:2379")                   // who connects from now on is connected there; the others stay
 //	p.Close()
 //
 // What is held back while a proxy stalls arrives later, also after its sender has given up: so a request may be carried out long after it was
@@ -22,9 +23,9 @@ import (
 // A Proxy passes bytes on, or does not.
 type Proxy struct {
 	listener net.Listener
-	target   string
 
 	mu      sync.Mutex // guards what follows
+	target  string
 	conns   map[net.Conn]bool
 	cut     bool
 	closed  bool
@@ -60,6 +61,13 @@ func (p *Proxy) Cut() {
 func (p *Proxy) Drop() {
 	p.Cut()
 	p.Mend()
+}
+
+// Lead connects whoever comes from now on to another target.
+func (p *Proxy) Lead(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
 }
 
 // Stall holds back whatever comes.
@@ -105,7 +113,10 @@ func (p *Proxy) serve(from net.Conn) {
 		return
 	}
 	defer p.leave(from)
-	to, err := net.Dial("tcp", p.target)
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	to, err := net.Dial("tcp", target)
 	if err != nil {
 		return
 	}
