@@ -25,7 +25,8 @@ type Proxy struct {
 	listener net.Listener
 
 	mu      sync.Mutex // guards what follows
-	target  string
+	targets []string   // connections go to them in turn
+	turn    int
 	conns   map[net.Conn]bool
 	cut     bool
 	closed  bool
@@ -39,7 +40,7 @@ func Start(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: listener, target: target, conns: map[net.Conn]bool{}}
+	p := &Proxy{listener: listener, targets: []string{target}, conns: map[net.Conn]bool{}}
 	go p.accept()
 	return p, nil
 }
@@ -63,11 +64,19 @@ func (p *Proxy) Drop() {
 	p.Mend()
 }
 
-// Lead connects whoever comes from now on to another target.
-func (p *Proxy) Lead(target string) {
+// Lead connects those who come from now on elsewhere, to one target after the other.
+func (p *Proxy) Lead(targets ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.target = target
+	p.targets = targets
+}
+
+// next is where a connection goes.
+func (p *Proxy) next() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn++
+	return p.targets[p.turn%len(p.targets)]
 }
 
 // Stall holds back whatever comes.
@@ -113,10 +122,7 @@ func (p *Proxy) serve(from net.Conn) {
 		return
 	}
 	defer p.leave(from)
-	p.mu.Lock()
-	target := p.target
-	p.mu.Unlock()
-	to, err := net.Dial("tcp", target)
+	to, err := net.Dial("tcp", p.next())
 	if err != nil {
 		return
 	}
