@@ -74,19 +74,19 @@ var kinds = map[string]schema.GroupVersionResource{"Deployment": deployments, "S
 func (b *book) prepare(h *hooks) {
 	for _, text := range []string{h.manifests(b.w.certs.pem), file(b.w.t, "plane", "nodes.yaml"), file(b.w.t, "clients", "controller", "guestbook.yaml")} {
 		for _, o := range objects(b.w.t, text) {
-			if _, err := b.create(b.w.client.Resource(kinds[o["kind"].(string)]), &unstructured.Unstructured{Object: o}); err != nil {
+			if _, err := b.create(b.client.Resource(kinds[o["kind"].(string)]), &unstructured.Unstructured{Object: o}); err != nil {
 				b.w.t.Fatal(err)
 			}
 		}
 	}
 	for _, name := range []string{"watched", "unwatched"} { // a namespace to try whether the webhook is in force at both
 		labels := map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"watched": "yes"}}}
-		if _, err := b.create(b.w.client.Resource(namespaces), object("v1", "Namespace", name, labels)); err != nil {
+		if _, err := b.create(b.client.Resource(namespaces), object("v1", "Namespace", name, labels)); err != nil {
 			b.w.t.Fatal(err)
 		}
 	}
 	for _, s := range b.w.sides {
-		b.until(s.name+" marks", servers90, func() []string {
+		b.until(s.name+" marks", begins, func() []string {
 			o, err := b.w.at(s.addr).Resource(configMaps).Namespace("watched").Create(context.Background(), object("v1", "ConfigMap", "tried", nil),
 				metav1.CreateOptions{DryRun: []string{"All"}})
 			if err != nil || o.GetLabels()[mark] == "" {
@@ -103,17 +103,17 @@ func (b *book) prepare(h *hooks) {
 	}
 	for _, name := range []string{"work", "quota"} {
 		labels := map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"watched": "yes"}}}
-		if _, err := b.create(b.w.client.Resource(namespaces), object("v1", "Namespace", name, labels)); err != nil {
+		if _, err := b.create(b.client.Resource(namespaces), object("v1", "Namespace", name, labels)); err != nil {
 			b.w.t.Fatal(err)
 		}
 	}
 	hard := map[string]any{"hard": map[string]any{"count/configmaps": fmt.Sprint(quotaMaps), "pods": fmt.Sprint(quotaPods)}}
-	if _, err := b.create(b.w.client.Resource(quotas).Namespace("quota"), object("v1", "ResourceQuota", "few", map[string]any{"spec": hard})); err != nil {
+	if _, err := b.create(b.client.Resource(quotas).Namespace("quota"), object("v1", "ResourceQuota", "few", map[string]any{"spec": hard})); err != nil {
 		b.w.t.Fatal(err)
 	}
 }
 
-const servers90 = 90 * time.Second
+const begins = 90 * time.Second // for a definition, or a webhook, to be in force
 
 // until waits until nothing is wrong, and notes what still is after a time.
 func (b *book) until(what string, patience time.Duration, wrong func() []string) {
@@ -135,13 +135,13 @@ func (b *book) until(what string, patience time.Duration, wrong func() []string)
 // roll changes the workloads all the time.
 func (b *book) roll() (judge func() []string) {
 	for _, o := range objects(b.w.t, workloads) {
-		if _, err := b.create(b.w.client.Resource(kinds[o["kind"].(string)]).Namespace("work"), &unstructured.Unstructured{Object: o}); err != nil {
+		if _, err := b.create(b.client.Resource(kinds[o["kind"].(string)]).Namespace("work"), &unstructured.Unstructured{Object: o}); err != nil {
 			b.wrong("%v", err)
 		}
 	}
 	in := func(r schema.GroupVersionResource) func(name, body string) {
 		return func(name, body string) {
-			if _, err := b.patch(b.w.client.Resource(r).Namespace("work"), name, body); err != nil {
+			if _, err := b.patch(b.client.Resource(r).Namespace("work"), name, body); err != nil {
 				b.wrong("%v", err)
 			}
 		}
@@ -156,7 +156,7 @@ func (b *book) roll() (judge func() []string) {
 		made++
 		job := map[string]any{"completions": int64(3), "parallelism": int64(2), "template": map[string]any{"spec": map[string]any{"restartPolicy": "Never",
 			"containers": []any{map[string]any{"name": "c", "image": "i"}}}}}
-		if _, err := b.create(b.w.client.Resource(jobs).Namespace("work"), object("batch/v1", "Job", fmt.Sprint("job-", n), map[string]any{"spec": job})); err != nil {
+		if _, err := b.create(b.client.Resource(jobs).Namespace("work"), object("batch/v1", "Job", fmt.Sprint("job-", n), map[string]any{"spec": job})); err != nil {
 			b.wrong("%v", err)
 		}
 	})
@@ -165,7 +165,7 @@ func (b *book) roll() (judge func() []string) {
 
 // rolled compares with what was asked for last.
 func (b *book) rolled(last, made int) (problems []string) {
-	at := b.w.client
+	at := b.client
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if d, err := b.get(at.Resource(deployments).Namespace("work"), "web"); err != nil || nested(d, "status", "observedGeneration") != fmt.Sprint(d.GetGeneration()) ||
 		nested(d, "status", "updatedReplicas") != "8" || nested(d, "status", "availableReplicas") != "8" || nested(d, "status", "replicas") != "8" {
@@ -227,7 +227,7 @@ func (b *book) rolled(last, made int) (problems []string) {
 
 // operate has the operator make Guestbooks of many sizes, and an end of some.
 func (b *book) operate() (judge func() []string) {
-	at := b.w.client.Resource(guestbooks).Namespace("work")
+	at := b.client.Resource(guestbooks).Namespace("work")
 	sizes := map[string]int64{}
 	b.each(2*time.Second, func(n int) {
 		name, size := fmt.Sprint("book-", n%3), int64(1+n%3)
@@ -259,7 +259,7 @@ func (b *book) operate() (judge func() []string) {
 	return func() (problems []string) {
 		for name, size := range sizes {
 			g, err := b.get(at, name)
-			d, errToo := b.get(b.w.client.Resource(deployments).Namespace("work"), name)
+			d, errToo := b.get(b.client.Resource(deployments).Namespace("work"), name)
 			if err != nil || errToo != nil || nested(g, "status", "available") != fmt.Sprint(size) || nested(d, "status", "availableReplicas") != fmt.Sprint(size) {
 				problems = append(problems, fmt.Sprint("Guestbook ", name, " of ", size, ": ", g, err, errToo))
 			}
@@ -270,7 +270,7 @@ func (b *book) operate() (judge func() []string) {
 
 // hide keeps Secrets, which are encrypted, and reads them at either server.
 func (b *book) hide() {
-	at := b.w.client.Resource(secrets).Namespace("work")
+	at := b.client.Resource(secrets).Namespace("work")
 	n := 0
 	b.each(500*time.Millisecond, func(int) {
 		n++
@@ -307,13 +307,13 @@ func TestSwap(t *testing.T) {
 	defer end()
 	w.over = over
 	h := w.startHooks()
-	first := &book{w: w, name: "prepared"}
+	first := w.book("prepared")
 	first.prepare(h)
 	programs := w.cluster()
 	books := []*book{first}
 	var working sync.WaitGroup
 	work := func(name string, do func(*book)) *book {
-		b := &book{w: w, name: name}
+		b := w.book(name)
 		books = append(books, b)
 		working.Go(func() { do(b) })
 		return b

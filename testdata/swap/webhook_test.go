@@ -82,7 +82,7 @@ func (h *hooks) markOf(r *request) map[string]any {
 
 func (h *hooks) judgeOf(r *request) map[string]any {
 	h.judged.Add(1)
-	return map[string]any{"allowed": !strings.HasPrefix(r.Name, "forbidden"), "status": map[string]any{"message": "the name is forbidden"}}
+	return map[string]any{"allowed": !strings.HasPrefix(r.Name, "forbidden"), "status": map[string]any{"code": 403, "message": "the name is forbidden"}}
 }
 
 // convert makes a v1 Rocket, which counts engines, of a v1beta1 one, which says thrust, or the other way.

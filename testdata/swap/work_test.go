@@ -35,14 +35,17 @@ var (
 
 // A book is what somebody who works has to say.
 type book struct {
-	w    *world
-	name string
+	w      *world
+	name   string
+	client dynamic.Interface // through the door, over connections of its own
 
 	mu       sync.Mutex // guards what follows
 	done     int        // requests that were answered
 	lost     int        // whose answer was not
 	problems []string
 }
+
+func (w *world) book(name string) *book { return &book{w: w, name: name, client: w.at(w.door.Addr())} }
 
 func (b *book) wrong(format string, args ...any) {
 	b.mu.Lock()
@@ -152,7 +155,7 @@ func nested(o *unstructured.Unstructured, path ...string) string {
 
 // count raises a number in one object, with its version as precondition, and after ten times makes the object anew. What was answered is there afterwards.
 func (b *book) count(name string) {
-	at := b.w.client.Resource(configMaps).Namespace("work")
+	at := b.client.Resource(configMaps).Namespace("work")
 	var known *unstructured.Unstructured
 	n := 0
 	b.each(30*time.Millisecond, func(int) {
@@ -195,7 +198,7 @@ func (b *book) count(name string) {
 
 // forbidden tries what the webhook refuses.
 func (b *book) forbidden() {
-	at := b.w.client.Resource(configMaps).Namespace("work")
+	at := b.client.Resource(configMaps).Namespace("work")
 	b.each(300*time.Millisecond, func(n int) {
 		if _, err := b.create(at, object("v1", "ConfigMap", fmt.Sprint("forbidden-", n), nil)); !apierrors.IsForbidden(err) {
 			b.wrong("what is forbidden was created: %v", err)
@@ -206,7 +209,7 @@ func (b *book) forbidden() {
 // marks looks for what has slipped past the webhook.
 func (b *book) marks() {
 	for _, resource := range []schema.GroupVersionResource{configMaps, pods, rockets} {
-		for _, o := range b.list(b.w.client.Resource(resource)) {
+		for _, o := range b.list(b.client.Resource(resource)) {
 			if slices.Contains([]string{"work", "quota"}, o.GetNamespace()) && o.GetLabels()[mark] == "" {
 				b.wrong("%s %s/%s of %v has no mark", resource.Resource, o.GetNamespace(), o.GetName(), o.GetCreationTimestamp())
 			}
@@ -218,7 +221,7 @@ func (b *book) marks() {
 
 // versions writes Rockets in either version, and reads them in both.
 func (b *book) versions() {
-	newer, older := b.w.client.Resource(rockets).Namespace("work"), b.w.client.Resource(oldRockets).Namespace("work")
+	newer, older := b.client.Resource(rockets).Namespace("work"), b.client.Resource(oldRockets).Namespace("work")
 	b.each(100*time.Millisecond, func(n int) {
 		name := fmt.Sprint("rocket-", n%7)
 		var err error
@@ -259,7 +262,7 @@ const (
 
 // fill creates as much as it may, and deletes now and then.
 func (b *book) fill(who int) {
-	maps, some := b.w.client.Resource(configMaps).Namespace("quota"), b.w.client.Resource(pods).Namespace("quota")
+	maps, some := b.client.Resource(configMaps).Namespace("quota"), b.client.Resource(pods).Namespace("quota")
 	var mine []string
 	refused := 0
 	b.each(60*time.Millisecond, func(n int) {
@@ -290,7 +293,7 @@ func (b *book) fill(who int) {
 // measure looks whether there is more than may be.
 func (b *book) measure() {
 	b.each(200*time.Millisecond, func(int) {
-		maps, some := b.list(b.w.client.Resource(configMaps).Namespace("quota")), b.list(b.w.client.Resource(pods).Namespace("quota"))
+		maps, some := b.list(b.client.Resource(configMaps).Namespace("quota")), b.list(b.client.Resource(pods).Namespace("quota"))
 		live := slices.DeleteFunc(some, func(p unstructured.Unstructured) bool {
 			return slices.Contains([]string{"Succeeded", "Failed"}, nested(&p, "status", "phase"))
 		})
@@ -322,11 +325,11 @@ func (b *book) used() (problems []string) {
 func (b *book) rounds() {
 	b.each(5*time.Second, func(n int) {
 		name := fmt.Sprint("round-", n)
-		if _, err := b.create(b.w.client.Resource(namespaces), object("v1", "Namespace", name, nil)); err != nil {
+		if _, err := b.create(b.client.Resource(namespaces), object("v1", "Namespace", name, nil)); err != nil {
 			b.wrong("%v", err)
 		}
 		in := func(r schema.GroupVersionResource) dynamic.ResourceInterface {
-			return b.w.client.Resource(r).Namespace(name)
+			return b.client.Resource(r).Namespace(name)
 		}
 		for i := range 3 {
 			one := fmt.Sprint("thing-", i)
@@ -340,7 +343,7 @@ func (b *book) rounds() {
 				b.wrong("%v", err)
 			}
 		}
-		if err := b.remove(b.w.client.Resource(namespaces), name); err != nil {
+		if err := b.remove(b.client.Resource(namespaces), name); err != nil {
 			b.wrong("%v", err)
 		}
 	})
@@ -348,7 +351,7 @@ func (b *book) rounds() {
 
 // remains are namespaces that have not gone, or keys of those that have.
 func (b *book) remains() (problems []string) {
-	for _, one := range b.list(b.w.client.Resource(namespaces)) {
+	for _, one := range b.list(b.client.Resource(namespaces)) {
 		if strings.HasPrefix(one.GetName(), "round-") {
 			problems = append(problems, "namespaces: "+one.GetName()+" is "+nested(&one, "status"))
 		}
@@ -369,7 +372,7 @@ func (b *book) remains() (problems []string) {
 
 // ports makes Services with node ports, and deletes some.
 func (b *book) ports(who int) {
-	at := b.w.client.Resource(services).Namespace("work")
+	at := b.client.Resource(services).Namespace("work")
 	var mine []string
 	b.each(100*time.Millisecond, func(n int) {
 		name := fmt.Sprint("s", who, "-", n)
@@ -389,7 +392,7 @@ func (b *book) ports(who int) {
 // shared are addresses and ports that two Services have, and IPAddresses that are no Service's.
 func (b *book) shared() (problems []string) {
 	owner, ofAddress := map[string]string{}, map[string]string{}
-	for _, s := range b.list(b.w.client.Resource(services)) {
+	for _, s := range b.list(b.client.Resource(services)) {
 		name := s.GetNamespace() + "/" + s.GetName()
 		own := []string{nested(&s, "spec", "clusterIP")}
 		ofAddress[own[0]] = name
@@ -406,7 +409,7 @@ func (b *book) shared() (problems []string) {
 			owner[one] = name
 		}
 	}
-	for _, a := range b.list(b.w.client.Resource(addresses)) {
+	for _, a := range b.list(b.client.Resource(addresses)) {
 		ref, _, _ := unstructured.NestedStringMap(a.Object, "spec", "parentRef")
 		if of := ref["namespace"] + "/" + ref["name"]; ofAddress[a.GetName()] != of {
 			problems = append(problems, fmt.Sprintf("services: IPAddress %s is of %s, and the Service's is %q", a.GetName(), of, ofAddress[a.GetName()]))
@@ -425,7 +428,7 @@ func (b *book) shared() (problems []string) {
 
 // stay changes a Deployment of no Pods in three ways, of which one is its specification: that is what its generation counts. Another manager's field stays its own.
 func (b *book) stay() {
-	at := b.w.client.Resource(deployments).Namespace("work")
+	at := b.client.Resource(deployments).Namespace("work")
 	first, err := b.create(at, object("apps/v1", "Deployment", "steady", map[string]any{"spec": map[string]any{"replicas": int64(0),
 		"selector": map[string]any{"matchLabels": map[string]any{"app": "steady"}}, "template": map[string]any{"metadata": map[string]any{
 			"labels": map[string]any{"app": "steady"}}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}}}}))
