@@ -4,6 +4,7 @@ package swap
 // what is there has to be what was asked for last, and nothing else.
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -26,6 +27,7 @@ var (
 	cronJobs     = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "cronjobs"}
 	guestbooks   = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "guestbooks"}
 	nodes        = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	accounts     = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 	secrets      = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	definitions  = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	mutating     = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingwebhookconfigurations"}
@@ -286,6 +288,9 @@ func (b *book) hide() {
 		if err != nil || nested(o, "data") != nested(again, "data") {
 			b.wrong("%v is read as %v: %v", o, again, err)
 		}
+		if value, err := b.w.value("/registry/secrets/work/hidden"); err != nil || !bytes.HasPrefix(value, []byte("k8s:enc:aesgcm:v1:one:")) {
+			b.wrong("it lies in etcd as %.40q: %v", value, err)
+		}
 	})
 }
 
@@ -310,6 +315,13 @@ func TestSwap(t *testing.T) {
 	first := w.book("prepared")
 	first.prepare(h)
 	programs := w.cluster()
+	first.until("accounts", begins, func() []string { // without one no Pod is let in
+		_, err := first.client.Resource(accounts).Namespace("quota").Get(context.Background(), "default", metav1.GetOptions{})
+		if err != nil {
+			return []string{err.Error()}
+		}
+		return nil
+	})
 	books := []*book{first}
 	var working sync.WaitGroup
 	work := func(name string, do func(*book)) *book {
@@ -346,11 +358,7 @@ func TestSwap(t *testing.T) {
 			t.Fatal(problems)
 		}
 	}
-	if next := w.sides[1].server; !next.Lives() { // both are asked what there is
-		if err := next.Start(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.awake(w.sides[1]) // both are asked what there is
 	worked := time.Since(begin)
 	end()
 	working.Wait()

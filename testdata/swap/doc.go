@@ -7,6 +7,7 @@
 //	go test -count=1 -v -timeout 40m -run Swap .             # five minutes; APILET and CONTROLLER are built if they name nothing
 //	SWAP=30 go test -count=1 -v -timeout 90m -run Swap .     # thirty moves
 //	REST=10m go test -count=1 -v -timeout 40m -run Rest .    # both servers for ten minutes, and nobody else: what do they write?
+//	BASELINE=1 go test … -run Swap .                         # a kube-apiserver in apilet's place, too: what is Kubernetes' own
 //
 // It is a module of its own, since it knows Kubernetes' client.
 package swap

@@ -45,19 +45,31 @@ func everyKey() map[string]any { return map[string]any{"key": []byte{0}, "range_
 func (w *world) keys() (all []string, err error) {
 	question := everyKey()
 	question["keys_only"] = true
+	found, err := w.find(question)
+	for _, one := range found {
+		all = append(all, string(one.Key))
+	}
+	return all, err
+}
+
+// value is that of a key, nil when there is none.
+func (w *world) value(key string) ([]byte, error) {
+	found, err := w.find(map[string]any{"key": []byte(key)})
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0].Value, nil
+}
+
+func (w *world) find(question map[string]any) ([]kv, error) {
 	body, err := w.askEtcd(context.Background(), "/v3/kv/range", question)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
 	var answer struct{ Kvs []kv }
-	if err := json.NewDecoder(body).Decode(&answer); err != nil {
-		return nil, err
-	}
-	for _, one := range answer.Kvs {
-		all = append(all, string(one.Key))
-	}
-	return all, nil
+	err = json.NewDecoder(body).Decode(&answer)
+	return answer.Kvs, err
 }
 
 // An event is a change of a key.

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -50,8 +51,8 @@ func (t *takeover) fields() {
 	t.stop(apilet)
 }
 
-// harmful are types whose objects would keep a server from serving.
-var harmful = map[string]bool{"APIService": true, "FlowSchema": true, "PriorityLevelConfiguration": true}
+// harmful are types whose objects would keep a server from serving: it would look for others to serve the group.
+var harmful = map[string]bool{"APIService": true}
 
 // fill puts the objects of a type.
 func (t *takeover) fill(lay *layout.Layout, row *scheme.Resource) (put int, err error) {
@@ -66,6 +67,10 @@ func (t *takeover) fill(lay *layout.Layout, row *scheme.Resource) (put int, err 
 	if crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition); ok {
 		crd.Spec.Versions, crd.Status.StoredVersions = crd.Spec.Versions[:1], []string{"v1"}
 		crd.Spec.Versions[0].Name, crd.Spec.Versions[0].Storage = "v1", true
+	}
+	if level, ok := obj.(*flowcontrolv1.PriorityLevelConfiguration); ok { // it is in force at once
+		level.Spec.Type, level.Spec.Exempt = flowcontrolv1.PriorityLevelEnablementLimited, nil
+		level.Spec.Limited.LimitResponse.Type = flowcontrolv1.LimitResponseTypeQueue
 	}
 	if row.Kind == "DaemonSet" { // all have it: kube-apiserver says 0 of one that has not
 		obj.SetAnnotations(map[string]string{appsv1.DeprecatedTemplateGeneration: "7"})
@@ -104,11 +109,12 @@ func protobufOf(value []byte) ([]byte, error) {
 	if err := json.Unmarshal(value, &meta); err != nil {
 		return nil, err
 	}
-	at := slices.IndexFunc(scheme.Builtins, func(row *scheme.Resource) bool { return row.APIVersion() == meta.APIVersion && row.Kind == meta.Kind })
+	rows := slices.Concat(scheme.Builtins, scheme.Optional)
+	at := slices.IndexFunc(rows, func(row *scheme.Resource) bool { return row.APIVersion() == meta.APIVersion && row.Kind == meta.Kind })
 	if at < 0 {
 		return nil, fmt.Errorf("%s %s is in no row", meta.APIVersion, meta.Kind)
 	}
-	obj := scheme.Builtins[at].NewObject()
+	obj := rows[at].NewObject()
 	if err := json.Unmarshal(value, obj); err != nil {
 		return nil, err
 	}
