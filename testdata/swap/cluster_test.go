@@ -103,7 +103,7 @@ func (b *book) prepare(h *hooks) {
 			return nil
 		})
 	}
-	for _, name := range []string{"work", "quota"} {
+	for _, name := range []string{"work", "quota", "full"} {
 		labels := map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"watched": "yes"}}}
 		if _, err := b.create(b.client.Resource(namespaces), object("v1", "Namespace", name, labels)); err != nil {
 			b.w.t.Fatal(err)
@@ -111,6 +111,10 @@ func (b *book) prepare(h *hooks) {
 	}
 	hard := map[string]any{"hard": map[string]any{"count/configmaps": fmt.Sprint(quotaMaps), "pods": fmt.Sprint(quotaPods)}}
 	if _, err := b.create(b.client.Resource(quotas).Namespace("quota"), object("v1", "ResourceQuota", "few", map[string]any{"spec": hard})); err != nil {
+		b.w.t.Fatal(err)
+	}
+	hard = map[string]any{"hard": map[string]any{"count/configmaps": fmt.Sprint(quotaFull)}}
+	if _, err := b.create(b.client.Resource(quotas).Namespace("full"), object("v1", "ResourceQuota", "few", map[string]any{"spec": hard})); err != nil {
 		b.w.t.Fatal(err)
 	}
 }
@@ -336,6 +340,9 @@ func TestSwap(t *testing.T) {
 	for i := range 3 {
 		work(fmt.Sprint("quota-", i), func(b *book) { b.fill(i) })
 	}
+	for i := range 3 {
+		work(fmt.Sprint("full-", i), func(b *book) { b.fillUp(i) })
+	}
 	for i := range 2 {
 		work(fmt.Sprint("services-", i), func(b *book) { b.ports(i) })
 	}
@@ -395,6 +402,6 @@ func (w *world) judge(books []*book, programs []*program, h *hooks, worked time.
 			w.t.Errorf("and %d more", len(problems)-i)
 			break
 		}
-		w.t.Error(p[:min(len(p), 1500)])
+		w.t.Error(p[:min(len(p), 1200)])
 	}
 }

@@ -50,32 +50,38 @@ func TestRest(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		total := 0
 		for key, n := range changes {
-			total += n
 			if !begun.MatchString(key) {
 				t.Errorf("restart %d, of %s: %s is written %d times", turn, s.name, key, n)
 			}
 		}
-		t.Logf("restart %d, of %s: %d revisions", turn, s.name, total)
+		t.Logf("restart %d, of %s: %s", turn, s.name, told(changes))
 	}
-	total := 0
-	var lines []string
-	for key, n := range w.changes(length, func() {}) {
-		total += n
+	changes := w.changes(length, func() {})
+	for key, n := range changes {
 		who, most := "nobody should", 0
 		for _, one := range written {
 			if one.key.MatchString(key) {
 				who, most = one.who, int(length/one.every)+2
 			}
 		}
-		lines = append(lines, fmt.Sprintf("%5d %s (%s)", n, key, who))
 		if n > most {
 			t.Errorf("%s is written %d times in %v: %s", key, n, length, who)
 		}
 	}
+	t.Logf("in %v: %s", length, told(changes))
+}
+
+// told is how many changes there are, and of what.
+func told(changes map[string]int) string {
+	total := 0
+	var lines []string
+	for key, n := range changes {
+		total += n
+		lines = append(lines, fmt.Sprintf("\n%5d %s", n, key))
+	}
 	slices.Sort(lines)
-	t.Logf("%d revisions in %v:\n%s", total, length, strings.Join(lines, "\n"))
+	return fmt.Sprintf("%d changes%s", total, strings.Join(lines, ""))
 }
 
 // changes counts what is written, by key, from when what is done has begun until so long after.
