@@ -70,6 +70,7 @@ spec:
 `
 
 var kinds = map[string]schema.GroupVersionResource{"Deployment": deployments, "StatefulSet": statefulSets, "CronJob": cronJobs, "Node": nodes,
+	"Namespace": namespaces, "Service": services, "ResourceQuota": quotas,
 	"CustomResourceDefinition": definitions, "MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating}
 
 // prepare makes what everybody finds.

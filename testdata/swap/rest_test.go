@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 )
 
 // written is who writes what while nobody asks for anything, and how often at most.
@@ -31,6 +34,23 @@ var written = []struct {
 var begun = regexp.MustCompile(`^/registry/(masterleases/|leases/kube-system/apiserver-|peerserverleases/|\.apilet/|services/endpoints/default/kubernetes$|endpointslices/default/kubernetes$)` +
 	`|^compact_rev_key$`)
 
+const furniture = `
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: furnished}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: table}
+spec: {type: NodePort, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: chairs}
+spec: {hard: {count/configmaps: "4", pods: "2"}}
+`
+
 // TestRest restarts both servers by turns until each has seen what the other makes of its objects, and then lets them be. A write beyond those that
 // are known by name is a fight.
 func TestRest(t *testing.T) {
@@ -40,6 +60,18 @@ func TestRest(t *testing.T) {
 		var err error
 		if length, err = time.ParseDuration(text); err != nil {
 			t.Fatal("REST:", err)
+		}
+	}
+	b := w.book("furniture") // what both look after: a definition, a Service, a quota, a namespace
+	things := objects(t, file(t, "clients", "controller", "guestbook.yaml")+furniture)
+	for _, o := range things {
+		at := b.client.Resource(kinds[o["kind"].(string)])
+		var in dynamic.ResourceInterface = at
+		if o["kind"] == "Service" || o["kind"] == "ResourceQuota" {
+			in = at.Namespace("furnished")
+		}
+		if _, err := b.create(in, &unstructured.Unstructured{Object: o}); err != nil {
+			t.Fatal(err)
 		}
 	}
 	for turn := range 4 {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// dropDisabled forgets lifecycle.stopSignal (ContainerStopSignals) unless old has one. old is nil for a create.
+// dropDisabled forgets lifecycle.stopSignal unless old has one. old is nil for a create.
 func dropDisabled(obj, old runtime.Object) {
 	spec := podSpecOf(obj)
 	if spec == nil || old != nil && hasStopSignal(podSpecOf(old)) {
