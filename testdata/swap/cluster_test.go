@@ -372,6 +372,7 @@ func TestSwap(t *testing.T) {
 	working.Wait()
 	first.until("workloads", settling, rolled)
 	first.until("operator", settling, operated)
+	first.release()
 	first.until("quota", settling, first.used)
 	first.until("namespaces", settling, first.remains)
 	first.until("services", settling, first.shared)

@@ -219,7 +219,7 @@ func (w *world) cluster() (all []*program) {
 	access := []string{"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig, "--secure-port", "0"}
 	all = append(all, w.run("kube-controller-manager", os.Getenv("KUBE_CONTROLLER_MANAGER"), append(access, "--use-service-account-credentials",
 		"--root-ca-file", w.path("ca.crt"), "--service-account-private-key-file", w.path("sa.key"), "--allocate-node-cidrs", "--cluster-cidr", "10.244.0.0/16",
-		"--resource-quota-sync-period", "10s")...))
+		"--resource-quota-sync-period", "1h")...))
 	all = append(all, w.run("kube-scheduler", os.Getenv("KUBE_SCHEDULER"), access...))
 	all = append(all, w.run("kwok", os.Getenv("KWOK"), "--kubeconfig", kubeconfig, "--manage-all-nodes", "--node-lease-duration-seconds", "40", "--config",
 		filepath.Join("..", "plane", "kwok.yaml")))
