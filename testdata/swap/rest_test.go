@@ -74,6 +74,7 @@ func TestRest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	time.Sleep(10 * time.Second) // the quota's first status is written, and whatever else is new
 	for turn := range 4 {
 		s := w.sides[turn%2]
 		changes := w.changes(20*time.Second, func() {
