@@ -11,7 +11,8 @@ package bootstrap
 // In kube-apiserver such an object makes the routes. Here those alone do that name a Service (package aggregation); the others only tell. They are stored
 // like other objects, so that all that works on objects works on them, and the label kube-aggregator.kubernetes.io/automanaged says
 // which of them the server looks after: "onstart" are the built-in versions, put right at each start, "true" those of definitions, put
-// right all the time. What has no label is its author's.
+// right all the time. What has no label is its author's. Versions that kube-apiserver serves no more, and this server still does (batch/v1beta1), have
+// none: a kube-apiserver on the same etcd would remove it at each of its starts.
 
 import (
 	"context"
@@ -46,8 +47,7 @@ var groupPriorities = map[string]int32{
 
 // versionPriorities are those of the built-in versions that are not 15.
 var versionPriorities = map[string]int32{
-	"/v1": 1, "autoscaling/v2": 30, "batch/v1beta1": 9, "policy/v1beta1": 9, "resource.k8s.io/v1": 21, "flowcontrol.apiserver.k8s.io/v1": 21,
-	"flowcontrol.apiserver.k8s.io/v1beta3": 18,
+	"/v1": 1, "autoscaling/v2": 30, "resource.k8s.io/v1": 21, "flowcontrol.apiserver.k8s.io/v1": 21,
 }
 
 // ---- Keeping them ----
@@ -111,12 +111,13 @@ func (k *APIServiceReconciler) Reconcile(ctx context.Context, starting bool) err
 	return k.write(ctx, create, update, remove)
 }
 
-// localAPIServices are the APIServices of all group versions that are served, by name. There is none of APIServices themselves.
+// localAPIServices are the APIServices of all group versions that are served, by name. There is none of APIServices themselves, nor of what is gone.
 func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIService {
 	wanted := map[string]*apiregistrationv1.APIService{}
 	for _, rows := range c.GroupVersions() {
 		group, version := rows[0].Group, rows[0].Version
-		if group == apiregistrationv1.GroupName {
+		gone := !slices.ContainsFunc(rows, func(res *scheme.Resource) bool { return !res.Deprecation.Gone() })
+		if group == apiregistrationv1.GroupName || gone {
 			continue
 		}
 		service := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: version + "." + group, Labels: map[string]string{automanaged: managed}},

@@ -33,12 +33,17 @@ func TestAPIServicesAreThoseOfTheServedVersions(t *testing.T) {
 	list := s.want(200, "GET", apiServices, "")
 	var served []string
 	for _, rows := range scheme.NewRegistry().Current.Load().GroupVersions() {
-		if rows[0].Group != "apiregistration.k8s.io" {
+		if rows[0].Group != "apiregistration.k8s.io" && !rows[0].Deprecation.Gone() {
 			served = append(served, rows[0].Version+"."+rows[0].Group)
 		}
 	}
 	served = append(served, "v1.apiextensions.k8s.io") // whose types come with the definitions
 	slices.Sort(served)
+	for _, gone := range []string{"v1beta1.batch", "v1beta1.policy", "v1beta3.flowcontrol.apiserver.k8s.io"} {
+		if slices.Contains(served, gone) {
+			t.Errorf("%s is expected, and kube-apiserver removes it", gone)
+		}
+	}
 	if got := strings.Fields(list.names()); !slices.Equal(got, served) {
 		t.Errorf("got  %v\nwant %v", got, served)
 	}

@@ -285,6 +285,14 @@ type Deprecation struct {
 	ReplacementGroup, ReplacementVersion, Replaced string // Replaced is the kind; "" without a replacement
 }
 
+// kubernetesMinor is the minor version of Kubernetes whose rules and types these are.
+const kubernetesMinor = 36
+
+// Gone says that kube-apiserver of that version has the type no more.
+func (d *Deprecation) Gone() bool {
+	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
+}
+
 // A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
 type Conversion struct {
 	wire, stored reflect.Type

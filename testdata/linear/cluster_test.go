@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"apilet-proxy"
+	"apilet-proxy/servers"
 )
 
 const (
@@ -106,15 +107,15 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 		}
 	}
 	etcd, urls, between := startMembers(t)
-	var servers []*server
+	var all []*servers.Server
 	var ways [][]*proxy.Proxy
 	for range 3 {
 		own, behind := waysTo(t, urls)
-		servers, ways = append(servers, startServer(t, "--etcd-servers", behind)), append(ways, own)
+		all, ways = append(all, servers.Apilet(t, "--etcd-servers", behind)), append(ways, own)
 	}
 	begin, disturbed := time.Now(), 0
 	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
-		r := &round{t: t, s: servers[0], more: servers[1:], members: etcd, ways: ways, between: between, name: fmt.Sprint("round-", n), begin: time.Now()}
+		r := &round{t: t, s: all[0], more: all[1:], members: etcd, ways: ways, between: between, name: fmt.Sprint("round-", n), begin: time.Now()}
 		disturbed += r.play()
 		if t.Failed() {
 			return
@@ -139,23 +140,23 @@ func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 }
 
 // open are the servers that requests go to.
-func (r *round) open() []*server {
+func (r *round) open() []*servers.Server {
 	if r.moving != nil {
-		return []*server{r.moving.current.Load()}
+		return []*servers.Server{r.moving.current.Load()}
 	}
-	return slices.Concat(r.more, []*server{r.s})
+	return slices.Concat(r.more, []*servers.Server{r.s})
 }
 
 // anyServer is the present life of one of these.
-func (r *round) anyServer() *life {
+func (r *round) anyServer() *servers.Life {
 	all := r.open()
-	return all[rand.IntN(len(all))].now.Load()
+	return all[rand.IntN(len(all))].Now()
 }
 
 // witness is the server whose watches are to tell everything.
-func (r *round) witness() *life {
+func (r *round) witness() *servers.Life {
 	if r.moving != nil {
-		return r.s.now.Load()
+		return r.s.Now()
 	}
 	return r.anyServer()
 }
@@ -185,9 +186,9 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 			}
 			continue
 		}
-		s := slices.Concat(r.more, []*server{r.s})[rand.IntN(len(r.more)+1)]
-		s.kill([]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(3)])
-		if err := s.start(); err != nil {
+		s := slices.Concat(r.more, []*servers.Server{r.s})[rand.IntN(len(r.more)+1)]
+		s.Kill([]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(3)])
+		if err := s.Start(); err != nil {
 			r.t.Error(err)
 			return n
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"apilet-proxy"
+	"apilet-proxy/servers"
 )
 
 const (
@@ -45,7 +46,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 			t.Fatal("LINEAR:", err)
 		}
 	}
-	s := startServer(t)
+	s := servers.Apilet(t)
 	begin := time.Now()
 	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
 		r := &round{t: t, s: s, name: fmt.Sprint("round-", n), begin: time.Now()}
@@ -59,12 +60,12 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 // A round is a namespace, and what happened in it.
 type round struct {
 	t       *testing.T
-	s       *server
-	more    []*server        // on the same members
-	moving  *moves           // nil: requests go to all servers
-	members []*member        // nil: the server is alone
-	ways    [][]*proxy.Proxy // of each server, to each member
-	between []*proxy.Proxy   // before each member, for the others
+	s       *servers.Server
+	more    []*servers.Server // on the same members
+	moving  *moves            // nil: requests go to all servers
+	members []*member         // nil: the server is alone
+	ways    [][]*proxy.Proxy  // of each server, to each member
+	between []*proxy.Proxy    // before each member, for the others
 	name    string
 	begin   time.Time
 
@@ -155,7 +156,7 @@ func (r *round) insist(path, body string) {
 	var code int
 	var answer []byte
 	var err error
-	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < servers.Patience; time.Sleep(10 * time.Millisecond) {
 		code, answer, err = r.send("POST", path, body, "application/json")
 		if err == nil && (code == 201 || code == 409 && r.members != nil) { // a try before may have been carried out
 			return
@@ -215,8 +216,8 @@ func (r *round) restarts(over <-chan struct{}) (n int) {
 		if n++; n%3 == 0 {
 			how = syscall.SIGTERM
 		}
-		r.s.kill(how)
-		if err := r.s.start(); err != nil {
+		r.s.Kill(how)
+		if err := r.s.Start(); err != nil {
 			r.t.Error(err)
 			return n
 		}
@@ -304,7 +305,7 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	case in.verb == get || in.verb == list || errors.As(err, &unsent) && unsent.Op == "dial":
 		return out, false
 	default:
-		op.Return = max(op.Call+1, present.end.Sub(r.begin).Nanoseconds()) // what it has not done by then it never will
+		op.Return = max(op.Call+1, present.End.Sub(r.begin).Nanoseconds()) // what it has not done by then it never will
 	}
 	op.Output = out
 	r.mu.Lock()
@@ -317,21 +318,21 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 }
 
 // died waits for the end of a life that has failed a client, and for the next.
-func (r *round) died(present *life) bool {
+func (r *round) died(present *servers.Life) bool {
 	select {
-	case <-present.dead:
-	case <-time.After(patience):
+	case <-present.Dead:
+	case <-time.After(servers.Patience):
 		return false
 	}
 	for _, s := range r.open() {
-		for begin := time.Now(); s.now.Load() == present && time.Since(begin) < patience; {
+		for begin := time.Now(); s.Now() == present && time.Since(begin) < servers.Patience; {
 			time.Sleep(time.Millisecond)
 		}
 	}
 	return true
 }
 
-func (r *round) try(present *life, in input) (code int, body []byte, err error) {
+func (r *round) try(present *servers.Life, in input) (code int, body []byte, err error) {
 	const asJSON, asMerge = "application/json", "application/merge-patch+json"
 	switch in.verb {
 	case create:
@@ -348,11 +349,11 @@ func (r *round) try(present *life, in input) (code int, body []byte, err error) 
 	return exchange(present, "GET", r.path(-1), "", "")
 }
 
-var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+var client = &http.Client{Timeout: servers.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
 // ask is a request without a limit of its time.
-func ask(present *life, path string) (*http.Response, error) {
-	request, err := http.NewRequest("GET", present.url+path, nil)
+func ask(present *servers.Life, path string) (*http.Response, error) {
+	request, err := http.NewRequest("GET", present.URL+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -363,12 +364,12 @@ func ask(present *life, path string) (*http.Response, error) {
 // authorize says who asks: a kube-apiserver wants to know.
 func authorize(r *http.Request) {
 	if r.URL.Scheme == "https" {
-		r.Header.Set("Authorization", "Bearer "+kubeToken)
+		r.Header.Set("Authorization", "Bearer "+servers.Token)
 	}
 }
 
-func exchange(present *life, method, path, body, contentType string) (int, []byte, error) {
-	request, err := http.NewRequest(method, present.url+path, strings.NewReader(body))
+func exchange(present *servers.Life, method, path, body, contentType string) (int, []byte, error) {
+	request, err := http.NewRequest(method, present.URL+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -385,7 +386,7 @@ func exchange(present *life, method, path, body, contentType string) (int, []byt
 
 // send is for requests between the fights.
 func (r *round) send(method, path, body, contentType string) (int, []byte, error) {
-	return exchange(r.s.now.Load(), method, path, body, contentType)
+	return exchange(r.s.Now(), method, path, body, contentType)
 }
 
 // answerOf reads an answer. Codes that no state explains are left to the model.
@@ -425,7 +426,7 @@ func listOf(body []byte) (l objectList, err error) {
 
 func (r *round) listRev() int64 {
 	code, body, err := r.send("GET", r.path(-1), "", "")
-	for begin := time.Now(); err == nil && code >= 500 && time.Since(begin) < patience; {
+	for begin := time.Now(); err == nil && code >= 500 && time.Since(begin) < servers.Patience; {
 		code, body, err = r.send("GET", r.path(-1), "", "")
 	}
 	if err != nil {
@@ -450,8 +451,8 @@ type event struct {
 
 // watch follows the round from a revision to its last object, across all restarts.
 func (r *round) watch(since int64) (story []event) {
-	for begin := time.Now(); time.Since(begin) < roundLength+2*patience; time.Sleep(time.Millisecond) {
-		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.witness().url, r.path(-1), since))
+	for begin := time.Now(); time.Since(begin) < roundLength+2*servers.Patience; time.Sleep(time.Millisecond) {
+		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.witness().URL, r.path(-1), since))
 		if err != nil {
 			continue
 		}

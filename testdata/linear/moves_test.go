@@ -12,39 +12,31 @@ package linear
 
 import (
 	"bufio"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"apilet-proxy"
+	"apilet-proxy/servers"
 )
 
 const (
 	moveLength = 45 * time.Second // of a round: a kube-apiserver takes some seconds to start
 	together   = time.Second      // both servers are up
-	kubeToken  = "linear"
 )
 
 // moves are what happens to the servers of a round.
 type moves struct {
 	r       *round
-	servers [2]*server
-	current atomic.Pointer[server] // where requests go
-	until   sync.WaitGroup         // the followers have come to the round's end
+	servers [2]*servers.Server
+	current atomic.Pointer[servers.Server] // where requests go
+	until   sync.WaitGroup                 // the followers have come to the round's end
 
 	mu       sync.Mutex // guards what follows
 	segments []segment
@@ -71,9 +63,9 @@ func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
 		}
 	}
 	etcd, urls, _ := startMembers(t)
-	m := &moves{servers: [2]*server{startServer(t, "--etcd-servers", urls), startKubernetes(t, program, urls)}}
+	m := &moves{servers: [2]*servers.Server{servers.Apilet(t, "--etcd-servers", urls), servers.Kubernetes(t, program, urls)}}
 	m.current.Store(m.servers[0])
-	witness := startServer(t, "--etcd-servers", urls)
+	witness := servers.Apilet(t, "--etcd-servers", urls)
 	moved := 0
 	for n, begin := 1, time.Now(); n == 1 || time.Since(begin)+moveLength/2 < length; n++ {
 		m.r = &round{t: t, s: witness, more: m.servers[:], members: etcd, moving: m, name: fmt.Sprint("round-", n), begin: time.Now()}
@@ -85,48 +77,6 @@ func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
 	t.Logf("%d moves", moved)
 }
 
-// startKubernetes starts a kube-apiserver. Its port stays the same.
-func startKubernetes(t *testing.T, program, urls string) *server {
-	t.Helper()
-	dir := t.TempDir()
-	port, err := proxy.HoldPort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = port.Close() })
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := func(name, content string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	keys := file("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
-	tokens := file("tokens", kubeToken+`,admin,1,"system:masters"`)
-	url := fmt.Sprint("https://127.0.0.1:", port.Number)
-	asking := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	return startWith(t, func() (*exec.Cmd, func() string) {
-		return exec.Command(program, "--etcd-servers", urls, "--secure-port", fmt.Sprint(port.Number), "--bind-address", "127.0.0.1", "--permit-port-sharing",
-				"--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", tokens, "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
-				"--service-account-issuer", "https://linear", "--service-account-key-file", keys, "--service-account-signing-key-file", keys,
-				"--disable-admission-plugins", "ServiceAccount", "--advertise-address", "10.9.9.9"), func() string {
-				answer, err := asking.Get(url + "/readyz")
-				if err != nil {
-					return ""
-				}
-				answer.Body.Close()
-				if answer.StatusCode != http.StatusOK {
-					return ""
-				}
-				return url
-			}
-	})
-}
-
 // play moves the clients until the round is over.
 func (m *moves) play(over <-chan struct{}) (n int) {
 	for {
@@ -136,8 +86,8 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 			next = m.servers[1]
 		}
 		select {
-		case <-next.now.Load().dead:
-			if err := next.start(); err != nil {
+		case <-next.Now().Dead:
+			if err := next.Start(); err != nil {
 				m.r.t.Error(err)
 				return n
 			}
@@ -145,7 +95,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 		}
 		killed := n%4 < 2 // either server ends in either way
 		if killed {
-			old.kill(syscall.SIGKILL)
+			old.Kill(syscall.SIGKILL)
 		}
 		m.current.Store(next)
 		n++
@@ -155,7 +105,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 		case <-time.After(together):
 		}
 		if !killed {
-			old.kill(syscall.SIGTERM)
+			old.Kill(syscall.SIGTERM)
 		}
 	}
 }
@@ -166,7 +116,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 func (m *moves) follow(since int64) {
 	defer m.until.Done()
 	s := segment{from: since}
-	for begin := time.Now(); time.Since(begin) < moveLength+2*patience; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < moveLength+2*servers.Patience; time.Sleep(time.Millisecond) {
 		err := m.watch(&s, since)
 		switch {
 		case errors.Is(err, errEnd):

@@ -5,6 +5,7 @@
 //	p.Stall()                                  // nobody hears from the other any more, and nobody is told
 //	p.Slow(50 * time.Millisecond)              // each piece takes that long
 //	p.Mend()                                   // what was held back goes on
+//	p.Lead("127.0.0.2:2379")                   // who connects from now on is connected there; the others stay
 //	p.Close()
 //
 // What is held back while a proxy stalls arrives later, also after its sender has given up: so a request may be carried out long after it was
@@ -22,9 +23,10 @@ import (
 // A Proxy passes bytes on, or does not.
 type Proxy struct {
 	listener net.Listener
-	target   string
 
 	mu      sync.Mutex // guards what follows
+	targets []string   // connections go to them in turn
+	turn    int
 	conns   map[net.Conn]bool
 	cut     bool
 	closed  bool
@@ -38,7 +40,7 @@ func Start(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: listener, target: target, conns: map[net.Conn]bool{}}
+	p := &Proxy{listener: listener, targets: []string{target}, conns: map[net.Conn]bool{}}
 	go p.accept()
 	return p, nil
 }
@@ -60,6 +62,21 @@ func (p *Proxy) Cut() {
 func (p *Proxy) Drop() {
 	p.Cut()
 	p.Mend()
+}
+
+// Lead connects those who come from now on elsewhere, to one target after the other.
+func (p *Proxy) Lead(targets ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.targets = targets
+}
+
+// next is where a connection goes.
+func (p *Proxy) next() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn++
+	return p.targets[p.turn%len(p.targets)]
 }
 
 // Stall holds back whatever comes.
@@ -105,7 +122,7 @@ func (p *Proxy) serve(from net.Conn) {
 		return
 	}
 	defer p.leave(from)
-	to, err := net.Dial("tcp", p.target)
+	to, err := net.Dial("tcp", p.next())
 	if err != nil {
 		return
 	}

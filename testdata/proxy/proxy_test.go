@@ -93,3 +93,42 @@ func TestProxySpoilsConnections(t *testing.T) {
 	say("and again")
 	hear("and again")
 }
+
+func TestProxyLeadsElsewhere(t *testing.T) {
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf.Close()
+	p, err := Start(echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	hear := func(conn net.Conn) error {
+		if _, err := io.WriteString(conn, "a\n"); err != nil {
+			return err
+		}
+		_, err := bufio.NewReader(conn).ReadString('\n')
+		return err
+	}
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", p.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	first := dial()
+	if err := hear(first); err != nil {
+		t.Fatal(err)
+	}
+	p.Lead(deaf.Addr().String())
+	if err := hear(first); err != nil {
+		t.Errorf("who was connected before is led elsewhere: %v", err)
+	}
+	if hear(dial()) == nil {
+		t.Error("who comes now is led where the others are")
+	}
+}

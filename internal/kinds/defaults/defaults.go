@@ -402,10 +402,6 @@ func defaultContainer(c *corev1.Container) {
 		}
 	}
 	if c.Lifecycle != nil {
-		if c.Lifecycle.StopSignal = nil; *c.Lifecycle == (corev1.Lifecycle{}) { // its feature is off in 1.36: it is taken and forgotten
-			c.Lifecycle = nil
-			return
-		}
 		for _, handler := range [...]*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
 			if handler != nil {
 				defaultHTTPGet(handler.HTTPGet)

@@ -44,6 +44,7 @@ func OrphansByDefault(res *scheme.Resource) bool { return strategyFor(res).orpha
 // set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
 // CertificateSigningRequest.
 func PrepareForCreate(obj runtime.Object) {
+	dropDisabled(obj, nil)
 	if prepare := of(obj).create; prepare != nil {
 		prepare(obj)
 		return
@@ -63,6 +64,7 @@ func Canonicalize(obj runtime.Object) {
 // PrepareForUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
 // old where kube-apiserver does (a claim's two data sources).
 func PrepareForUpdate(obj, old runtime.Object) {
+	dropDisabled(obj, old)
 	if status := statusOf(obj); status.IsValid() {
 		status.Set(statusOf(old))
 	}

@@ -1,0 +1,137 @@
+package swap
+
+// This file lets both servers rest beside each other, and counts what is written.
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+)
+
+// written is who writes what while nobody asks for anything, and how often at most.
+var written = []struct {
+	key   *regexp.Regexp
+	who   string
+	every time.Duration
+}{
+	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.1$`), "kube-apiserver: where it is", 9 * time.Second},
+	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.2$`), "apilet: where it is", time.Hour}, // etcd is told that it lives, which is no revision
+	{regexp.MustCompile(`^/registry/(leases/kube-system|peerserverleases)/apiserver-`), "kube-apiserver: its identity", 9 * time.Second},
+	{regexp.MustCompile(`^compact_rev_key$`), "either: etcd is compacted", 4 * time.Minute},
+}
+
+// begun is what a server writes besides when it starts and stops.
+var begun = regexp.MustCompile(`^/registry/(masterleases/|leases/kube-system/apiserver-|peerserverleases/|\.apilet/|services/endpoints/default/kubernetes$|endpointslices/default/kubernetes$)` +
+	`|^compact_rev_key$`)
+
+const furniture = `
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: furnished}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: table}
+spec: {type: NodePort, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: chairs}
+spec: {hard: {count/configmaps: "4", pods: "2"}}
+`
+
+// TestRest restarts both servers by turns until each has seen what the other makes of its objects, and then lets them be. A write beyond those that
+// are known by name is a fight.
+func TestRest(t *testing.T) {
+	w := newWorld(t)
+	length := 30 * time.Second
+	if text := os.Getenv("REST"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal("REST:", err)
+		}
+	}
+	b := w.book("furniture") // what both look after: a definition, a Service, a quota, a namespace
+	things := objects(t, file(t, "clients", "controller", "guestbook.yaml")+furniture)
+	for _, o := range things {
+		at := b.client.Resource(kinds[o["kind"].(string)])
+		var in dynamic.ResourceInterface = at
+		if o["kind"] == "Service" || o["kind"] == "ResourceQuota" {
+			in = at.Namespace("furnished")
+		}
+		if _, err := b.create(in, &unstructured.Unstructured{Object: o}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(10 * time.Second) // the quota's first status is written, and whatever else is new
+	for turn := range 4 {
+		s := w.sides[turn%2]
+		changes := w.changes(20*time.Second, func() {
+			s.server.Kill(syscall.SIGTERM)
+			if err := s.server.Start(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		for key, n := range changes {
+			if !begun.MatchString(key) {
+				t.Errorf("restart %d, of %s: %s is written %d times", turn, s.name, key, n)
+			}
+		}
+		t.Logf("restart %d, of %s: %s", turn, s.name, told(changes))
+	}
+	changes := w.changes(length, func() {})
+	for key, n := range changes {
+		who, most := "nobody should", 0
+		for _, one := range written {
+			if one.key.MatchString(key) {
+				who, most = one.who, int(length/one.every)+2
+			}
+		}
+		if n > most {
+			t.Errorf("%s is written %d times in %v: %s", key, n, length, who)
+		}
+	}
+	t.Logf("in %v: %s", length, told(changes))
+}
+
+// told is how many changes there are, and of what.
+func told(changes map[string]int) string {
+	total := 0
+	var lines []string
+	for key, n := range changes {
+		total += n
+		lines = append(lines, fmt.Sprintf("\n%5d %s", n, key))
+	}
+	slices.Sort(lines)
+	return fmt.Sprintf("%d changes%s", total, strings.Join(lines, ""))
+}
+
+// changes counts what is written, by key, from when what is done has begun until so long after.
+func (w *world) changes(length time.Duration, done func()) map[string]int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	counted := map[string]int{}
+	var following sync.WaitGroup
+	following.Go(func() {
+		if err := w.follow(ctx, func(ev event) { counted[string(ev.Kv.Key)]++ }); err != nil {
+			w.t.Error(err)
+		}
+	})
+	time.Sleep(200 * time.Millisecond) // until etcd has heard of the watch
+	done()
+	time.Sleep(length)
+	cancel()
+	following.Wait()
+	return counted
+}
