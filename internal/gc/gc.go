@@ -55,6 +55,8 @@ const (
 	eventRange     = "//events/"
 	podRange       = "//pods/"
 
+	apiServiceRange = "/apiregistration.k8s.io/apiservices/"
+
 	CollectorName  = "kube-controller-manager" // field manager of the collector's updates
 	CollectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
@@ -348,6 +350,10 @@ func (rp *reaper) catchUp(ctx context.Context) error {
 func (rp *reaper) apply(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, eventRange) {
 		return
+	}
+	if strings.HasPrefix(ev.Key, apiServiceRange) { // whose a type is may have changed
+		maps.Copy(rp.dirty, rp.parked)
+		clear(rp.parked)
 	}
 	before, after := referencesOf(ev.Prev), ""
 	if !ev.Deleted {
@@ -644,17 +650,30 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 	rec, err := rp.gc.Store.Get(res.Key(namespace, ref.Name))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return ownerAbsent, nil
+		return ownerAbsent, rp.isServedHere(res)
 	case err != nil:
 		return ownerAbsent, err
 	case uidOf(rec.JSON) == "": // it stands for one that cannot be read, and may be this
 		return ownerSolid, nil
 	case uidOf(rec.JSON) != string(ref.UID):
-		return ownerAbsent, nil
+		return ownerAbsent, rp.isServedHere(res)
 	case rec.Deleting && slices.Contains(finalizersOf(rec.JSON), metav1.FinalizerDeleteDependents):
 		return ownerWaiting, nil
 	}
 	return ownerSolid, nil
+}
+
+// isServedHere is an error where an APIService has another server answer for a type's group version, though this one has the type, too: what that one has
+// is in no store of ours. It is asked of the store, since whoever follows APIServices may not have heard yet.
+func (rp *reaper) isServedHere(res *scheme.Resource) error {
+	rec, err := rp.gc.Store.Get(apiServiceRange + "/" + res.Version + "." + res.Group)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err == nil && gjson.GetBytes(rec.JSON, "spec.service").IsObject():
+		return errUnserved
+	}
+	return err
 }
 
 // propagationOf honours a finalizer that already says what shall become of an object's own dependents.

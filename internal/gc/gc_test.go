@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
@@ -80,6 +81,53 @@ func (rp *reaper) rest(t *testing.T) {
 			return
 		}
 		rp.work(t.Context())
+	}
+}
+
+// TestOwnersOnOtherServersAreNotAbsent: what another server has is in no store of ours, whether this one has a type of that name or not. Nothing is deleted for
+// it, nor loses a reference, until the type is this server's again.
+func TestOwnersOnOtherServersAreNotAbsent(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	apiServices := rp.gc.Types.Lookup("apiregistration.k8s.io", "v1", "apiservices")
+	if got := apiServices.Key("", "v1.apps"); got != apiServiceRange+"/v1.apps" {
+		t.Fatalf("the key of an APIService is %s", got)
+	}
+	port := int32(443)
+	taken := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.apps"}, Spec: apiregistrationv1.APIServiceSpec{Group: "apps", Version: "v1",
+		GroupPriorityMinimum: 1, VersionPriority: 1, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "apps", Port: &port}}}
+	if _, err := rp.gc.Writer.Insert(t.Context(), apiServices, taken, registry.Options{Trusted: true}); err != nil {
+		t.Fatal(err)
+	}
+	here := rp.configMap(t, "here", nil)
+	theirs := []metav1.OwnerReference{{APIVersion: "stars.example.com/v1", Kind: "Star", Name: "sun", UID: "star-1"}, {APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-1"}}
+	for i, owner := range theirs {
+		rp.configMap(t, fmt.Sprintf("one%d", i), nil, owner)
+		rp.configMap(t, fmt.Sprintf("two%d", i), nil, here, owner)
+	}
+	rp.configMap(t, "gone", nil, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "never", UID: "never-1"})
+	rp.rest(t)
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), rp.gc.Types.Lookup("", "v1", "configmaps"), "default", "here", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	rp.rest(t)
+	if rp.stored("gone") != "" {
+		t.Error("an owner of this server's that is not there is no owner: the test proves nothing")
+	}
+	for i := range theirs {
+		if n := len(gjson.Get(rp.stored(fmt.Sprintf("one%d", i)), "metadata.ownerReferences").Array()); n != 1 {
+			t.Errorf("a ConfigMap that another server's %s owns has %d owners", theirs[i].Kind, n)
+		}
+		if n := len(gjson.Get(rp.stored(fmt.Sprintf("two%d", i)), "metadata.ownerReferences").Array()); n != 2 {
+			t.Errorf("one that it owns with another, which is gone, has %d", n)
+		}
+	}
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), apiServices, "", "v1.apps", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	rp.rest(t)
+	if rp.stored("one0") == "" || rp.stored("one1") != "" {
+		t.Errorf("when Deployments are this server's again: %q, %q", rp.stored("one0"), rp.stored("one1"))
 	}
 }
 
