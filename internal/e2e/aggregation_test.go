@@ -389,6 +389,32 @@ func TestAmbiguousPathsAreNotPassedOn(t *testing.T) {
 	}
 }
 
+// Of what is passed on an audit event has no bodies, whatever the policy wants, as kube-apiserver's have none: what this server answers by itself is told.
+func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "audit.log")
+	policy := apitest.TempFile(t, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: RequestResponse\n  resources:\n"+
+		"  - {group: ext.example.com}\n  - {group: '', resources: [configmaps]}\n- level: None\n")
+	s, e := startTest(t, "--audit-policy-file="+policy, "--audit-log-path="+log), startExtension(t)
+	s.register(e)
+	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"own"}}`)
+	s.want(201, "POST", extPath+"/namespaces/a/things", `{"metadata":{"name":"one"}}`)
+	s.want(200, "GET", extPath+"/namespaces/a/things", "")
+	s.want(400, "GET", extPath+"/namespaces/a//things/x", "")
+	var told []string
+	apitest.WaitFor(t, "the events", func() bool {
+		told = nil
+		for line := range strings.Lines(string(apitest.ReadFile(t, log))) {
+			told = append(told, fmt.Sprint(gjson.Get(line, "verb"), " ", gjson.Get(line, "requestObject.kind"), " ", gjson.Get(line, "responseObject.kind"), " ",
+				gjson.Get(line, "responseStatus.code")))
+		}
+		return len(told) >= 4
+	})
+	if want := []string{"create ConfigMap ConfigMap 201", "create   201", "list   200", "get  Status 400"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
 // What a server behind does wrong costs those who ask it.
 func TestHostileServersBehind(t *testing.T) {
 	t.Parallel()
