@@ -46,6 +46,8 @@ type extension struct {
 	asked  []*http.Request                                          // each but discovery
 	answer func(w http.ResponseWriter, r *http.Request) (done bool) // before anything else; may be nil
 	held   chan struct{}                                            // closed at the end
+
+	shared []byte // how it describes DeleteOptions
 }
 
 const extPath = "/apis/ext.example.com/v1"
@@ -60,7 +62,7 @@ func startExtension(t *testing.T) *extension {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &extension{bundle: base64.StdEncoding.EncodeToString(apitest.ReadFile(t, file)), things: map[string][]string{}, held: make(chan struct{})}
+	e := &extension{bundle: base64.StdEncoding.EncodeToString(apitest.ReadFile(t, file)), things: map[string][]string{}, held: make(chan struct{}), shared: []byte("{}")}
 	e.Server = httptest.NewUnstartedServer(e)
 	e.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert}
 	e.EnableHTTP2 = true
@@ -97,8 +99,15 @@ func (e *extension) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(200, `{"swagger":"2.0","info":{"title":"ext","version":"1"},"parameters":{"p":{"name":"pretty","in":"query","type":"string"}},
 			"paths":{"/apis/ext.example.com/v1/things":{"get":{"operationId":"listThings","parameters":[{"$ref":"#/parameters/p"}],
 				"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/com.example.ext.v1.Thing"}}}}},"/apis/other.example.com/v1/things":{}},
-			"definitions":{"com.example.ext.v1.Thing":{"type":"object","properties":{"metadata":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}}},
-				"io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta":{"type":"object","description":"another's"},"com.example.Unused":{"type":"object"}}}`)
+			"definitions":{"com.example.ext.v1.Thing":{"type":"object","properties":{"metadata":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+					"options":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"},
+					"next":{"type":"array","items":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta_v2"}},
+					"set":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions"}}},
+				"io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta":{"type":"object","description":"another's"},
+				"io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta_v2":{"type":"object","description":"theirs alone","x-kubernetes-group-version-kind":[
+					{"group":"ext.example.com","kind":"Thing","version":"v1"}]},
+				"io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions":%s,
+				"io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions":{"type":"string"},"com.example.Unused":{"type":"object"}}}`, e.shared)
 	case strings.HasSuffix(r.URL.Path, "/things/x/echo"):
 		e.remember(r)
 		body, _ := io.ReadAll(r.Body)
@@ -215,6 +224,8 @@ func startKnown(t *testing.T, flags ...string) *testServer {
 
 // ---- As kube-apiserver ----
 
+const metaTypes = "io.k8s.apimachinery.pkg.apis.meta.v1."
+
 // unsteady is what differs from run to run.
 var unsteady = regexp.MustCompile(`localhost:\d+|127\.0\.0\.1:\d+|ext\.infra\.svc:\d+|[0-9a-f]{8}-[0-9a-f-]{27}|Go-http-client/\d\.\d|system:masters|1\.1 apilet-\S+"`)
 
@@ -224,6 +235,10 @@ func TestAggregationIsKubeAPIServers(t *testing.T) {
 		t.Parallel()
 	}
 	s, e := startKnown(t), startExtension(t)
+	var shared map[string]any // a type that both have, of a kind of the extension's
+	_ = json.Unmarshal([]byte(s.want(200, "GET", "/openapi/v2", "").get("definitions."+strings.ReplaceAll(metaTypes, ".", `\.`)+"DeleteOptions").Raw), &shared)
+	shared["x-kubernetes-group-version-kind"] = []any{map[string]string{"group": "ext.example.com", "kind": "DeleteOptions", "version": "v1"}}
+	e.shared, _ = json.Marshal(shared)
 	s.register(e)
 	var out strings.Builder
 	show := func(what string, lines ...any) {
@@ -297,6 +312,20 @@ func TestAggregationIsKubeAPIServers(t *testing.T) {
 		}
 	}
 	show("groups", legacy, slices.Equal(legacy, groups))
+	var swagger answer
+	apitest.WaitFor(t, "its description of version 2 to be known", func() bool {
+		swagger = s.want(200, "GET", "/openapi/v2", "")
+		return strings.Contains(string(swagger.body), "com.example.ext.v1.Thing")
+	})
+	for _, name := range []string{"com.example.ext.v1.Thing", metaTypes + "ObjectMeta_v2", metaTypes + "ObjectMeta_v3", metaTypes + "ObjectMeta_v4", metaTypes + "Preconditions_v2",
+		metaTypes + "DeleteOptions_v2"} {
+		var doc any
+		_ = json.Unmarshal([]byte(swagger.get("definitions."+strings.ReplaceAll(name, ".", "\\.")).Raw), &doc)
+		sorted, _ := json.Marshal(doc)
+		show("OpenAPI v2 "+name, string(sorted))
+	}
+	show("OpenAPI v2", swagger.get("definitions."+strings.ReplaceAll(metaTypes, ".", `\.`)+`DeleteOptions.x-kubernetes-group-version-kind.#(group=="ext.example.com")`),
+		swagger.get("paths./apis/ext\\.example\\.com/v1/things.get.responses.200.schema.$ref"))
 	show("OpenAPI", s.want(200, "GET", "/openapi/v3", "").get(`paths.apis/ext\.example\.com/v1`))
 	const file = "testdata/aggregation.txt"
 	if *update {
@@ -602,11 +631,11 @@ func TestOpenAPIHasServersBehind(t *testing.T) {
 	} {
 		apitest.Expect(t, a.get(path), want)
 	}
-	if got := a.get(`definitions.io\.k8s\.apimachinery\.pkg\.apis\.meta\.v1\.ObjectMeta.description`).String(); got == "another's" {
-		t.Error("its ObjectMeta is in place of ours")
-	}
 	if code := s.send("GET", "/openapi/v2", "", "If-None-Match: "+a.header.Get("ETag")).code; code != 304 {
 		t.Errorf("asked again: %d", code)
+	}
+	if own := a.get("definitions." + strings.ReplaceAll(metaTypes, ".", `\.`) + "ObjectMeta.description").String(); own == "another's" {
+		t.Error("its ObjectMeta is in place of ours")
 	}
 	if wire := s.want(200, "GET", "/openapi/v2", "", "Accept: application/com.github.proto-openapi.spec.v2@v1.0+protobuf"); !strings.Contains(string(wire.body), "com.example.ext.v1.Thing") {
 		t.Error("protobuf has none of it")
