@@ -583,7 +583,7 @@ func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t), startExtension(t)
 	s.register(e)
-	for _, name := range []string{"first", "second"} {
+	for _, name := range []string{"first", "second", "third"} {
 		s.namespace(name)
 		s.want(201, "POST", extPath+"/namespaces/"+name+"/things", `{"metadata":{"name":"one"}}`)
 	}
@@ -611,8 +611,18 @@ func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 		return c.Get("status").String() == "True" && c.Get("message").String() == "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: "+
 			"ext.example.com/v1: stale GroupVersion discovery: ext.example.com/v1"
 	})
+	e.answers(nil)
+	s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", `{"metadata":{"labels":{"a":"c"}}}`, asMergePatch)
+	apitest.WaitFor(t, "the namespace to go when the server is back", gone("second"))
+	if n := e.left("second"); n != 0 {
+		t.Errorf("%d things are left of it", n)
+	}
+	e.answers(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+	s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", `{"metadata":{"labels":{"a":"d"}}}`, asMergePatch)
+	s.awaitAvailable("ext.example.com", "FailedDiscoveryCheck")
+	s.want(200, "DELETE", "/api/v1/namespaces/third", "")
 	s.want(200, "DELETE", apiServices+"/v1.ext.example.com", "")
-	apitest.WaitFor(t, "the namespace to go without it", gone("second"))
+	apitest.WaitFor(t, "the namespace to go without it", gone("third"))
 	s.want(404, "GET", "/apis/apps/v1/nothing", "")
 	if a := s.send("GET", extPath+"/namespaces/a/things", ""); a.code != 404 {
 		t.Errorf("nobody's any more: %d", a.code)

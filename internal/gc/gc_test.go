@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -128,6 +129,59 @@ func TestOwnersOnOtherServersAreNotAbsent(t *testing.T) {
 	rp.rest(t)
 	if rp.stored("one0") == "" || rp.stored("one1") != "" {
 		t.Errorf("when Deployments are this server's again: %q, %q", rp.stored("one0"), rp.stored("one1"))
+	}
+}
+
+// TestNamespacesThatWaitForOtherServersAskSeldom: a server that is away, or keeps something, is asked after a second, then two, up to a minute; at once when
+// something happens in the namespace, or an APIService changes.
+func TestNamespacesThatWaitForOtherServersAskSeldom(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	asked, away := 0, true
+	rp.gc.Elsewhere = func(context.Context, string) <-chan Rest {
+		asked++
+		said := make(chan Rest, 1)
+		if said <- (Rest{}); away {
+			<-said
+			said <- Rest{Unknown: errors.New("away")}
+		}
+		return said
+	}
+	e := &emptier{gc: rp.gc}
+	e.begin()
+	if err := e.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	namespaces := rp.gc.Types.Lookup("", "v1", "namespaces")
+	waits := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "waits"}}
+	if _, err := rp.gc.Writer.Insert(t.Context(), namespaces, waits, registry.Options{Trusted: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), namespaces, "", "waits", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	em := e.open["waits"]
+	var after []time.Duration
+	for range 9 {
+		e.empty(t.Context(), "waits", em)
+		after = append(after, em.due().Sub(em.last))
+	}
+	const s = time.Second
+	if want := []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s, 60 * s}; asked != 9 || !slices.Equal(after, want) {
+		t.Errorf("asked %d times, after %v, want %v", asked, after, want)
+	}
+	for _, key := range []string{"//configmaps/waits/a", apiServiceRange + "/v1.example.com"} {
+		em.pause = 60 * s
+		if e.note(&store.Event{Record: store.Record{Key: key}}); em.due().Sub(em.last) != s {
+			t.Errorf("%s changed: it waits for %v", key, em.due().Sub(em.last))
+		}
+	}
+	away = false
+	if e.empty(t.Context(), "waits", em); !em.done {
+		t.Error("the server is back, and the namespace still there")
 	}
 }
 
