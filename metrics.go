@@ -120,9 +120,8 @@ type watchMetrics struct {
 type securityMetrics struct {
 	authenticated, unauthenticated, authFailed prometheus.Counter // good credentials, none, bad ones
 	allowed, forbidden                         prometheus.Counter
-	auditEvents, auditErrors                   prometheus.Counter
-	auditUnsent                                func() prometheus.Counter // of a webhook, where there is one
-	auditLevels                                *prometheus.CounterVec
+	auditEvents, auditRejected                 prometheus.Counter
+	auditErrors, auditLevels                   *prometheus.CounterVec
 	auditFailing                               prometheus.Gauge // 1 while events wait in memory
 	tlsHandshakeErrors                         prometheus.Counter
 	health                                     *prometheus.GaugeVec
@@ -240,9 +239,11 @@ func (m *metrics) addSecurityMetrics() {
 	m.allowed, m.forbidden = decisions.WithLabelValues("allowed"), decisions.WithLabelValues("no-opinion")
 	m.auditEvents = m.registry.Counters("apiserver_audit_event_total",
 		alpha+"Counter of audit events generated and sent to the audit backend.", nil).WithLabelValues()
-	lost := m.registry.Counters("apiserver_audit_error_total",
+	m.auditErrors = m.registry.Counters("apiserver_audit_error_total",
 		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"})
-	m.auditErrors, m.auditUnsent = lost.WithLabelValues("log"), func() prometheus.Counter { return lost.WithLabelValues("webhook") }
+	m.auditErrors.WithLabelValues("log")
+	m.auditRejected = m.registry.Counters("apiserver_audit_requests_rejected_total",
+		alpha+"Counter of apiserver requests rejected due to an error in audit logging backend.", nil).WithLabelValues()
 	m.auditLevels = m.registry.Counters("apiserver_audit_level_total", alpha+"Counter of policy levels for audit events (1 per request).", []string{"level"})
 	m.auditFailing = m.registry.Gauges("apilet_audit_failing", "1 while the audit log cannot be written and events wait in memory.", nil).WithLabelValues()
 	m.health = m.registry.Gauges("kubernetes_healthcheck", stable+"This metric records the result of a single healthcheck.", []string{"name", "type"})
@@ -751,8 +752,13 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 // received tells an audit policy's log that a request has come of which it is known who asks.
 func (b *instrumentation) received(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b.audit.Received(r, request.From(r.Context()))
-		next.ServeHTTP(w, r)
+		if rec := request.From(r.Context()); b.audit.Received(r, rec) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		b.metrics.auditRejected.Inc()
+		uri := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(strconv.Quote(r.RequestURI))
+		http.Error(w, "Internal Server Error: "+uri+": failed to store audit event", http.StatusInternalServerError)
 	})
 }
 
@@ -931,7 +937,7 @@ func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestL
 // openAudit opens what is to hold, or to get, events of requests; nil: there is nobody to tell.
 func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble *troubles.Log, log zerolog.Logger) (*audit.Log, error) {
 	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
-		Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(types, sealed) }}
+		Mode: audit.Mode(flags.Mode), Batches: flags.LogBatches, Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(types, sealed) }}
 	var err error
 	if flags.Policy != "" {
 		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
@@ -942,7 +948,7 @@ func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble
 		return nil, nil
 	}
 	if flags.Webhook != "" {
-		if cfg.Webhook, err = auditWebhook(flags, m.auditUnsent(), trouble); err != nil {
+		if cfg.Webhook, err = auditWebhook(flags, m.auditErrors, trouble); err != nil {
 			return nil, fmt.Errorf("--audit-webhook-config-file: initializing audit webhook: %w", err)
 		}
 	}
@@ -957,15 +963,15 @@ func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble
 }
 
 // auditWebhook is who sends events to a webhook.
-func auditWebhook(flags *options.Audit, unsent prometheus.Counter, trouble *troubles.Log) (*audit.Sender, error) {
+func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *troubles.Log) (*audit.Sender, error) {
 	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
 	if err != nil {
 		return nil, err
 	}
 	const what = "sending audit events to the webhook"
-	return &audit.Sender{Batches: flags.Batches, Truncate: flags.HookTruncate, Sent: func(int) { trouble.Tell(what, nil) },
-		Lost: func(n int, why error) {
-			unsent.Add(float64(n))
+	return &audit.Sender{Batches: flags.Batches, Mode: audit.Mode(flags.HookMode), Truncate: flags.HookTruncate, Sent: func(int) { trouble.Tell(what, nil) },
+		Lost: func(plugin string, n int, why error) {
+			unsent.WithLabelValues(plugin).Add(float64(n))
 			if why != nil {
 				trouble.Tell(what, why)
 			}
@@ -983,7 +989,7 @@ func auditWebhook(flags *options.Audit, unsent prometheus.Counter, trouble *trou
 func (m *metrics) auditHooks(log zerolog.Logger) audit.Hooks {
 	return audit.Hooks{
 		Written: func(n int) { m.auditEvents.Add(float64(n)) },
-		Dropped: func(n int) { m.auditErrors.Add(float64(n)) },
+		Dropped: func(plugin string, n int) { m.auditErrors.WithLabelValues(plugin).Add(float64(n)) },
 		Leveled: func(level string) { m.auditLevels.WithLabelValues(level).Inc() },
 		Failing: func(err error) {
 			if err != nil {

@@ -168,6 +168,9 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rec := request.From(r.Context())
+	if rec.Audited != nil { // who wants the bodies in an audit log finds them in that server's
+		rec.Audited.Unkept = true
+	}
 	upgrades := upgradeType(r.Header) != ""
 	lasts := upgrades || rec.Follows || request.LongRunning(&rec.Info)
 	ctx, release, cancel := lifetime(r.Context(), rec, upgrades)

@@ -10,8 +10,8 @@ package audit
 // arrival (RequestReceived) is left out, as most audit policies do.
 //
 // Each line is one write(2) to a file opened for appending, made while the request waits: what was answered is in the file, lines of
-// two requests never mix, and logrotate may truncate the file under us. A goroutine that gathers lines from a channel was measured: it
-// is no faster, since making the line costs four times what writing it does, and a kill would lose what waits in the channel.
+// two requests never mix, and logrotate may truncate the file under us. A goroutine that gathers lines (batcher.go, --audit-log-mode=batch) was measured:
+// it is no faster, since making the line costs four times what writing it does, and a kill loses what waits. It is for a disk that hangs.
 //
 // A disk that is full must not stop the server. Lines that cannot be written wait in memory, up to maxPendingAudit, the rest of a line
 // that was written in part before all others; what is beyond that is lost, counted and told.
@@ -19,6 +19,7 @@ package audit
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -125,10 +126,10 @@ type auditLine struct {
 
 // Hooks tell the caller how it goes.
 type Hooks struct {
-	Written func(events int)   // events that are in the log since the last call
-	Dropped func(events int)   // events that are lost since the last call
-	Failing func(err error)    // writing began to fail, or (nil) works again; not told for each event
-	Leveled func(level string) // a policy has chosen; nil: nobody counts
+	Written func(events int)                // events that are in the log since the last call
+	Dropped func(plugin string, events int) // events that are lost since the last call, and where: as kube-apiserver counts them
+	Failing func(err error)                 // writing began to fail, or (nil) works again; not told for each event
+	Leveled func(level string)              // a policy has chosen; nil: nobody counts
 }
 
 func (h *Hooks) leveled(level string) {
@@ -140,6 +141,7 @@ func (h *Hooks) leveled(level string) {
 // auditOutcome is what is to be told after the lock is given back.
 type auditOutcome struct {
 	written, lost int
+	waits         bool  // some are in memory
 	failing       error // writing has begun to fail
 	workingAgain  bool
 }
@@ -148,7 +150,9 @@ type auditOutcome struct {
 type Config struct {
 	Path     string // of the file; "-" is standard output, "" none
 	Policy   *Policy
-	Legacy   bool // --audit-log-format=legacy: lines for people
+	Legacy   bool    // --audit-log-format=legacy: lines for people
+	Mode     Mode    // "": ModeBlocking
+	Batches  Batches // in ModeBatch
 	Rotation Rotation
 	Truncate Truncate
 	Webhook  *Sender                             // nil: none
@@ -161,10 +165,19 @@ type Truncate struct {
 	MaxEventSize, MaxBatch int64 // bytes
 }
 
+// Where events are lost.
+const (
+	pluginLog      = "log"      // the file
+	pluginWebhook  = "webhook"  // it did not take them
+	pluginBuffered = "buffered" // there was no room for them to wait
+	pluginTruncate = "truncate" // they were too long, without bodies, too
+)
+
 // A Log appends events to a file, and hands them to a webhook.
 type Log struct {
 	Config
-	path    string // "-" is standard output, "" none
+	path    string   // "-" is standard output, "" none
+	queue   *batcher // nil: requests wait until their events are written
 	hooks   Hooks
 	room    request.Room          // for answers that events tell
 	failing atomic.Pointer[error] // why events cannot be written; nil: they can
@@ -189,6 +202,9 @@ func Open(cfg Config, hooks Hooks) (*Log, error) {
 			return nil, err
 		}
 		a.out = f
+	}
+	if a.Mode == ModeBatch && a.out != nil {
+		a.queue = startBatcher(cfg.Batches, 0, func(_ context.Context, batch [][]byte) { a.tell(a.append(bytes.Join(batch, nil))) })
 	}
 	return a, nil
 }
@@ -240,6 +256,7 @@ func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 
 // Close writes what waits, if it can, and closes the file. Events that come later are lost.
 func (a *Log) Close() error {
+	a.queue.close()
 	out, wasClosed := a.stop()
 	a.tell(out)
 	a.Webhook.close()
@@ -253,7 +270,7 @@ func (a *Log) stop() (out auditOutcome, wasClosed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out, wasClosed = a.flushLocked(), a.closed
-	out.lost += bytes.Count(a.pending, []byte("\n"))
+	out.lost += countLines(a.pending)
 	a.closed, a.pending = true, nil
 	return out, wasClosed
 }
@@ -267,26 +284,47 @@ func closeOutput(w io.Writer) error {
 
 var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// write writes one event and returns when it is in the file, or is known to have to wait.
-func (a *Log) write(ev event) {
+// write has one event where it belongs, or on its way, as the modes say, and says whether its request may go on.
+func (a *Log) write(ev event) (goesOn bool) {
 	buf := auditBuffers.Get().(*bytes.Buffer)
 	defer putBuffer(buf)
 	line := lineOf(&ev)
+	goesOn = true
 	if a.Webhook != nil {
 		if encodeWithin(buf, line, a.Webhook.Truncate) {
-			a.Webhook.add(bytes.Clone(buf.Bytes()))
+			goesOn = a.Webhook.add(bytes.Clone(buf.Bytes()))
 		} else {
-			a.Webhook.dropped(1)
+			a.Webhook.Lost(pluginTruncate, 1, nil)
 		}
 	}
 	switch {
 	case a.path == "" && a.out == nil:
 	case !encodeWithin(buf, line, a.Truncate):
-		a.tell(auditOutcome{lost: 1})
+		a.dropped(pluginTruncate, 1)
 	case a.Legacy:
-		a.tell(a.append([]byte(legacyLine(&ev, line))))
+		goesOn = a.put([]byte(legacyLine(&ev, line))) && goesOn
 	default:
-		a.tell(a.append(buf.Bytes()))
+		goesOn = a.put(buf.Bytes()) && goesOn
+	}
+	return goesOn
+}
+
+// put has a line in the file, or on its way there, and says whether its request may go on.
+func (a *Log) put(line []byte) (goesOn bool) {
+	if a.queue == nil {
+		out := a.append(line)
+		a.tell(out)
+		return out.written > 0 && !out.waits || a.Mode != ModeStrict
+	}
+	if !a.queue.add(bytes.Clone(line)) {
+		a.dropped(pluginBuffered, 1)
+	}
+	return true
+}
+
+func (a *Log) dropped(plugin string, events int) {
+	if a.hooks.Dropped != nil {
+		a.hooks.Dropped(plugin, events)
 	}
 }
 
@@ -332,37 +370,54 @@ func (line *auditLine) truncated() *auditLine {
 
 const truncatedNote = "audit.k8s.io/truncated" // the annotation of an event whose bodies were too long
 
-// append writes a line after all that wait.
-func (a *Log) append(line []byte) auditOutcome {
+// append writes lines after all that wait.
+func (a *Log) append(lines []byte) auditOutcome {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return auditOutcome{lost: 1}
+		return auditOutcome{lost: countLines(lines)}
 	}
 	if len(a.pending) > 0 {
-		return a.appendPendingLocked(line)
+		return a.appendPendingLocked(lines)
 	}
-	n, err := a.out.Write(line)
+	n, err := a.out.Write(lines)
+	out := auditOutcome{written: countLines(lines[:n])}
 	if err == nil {
-		return auditOutcome{written: 1}
-	}
-	a.pending = append(a.pending, line[n:]...)
-	a.torn = n > 0
-	return auditOutcome{failing: err}
-}
-
-func (a *Log) appendPendingLocked(line []byte) auditOutcome {
-	var out auditOutcome
-	if len(a.pending)+len(line) > maxPendingAudit {
-		out = a.flushLocked() // there may be room by now
-	}
-	if len(a.pending)+len(line) > maxPendingAudit {
-		out.lost++
 		return out
 	}
-	a.pending = append(a.pending, line...)
+	out.failing, out.waits, a.torn = err, true, n > 0 && lines[n-1] != '\n'
+	a.pending, out.lost = boundLines(nil, lines[n:])
+	return out
+}
+
+func countLines(text []byte) int { return bytes.Count(text, []byte("\n")) }
+
+// boundLines adds lines to those that wait, as many as there is room for, and counts the others. Of one that is torn the rest finds room, however long.
+func boundLines(pending, lines []byte) (_ []byte, lost int) {
+	kept := lines
+	if room := maxPendingAudit - len(pending); len(lines) > room {
+		end := 0
+		if len(pending) == 0 {
+			end = bytes.IndexByte(lines, '\n') + 1
+		}
+		if room > end {
+			end = bytes.LastIndexByte(lines[:room], '\n') + 1
+		}
+		kept = lines[:end]
+	}
+	return append(pending, kept...), countLines(lines) - countLines(kept)
+}
+
+func (a *Log) appendPendingLocked(lines []byte) auditOutcome {
+	var out auditOutcome
+	if len(a.pending)+len(lines) > maxPendingAudit {
+		out = a.flushLocked() // there may be room by now
+	}
+	a.pending, out.lost = boundLines(a.pending, lines)
 	last := a.flushLocked()
-	last.written += out.written
+	last.written, last.lost = last.written+out.written, out.lost
+	last.workingAgain = last.workingAgain || out.workingAgain && len(a.pending) == 0
+	last.waits = len(a.pending) > 0
 	return last
 }
 
@@ -372,7 +427,7 @@ func (a *Log) flushLocked() auditOutcome {
 		return auditOutcome{}
 	}
 	n, err := a.out.Write(a.pending)
-	out := auditOutcome{written: bytes.Count(a.pending[:n], []byte("\n")), workingAgain: err == nil}
+	out := auditOutcome{written: countLines(a.pending[:n]), workingAgain: err == nil}
 	if n > 0 {
 		a.torn = a.pending[n-1] != '\n'
 	}
@@ -397,8 +452,8 @@ func (a *Log) tell(out auditOutcome) {
 	if out.written > 0 && h.Written != nil {
 		h.Written(out.written)
 	}
-	if out.lost > 0 && h.Dropped != nil {
-		h.Dropped(out.lost)
+	if out.lost > 0 {
+		a.dropped(pluginLog, out.lost)
 	}
 	switch {
 	case out.failing != nil:

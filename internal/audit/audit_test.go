@@ -260,7 +260,7 @@ type auditTold struct {
 }
 
 func (told *auditTold) hooks() Hooks {
-	return Hooks{Written: func(n int) { told.written += n }, Dropped: func(n int) { told.lost += n },
+	return Hooks{Written: func(n int) { told.written += n }, Dropped: func(_ string, n int) { told.lost += n },
 		Failing: func(err error) { told.trouble = append(told.trouble, err) }}
 }
 

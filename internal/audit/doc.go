@@ -3,7 +3,7 @@
 //
 //	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
 //
-//	log, err := audit.Open(audit.Config{Path: "audit.log"}, audit.Hooks{Written: count, Dropped: count, Failing: tell})
+//	log, err := audit.Open(audit.Config{Path: "audit.log"}, audit.Hooks{Written: count, Dropped: countAt, Failing: tell})
 //	log.Begun(r, rec, 200)      // a watch, when its response begins
 //	log.Done(r, rec, 200, nil)  // any request, when it is over; the last argument is what it panicked with
 //

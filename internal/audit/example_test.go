@@ -16,7 +16,7 @@ import (
 func ExampleLog_Done() {
 	dir, _ := os.MkdirTemp("", "example")
 	defer os.RemoveAll(dir)
-	log, err := audit.Open(audit.Config{Path: filepath.Join(dir, "audit.log")}, audit.Hooks{Written: func(int) {}, Dropped: func(int) {}, Failing: func(error) {}})
+	log, err := audit.Open(audit.Config{Path: filepath.Join(dir, "audit.log")}, audit.Hooks{Written: func(int) {}, Dropped: func(string, int) {}, Failing: func(error) {}})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -47,5 +47,5 @@ func (p *Policy) choose(rec *request.Request) *request.Audited {
 	if chosen.Level == "" {
 		chosen.Level = audit.LevelNone
 	}
-	return &request.Audited{Level: string(chosen.Level), OmitStages: omitted, WithoutFields: chosen.OmitManagedFields, Stream: rec.Follows}
+	return &request.Audited{Level: string(chosen.Level), OmitStages: omitted, WithoutFields: chosen.OmitManagedFields, Unkept: rec.Follows}
 }

@@ -12,11 +12,15 @@ import (
 )
 
 // Received asks the policy what it wants of a request of which it is known who asks, and writes that it has come. Without a policy nothing comes of it.
-func (l *Log) Received(r *http.Request, rec *request.Request) {
+// In ModeStrict a request whose arrival cannot be told does not go on, and has no other event.
+func (l *Log) Received(r *http.Request, rec *request.Request) (goesOn bool) {
 	if l.Policy == nil {
-		return
+		return true
 	}
-	l.event(r, rec, event{stage: stageRequestReceived})
+	if goesOn = l.event(r, rec, event{stage: stageRequestReceived}); !goesOn {
+		rec.Audited.Level = "None"
+	}
+	return goesOn
 }
 
 // Begun writes the audit event of a request that may last for hours and whose response begins. One that nobody could be made out for
@@ -43,7 +47,7 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 }
 
 // event writes an audit event; the caller says what the request has come to.
-func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
+func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn bool) {
 	if l.Policy != nil {
 		if rec.Audited == nil {
 			rec.Audited = l.Policy.choose(rec)
@@ -51,7 +55,7 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
 			l.hooks.leveled(rec.Audited.Level)
 		}
 		if rec.Audited.Level == "None" || slices.Contains(rec.Audited.OmitStages, string(ev.stage)) {
-			return
+			return true
 		}
 		ev.level = rec.Audited.Level
 	}
@@ -67,7 +71,7 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
 		ev.at, ev.annotations = rec.Received, nil
 	}
 	l.addBodies(&ev, rec)
-	l.write(ev)
+	return l.write(ev)
 }
 
 // reference is what a request is about; nil where that is no resource.

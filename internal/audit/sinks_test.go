@@ -155,7 +155,7 @@ func TestEventsAreSentInBatchesAndInOrder(t *testing.T) {
 		return nil
 	}}
 	hook := &Sender{Batches: Batches{BufferSize: 1000, MaxSize: 10, MaxWait: time.Millisecond, Backoff: time.Millisecond}, Post: r.post,
-		Sent: func(n int) { sent.Add(int64(n)) }, Lost: func(n int, _ error) { lost.Add(int64(n)) }}
+		Sent: func(n int) { sent.Add(int64(n)) }, Lost: func(_ string, n int, _ error) { lost.Add(int64(n)) }}
 	hook.Start()
 	l, err := Open(Config{Webhook: hook}, Hooks{})
 	if err != nil {
@@ -190,19 +190,159 @@ func TestWebhookThatHangsHoldsNobody(t *testing.T) {
 			case <-ctx.Done():
 			}
 			return errors.New("down")
-		}, Sent: func(int) {}, Lost: func(n int, _ error) { lost.Add(int64(n)) }}
+		}, Sent: func(int) {}, Lost: func(_ string, n int, _ error) { lost.Add(int64(n)) }}
 	hook.Start()
 	for i := range 100 {
 		hook.add(lineOfSize(i, 100))
 	}
 	apitest.WaitFor(t, "events that are dropped", func() bool { return lost.Load() >= 100-20-2*5 })
-	if n := hook.waiting(); n > 20 {
+	if n := hook.queue.waiting(); n > 20 {
 		t.Errorf("%d events wait", n)
 	}
 	close(hangs)
 	hook.close()
 	if n := lost.Load(); n != 100 {
 		t.Errorf("%d of 100 events are counted as lost", n)
+	}
+}
+
+// A gate is a disk that hangs until it is opened, or has failed for good.
+type gate struct {
+	opened chan struct{}
+	err    error
+
+	mu     sync.Mutex // guards what follows
+	writes []string
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.opened
+	if g.err != nil {
+		return 0, g.err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.writes = append(g.writes, string(p))
+	return len(p), nil
+}
+
+// In mode batch a disk that hangs holds no request; what waits has a bound, and goes out in few writes.
+func TestBatchesOfTheLogHoldNobody(t *testing.T) {
+	t.Parallel()
+	var told auditTold
+	var buffered atomic.Int64
+	disk := &gate{opened: make(chan struct{})}
+	hooks := told.hooks()
+	hooks.Dropped = func(plugin string, n int) {
+		if plugin == pluginBuffered {
+			buffered.Add(int64(n))
+		}
+	}
+	l, err := Open(Config{Path: filepath.Join(t.TempDir(), "audit.log"), Mode: ModeBatch, Batches: Batches{BufferSize: 20, MaxSize: 5, MaxWait: time.Hour}}, hooks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.swap(disk)
+	const events = 100
+	for i := range events { // this goroutine is a request's
+		if !l.write(auditExample(i)) {
+			t.Error("a request is refused")
+		}
+	}
+	if n := l.queue.waiting(); n > 20 || buffered.Load() < events-20-5 {
+		t.Errorf("%d events wait, %d found no room", n, buffered.Load())
+	}
+	close(disk.opened)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	last, lines := -1, 0
+	for _, text := range disk.writes {
+		for line := range strings.Lines(text) {
+			id := int(gjson.Get(line, "auditID").Int())
+			if id <= last {
+				t.Errorf("%d comes after %d", id, last)
+			}
+			last = id
+			lines++
+		}
+	}
+	if lines != told.written || int64(lines) != events-buffered.Load() || len(disk.writes) < lines/5 || len(disk.writes) > lines/5+2 {
+		t.Errorf("%d lines in %d writes, %d told, %d lost", lines, len(disk.writes), told.written, buffered.Load())
+	}
+}
+
+// Who may not go on when an event is lost: nobody, or in blocking-strict a request whose arrival cannot be told.
+func TestModesRefuseOrDoNot(t *testing.T) {
+	t.Parallel()
+	policy, err := LoadPolicy(apitest.TempFile(t, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- {level: None, verbs: [list]}\n- level: Metadata\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := httptest.NewRequest("POST", "/api/v1/namespaces/a/configmaps", nil)
+	for _, c := range []struct {
+		mode   Mode
+		fails  bool
+		goesOn bool
+		posts  int // of one request
+	}{{ModeBlocking, true, true, 2 * tries}, {ModeStrict, true, false, tries}, {ModeStrict, false, true, 2}, {ModeBatch, true, true, tries}} {
+		disk, opened := &gate{opened: make(chan struct{})}, &testReceiver{}
+		close(disk.opened)
+		if c.fails {
+			disk.err = errors.New("no room")
+			opened.fail = func(int) error { return errors.New("down") }
+		}
+		ask := func(l *Log, method string) bool {
+			r := req.Clone(t.Context())
+			r.Method = method
+			rec := &request.Request{ID: "1", Info: request.Parse(r), User: request.User{Name: "jane"}}
+			goesOn := l.Received(r, rec)
+			l.Done(r, rec, 200, nil)
+			return goesOn
+		}
+		l, err := Open(Config{Path: filepath.Join(t.TempDir(), "audit.log"), Policy: policy, Mode: c.mode, Batches: Batches{BufferSize: 9, MaxSize: 1}}, Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.swap(disk)
+		if got := ask(l, "POST"); got != c.goesOn {
+			t.Errorf("the log in mode %s, failing: %v: a request goes on: %v", c.mode, c.fails, got)
+		}
+		if !ask(l, "GET") {
+			t.Errorf("the log in mode %s: a request of which nothing is to be told does not go on", c.mode)
+		}
+		_ = l.Close()
+		if n := len(disk.writes); !c.fails && n != 2 {
+			t.Errorf("the log in mode %s: %d events", c.mode, n)
+		}
+		hook := &Sender{Mode: c.mode, Batches: Batches{BufferSize: 9, MaxSize: 9, MaxWait: time.Hour, Backoff: time.Millisecond}, Post: opened.post, Sent: func(int) {},
+			Lost: func(string, int, error) {}}
+		hook.Start()
+		if l, err = Open(Config{Policy: policy, Webhook: hook}, Hooks{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(l, "POST"); got != c.goesOn {
+			t.Errorf("the webhook in mode %s, failing: %v: a request goes on: %v", c.mode, c.fails, got)
+		}
+		if c.mode != ModeBatch && opened.try != c.posts {
+			t.Errorf("the webhook in mode %s, failing: %v: asked %d times", c.mode, c.fails, opened.try)
+		}
+		_ = l.Close()
+	}
+}
+
+// What finds no room in memory is lost by whole lines, and of a torn line the rest is kept.
+func TestLinesThatWaitAreWhole(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", maxPendingAudit) + "\n"
+	for _, c := range []struct {
+		pending, lines string
+		kept, lost     int
+	}{{"", "a\nb\n", 2, 0}, {"", long, 1, 0}, {"", long + "b\n", 1, 1}, {"", "a\n" + long + "b\n", 1, 2}, {"a\n", long, 0, 1}, {"a\n", "b\n" + long, 1, 1}, {long, "b\n", 0, 1}} {
+		got, lost := boundLines([]byte(c.pending), []byte(c.lines))
+		if countLines(got)-strings.Count(c.pending, "\n") != c.kept || lost != c.lost || got[len(got)-1] != '\n' {
+			t.Errorf("%.5q and %.5q: %d bytes, %d lost", c.pending, c.lines, len(got), lost)
+		}
 	}
 }
 
@@ -227,7 +367,7 @@ func TestLongEventsAreShortened(t *testing.T) {
 	}
 	var dropped, levels atomic.Int64
 	l, err := Open(Config{Path: path, Policy: policy, Truncate: Truncate{Enabled: true, MaxEventSize: 2000, MaxBatch: 2000}},
-		Hooks{Dropped: func(n int) { dropped.Add(int64(n)) }, Leveled: func(string) { levels.Add(1) }})
+		Hooks{Dropped: func(_ string, n int) { dropped.Add(int64(n)) }, Leveled: func(string) { levels.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}

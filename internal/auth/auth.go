@@ -39,7 +39,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +58,7 @@ import (
 
 	"apilet/internal/auth/callout"
 	"apilet/internal/auth/certs"
+	"apilet/internal/auth/memory"
 	"apilet/internal/auth/node"
 	"apilet/internal/auth/oidc"
 	"apilet/internal/auth/rbac"
@@ -142,8 +142,7 @@ type Authenticator struct {
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
-	mu       sync.Mutex // guards verified
-	verified map[[sha256.Size]byte]certUser
+	verified memory.Of[certUser]
 }
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
@@ -151,7 +150,7 @@ func New(cfg Config) (*Authenticator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	a := &Authenticator{cfg: cfg, verified: memory.Of[certUser]{Most: maxVerified}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
@@ -433,11 +432,10 @@ func readTokens(r io.Reader) (tokenTable, error) {
 
 // ---- Client certificates ----
 
-// certUser is a verified certificate's user, who trusts it, and when its chain ends.
+// certUser is a verified certificate's user, and who trusts it.
 type certUser struct {
 	user  request.User
 	roots *x509.CertPool
-	until time.Time
 }
 
 // maxVerified bounds the memory of verified certificates (about 500 bytes each).
@@ -452,10 +450,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	}
 	leaf, now := r.TLS.PeerCertificates[0], a.cfg.Now()
 	fingerprint, roots := sha256.Sum256(leaf.Raw), a.ClientCAs.Now()
-	a.mu.Lock()
-	known, hit := a.verified[fingerprint]
-	a.mu.Unlock()
-	if hit && known.roots == roots && now.Before(known.until) && !now.Before(leaf.NotBefore) {
+	if known, hit := a.verified.Get(fingerprint, now); hit && known.roots == roots && !now.Before(leaf.NotBefore) {
 		return known.user, true, false
 	}
 	until, err := verifyChain(r.TLS.PeerCertificates, roots, now)
@@ -469,12 +464,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	if err != nil {
 		return request.User{}, false, true
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.verified) >= maxVerified {
-		clear(a.verified)
-	}
-	a.verified[fingerprint] = certUser{u, roots, until}
+	a.verified.Put(fingerprint, certUser{u, roots}, now, until)
 	return u, true, false
 }
 

@@ -14,10 +14,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"apilet/internal/auth/certs"
+	"apilet/internal/auth/memory"
 	"apilet/internal/request"
 )
 
@@ -68,18 +68,11 @@ type proxies struct {
 	asked       *certs.Followed[x509.CertPool] // those and the clients': whose certificates a handshake asks for
 	now         func() time.Time
 
-	mu       sync.Mutex // guards verified
-	verified map[[sha256.Size]byte]verifiedProxy
-}
-
-// A verifiedProxy is a good certificate, by which authorities and until when.
-type verifiedProxy struct {
-	roots *x509.CertPool
-	until time.Time
+	verified memory.Of[*x509.CertPool] // good certificates, by which authorities
 }
 
 func newProxies(cfg Config) (*proxies, error) {
-	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: map[[sha256.Size]byte]verifiedProxy{}}
+	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: memory.Of[*x509.CertPool]{Most: maxVerified}}
 	var err error
 	if p.authorities, err = certs.FollowAuthorities(cfg.Log, nil, cfg.RequestHeader.ClientCAFile); err != nil {
 		return nil, err
@@ -139,22 +132,14 @@ func (p *proxies) believes(shown []*x509.Certificate) bool {
 		return false
 	}
 	fingerprint, roots, now := sha256.Sum256(shown[0].Raw), p.authorities.Now(), p.now()
-	p.mu.Lock()
-	known, hit := p.verified[fingerprint]
-	p.mu.Unlock()
-	if hit && known.roots == roots && now.Before(known.until) && !now.Before(shown[0].NotBefore) {
+	if known, hit := p.verified.Get(fingerprint, now); hit && known == roots && !now.Before(shown[0].NotBefore) {
 		return true
 	}
 	until, err := verifyChain(shown, roots, now)
 	if err != nil {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.verified) >= maxVerified {
-		clear(p.verified)
-	}
-	p.verified[fingerprint] = verifiedProxy{roots, until}
+	p.verified.Put(fingerprint, roots, now, until)
 	return true
 }
 

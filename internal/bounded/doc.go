@@ -9,7 +9,7 @@
 //	if bounded.Inspect(encoded).Depth > bounded.StoredDepth {} // what is about to be stored
 //
 // decode.go has these ways; quantities.go the bound on numbers, weight.go that on memory, document.go those on depth, and on the years of
-// times. What is within the bounds is read as k8s.io/apimachinery and sigs.k8s.io/json read it.
+// times; strict.go reads administrators' files, whose authors are trusted. What is within the bounds is read as k8s.io/apimachinery and sigs.k8s.io/json read it.
 //
 // Invariants: nothing is made of a document before it is known to be within the bounds; a look costs a small part of decoding
 // (BenchmarkCheckQuantities, BenchmarkWeight). Of ours it imports nothing.

@@ -44,6 +44,9 @@ type Others struct {
 
 	mu   sync.Mutex // guards made
 	made map[scheme.BodyFormat]mergedDocument
+
+	joining sync.Mutex // guards joined
+	joined  *joint     // documents of OpenAPI v2; nil: nobody has asked
 }
 
 // A Priority is where a group version stands among others: its group's, and its own in that.
@@ -281,19 +284,6 @@ func (s *Swagger) take(value any, all map[string]json.RawMessage) {
 	}
 }
 
-// swaggers are those that there are.
-func (o *Others) swaggers() (all []*Swagger) {
-	if o == nil {
-		return nil
-	}
-	for i := range o.All {
-		if o.All[i].Swagger != nil {
-			all = append(all, o.All[i].Swagger)
-		}
-	}
-	return all
-}
-
 // has is find for a list of others that may be nil.
 func (o *Others) has(rows []*scheme.Resource) bool {
 	return o != nil && o.find(rows[0].Group, rows[0].Version) != nil
@@ -307,14 +297,4 @@ func (s *swagger) send(entries map[string]json.RawMessage) error {
 		}
 	}
 	return nil
-}
-
-// sendDefinitions leaves out those whose name is taken: what two servers call alike is taken for the same, as types of Kubernetes are.
-func (s *swagger) sendDefinitions(of *Swagger) error {
-	fresh := maps.Clone(of.definitions)
-	maps.DeleteFunc(fresh, func(name string, _ json.RawMessage) bool { return s.d.schemas[name] != nil })
-	for name := range fresh {
-		s.d.schemas[name] = sent{}
-	}
-	return s.send(fresh)
 }

@@ -124,7 +124,7 @@ func writeSwagger(c *scheme.Catalog, o *Others, sink swaggerSink) error {
 	}); err != nil {
 		return err
 	}
-	doc := &swagger{d: newOADocument(), sink: sink, shared: map[string]map[string]any{}}
+	doc := &swagger{d: newOADocument(), sink: sink, shared: map[string]map[string]any{}, joint: o.joint(c)}
 	if err := doc.paths(c, o); err != nil {
 		return err
 	}
@@ -142,6 +142,7 @@ type swagger struct {
 	d      *oaDocument
 	sink   swaggerSink
 	shared map[string]map[string]any // parameters of many operations, by the name that a $ref has
+	joint  *joint                    // what others add
 }
 
 func (s *swagger) paths(c *scheme.Catalog, o *Others) error {
@@ -175,7 +176,7 @@ func (s *swagger) paths(c *scheme.Catalog, o *Others) error {
 		}
 		clear(s.d.paths)
 	}
-	for _, of := range o.swaggers() {
+	for _, of := range s.joint.parts {
 		if err := s.send(of.paths); err != nil {
 			return err
 		}
@@ -288,8 +289,8 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 			}
 		}
 	}
-	for _, of := range o.swaggers() {
-		if err := s.sendDefinitions(of); err != nil {
+	for _, of := range s.joint.parts {
+		if err := s.send(of.definitions); err != nil {
 			return err
 		}
 	}
@@ -309,6 +310,9 @@ func (s *swagger) flush() error {
 			value = swaggerSchema(value).(map[string]any)
 		default:
 			value = swaggerCustom(value)
+		}
+		if kinds := s.joint.kinds[name]; kinds != nil {
+			value[kindsMember] = kinds
 		}
 		if err := s.sink.entry(name, value); err != nil {
 			return err

@@ -46,6 +46,8 @@ type extension struct {
 	asked  []*http.Request                                          // each but discovery
 	answer func(w http.ResponseWriter, r *http.Request) (done bool) // before anything else; may be nil
 	held   chan struct{}                                            // closed at the end
+
+	shared []byte // how it describes DeleteOptions
 }
 
 const extPath = "/apis/ext.example.com/v1"
@@ -60,7 +62,7 @@ func startExtension(t *testing.T) *extension {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &extension{bundle: base64.StdEncoding.EncodeToString(apitest.ReadFile(t, file)), things: map[string][]string{}, held: make(chan struct{})}
+	e := &extension{bundle: base64.StdEncoding.EncodeToString(apitest.ReadFile(t, file)), things: map[string][]string{}, held: make(chan struct{}), shared: []byte("{}")}
 	e.Server = httptest.NewUnstartedServer(e)
 	e.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert}
 	e.EnableHTTP2 = true
@@ -97,8 +99,15 @@ func (e *extension) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(200, `{"swagger":"2.0","info":{"title":"ext","version":"1"},"parameters":{"p":{"name":"pretty","in":"query","type":"string"}},
 			"paths":{"/apis/ext.example.com/v1/things":{"get":{"operationId":"listThings","parameters":[{"$ref":"#/parameters/p"}],
 				"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/com.example.ext.v1.Thing"}}}}},"/apis/other.example.com/v1/things":{}},
-			"definitions":{"com.example.ext.v1.Thing":{"type":"object","properties":{"metadata":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}}},
-				"io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta":{"type":"object","description":"another's"},"com.example.Unused":{"type":"object"}}}`)
+			"definitions":{"com.example.ext.v1.Thing":{"type":"object","properties":{"metadata":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+					"options":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"},
+					"next":{"type":"array","items":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta_v2"}},
+					"set":{"$ref":"#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions"}}},
+				"io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta":{"type":"object","description":"another's"},
+				"io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta_v2":{"type":"object","description":"theirs alone","x-kubernetes-group-version-kind":[
+					{"group":"ext.example.com","kind":"Thing","version":"v1"}]},
+				"io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions":%s,
+				"io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions":{"type":"string"},"com.example.Unused":{"type":"object"}}}`, e.shared)
 	case strings.HasSuffix(r.URL.Path, "/things/x/echo"):
 		e.remember(r)
 		body, _ := io.ReadAll(r.Body)
@@ -215,6 +224,8 @@ func startKnown(t *testing.T, flags ...string) *testServer {
 
 // ---- As kube-apiserver ----
 
+const metaTypes = "io.k8s.apimachinery.pkg.apis.meta.v1."
+
 // unsteady is what differs from run to run.
 var unsteady = regexp.MustCompile(`localhost:\d+|127\.0\.0\.1:\d+|ext\.infra\.svc:\d+|[0-9a-f]{8}-[0-9a-f-]{27}|Go-http-client/\d\.\d|system:masters|1\.1 apilet-\S+"`)
 
@@ -224,6 +235,10 @@ func TestAggregationIsKubeAPIServers(t *testing.T) {
 		t.Parallel()
 	}
 	s, e := startKnown(t), startExtension(t)
+	var shared map[string]any // a type that both have, of a kind of the extension's
+	_ = json.Unmarshal([]byte(s.want(200, "GET", "/openapi/v2", "").get("definitions."+strings.ReplaceAll(metaTypes, ".", `\.`)+"DeleteOptions").Raw), &shared)
+	shared["x-kubernetes-group-version-kind"] = []any{map[string]string{"group": "ext.example.com", "kind": "DeleteOptions", "version": "v1"}}
+	e.shared, _ = json.Marshal(shared)
 	s.register(e)
 	var out strings.Builder
 	show := func(what string, lines ...any) {
@@ -297,6 +312,20 @@ func TestAggregationIsKubeAPIServers(t *testing.T) {
 		}
 	}
 	show("groups", legacy, slices.Equal(legacy, groups))
+	var swagger answer
+	apitest.WaitFor(t, "its description of version 2 to be known", func() bool {
+		swagger = s.want(200, "GET", "/openapi/v2", "")
+		return strings.Contains(string(swagger.body), "com.example.ext.v1.Thing")
+	})
+	for _, name := range []string{"com.example.ext.v1.Thing", metaTypes + "ObjectMeta_v2", metaTypes + "ObjectMeta_v3", metaTypes + "ObjectMeta_v4", metaTypes + "Preconditions_v2",
+		metaTypes + "DeleteOptions_v2"} {
+		var doc any
+		_ = json.Unmarshal([]byte(swagger.get("definitions."+strings.ReplaceAll(name, ".", "\\.")).Raw), &doc)
+		sorted, _ := json.Marshal(doc)
+		show("OpenAPI v2 "+name, string(sorted))
+	}
+	show("OpenAPI v2", swagger.get("definitions."+strings.ReplaceAll(metaTypes, ".", `\.`)+`DeleteOptions.x-kubernetes-group-version-kind.#(group=="ext.example.com")`),
+		swagger.get("paths./apis/ext\\.example\\.com/v1/things.get.responses.200.schema.$ref"))
 	show("OpenAPI", s.want(200, "GET", "/openapi/v3", "").get(`paths.apis/ext\.example\.com/v1`))
 	const file = "testdata/aggregation.txt"
 	if *update {
@@ -386,6 +415,32 @@ func TestAmbiguousPathsAreNotPassedOn(t *testing.T) {
 	}
 	if a := s.send("GET", extPath+"/namespaces/a/things/x/echo", "", "Via: "+via); a.code != http.StatusLoopDetected {
 		t.Errorf("a loop: %d %s", a.code, a.body)
+	}
+}
+
+// Of what is passed on an audit event has no bodies, whatever the policy wants, as kube-apiserver's have none: what this server answers by itself is told.
+func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "audit.log")
+	policy := apitest.TempFile(t, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: RequestResponse\n  resources:\n"+
+		"  - {group: ext.example.com}\n  - {group: '', resources: [configmaps]}\n- level: None\n")
+	s, e := startTest(t, "--audit-policy-file="+policy, "--audit-log-path="+log), startExtension(t)
+	s.register(e)
+	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"own"}}`)
+	s.want(201, "POST", extPath+"/namespaces/a/things", `{"metadata":{"name":"one"}}`)
+	s.want(200, "GET", extPath+"/namespaces/a/things", "")
+	s.want(400, "GET", extPath+"/namespaces/a//things/x", "")
+	var told []string
+	apitest.WaitFor(t, "the events", func() bool {
+		told = nil
+		for line := range strings.Lines(string(apitest.ReadFile(t, log))) {
+			told = append(told, fmt.Sprint(gjson.Get(line, "verb"), " ", gjson.Get(line, "requestObject.kind"), " ", gjson.Get(line, "responseObject.kind"), " ",
+				gjson.Get(line, "responseStatus.code")))
+		}
+		return len(told) >= 4
+	})
+	if want := []string{"create ConfigMap ConfigMap 201", "create   201", "list   200", "get  Status 400"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
 	}
 }
 
@@ -528,7 +583,7 @@ func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t), startExtension(t)
 	s.register(e)
-	for _, name := range []string{"first", "second"} {
+	for _, name := range []string{"first", "second", "third"} {
 		s.namespace(name)
 		s.want(201, "POST", extPath+"/namespaces/"+name+"/things", `{"metadata":{"name":"one"}}`)
 	}
@@ -556,8 +611,18 @@ func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 		return c.Get("status").String() == "True" && c.Get("message").String() == "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: "+
 			"ext.example.com/v1: stale GroupVersion discovery: ext.example.com/v1"
 	})
+	e.answers(nil)
+	s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", `{"metadata":{"labels":{"a":"c"}}}`, asMergePatch)
+	apitest.WaitFor(t, "the namespace to go when the server is back", gone("second"))
+	if n := e.left("second"); n != 0 {
+		t.Errorf("%d things are left of it", n)
+	}
+	e.answers(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+	s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", `{"metadata":{"labels":{"a":"d"}}}`, asMergePatch)
+	s.awaitAvailable("ext.example.com", "FailedDiscoveryCheck")
+	s.want(200, "DELETE", "/api/v1/namespaces/third", "")
 	s.want(200, "DELETE", apiServices+"/v1.ext.example.com", "")
-	apitest.WaitFor(t, "the namespace to go without it", gone("second"))
+	apitest.WaitFor(t, "the namespace to go without it", gone("third"))
 	s.want(404, "GET", "/apis/apps/v1/nothing", "")
 	if a := s.send("GET", extPath+"/namespaces/a/things", ""); a.code != 404 {
 		t.Errorf("nobody's any more: %d", a.code)
@@ -576,11 +641,11 @@ func TestOpenAPIHasServersBehind(t *testing.T) {
 	} {
 		apitest.Expect(t, a.get(path), want)
 	}
-	if got := a.get(`definitions.io\.k8s\.apimachinery\.pkg\.apis\.meta\.v1\.ObjectMeta.description`).String(); got == "another's" {
-		t.Error("its ObjectMeta is in place of ours")
-	}
 	if code := s.send("GET", "/openapi/v2", "", "If-None-Match: "+a.header.Get("ETag")).code; code != 304 {
 		t.Errorf("asked again: %d", code)
+	}
+	if own := a.get("definitions." + strings.ReplaceAll(metaTypes, ".", `\.`) + "ObjectMeta.description").String(); own == "another's" {
+		t.Error("its ObjectMeta is in place of ours")
 	}
 	if wire := s.want(200, "GET", "/openapi/v2", "", "Accept: application/com.github.proto-openapi.spec.v2@v1.0+protobuf"); !strings.Contains(string(wire.body), "com.example.ext.v1.Thing") {
 		t.Error("protobuf has none of it")

@@ -347,3 +347,29 @@ func TestAuditEventsReachAWebhook(t *testing.T) {
 		return metricValue(s, `apiserver_audit_error_total{plugin="webhook"}`) > 0
 	})
 }
+
+// TestStrictAuditRefuses: what cannot be told is refused in kube-apiserver's words, in mode blocking-strict; in the other two it is answered.
+func TestStrictAuditRefuses(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("here is no disk that is always full")
+	}
+	policy := apitest.TempFile(t, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- {level: Metadata, namespaces: [audited]}\n- level: None\n")
+	const asked = "/api/v1/namespaces/audited/configmaps?a=<b>&c=d"
+	for _, mode := range []string{"blocking", "batch", "blocking-strict"} {
+		s := startTest(t, "--audit-policy-file="+policy, "--audit-log-path=/dev/full", "--audit-log-mode="+mode)
+		if mode != "blocking-strict" {
+			s.want(200, "GET", asked, "")
+			continue
+		}
+		a := s.send("GET", asked, "")
+		const want = `Internal Server Error: "/api/v1/namespaces/audited/configmaps?a=&lt;b&gt;&amp;c=d": failed to store audit event` + "\n"
+		if a.code != 500 || string(a.body) != want || a.header.Get("Content-Type") != "text/plain; charset=utf-8" || a.header.Get("Audit-Id") == "" {
+			t.Errorf("answered %v %q", a.header, a.body)
+		}
+		s.want(200, "GET", "/api/v1/namespaces/default/configmaps", "")
+		if n := metricValue(s, "apiserver_audit_requests_rejected_total"); n != 1 {
+			t.Errorf("%v requests are counted as refused", n)
+		}
+	}
+}

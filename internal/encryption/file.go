@@ -12,15 +12,15 @@ import (
 	"fmt"
 	"os"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	storagevalue "k8s.io/apiserver/pkg/storage/value"
 	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
+
+	"apilet/internal/bounded"
 )
 
 const (
@@ -56,11 +56,7 @@ func readFile(path string, reload bool) (*apiserver.EncryptionConfiguration, str
 	if err != nil {
 		return nil, "", fmt.Errorf("error while loading file: %w", err)
 	}
-	types := runtime.NewScheme()
-	if err := errors.Join(apiserver.AddToScheme(types), apiserverv1.AddToScheme(types)); err != nil {
-		return nil, "", err
-	}
-	decoded, kind, err := serializer.NewCodecFactory(types, serializer.EnableStrict).UniversalDecoder().Decode(text, nil, nil)
+	decoded, kind, err := bounded.Configuration(text, apiserver.AddToScheme, apiserverv1.AddToScheme)
 	if err != nil {
 		return nil, "", fmt.Errorf("error decoding encryption provider configuration file %q: %w", path, err)
 	}

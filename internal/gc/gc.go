@@ -55,6 +55,8 @@ const (
 	eventRange     = "//events/"
 	podRange       = "//pods/"
 
+	apiServiceRange = "/apiregistration.k8s.io/apiservices/"
+
 	CollectorName  = "kube-controller-manager" // field manager of the collector's updates
 	CollectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
@@ -348,6 +350,10 @@ func (rp *reaper) catchUp(ctx context.Context) error {
 func (rp *reaper) apply(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, eventRange) {
 		return
+	}
+	if strings.HasPrefix(ev.Key, apiServiceRange) { // whose a type is may have changed
+		maps.Copy(rp.dirty, rp.parked)
+		clear(rp.parked)
 	}
 	before, after := referencesOf(ev.Prev), ""
 	if !ev.Deleted {
@@ -644,17 +650,30 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 	rec, err := rp.gc.Store.Get(res.Key(namespace, ref.Name))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return ownerAbsent, nil
+		return ownerAbsent, rp.isServedHere(res)
 	case err != nil:
 		return ownerAbsent, err
 	case uidOf(rec.JSON) == "": // it stands for one that cannot be read, and may be this
 		return ownerSolid, nil
 	case uidOf(rec.JSON) != string(ref.UID):
-		return ownerAbsent, nil
+		return ownerAbsent, rp.isServedHere(res)
 	case rec.Deleting && slices.Contains(finalizersOf(rec.JSON), metav1.FinalizerDeleteDependents):
 		return ownerWaiting, nil
 	}
 	return ownerSolid, nil
+}
+
+// isServedHere is an error where an APIService has another server answer for a type's group version, though this one has the type, too: what that one has
+// is in no store of ours. It is asked of the store, since whoever follows APIServices may not have heard yet.
+func (rp *reaper) isServedHere(res *scheme.Resource) error {
+	rec, err := rp.gc.Store.Get(apiServiceRange + "/" + res.Version + "." + res.Group)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err == nil && gjson.GetBytes(rec.JSON, "spec.service").IsObject():
+		return errUnserved
+	}
+	return err
 }
 
 // propagationOf honours a finalizer that already says what shall become of an object's own dependents.
@@ -804,12 +823,13 @@ type Rest struct {
 
 // An emptying is one of them. Whoever empties it has it to itself.
 type emptying struct {
-	abroad  <-chan Rest // what other servers still have is found out
-	changed bool        // something happened in it since it was last looked through
-	begins  time.Time   // it is left alone until then
-	last    time.Time   // when it was last looked through
-	waits   []string    // ranges that held objects then
-	done    bool        // it is empty; others hold it back, if anybody
+	abroad  <-chan Rest   // what other servers still have is found out
+	changed bool          // something happened in it since it was last looked through
+	begins  time.Time     // it is left alone until then
+	last    time.Time     // when it was last looked through
+	pause   time.Duration // until other servers are asked again that had something left, or were away; doubled each time up to retryLast
+	waits   []string      // ranges that held objects then
+	done    bool          // it is empty; others hold it back, if anybody
 }
 
 // run reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
@@ -853,11 +873,16 @@ func (e *emptier) catchUp(ctx context.Context) error {
 	return e.rest.CatchUp(ctx, skip, e.note)
 }
 
-// note has a namespace looked through in which something happened.
+// note has a namespace looked through in which something happened, and those that wait for other servers when one of these comes or goes.
 func (e *emptier) note(ev *store.Event) {
 	namespace, _ := scheme.NamespacedName(ev.Key)
 	if em := e.open[namespace]; em != nil {
-		em.changed = true
+		em.changed, em.pause = true, 0
+	}
+	if strings.HasPrefix(ev.Key, apiServiceRange) {
+		for _, em := range e.open {
+			em.pause = 0
+		}
 	}
 }
 
@@ -885,10 +910,13 @@ func isFinalized(namespace []byte) bool {
 
 // due is when a namespace in which something happened is to be looked through.
 func (em *emptying) due() time.Time {
-	if em.last.IsZero() {
+	switch {
+	case em.last.IsZero():
 		return em.begins
+	case em.abroad != nil: // it may be known by then
+		return em.last.Add(refreshEvery)
 	}
-	return em.last.Add(refreshEvery)
+	return em.last.Add(max(refreshEvery, em.pause))
 }
 
 // work looks through the namespaces that are due, if there are any.
@@ -942,6 +970,9 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 	if err = errors.Join(append(rest.errs, err)...); ctx.Err() == nil {
 		e.gc.Stands("emptying namespace "+name, err)
 		em.changed = em.changed || err != nil || !rest.abroad.isClear()
+	}
+	if em.pause = min(max(2*em.pause, refreshEvery), retryLast); rest.abroad.isClear() {
+		em.pause = 0
 	}
 	for res := range rest.objects {
 		em.waits = append(em.waits, res.KeyPrefix(name))

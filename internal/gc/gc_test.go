@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
@@ -80,6 +82,106 @@ func (rp *reaper) rest(t *testing.T) {
 			return
 		}
 		rp.work(t.Context())
+	}
+}
+
+// TestOwnersOnOtherServersAreNotAbsent: what another server has is in no store of ours, whether this one has a type of that name or not. Nothing is deleted for
+// it, nor loses a reference, until the type is this server's again.
+func TestOwnersOnOtherServersAreNotAbsent(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	apiServices := rp.gc.Types.Lookup("apiregistration.k8s.io", "v1", "apiservices")
+	if got := apiServices.Key("", "v1.apps"); got != apiServiceRange+"/v1.apps" {
+		t.Fatalf("the key of an APIService is %s", got)
+	}
+	port := int32(443)
+	taken := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.apps"}, Spec: apiregistrationv1.APIServiceSpec{Group: "apps", Version: "v1",
+		GroupPriorityMinimum: 1, VersionPriority: 1, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "apps", Port: &port}}}
+	if _, err := rp.gc.Writer.Insert(t.Context(), apiServices, taken, registry.Options{Trusted: true}); err != nil {
+		t.Fatal(err)
+	}
+	here := rp.configMap(t, "here", nil)
+	theirs := []metav1.OwnerReference{{APIVersion: "stars.example.com/v1", Kind: "Star", Name: "sun", UID: "star-1"}, {APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-1"}}
+	for i, owner := range theirs {
+		rp.configMap(t, fmt.Sprintf("one%d", i), nil, owner)
+		rp.configMap(t, fmt.Sprintf("two%d", i), nil, here, owner)
+	}
+	rp.configMap(t, "gone", nil, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "never", UID: "never-1"})
+	rp.rest(t)
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), rp.gc.Types.Lookup("", "v1", "configmaps"), "default", "here", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	rp.rest(t)
+	if rp.stored("gone") != "" {
+		t.Error("an owner of this server's that is not there is no owner: the test proves nothing")
+	}
+	for i := range theirs {
+		if n := len(gjson.Get(rp.stored(fmt.Sprintf("one%d", i)), "metadata.ownerReferences").Array()); n != 1 {
+			t.Errorf("a ConfigMap that another server's %s owns has %d owners", theirs[i].Kind, n)
+		}
+		if n := len(gjson.Get(rp.stored(fmt.Sprintf("two%d", i)), "metadata.ownerReferences").Array()); n != 2 {
+			t.Errorf("one that it owns with another, which is gone, has %d", n)
+		}
+	}
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), apiServices, "", "v1.apps", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	rp.rest(t)
+	if rp.stored("one0") == "" || rp.stored("one1") != "" {
+		t.Errorf("when Deployments are this server's again: %q, %q", rp.stored("one0"), rp.stored("one1"))
+	}
+}
+
+// TestNamespacesThatWaitForOtherServersAskSeldom: a server that is away, or keeps something, is asked after a second, then two, up to a minute; at once when
+// something happens in the namespace, or an APIService changes.
+func TestNamespacesThatWaitForOtherServersAskSeldom(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	asked, away := 0, true
+	rp.gc.Elsewhere = func(context.Context, string) <-chan Rest {
+		asked++
+		said := make(chan Rest, 1)
+		if said <- (Rest{}); away {
+			<-said
+			said <- Rest{Unknown: errors.New("away")}
+		}
+		return said
+	}
+	e := &emptier{gc: rp.gc}
+	e.begin()
+	if err := e.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	namespaces := rp.gc.Types.Lookup("", "v1", "namespaces")
+	waits := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "waits"}}
+	if _, err := rp.gc.Writer.Insert(t.Context(), namespaces, waits, registry.Options{Trusted: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), namespaces, "", "waits", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.catchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	em := e.open["waits"]
+	var after []time.Duration
+	for range 9 {
+		e.empty(t.Context(), "waits", em)
+		after = append(after, em.due().Sub(em.last))
+	}
+	const s = time.Second
+	if want := []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s, 60 * s}; asked != 9 || !slices.Equal(after, want) {
+		t.Errorf("asked %d times, after %v, want %v", asked, after, want)
+	}
+	for _, key := range []string{"//configmaps/waits/a", apiServiceRange + "/v1.example.com"} {
+		em.pause = 60 * s
+		if e.note(&store.Event{Record: store.Record{Key: key}}); em.due().Sub(em.last) != s {
+			t.Errorf("%s changed: it waits for %v", key, em.due().Sub(em.last))
+		}
+	}
+	away = false
+	if e.empty(t.Context(), "waits", em); !em.done {
+		t.Error("the server is back, and the namespace still there")
 	}
 }
 

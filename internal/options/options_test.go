@@ -200,3 +200,38 @@ func TestNamesOfAServer(t *testing.T) {
 		}
 	}
 }
+
+// How audit events are gathered is refused in kube-apiserver's words, of sinks that there are.
+func TestAuditModes(t *testing.T) {
+	t.Parallel()
+	const log, hook = "--audit-log-path=x ", "--audit-webhook-config-file=x "
+	for line, want := range map[string]string{
+		"--audit-log-mode=foo --audit-webhook-mode=bar":                                                     "",
+		log + "--audit-log-mode=blocking-strict":                                                            "",
+		log + "--audit-log-mode=batch":                                                                      "",
+		log + "--audit-log-batch-buffer-size=0":                                                             "",
+		hook + "--audit-webhook-mode=blocking --audit-webhook-batch-throttle-burst=0":                       "",
+		log + "--audit-log-mode=foo":                                                                        `invalid audit log mode foo, allowed modes are "batch,blocking,blocking-strict"`,
+		log + "--audit-log-mode=batch --audit-log-batch-buffer-size=0":                                      "invalid audit batch log buffer size 0, must be a positive number",
+		log + "--audit-log-mode=batch --audit-log-batch-max-size=-1":                                        "invalid audit batch log max batch size -1, must be a positive number",
+		log + "--audit-log-mode=batch --audit-log-batch-throttle-enable":                                    "invalid audit batch log throttle QPS 0, must be a positive number",
+		log + "--audit-log-mode=batch --audit-log-batch-throttle-enable --audit-log-batch-throttle-qps=1":   "invalid audit batch log throttle burst 0, must be a positive number",
+		hook + "--audit-webhook-mode=now":                                                                   `invalid audit webhook mode now, allowed modes are "batch,blocking,blocking-strict"`,
+		hook + "--audit-webhook-batch-throttle-burst=0":                                                     "invalid audit batch webhook throttle burst 0, must be a positive number",
+		hook + "--audit-webhook-batch-throttle-qps=a":                                                       `strconv.ParseFloat: parsing "a": invalid syntax`,
+		log + "--audit-log-batch-throttle-qps=NaN --audit-log-batch-throttle-enable --audit-log-mode=batch": "throttle QPS NaN, must be a positive number",
+	} {
+		o, f := flags()
+		err := f.Parse(strings.Fields(line))
+		if err == nil {
+			err = o.Audit.finish()
+		}
+		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && (want == "" || !strings.Contains(got, want)) {
+			t.Errorf("%s: %s, want %q", line, got, want)
+		}
+	}
+	o, _ := flags()
+	if b := o.Audit.LogBatches; b.BufferSize != 10000 || b.MaxSize != 1 || b.Throttle || o.Audit.Batches.MaxSize != 400 || o.Audit.Batches.Backoff != 10*time.Second {
+		t.Errorf("defaults: %+v, %+v", b, o.Audit.Batches)
+	}
+}

@@ -145,7 +145,7 @@ type Audited struct {
 	Level         string      // None, Metadata, Request or RequestResponse
 	OmitStages    []string    // that are not told
 	WithoutFields bool        // managedFields are left out of the bodies
-	Stream        bool        // the answer goes on for as long as the client likes: nothing of it is kept
+	Unkept        bool        // nothing of the answer is: it goes on for as long as the client likes, or is another server's
 	Sent          []byte      // the object or patch that the request brought, as JSON; nil: none
 	Answer        []byte      // the answer's bytes as they went out
 	Header        http.Header // the answer's
@@ -167,7 +167,7 @@ func (a *Audited) WantsSent() bool {
 }
 
 // WantsAnswer says that the answer is to be kept.
-func (a *Audited) WantsAnswer() bool { return a != nil && a.Level == "RequestResponse" && !a.Stream }
+func (a *Audited) WantsAnswer() bool { return a != nil && a.Level == "RequestResponse" && !a.Unkept }
 
 // Keep adds a part of the answer.
 func (a *Audited) Keep(header http.Header, part []byte) {

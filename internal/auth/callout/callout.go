@@ -16,12 +16,10 @@ package callout
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,51 +74,4 @@ func read(text []byte, answer any, kind string) error {
 		return fmt.Errorf("the webhook answered with a %q, not with a %s", head.Kind, kind)
 	}
 	return json.Unmarshal(text, answer)
-}
-
-// A cache keeps answers for some time.
-type cache[A any] struct {
-	mu      sync.Mutex // guards entries
-	entries map[[sha256.Size]byte]kept[A]
-}
-
-type kept[A any] struct {
-	answer A
-	until  time.Time
-}
-
-func (c *cache[A]) get(key [sha256.Size]byte) (answer A, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	entry, ok := c.entries[key]
-	if ok && time.Now().After(entry.until) {
-		delete(c.entries, key)
-		return answer, false
-	}
-	return entry.answer, ok
-}
-
-func (c *cache[A]) put(key [sha256.Size]byte, answer A, ttl time.Duration) {
-	if ttl <= 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.entries == nil {
-		c.entries = map[[sha256.Size]byte]kept[A]{}
-	}
-	if now := time.Now(); len(c.entries) >= cachedMost {
-		for key, entry := range c.entries {
-			if now.After(entry.until) {
-				delete(c.entries, key)
-			}
-		}
-		for key := range c.entries { // any half of them
-			if len(c.entries) < cachedMost/2 {
-				break
-			}
-			delete(c.entries, key)
-		}
-	}
-	c.entries[key] = kept[A]{answer, time.Now().Add(ttl)}
 }

@@ -178,18 +178,3 @@ func TestWebhookIsToldTheSelectors(t *testing.T) {
 		t.Errorf("asked\n%s\nwant\n%s", got, want)
 	}
 }
-
-func TestAnswersHaveABound(t *testing.T) {
-	t.Parallel()
-	var c cache[int]
-	for i := range 3 * cachedMost {
-		c.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, i, time.Hour)
-	}
-	if n := len(c.entries); n > cachedMost {
-		t.Error(n)
-	}
-	c.put([32]byte{255}, 1, -1)
-	if _, ok := c.get([32]byte{255, 255}); ok {
-		t.Error("found what was not put")
-	}
-}

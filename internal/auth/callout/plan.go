@@ -17,8 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/apis/apiserver"
@@ -27,6 +25,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 
+	"apilet/internal/auth/memory"
+	"apilet/internal/bounded"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/request"
 )
@@ -96,13 +96,7 @@ func decodePlan(data []byte) (*apiserver.AuthorizationConfiguration, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return &apiserver.AuthorizationConfiguration{}, nil
 	}
-	types := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme} {
-		if err := add(types); err != nil {
-			return nil, err
-		}
-	}
-	decoded, err := runtime.Decode(serializer.NewCodecFactory(types, serializer.EnableStrict).UniversalDecoder(), data)
+	decoded, _, err := bounded.Configuration(data, apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
@@ -168,11 +162,11 @@ type Authorizer struct {
 	client  *kubeconfig.Client
 	matcher *authorizationcel.CELMatcher // nil: it is asked about everything
 	onError Verdict
-	cache   cache[authorizationv1.SubjectAccessReviewStatus]
+	cache   memory.Of[authorizationv1.SubjectAccessReviewStatus]
 }
 
 func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerConfiguration) (*Authorizer, error) {
-	a := &Authorizer{name: one.Name, config: *one.Webhook}
+	a := &Authorizer{name: one.Name, config: *one.Webhook, cache: memory.Of[authorizationv1.SubjectAccessReviewStatus]{Most: cachedMost}}
 	if v := a.config.SubjectAccessReviewVersion; v != "v1" && v != "v1beta1" {
 		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", v, "v1", "v1beta1")
 	}
@@ -213,7 +207,7 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (Verdict, string,
 		return a.onError, "", err
 	}
 	hash := sha256.Sum256(key)
-	status, cached := a.cache.get(hash)
+	status, cached := a.cache.Get(hash, time.Now())
 	if !cached {
 		if status, err = a.ask(ctx, review.Spec); err != nil {
 			return a.onError, "", fmt.Errorf("webhook authorizer %q: %w", a.name, err)
@@ -234,11 +228,12 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (Verdict, string,
 }
 
 func (a *Authorizer) keep(hash [sha256.Size]byte, status authorizationv1.SubjectAccessReviewStatus) {
+	now := time.Now()
 	switch {
 	case status.Allowed && a.config.CacheAuthorizedRequests:
-		a.cache.put(hash, status, a.config.AuthorizedTTL.Duration)
+		a.cache.Put(hash, status, now, now.Add(a.config.AuthorizedTTL.Duration))
 	case !status.Allowed && a.config.CacheUnauthorizedRequests:
-		a.cache.put(hash, status, a.config.UnauthorizedTTL.Duration)
+		a.cache.Put(hash, status, now, now.Add(a.config.UnauthorizedTTL.Duration))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/auth/memory"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/request"
 )
@@ -29,7 +30,7 @@ type TokensConfig struct {
 type Tokens struct {
 	TokensConfig
 	client *kubeconfig.Client
-	cache  cache[authenticationv1.TokenReviewStatus]
+	cache  memory.Of[authenticationv1.TokenReviewStatus]
 }
 
 // NewTokens reads the kubeconfig.
@@ -41,14 +42,14 @@ func NewTokens(config TokensConfig) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tokens{TokensConfig: config, client: client}, nil
+	return &Tokens{TokensConfig: config, client: client, cache: memory.Of[authenticationv1.TokenReviewStatus]{Most: cachedMost}}, nil
 }
 
 // User returns whose a token is that is meant for one of the audiences, and for which of them. own is the server: a webhook that names no
 // audience speaks for it. ok is false for a token that the webhook does not know.
 func (t *Tokens) User(ctx context.Context, token string, audiences, own []string) (u request.User, meantFor []string, ok bool, err error) {
 	key := sha256.Sum256([]byte(strings.Join(audiences, "\x00") + "\x00\x00" + token))
-	status, cached := t.cache.get(key)
+	status, cached := t.cache.Get(key, time.Now())
 	if !cached {
 		review := authenticationv1.TokenReview{TypeMeta: metav1.TypeMeta{Kind: "TokenReview", APIVersion: "authentication.k8s.io/" + t.Version},
 			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
@@ -60,7 +61,8 @@ func (t *Tokens) User(ctx context.Context, token string, audiences, own []string
 		}
 		status = answer.Status
 		if status.Error == "" { // errors are not kept
-			t.cache.put(key, status, t.TTL)
+			now := time.Now()
+			t.cache.Put(key, status, now, now.Add(t.TTL))
 		}
 	}
 	if !status.Authenticated {

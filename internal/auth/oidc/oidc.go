@@ -26,19 +26,18 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	apiserverv1beta1 "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 
+	"apilet/internal/auth/memory"
+	"apilet/internal/bounded"
 	"apilet/internal/request"
 )
 
@@ -58,19 +57,8 @@ var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512
 type Set struct {
 	Anonymous *apiserver.AnonymousAuthConfig // nil: nothing
 	issuers   []*issuer
-	checked   memory
+	checked   memory.Of[request.User] // of tokens that were good a moment ago
 	stop      context.CancelFunc
-}
-
-// decoder reads configurations strictly.
-func decoder() runtime.Decoder {
-	types := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme} {
-		if err := add(types); err != nil {
-			panic(err)
-		}
-	}
-	return serializer.NewCodecFactory(types, serializer.EnableStrict).UniversalDecoder()
 }
 
 // Load reads an AuthenticationConfiguration.
@@ -78,7 +66,7 @@ func Load(data []byte, options Options) (*Set, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, errors.New("empty config data")
 	}
-	decoded, err := runtime.Decode(decoder(), data)
+	decoded, _, err := bounded.Configuration(data, apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +94,7 @@ func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, 
 	if len(options.Algorithms) == 0 {
 		options.Algorithms = AllAlgorithms
 	}
-	set := &Set{Anonymous: config.Anonymous}
+	set := &Set{Anonymous: config.Anonymous, checked: memory.Of[request.User]{Most: rememberMost}}
 	for _, one := range config.JWT {
 		i, err := newIssuer(compiler, one, options)
 		if err != nil {
@@ -146,7 +134,7 @@ func (s *Set) User(ctx context.Context, token string) (u request.User, known boo
 	}
 	for _, i := range s.issuers {
 		if i.config.Issuer.URL == named {
-			u, err := s.checked.user(ctx, i, token)
+			u, err := s.remembered(ctx, i, token)
 			return u, true, err
 		}
 	}
@@ -158,44 +146,22 @@ const (
 	rememberMost  = 4096
 )
 
-// memory has the users of tokens that were good a moment ago: a signature costs more than a small request.
-type memory struct {
-	mu    sync.Mutex // guards known
-	known map[[sha256.Size]byte]remembered
-}
-
-type remembered struct {
-	user  request.User
-	until time.Time
-}
-
-func (m *memory) user(ctx context.Context, i *issuer, token string) (request.User, error) {
+// remembered is whose a token is, without a look at its signature if there has just been one.
+func (s *Set) remembered(ctx context.Context, i *issuer, token string) (request.User, error) {
 	hash, now := sha256.Sum256([]byte(token)), i.now()
-	if u, ok := m.find(hash, now); ok {
+	if u, ok := s.checked.Get(hash, now); ok {
 		return u, nil
 	}
 	u, ends, err := i.user(ctx, token)
 	if err != nil {
 		return u, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.known == nil || len(m.known) >= rememberMost {
-		m.known = map[[sha256.Size]byte]remembered{}
-	}
 	until := now.Add(rememberedFor)
 	if ends.Before(until) {
 		until = ends
 	}
-	m.known[hash] = remembered{u, until}
+	s.checked.Put(hash, u, now, until)
 	return u, nil
-}
-
-func (m *memory) find(hash [sha256.Size]byte, now time.Time) (request.User, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	found, ok := m.known[hash]
-	return found.user, ok && now.Before(found.until)
 }
 
 // untrustedIssuer is who is said to have signed a token, before anything of it is checked.

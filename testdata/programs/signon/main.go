@@ -4,8 +4,8 @@
 //	go run ./testdata/programs/signon -dir sso &     # authentication.yaml, authorization.yaml and webhook.kubeconfig are in sso
 //	go run ./testdata/programs/signon -dir sso -login jane -groups dev,ops
 //
-// The second command is what kubectl calls (users: exec:): it prints an ExecCredential with a token for jane. A real one would ask for a password, or
-// open a browser; kubelogin (int128/kubelogin) does. The webhook answers SubjectAccessReviews: whoever is in the group dev may read what is no
+// The second command is what kubectl calls (users: exec:): it prints an ExecCredential with a token for jane, and asks nobody. A real one asks for a password,
+// or opens a browser; kubelogin (int128/kubelogin) does, and flows.go is what it meets there (testdata/kubelogin.sh). The webhook answers SubjectAccessReviews: whoever is in the group dev may read what is no
 // Secret, and about Secrets it says no, whatever roles say.
 package main
 
@@ -40,6 +40,9 @@ var (
 	login  = flag.String("login", "", "print a token for this `user` instead of serving")
 	groups = flag.String("groups", "", "the user's `groups`, comma-separated")
 	lasts  = flag.Duration("lasts", 10*time.Minute, "how long the token is good for")
+
+	people   = flag.String("people", "jane=dev", "who may sign on by a form, with their groups: `jane=dev,ops;bob=`")
+	password = flag.String("password", "sesame", "what they type there; it is the `same` for all")
 )
 
 func main() {
@@ -75,15 +78,23 @@ func printCredential() error {
 		return err
 	}
 	ends := time.Now().Add(*lasts)
-	token := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{"iss": string(issuer), "aud": "apilet", "sub": *login, "exp": ends.Unix(),
-		"groups": strings.FieldsFunc(*groups, func(r rune) bool { return r == ',' })})
-	token.Header["kid"] = "1"
-	signed, err := token.SignedString(key)
+	signed, err := sign(key, string(issuer), *login, strings.FieldsFunc(*groups, func(r rune) bool { return r == ',' }), "", ends)
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(map[string]any{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
 		"status": map[string]any{"token": signed, "expirationTimestamp": ends.UTC().Format(time.RFC3339)}})
+}
+
+// sign makes a token.
+func sign(key *ecdsa.PrivateKey, issuer, user string, groups []string, nonce string, ends time.Time) (string, error) {
+	claims := jwt.MapClaims{"iss": issuer, "aud": client, "sub": user, "iat": time.Now().Unix(), "exp": ends.Unix(), "groups": groups}
+	if nonce != "" {
+		claims["nonce"] = nonce
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
+	token.Header["kid"] = "1"
+	return token.SignedString(key)
 }
 
 func serve() error {
@@ -127,6 +138,7 @@ func writeFiles(key *ecdsa.PrivateKey, url, authority string) error {
 	indented := strings.ReplaceAll(strings.TrimSpace(authority), "\n", "\n      ")
 	for _, file := range [][2]string{
 		{"key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))},
+		{"authority.pem", authority},
 		{"authentication.yaml", `apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration
 jwt:
@@ -178,16 +190,15 @@ authorizers:
 
 func routes(key *ecdsa.PrivateKey, url string) http.Handler {
 	mux := http.NewServeMux()
-	answer := func(w http.ResponseWriter, document any) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(document) // the client is gone otherwise
-	}
+	(&desk{key: key, issuer: url, people: parsePeople(*people), grants: map[string]*grant{}, device: map[string]string{}}).routes(mux)
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, map[string]any{"issuer": url, "jwks_uri": url + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}})
+		send(w, http.StatusOK, map[string]any{"issuer": url, "jwks_uri": url + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"},
+			"authorization_endpoint": url + "/authorize", "token_endpoint": url + "/token", "device_authorization_endpoint": url + "/device/code",
+			"code_challenge_methods_supported": []string{"S256"}, "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"}})
 	})
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, r *http.Request) {
 		number := func(n *big.Int) string { return base64.RawURLEncoding.EncodeToString(n.FillBytes(make([]byte, 32))) }
-		answer(w, map[string]any{"keys": []map[string]string{{"kty": "EC", "crv": "P-256", "kid": "1", "use": "sig", "alg": "ES256", "x": number(key.X), "y": number(key.Y)}}})
+		send(w, http.StatusOK, map[string]any{"keys": []map[string]string{{"kty": "EC", "crv": "P-256", "kid": "1", "use": "sig", "alg": "ES256", "x": number(key.X), "y": number(key.Y)}}})
 	})
 	mux.HandleFunc("POST /may", func(w http.ResponseWriter, r *http.Request) {
 		var review struct {
@@ -212,7 +223,7 @@ func routes(key *ecdsa.PrivateKey, url string) http.Handler {
 			}
 		}
 		log.Printf("%s asks for %v: %v", review.Spec.User, review.Spec.ResourceAttributes, status)
-		answer(w, map[string]any{"apiVersion": review.APIVersion, "kind": "SubjectAccessReview", "status": status})
+		send(w, http.StatusOK, map[string]any{"apiVersion": review.APIVersion, "kind": "SubjectAccessReview", "status": status})
 	})
 	return mux
 }
