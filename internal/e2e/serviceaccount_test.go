@@ -571,14 +571,17 @@ func verifiesAlone(t *testing.T, key gjson.Result, token string) bool {
 		return new(big.Int).SetBytes(b)
 	}
 	dot := strings.LastIndexByte(token, '.')
-	sum, sig := sha256.Sum256([]byte(token[:dot])), number(token[dot+1:]).Bytes()
+	sum := sha256.Sum256([]byte(token[:dot]))
+	sig, err := base64.RawURLEncoding.DecodeString(token[dot+1:])
+	if err != nil {
+		t.Fatal(err)
+	}
 	if key.Get("kty").String() == "RSA" {
 		public := &rsa.PublicKey{N: number(key.Get("n").String()), E: int(number(key.Get("e").String()).Int64())}
 		return rsa.VerifyPKCS1v15(public, crypto.SHA256, sum[:], sig) == nil
 	}
 	public := &ecdsa.PublicKey{Curve: elliptic.P256(), X: number(key.Get("x").String()), Y: number(key.Get("y").String())}
-	both, _ := base64.RawURLEncoding.DecodeString(token[dot+1:])
-	return key.Get("crv").String() == "P-256" && ecdsa.Verify(public, sum[:], new(big.Int).SetBytes(both[:32]), new(big.Int).SetBytes(both[32:]))
+	return key.Get("crv").String() == "P-256" && ecdsa.Verify(public, sum[:], new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:]))
 }
 
 // ---- The plain port, and what must not be told
