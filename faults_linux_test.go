@@ -179,7 +179,7 @@ func (f *fullDisk) deletes() {
 	if _, after, _ := f.st.Count("//configmaps/full/"); before-after < 3*f.st.Room().Reserve {
 		f.t.Errorf("%d bytes were deleted, with a reserve of %d: that shows nothing", before-after, f.st.Room().Reserve)
 	}
-	apitest.WaitFor(f.t, "room for a create", func() bool { return f.create(200_000).code == 201 })
+	apitest.WaitFor(f.t, "room for a create", func() bool { return f.create(20_000).code == 201 })
 	f.made++
 	f.want(200, "GET", "/readyz/disk", "")
 	f.figures(map[string]float64{"apilet_disk_full": 0, `kubernetes_healthcheck{name="disk",type="readyz"}`: 1})

@@ -447,7 +447,7 @@ func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
 // What a server behind does wrong costs those who ask it.
 func TestHostileServersBehind(t *testing.T) {
 	t.Parallel()
-	s, e := startTest(t, "--request-timeout=2s"), startExtension(t)
+	s, e := startTest(t, "--request-timeout=6s"), startExtension(t)
 	s.register(e)
 	hold := func(http.ResponseWriter, *http.Request) bool { <-e.held; return true }
 	endless := func(w http.ResponseWriter, r *http.Request) bool {
