@@ -9,12 +9,13 @@ package store
 //	}
 //
 // The watch cache of kube-apiserver has the same index (k8s.io/kubernetes/pkg/registry/core/pod). Here it is made when somebody asks
-// first, and is caught up when somebody asks again: a server without nodes has none, and a write pays nothing.
+// first, and is caught up when somebody asks again: a server without kubelets has none, and a write pays nothing.
 //
 // Invariant: what Keys returns has every object that had the value at that revision. It may have some that had it later or earlier: who reads them
 // looks once more.
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -59,7 +60,7 @@ func (x *Index) Keys(ctx context.Context, value string, rev int64) (keys []strin
 	for key := range x.keys[value] {
 		keys = append(keys, key)
 	}
-	after, _ := slices.BinarySearchFunc(x.left, rev+1, func(l leaver, rev int64) int { return int(l.rev - rev) })
+	after, _ := slices.BinarySearchFunc(x.left, rev+1, func(l leaver, rev int64) int { return cmp.Compare(l.rev, rev) })
 	for _, l := range x.left[after:] {
 		if l.value == value {
 			keys = append(keys, l.key)
