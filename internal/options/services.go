@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	fewestServices = 8  // addresses of the first range
-	shortestSix    = 64 // bits of a prefix of IPv6
+	fewestBits  = 3  // of the first range's addresses, beside its prefix
+	shortestSix = 64 // bits of a prefix of IPv6
 )
 
 // ServiceBlocks is --service-cluster-ip-range: Services get their addresses out of it, and the first of the first one is the API server's own Service's.
@@ -26,8 +26,8 @@ func (o *Options) ServiceBlocks() ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("--service-cluster-ip-range: service-cluster-ip-range[0] is not a valid cidr: %q", text)
 		case err != nil:
 			return nil, fmt.Errorf("--service-cluster-ip-range: service-cluster-ip-range[%d] is not an ip net: %q", i, text)
-		case i == 0 && block.Addr().BitLen()-block.Bits() < 3:
-			return nil, fmt.Errorf("--service-cluster-ip-range: error determining service IP ranges for primary service cidr: the service cluster IP range must be at least %d IP addresses", fewestServices)
+		case i == 0 && block.Addr().BitLen()-block.Bits() < fewestBits:
+			return nil, fmt.Errorf("--service-cluster-ip-range: error determining service IP ranges for primary service cidr: the service cluster IP range must be at least %d IP addresses", 1<<fewestBits)
 		case block.Addr().Is6() && block.Bits() < shortestSix:
 			return nil, fmt.Errorf("--service-cluster-ip-range: shortest allowed prefix length for service CIDR is %d, got %d", shortestSix, block.Bits())
 		}

@@ -23,8 +23,6 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -37,7 +35,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/bounded"
-	"apilet/internal/scheme"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/store"
 )
 
@@ -151,7 +149,7 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 	if len(errs) == 0 && levels.Warn.Level == podsecurity.LevelPrivileged && levels.Audit.Level == podsecurity.LevelPrivileged {
 		return nil
 	}
-	template := templateOf(a.Object)
+	template := strategy.PodTemplateOf(a.Object)
 	if template == nil {
 		return nil
 	}
@@ -211,29 +209,6 @@ func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels
 		p.tell(a, modeWarn, levels.Warn, false)
 		warning.AddWarning(ctx, "", fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), result.ForbiddenDetail()))
 	}
-}
-
-// templateOf finds the pods' template in what makes pods; nil when there is none.
-func templateOf(obj scheme.Object) *corev1.PodTemplateSpec {
-	switch o := obj.(type) {
-	case *corev1.PodTemplate:
-		return &o.Template
-	case *corev1.ReplicationController:
-		return o.Spec.Template
-	case *appsv1.ReplicaSet:
-		return &o.Spec.Template
-	case *appsv1.Deployment:
-		return &o.Spec.Template
-	case *appsv1.DaemonSet:
-		return &o.Spec.Template
-	case *appsv1.StatefulSet:
-		return &o.Spec.Template
-	case *batchv1.Job:
-		return &o.Spec.Template
-	case *batchv1.CronJob:
-		return &o.Spec.JobTemplate.Spec.Template
-	}
-	return nil
 }
 
 // runsOther says that a pod runs something else than before: the rest of what is checked cannot change.

@@ -53,27 +53,34 @@ func eachLifecycle(spec *corev1.PodSpec, visit func(at **corev1.Lifecycle)) {
 
 // podSpecOf is that of a pod, or of what makes pods; nil for all else.
 func podSpecOf(obj runtime.Object) *corev1.PodSpec {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		return &pod.Spec
+	}
+	if template := PodTemplateOf(obj); template != nil {
+		return &template.Spec
+	}
+	return nil
+}
+
+// PodTemplateOf finds the pods' template in what makes pods; nil when there is none.
+func PodTemplateOf(obj runtime.Object) *corev1.PodTemplateSpec {
 	switch o := obj.(type) {
-	case *corev1.Pod:
-		return &o.Spec
 	case *corev1.PodTemplate:
-		return &o.Template.Spec
+		return &o.Template
 	case *corev1.ReplicationController:
-		if o.Spec.Template != nil {
-			return &o.Spec.Template.Spec
-		}
+		return o.Spec.Template
 	case *appsv1.ReplicaSet:
-		return &o.Spec.Template.Spec
+		return &o.Spec.Template
 	case *appsv1.Deployment:
-		return &o.Spec.Template.Spec
+		return &o.Spec.Template
 	case *appsv1.DaemonSet:
-		return &o.Spec.Template.Spec
+		return &o.Spec.Template
 	case *appsv1.StatefulSet:
-		return &o.Spec.Template.Spec
+		return &o.Spec.Template
 	case *batchv1.Job:
-		return &o.Spec.Template.Spec
+		return &o.Spec.Template
 	case *batchv1.CronJob:
-		return &o.Spec.JobTemplate.Spec.Template.Spec
+		return &o.Spec.JobTemplate.Spec.Template
 	}
 	return nil
 }

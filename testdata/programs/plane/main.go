@@ -275,17 +275,15 @@ func (r *run) atRestFor(ctx context.Context, deployments int) error {
 		return err
 	}
 	r.seen.startAnew()
-	for i := range r.rolls {
-		image := fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "registry.example/web:%d"}]`, i+2)
-		if err := r.client.patch(ctx, deploymentPath(i%deployments), image); err != nil {
-			return err
+	stretches := max(r.rolls, 1)
+	for i := range stretches {
+		if r.rolls > 0 {
+			image := fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "registry.example/web:%d"}]`, i+2)
+			if err := r.client.patch(ctx, deploymentPath(i%deployments), image); err != nil {
+				return err
+			}
 		}
-		if err := sleep(ctx, r.rest/time.Duration(r.rolls)); err != nil {
-			return err
-		}
-	}
-	if r.rolls == 0 {
-		if err := sleep(ctx, r.rest); err != nil {
+		if err := sleep(ctx, r.rest/time.Duration(stretches)); err != nil {
 			return err
 		}
 	}
