@@ -15,8 +15,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/admission"
@@ -96,60 +98,47 @@ func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(apierror.Invalid(p.Resource.GroupKind(), p.Name, errs)))
 }
 
-// validateNew checks a create.
+// validateNew returns the errors of a new object. The rules of a built-in type include its metadata.
+// If they find nothing, the metadata is checked by the rules that hold for all types.
 func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
-	switch {
-	case res.Custom != nil:
+	if res.Custom != nil {
 		return res.Custom.Validate(ctx, obj, nil, "")
-	case !wr.Validating || opts.Trusted:
-		return validateMeta(res, obj)
 	}
-	return append(validateMeta(res, obj), validation.ValidateCreate(obj)...)
-}
-
-// validateMeta checks the metadata of a new object.
-func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
+	if wr.Validating && !opts.Trusted {
+		if errs := validation.ValidateCreate(ctx, groupVersion(res), obj); len(errs) > 0 {
+			return errs
+		}
+	}
 	at := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, validation.NameRule(res.StoredType()), at)
-	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
+	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, pathSegmentName, at)
+	if len(obj.GetName()) > maxName { // the names of some types may be longer than a key
 		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
-	}
-	if res.GoType != nil {
-		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	return errs
 }
 
-// validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules. kube-apiserver checks the metadata
-// of a built-in type once for all types and once for its own, and so names each mistake in it twice.
+// validateChanged returns the errors of an update. The metadata of a built-in type is checked by the
+// rules for all types and again by those of its own type, so that its errors are listed twice, as in
+// kube-apiserver.
 func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
 	t, obj, old := &p.Target, p.obj, p.old
 	at := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.Resource.Namespaced, anyName, at)...)
-	if t.Resource.GoType != nil && t.Resource.Custom == nil {
-		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
-		errs = append(errs, errs...)
-	}
+	errs := apivalidation.ValidateObjectMetaAccessor(obj, t.Resource.Namespaced, pathSegmentName, at)
+	errs = append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)...)
 	switch {
 	case t.Resource.Custom != nil:
 		errs = append(errs, t.Resource.Custom.Validate(ctx, obj, old, t.Subresource)...)
-	case !wr.Validating || p.opts.Trusted:
-	case t.Subresource == "":
-		errs = append(errs, validation.ValidateUpdate(obj, old)...)
-	case t.Subresource == "status":
-		errs = append(errs, validation.ValidateStatusUpdate(obj, old)...)
-		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
-	case t.Subresource == "finalize":
-		errs = append(errs, validation.ValidateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
-	default:
-		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
+	case wr.Validating && !p.opts.Trusted:
+		errs = append(errs, validation.ValidateUpdate(ctx, groupVersion(t.Resource), t.Subresource, obj, old)...)
 	}
 	return errs
 }
 
-// anyName accepts the name of an object that exists: its name was checked when it was created.
-func anyName(string, bool) []string { return nil }
+func groupVersion(res *scheme.Resource) schema.GroupVersion {
+	return schema.GroupVersion{Group: res.Group, Version: res.Version}
+}
+
+func pathSegmentName(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 
 // ---- Into the store ----
 

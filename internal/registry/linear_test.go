@@ -183,8 +183,9 @@ func (p *passes) cost(at []int, how string, n int) (paid price) {
 	runtime.ReadMemStats(&before)
 	began := time.Now()
 	defaults.Set(obj)
-	validation.ValidateCreate(obj)
-	validation.ValidateUpdate(obj, obj)
+	gv := groupVersion(p.res)
+	validation.ValidateCreate(p.t.Context(), gv, obj)
+	validation.ValidateUpdate(p.t.Context(), gv, "", obj, obj)
 	warnings.ForObject(obj, nil)
 	printers.CellsOf(p.res, obj, began)
 	_, _, _ = p.res.EncodeStored(obj) // what cannot be stored has cost what it costs

@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"apilet/internal/admission"
-	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
+	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
 // signers knows who may do what.
@@ -68,7 +68,7 @@ func subject(_ context.Context, a *admission.Attributes) error {
 	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName || a.Request == nil {
 		return nil
 	}
-	parsed, err := validation.ParseSigningRequest(csr.Spec.Request)
+	parsed, err := certificatesapi.ParseCSR(csr.Spec.Request)
 	if err != nil {
 		return a.Forbidden(fmt.Errorf("failed to parse CSR: %v", err))
 	}

@@ -37,9 +37,9 @@ import (
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
 	"apilet/internal/bounded"
-	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
 	"apilet/internal/store"
+	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
 // restrictedToNodes are the writes that NodeRestriction looks at.
@@ -371,7 +371,7 @@ func (w *nodeWrite) certificate() error {
 	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName && csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return nil
 	}
-	parsed, err := validation.ParseSigningRequest(csr.Spec.Request)
+	parsed, err := certificatesapi.ParseCSR(csr.Spec.Request)
 	if err != nil {
 		return w.forbid("unable to parse csr: %w", err)
 	}

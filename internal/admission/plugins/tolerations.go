@@ -54,7 +54,7 @@ func readTolerations(text []byte) (podTolerations, error) {
 	if want := "podtolerationrestriction.admission.k8s.io/v1alpha1"; file.Kind != "Configuration" || file.APIVersion != want {
 		return podTolerations{}, fmt.Errorf("%s of %s is no Configuration of %s", file.Kind, file.APIVersion, want)
 	}
-	errs := append(validation.Tolerations("podtolerationrestriction.default", file.Default), validation.Tolerations("podtolerationrestriction.whitelist", file.Whitelist)...)
+	errs := append(validation.ValidateTolerations("podtolerationrestriction.default", file.Default), validation.ValidateTolerations("podtolerationrestriction.whitelist", file.Whitelist)...)
 	if len(errs) > 0 {
 		return podTolerations{}, fmt.Errorf("invalid config: %v", errs)
 	}

@@ -13,7 +13,6 @@ import (
 	"reflect"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -172,14 +171,6 @@ func SetTerminating(obj scheme.Object) bool {
 		mark(obj)
 	}
 	return mark != nil
-}
-
-// NamespaceFinalizers are those of a namespace's spec, which say what has to be emptied.
-func NamespaceFinalizers(obj scheme.Object) (names []string) {
-	for _, name := range obj.(*corev1.Namespace).Spec.Finalizers {
-		names = append(names, string(name))
-	}
-	return names
 }
 
 // HoldsContent says that what an object holds has to go before it.

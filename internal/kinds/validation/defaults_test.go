@@ -1,11 +1,13 @@
 package validation
 
 import (
+	"slices"
 	"testing"
 
 	batchv1beta1 "k8s.io/api/batch/v1beta1"
 	flowcontrolv1beta3 "k8s.io/api/flowcontrol/v1beta3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/kinds/defaults"
 )
@@ -17,7 +19,7 @@ func TestDeprecatedVersions(t *testing.T) {
 	if cron.Spec.ConcurrencyPolicy != batchv1beta1.AllowConcurrent || cron.Name != "c" {
 		t.Errorf("got %+v", cron)
 	}
-	if errs := ValidateCreate(cron); len(errs) == 0 || errs[0].Field != "spec.schedule" {
+	if errs := ValidateCreate(t.Context(), batchv1beta1.SchemeGroupVersion, cron); !slices.ContainsFunc(errs, func(err *field.Error) bool { return err.Field == "spec.schedule" }) {
 		t.Errorf("got %v", errs)
 	}
 	for _, annotations := range []map[string]string{nil, {defaults.ZeroShares: ""}} {
@@ -33,7 +35,7 @@ func TestDeprecatedVersions(t *testing.T) {
 		if got := level.Spec.Limited.NominalConcurrencyShares; got != want || len(level.Annotations) != len(annotations) {
 			t.Errorf("%d shares, want %d; %v", got, want, level.Annotations)
 		}
-		if errs := ValidateCreate(level); len(errs) > 0 {
+		if errs := ValidateCreate(t.Context(), flowcontrolv1beta3.SchemeGroupVersion, level); len(errs) > 0 {
 			t.Error(errs)
 		}
 	}

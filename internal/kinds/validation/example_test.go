@@ -1,9 +1,11 @@
 package validation_test
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/validation"
@@ -11,9 +13,9 @@ import (
 
 // All that is wrong is found at once, in kube-apiserver's words.
 func ExampleValidateCreate() {
-	svc := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 99999}, {Name: "x", Port: 80}}}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "default"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 99999}, {Name: "x", Port: 80}}}}
 	defaults.Set(svc)
-	for _, err := range validation.ValidateCreate(svc) {
+	for _, err := range validation.ValidateCreate(context.Background(), corev1.SchemeGroupVersion, svc) {
 		fmt.Println(err)
 	}
 	// Output:
@@ -25,9 +27,10 @@ func ExampleValidateCreate() {
 // A ConfigMap that says it is immutable is held to that by the next update.
 func ExampleValidateUpdate() {
 	fixed := true
-	old := &corev1.ConfigMap{Immutable: &fixed, Data: map[string]string{"k": "v"}}
-	next := &corev1.ConfigMap{Immutable: &fixed, Data: map[string]string{"k": "w"}}
-	for _, err := range validation.ValidateUpdate(next, old) {
+	meta := metav1.ObjectMeta{Name: "c", Namespace: "default", ResourceVersion: "1"}
+	old := &corev1.ConfigMap{ObjectMeta: meta, Immutable: &fixed, Data: map[string]string{"k": "v"}}
+	next := &corev1.ConfigMap{ObjectMeta: meta, Immutable: &fixed, Data: map[string]string{"k": "w"}}
+	for _, err := range validation.ValidateUpdate(context.Background(), corev1.SchemeGroupVersion, "", next, old) {
 		fmt.Println(err)
 	}
 	// Output:

@@ -19,6 +19,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/apis/core"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 
 	"apilet/internal/kinds/defaults"
 )
@@ -30,12 +32,12 @@ func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.Erro
 	if spec.Type == corev1.ServiceTypeExternalName || old != nil && prefersAsBefore(svc, old) {
 		return nil
 	}
-	k := networkChecker{&Checker{}}
+	k := familyChecker{&Checker{}}
 	openEnded := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0
 	fillPolicy(spec, old, openEnded)
 	p := field.NewPath("spec")
-	if k.clusterIPs(p, svc, old); len(k.Errs) > 0 {
-		return k.Errs
+	if errs := validateClusterIPs(svc, old); len(errs) > 0 {
+		return errs
 	}
 	if old != nil {
 		k.release(p, spec, &old.Spec)
@@ -57,6 +59,18 @@ func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.Erro
 	}
 	return nil
 }
+
+// validateClusterIPs returns the errors of the addresses, families and policy of a Service.
+func validateClusterIPs(svc, old *corev1.Service) field.ErrorList {
+	var before *core.Service
+	if old != nil {
+		before = toInternal(old).(*core.Service)
+	}
+	return corevalidation.ValidateServiceClusterIPsRelatedFields(toInternal(svc).(*core.Service), before)
+}
+
+// A familyChecker collects the errors of the families of a Service.
+type familyChecker struct{ *Checker }
 
 // prefersAsBefore says that an update leaves a Service that prefers two families alone in this: it stays as it is, whatever the cluster offers now.
 func prefersAsBefore(svc, old *corev1.Service) bool {
@@ -84,7 +98,7 @@ func fillPolicy(spec *corev1.ServiceSpec, old *corev1.Service, openEnded bool) {
 
 // release drops the second address and family of a Service that is to have one, where the update leaves them as they were. Who takes one away has to
 // say SingleStack.
-func (k networkChecker) release(p *field.Path, now, before *corev1.ServiceSpec) {
+func (k familyChecker) release(p *field.Path, now, before *corev1.ServiceSpec) {
 	if *now.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack {
 		if len(now.ClusterIPs) > 1 && slices.Equal(now.ClusterIPs, before.ClusterIPs) {
 			now.ClusterIPs = now.ClusterIPs[:1:1]
@@ -102,7 +116,7 @@ func (k networkChecker) release(p *field.Path, now, before *corev1.ServiceSpec) 
 	}
 }
 
-func (k networkChecker) singleStackHasOne(p *field.Path, spec *corev1.ServiceSpec) {
+func (k familyChecker) singleStackHasOne(p *field.Path, spec *corev1.ServiceSpec) {
 	const must = "must be 'RequireDualStack' or 'PreferDualStack' when multiple "
 	if *spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack {
 		return
@@ -116,7 +130,7 @@ func (k networkChecker) singleStackHasOne(p *field.Path, spec *corev1.ServiceSpe
 }
 
 // familiesOfAddresses adds the families of the addresses that are named.
-func (k networkChecker) familiesOfAddresses(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
+func (k familyChecker) familiesOfAddresses(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
 	for i, ip := range spec.ClusterIPs {
 		if ip == corev1.ClusterIPNone {
 			return
@@ -133,7 +147,7 @@ func (k networkChecker) familiesOfAddresses(p *field.Path, spec *corev1.ServiceS
 }
 
 // offered refuses what the cluster has not got.
-func (k networkChecker) offered(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
+func (k familyChecker) offered(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
 	if *spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack && len(offered) < 2 {
 		k.Invalid(p, "ipFamilyPolicy", *spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services")
 	}

@@ -1,21 +1,23 @@
 package validation
 
-// This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness. In
-// k8s.io/kubernetes they are in pkg/apis/rbac, admissionregistration and flowcontrol (in validation of each). An expression that is
-// compiled (a CEL matchCondition) is checked as Kubernetes' packages check it; all else is a table of fields.
+// This file has the rules of admission webhooks and admission policies, which are not imported:
+// k8s.io/kubernetes/pkg/apis/admissionregistration/validation depends on 500 packages of admission
+// plug-ins and clients. The errors are the same, in the same order. CEL expressions are compiled with
+// Kubernetes' own packages.
 
 import (
+	"context"
 	"fmt"
-	"math"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,109 +26,51 @@ import (
 
 	"apilet/internal/cel/matchconditions"
 	admissionpolicy "apilet/internal/cel/policy"
-	"apilet/internal/flowcontrol"
-	"apilet/internal/kinds/defaults"
 )
 
-// A policyChecker checks one of these objects; old is nil when it is created.
+// A policyChecker checks the fields of one object.
 type policyChecker struct{ *Checker }
 
-// policy is for the kinds that tell the API server what to do.
-func (c policyChecker) policy(obj, old runtime.Object) {
-	switch o := obj.(type) {
-	case *rbacv1.Role:
-		c.rules(o.Rules, true)
-	case *rbacv1.ClusterRole:
-		c.rules(o.Rules, false)
-		c.aggregation(o.AggregationRule)
-	case *rbacv1.RoleBinding:
-		c.binding(&o.RoleRef, o.Subjects, []string{"Role", "ClusterRole"})
-		if before := was[rbacv1.RoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
-			c.Invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
-		}
-	case *rbacv1.ClusterRoleBinding:
-		c.binding(&o.RoleRef, o.Subjects, []string{"ClusterRole"})
-		if before := was[rbacv1.ClusterRoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
-			c.Invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
-		}
-	case *admissionv1.ValidatingWebhookConfiguration:
-		c.webhooks(matchconditions.ValidatingHooks(o))
-	case *admissionv1.MutatingWebhookConfiguration:
-		c.webhooks(matchconditions.MutatingHooks(o))
-	case *admissionv1.ValidatingAdmissionPolicy:
-		c.validatingPolicy(o, was[admissionv1.ValidatingAdmissionPolicy](old))
-	case *admissionv1.MutatingAdmissionPolicy:
-		c.mutatingPolicy(o, was[admissionv1.MutatingAdmissionPolicy](old))
-	case *admissionv1.ValidatingAdmissionPolicyBinding:
-		c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
-		c.validationActions(field.NewPath("spec", "validationActions"), o.Spec.ValidationActions)
-	case *admissionv1.MutatingAdmissionPolicyBinding:
-		c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
-		c.mutatingOperations(field.NewPath("spec", "matchResources"), o.Spec.MatchResources)
-	case *flowcontrolv1.FlowSchema:
-		c.flowSchema(o)
-		c.fixedSchema(o)
-	case *flowcontrolv1.PriorityLevelConfiguration:
-		c.priorityLevel(o)
-		c.fixedLevel(o)
+// policyRules returns the rules of admissionregistration.k8s.io.
+func policyRules() map[reflect.Type]*rules {
+	return map[reflect.Type]*rules{
+		reflect.TypeFor[*admissionv1.ValidatingWebhookConfiguration](): policyRule(func(c policyChecker, o, _ *admissionv1.ValidatingWebhookConfiguration) {
+			c.webhooks(matchconditions.ValidatingHooks(o))
+		}),
+		reflect.TypeFor[*admissionv1.MutatingWebhookConfiguration](): policyRule(func(c policyChecker, o, _ *admissionv1.MutatingWebhookConfiguration) {
+			c.webhooks(matchconditions.MutatingHooks(o))
+		}),
+		reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicy](): policyRule(policyChecker.validatingPolicy),
+		reflect.TypeFor[*admissionv1.MutatingAdmissionPolicy]():   policyRule(policyChecker.mutatingPolicy),
+		reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicyBinding](): policyRule(func(c policyChecker, o, _ *admissionv1.ValidatingAdmissionPolicyBinding) {
+			c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
+			c.validationActions(field.NewPath("spec", "validationActions"), o.Spec.ValidationActions)
+		}),
+		reflect.TypeFor[*admissionv1.MutatingAdmissionPolicyBinding](): policyRule(func(c policyChecker, o, _ *admissionv1.MutatingAdmissionPolicyBinding) {
+			c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
+			c.mutatingOperations(field.NewPath("spec", "matchResources"), o.Spec.MatchResources)
+		}),
 	}
 }
 
-// ---- RBAC ----
-
-func (c policyChecker) rules(rules []rbacv1.PolicyRule, namespaced bool) {
-	for i, rule := range rules {
-		p := field.NewPath("rules").Index(i)
-		c.Need(p, "verbs", len(rule.Verbs) > 0, "verbs must contain at least one value")
-		if urls := rule.NonResourceURLs; len(urls) > 0 {
-			if namespaced {
-				c.Invalid(p, "nonResourceURLs", urls, "namespaced rules cannot apply to non-resource URLs")
-			}
-			if len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0 {
-				c.Invalid(p, "nonResourceURLs", urls, "rules cannot apply to both regular resources and non-resource URLs")
-			}
-			continue
-		}
-		c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
-		c.Need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
+// policyRule returns rules that check the metadata, and the other fields with check. old is nil for a
+// create. The status of these types has no rules.
+func policyRule[T any, P interface {
+	*T
+	metav1.ObjectMetaAccessor
+}](check func(c policyChecker, obj, old P)) *rules {
+	validate := func(obj, old P) field.ErrorList {
+		c := policyChecker{&Checker{}}
+		meta := obj.GetObjectMeta().(*metav1.ObjectMeta)
+		c.Add(metavalidation.ValidateObjectMeta(meta, false, metavalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+		check(c, obj, old)
+		return c.Errs
 	}
-}
-
-func (c policyChecker) aggregation(rule *rbacv1.AggregationRule) {
-	if rule == nil {
-		return
-	}
-	p := field.NewPath("aggregationRule", "clusterRoleSelectors")
-	c.Need(p, "", len(rule.ClusterRoleSelectors) > 0, "at least one clusterRoleSelector required if aggregationRule is non-nil")
-	for i := range rule.ClusterRoleSelectors {
-		c.selector(p.Index(i), "", &rule.ClusterRoleSelectors[i])
-		if _, err := metav1.LabelSelectorAsSelector(&rule.ClusterRoleSelectors[i]); err != nil {
-			c.Invalid(p.Index(i), "", nil, "invalid label selector.")
-		}
-	}
-}
-
-var subjectKinds = []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}
-
-// binding: who may bind cluster roles alone must also say where a service account lives.
-func (c policyChecker) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string) {
-	p, group := field.NewPath("roleRef"), []string{rbacv1.GroupName}
-	c.OneOf(p, "apiGroup", ref.APIGroup, group)
-	c.OneOf(p, "kind", ref.Kind, kinds)
-	c.Name(p, "name", ref.Name, isPathSegment)
-	for i, subject := range subjects {
-		sp := field.NewPath("subjects").Index(i)
-		c.Need(sp, "name", subject.Name != "", "")
-		switch subject.Kind {
-		case rbacv1.ServiceAccountKind:
-			c.Maybe(sp, "name", subject.Name, isSubdomain)
-			c.OneOf(sp, "apiGroup", subject.APIGroup, []string{""})
-			c.Need(sp, "namespace", len(kinds) > 1 || subject.Namespace != "", "")
-		case rbacv1.UserKind, rbacv1.GroupKind:
-			c.OneOf(sp, "apiGroup", subject.APIGroup, group)
-		default:
-			c.Unsupported(sp, "kind", subject.Kind, subjectKinds)
-		}
+	return &rules{
+		create: func(_ context.Context, obj runtime.Object) field.ErrorList { return validate(any(obj).(P), nil) },
+		updates: map[string]updateFunc{"": func(_ context.Context, obj, old runtime.Object) field.ErrorList {
+			return validate(any(obj).(P), any(old).(P))
+		}},
 	}
 }
 
@@ -202,7 +146,7 @@ func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchC
 		} else if err := compile(text); err != nil {
 			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}
-		c.Name(p.Index(i), "name", condition.Name, isQualifiedName)
+		c.Name(p.Index(i), "name", condition.Name, content.IsLabelKey)
 		if condition.Name != "" {
 			c.unique(p.Index(i), "name", names, condition.Name)
 		}
@@ -331,7 +275,7 @@ func (c *Checker) WebhookService(p *field.Path, service *admissionv1.ServiceRefe
 			c.Invalid(p, "path", path, fmt.Sprintf("segment[%d] may not be empty", i))
 			continue
 		}
-		for _, message := range isSubdomain(segment) {
+		for _, message := range validation.IsDNS1123Subdomain(segment) {
 			c.Invalid(p, "path", path, fmt.Sprintf("segment[%d]: %s", i, message))
 		}
 	}
@@ -397,7 +341,7 @@ func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.Valid
 	keys := set{}
 	for i, annotation := range annotations {
 		ap := p.Index(i)
-		for _, message := range isQualifiedName(policy.Name + "/" + annotation.Key) {
+		for _, message := range content.IsLabelKey(policy.Name + "/" + annotation.Key) {
 			c.Invalid(ap, "key", policy.Name+"/"+annotation.Key, message)
 		}
 		switch text := strings.TrimSpace(annotation.ValueExpression); {
@@ -510,7 +454,7 @@ func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
 	case strings.Contains(version, "/"):
 		c.Invalid(p, "apiVersion", kind.APIVersion, "unexpected GroupVersion string: "+kind.APIVersion)
 	default:
-		c.Maybe(p, "apiVersion", group, isSubdomain)
+		c.Maybe(p, "apiVersion", group, validation.IsDNS1123Subdomain)
 		c.Words(p, "apiVersion", version, validation.IsDNS1035Label)
 	}
 	if kind.Kind == "" {
@@ -535,7 +479,7 @@ func (c policyChecker) matchResources(p *field.Path, match *admissionv1.MatchRes
 func (c policyChecker) namedRule(p *field.Path, rule *admissionv1.NamedRuleWithOperations) {
 	names := set{}
 	for i, name := range rule.ResourceNames {
-		c.Words(p.Child("resourceNames").Index(i), "", name, isPathSegment)
+		c.Words(p.Child("resourceNames").Index(i), "", name, content.IsPathSegmentName)
 		c.unique(p.Child("resourceNames").Index(i), "", names, name)
 	}
 	c.webhookRule(p, &rule.RuleWithOperations)
@@ -571,7 +515,7 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 
 func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
-	c.Name(p, "policyName", policy, isSubdomain)
+	c.Name(p, "policyName", policy, validation.IsDNS1123Subdomain)
 	if params != nil {
 		c.paramRef(p.Child("paramRef"), params)
 	}
@@ -582,7 +526,7 @@ func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef
 
 func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
 	const both = "name and selector are mutually exclusive"
-	c.Maybe(p, "name", ref.Name, isPathSegment)
+	c.Maybe(p, "name", ref.Name, content.IsPathSegmentName)
 	c.Forbid(p, "name", ref.Name != "" && ref.Selector != nil, both)
 	c.selector(p, "selector", ref.Selector)
 	c.Forbid(p, "selector", ref.Name != "" && ref.Selector != nil, both)
@@ -605,243 +549,4 @@ func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.Va
 			"response and headers serves no purpose)")
 	}
 	c.Need(p, "", len(actions) > 0, "at least one validation action is required")
-}
-
-// ---- flow control ----
-
-var (
-	flowVerbs      = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
-	distinguishers = []string{"ByNamespace", "ByUser"}
-	flowSubjects   = []string{"Group", "ServiceAccount", "User"}
-	levelTypes     = []string{"Exempt", "Limited"}
-	limitResponses = []string{"Queue", "Reject"}
-)
-
-func (c policyChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
-	p, spec := field.NewPath("spec"), &schema.Spec
-	if precedence := spec.MatchingPrecedence; precedence <= 0 {
-		c.Invalid(p, "matchingPrecedence", precedence, "must be a positive value")
-	} else if precedence > 10000 {
-		c.Invalid(p, "matchingPrecedence", precedence, "must not be greater than 10000")
-	} else if precedence == 1 && schema.Name != "exempt" {
-		c.Invalid(p, "matchingPrecedence", precedence, "only the schema named 'exempt' may have matchingPrecedence 1")
-	}
-	if method := spec.DistinguisherMethod; method != nil && !slices.Contains(distinguishers, string(method.Type)) {
-		c.Unsupported(p, "distinguisherMethod.type", method, distinguishers)
-	}
-	level := spec.PriorityLevelConfiguration.Name
-	c.Need(p, "priorityLevelConfiguration.name", level != "", "must reference a priority level")
-	c.Maybe(p, "priorityLevelConfiguration.name", level, isSubdomain)
-	for i := range spec.Rules {
-		c.flowRule(p.Child("rules").Index(i), &spec.Rules[i])
-	}
-}
-
-func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWithSubjects) {
-	c.Need(p, "subjects", len(rule.Subjects) > 0, "subjects must contain at least one value")
-	for i := range rule.Subjects {
-		c.flowSubject(p.Child("subjects").Index(i), &rule.Subjects[i])
-	}
-	c.Need(p, "", len(rule.ResourceRules)+len(rule.NonResourceRules) > 0, "at least one of resourceRules and nonResourceRules has to be non-empty")
-	for i := range rule.ResourceRules {
-		c.flowResources(p.Child("resourceRules").Index(i), &rule.ResourceRules[i])
-	}
-	for i, rest := range rule.NonResourceRules {
-		rp := p.Child("nonResourceRules").Index(i)
-		c.flowVerbs(rp, rest.Verbs)
-		c.Need(rp, "nonResourceURLs", len(rest.NonResourceURLs) > 0, "nonResourceURLs must contain at least one value")
-		c.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "non-resource URLs")
-		every := slices.Contains(rest.NonResourceURLs, "*")
-		for j, path := range rest.NonResourceURLs {
-			if wrong := wrongInURLPath(path); wrong != "" && !every {
-				c.Invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
-			}
-		}
-	}
-}
-
-func (c policyChecker) flowResources(p *field.Path, rule *flowcontrolv1.ResourcePolicyRule) {
-	c.flowVerbs(p, rule.Verbs)
-	c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
-	c.starAlone(p, "apiGroups", rule.APIGroups, "api groups")
-	c.Need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
-	c.starAlone(p, "resources", rule.Resources, "resources")
-	c.Need(p, "namespaces", rule.ClusterScope || len(rule.Namespaces) > 0, "resource rules that are not cluster scoped must supply at least one namespace")
-	c.starAlone(p, "namespaces", rule.Namespaces, "namespaces")
-	if slices.Contains(rule.Namespaces, "*") {
-		return
-	}
-	for i, namespace := range rule.Namespaces {
-		for _, message := range isLabel(namespace) {
-			c.Invalid(p.Child("namespaces").Index(i), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
-		}
-	}
-}
-
-func (c policyChecker) flowVerbs(p *field.Path, verbs []string) {
-	c.Need(p, "verbs", len(verbs) > 0, "verbs must contain at least one value")
-	c.starAlone(p, "verbs", verbs, "verbs")
-	known := func(verb string) bool { return slices.Contains(flowVerbs, verb) }
-	if !slices.Contains(verbs, "*") && slices.ContainsFunc(verbs, func(verb string) bool { return !known(verb) }) {
-		c.Unsupported(p, "verbs", verbs, flowVerbs)
-	}
-}
-
-func wrongInURLPath(path string) string {
-	stars := strings.Count(path, "*")
-	switch {
-	case path == "":
-		return "must not be empty"
-	case path == "/":
-		return ""
-	case !strings.HasPrefix(path, "/"):
-		return "must start with slash"
-	case strings.Contains(path, " "):
-		return "must not contain white-space"
-	case strings.Contains(path, "//"):
-		return "must not contain double slash"
-	case stars > 1 || stars == 1 && !strings.HasSuffix(path, "/*"):
-		return "wildcard can only do suffix matching"
-	}
-	return ""
-}
-
-func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject) {
-	if !slices.Contains(flowSubjects, string(subject.Kind)) {
-		c.Unsupported(p, "kind", subject.Kind, flowSubjects)
-		return
-	}
-	members := [...]struct {
-		name string
-		kind flowcontrolv1.SubjectKind
-		set  bool
-	}{
-		{"serviceAccount", flowcontrolv1.SubjectKindServiceAccount, subject.ServiceAccount != nil},
-		{"user", flowcontrolv1.SubjectKindUser, subject.User != nil}, {"group", flowcontrolv1.SubjectKindGroup, subject.Group != nil},
-	}
-	for _, member := range members {
-		if member.kind == subject.Kind {
-			c.Need(p, member.name, member.set, fmt.Sprintf("%s is required when subject kind is '%s'", member.name, member.kind))
-		}
-	}
-	switch account := subject.ServiceAccount; {
-	case subject.Kind == flowcontrolv1.SubjectKindServiceAccount && account != nil:
-		if account.Name != "*" {
-			c.Name(p, "serviceAccount.name", account.Name, isSubdomain)
-		}
-		c.Need(p, "serviceAccount.namespace", account.Namespace != "", "must specify namespace for service account")
-		c.Maybe(p, "serviceAccount.namespace", account.Namespace, isLabel)
-	case subject.Kind == flowcontrolv1.SubjectKindUser && subject.User != nil:
-		c.Filled(p, "user.name", subject.User.Name)
-	case subject.Kind == flowcontrolv1.SubjectKindGroup && subject.Group != nil:
-		c.Filled(p, "group.name", subject.Group.Name)
-	}
-	for _, member := range members {
-		c.Forbid(p, member.name, member.set && member.kind != subject.Kind, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", member.name, member.kind))
-	}
-}
-
-func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
-	p, spec := field.NewPath("spec"), &level.Spec
-	noted := metav1.HasAnnotation(level.ObjectMeta, defaults.ZeroShares)
-	c.Forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+defaults.ZeroShares+"' is forbidden")
-	if (level.Name == "exempt") != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
-		c.Invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
-	}
-	switch spec.Type {
-	case flowcontrolv1.PriorityLevelEnablementExempt:
-		c.Forbid(p, "limited", spec.Limited != nil, "must be nil if the type is not Limited")
-		if exempt := spec.Exempt; exempt != nil {
-			c.shares(p.Child("exempt"), exempt.NominalConcurrencyShares, exempt.LendablePercent)
-		}
-	case flowcontrolv1.PriorityLevelEnablementLimited:
-		c.Forbid(p, "exempt", spec.Exempt != nil, "must be nil if the type is Limited")
-		if spec.Limited == nil {
-			c.Required(p, "limited", "must not be empty when type is Limited")
-			return
-		}
-		c.limitResponse(p.Child("limited"), spec.Limited)
-	default:
-		c.Unsupported(p, "type", spec.Type, levelTypes)
-	}
-}
-
-// fixedSchema holds the mandatory schemas to what is built in.
-func (c policyChecker) fixedSchema(schema *flowcontrolv1.FlowSchema) {
-	for _, fixed := range flowcontrol.MandatoryObjects().Schemas {
-		if fixed.Name == schema.Name && !equality.Semantic.DeepEqual(fixed.Spec, schema.Spec) {
-			c.Invalid(field.NewPath("spec"), "", schema.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", schema.Name))
-		}
-	}
-}
-
-// fixedLevel does so with the levels. The shares of the exempt level are the operator's.
-func (c policyChecker) fixedLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
-	for _, fixed := range flowcontrol.MandatoryObjects().Levels {
-		if fixed.Name != level.Name {
-			continue
-		}
-		what := ""
-		if level.Name == "exempt" {
-			fixed.Spec.Exempt, what = level.Spec.Exempt, " except the 'spec.exempt' field"
-		}
-		if !equality.Semantic.DeepEqual(fixed.Spec, level.Spec) {
-			c.Invalid(field.NewPath("spec"), "", level.Spec, fmt.Sprintf("spec of '%s'%s must equal the fixed value", level.Name, what))
-		}
-	}
-}
-
-func (c policyChecker) shares(p *field.Path, shares, lendable *int32) {
-	if *shares < 0 {
-		c.Invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
-	}
-	if *lendable < 0 || *lendable > 100 {
-		c.Invalid(p, "lendablePercent", *lendable, "must be between 0 and 100, inclusive")
-	}
-}
-
-func (c policyChecker) limitResponse(p *field.Path, limited *flowcontrolv1.LimitedPriorityLevelConfiguration) {
-	if shares := limited.NominalConcurrencyShares; shares != nil && *shares < 0 {
-		c.Invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
-	}
-	switch response := &limited.LimitResponse; response.Type {
-	case flowcontrolv1.LimitResponseTypeReject:
-		c.Forbid(p, "limitResponse.queuing", response.Queuing != nil, "must be nil if limited.limitResponse.type is not Limited")
-	case flowcontrolv1.LimitResponseTypeQueue:
-		c.Need(p, "limitResponse.queuing", response.Queuing != nil, "must not be empty if limited.limitResponse.type is Limited")
-		if response.Queuing != nil {
-			c.queuing(p.Child("limitResponse", "queuing"), response.Queuing)
-		}
-	default:
-		c.Unsupported(p, "limitResponse.type", response.Type, limitResponses)
-	}
-	if lendable := *limited.LendablePercent; lendable < 0 || lendable > 100 {
-		c.Invalid(p, "lendablePercent", lendable, "must be between 0 and 100, inclusive")
-	}
-	if most := limited.BorrowingLimitPercent; most != nil && *most < 0 {
-		c.Invalid(p, "borrowingLimitPercent", *most, "if specified, must be a non-negative integer")
-	}
-}
-
-// queuing: a hand is dealt from a 60-bit hash.
-func (c policyChecker) queuing(p *field.Path, queuing *flowcontrolv1.QueuingConfiguration) {
-	mustBePositive := func(name string, value int32) bool {
-		if value <= 0 {
-			c.Invalid(p, name, value, "must be positive")
-		}
-		return value > 0
-	}
-	queues, hand := queuing.Queues, queuing.HandSize
-	mustBePositive("queueLengthLimit", queuing.QueueLengthLimit)
-	if mustBePositive("queues", queues) && queues > 10_000_000 {
-		c.Invalid(p, "queues", queues, "must not be greater than 10000000")
-	}
-	if !mustBePositive("handSize", hand) {
-		return
-	}
-	if bits := int(math.Ceil(math.Log2(float64(queues)) * float64(hand))); hand > queues {
-		c.Invalid(p, "handSize", hand, fmt.Sprintf("should not be greater than queues (%d)", queues))
-	} else if bits > 60 {
-		c.Invalid(p, "handSize", hand, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than 60", queues, hand))
-	}
 }

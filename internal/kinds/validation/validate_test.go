@@ -6,14 +6,19 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/scheme"
 )
 
 func BenchmarkValidateConfigMap(b *testing.B) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b", "c.conf": "d"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		ValidateCreate(cm)
+		ValidateCreate(b.Context(), corev1.SchemeGroupVersion, cm)
 	}
 }
 
@@ -25,7 +30,7 @@ func TestMistakesOfPoliciesHaveABound(t *testing.T) {
 	for range n {
 		policy.Spec.Validations = append(policy.Spec.Validations, admissionv1.Validation{Expression: expression})
 	}
-	errs := ValidateCreate(policy)
+	errs := ValidateCreate(t.Context(), admissionv1.SchemeGroupVersion, policy)
 	compiled := 0
 	for _, err := range errs {
 		if strings.HasPrefix(err.Detail, "compilation failed") {
@@ -34,5 +39,37 @@ func TestMistakesOfPoliciesHaveABound(t *testing.T) {
 	}
 	if compiled < 2 || compiled >= n || len(errs) < n {
 		t.Errorf("%d of %d validations were compiled, %d mistakes", compiled, n, len(errs))
+	}
+}
+
+// TestEveryTypeHasRules fails for a type whose internal type has no entry in the table, which would
+// not be validated at all.
+func TestEveryTypeHasRules(t *testing.T) {
+	for _, res := range scheme.NewRegistry().All() {
+		if res.Virtual || res.StoredType() == nil {
+			continue
+		}
+		_, rules := rulesOf(res.NewObject())
+		if rules == nil {
+			t.Errorf("%s of %s/%s have no rules", res.Plural, res.Group, res.Version)
+			continue
+		}
+		hasStatus := res.Subresource("status") != nil && !strings.HasSuffix(res.Group, "admissionregistration.k8s.io")
+		if hasStatus && rules.updates["status"] == nil {
+			t.Errorf("the status of %s of %s/%s has no rules", res.Plural, res.Group, res.Version)
+		}
+	}
+}
+
+// Lists that Kubernetes compares element by element have a maximum length.
+func TestQuadraticListsAreLimited(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, 10*maxQuadratic+1)}}
+	class := &storagev1.StorageClass{AllowedTopologies: make([]corev1.TopologySelectorTerm, maxQuadratic+1)}
+	node := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: make([]storagev1.CSINodeDriver, maxQuadratic+1)}}
+	for _, obj := range []runtime.Object{pod, class, node} {
+		errs := append(ValidateCreate(t.Context(), corev1.SchemeGroupVersion, obj), ValidateUpdate(t.Context(), corev1.SchemeGroupVersion, "", obj, obj)...)
+		if len(errs) != 2 || errs[0].Type != field.ErrorTypeTooMany || errs[1].Type != field.ErrorTypeTooMany {
+			t.Errorf("%T: got %v, want two errors of too many items", obj, errs)
+		}
 	}
 }
