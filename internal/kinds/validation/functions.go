@@ -155,6 +155,18 @@ func limitTolerations(obj runtime.Object) *field.Error {
 	return nil
 }
 
+// limitScopes bounds the scopes, each of which is compared with every resource.
+func limitScopes(obj runtime.Object) *field.Error {
+	spec := &obj.(*core.ResourceQuota).Spec
+	if n := len(spec.Scopes); n > maxQuadratic {
+		return field.TooMany(field.NewPath("spec", "scopes"), n, maxQuadratic)
+	}
+	if spec.ScopeSelector != nil && len(spec.ScopeSelector.MatchExpressions) > maxQuadratic {
+		return field.TooMany(field.NewPath("spec", "scopeSelector", "matchExpressions"), len(spec.ScopeSelector.MatchExpressions), maxQuadratic)
+	}
+	return nil
+}
+
 func limitDrivers(obj runtime.Object) *field.Error {
 	if n := len(obj.(*storage.CSINode).Spec.Drivers); n > maxQuadratic {
 		return field.TooMany(field.NewPath("spec", "drivers"), n, maxQuadratic)

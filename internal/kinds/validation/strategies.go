@@ -72,7 +72,7 @@ func strategyRules() map[reflect.Type]*rules {
 	return map[reflect.Type]*rules{
 		reflect.TypeFor[*core.LimitRange]():               fromStrategy(limitrange.Strategy, nil),
 		reflect.TypeFor[*core.PodTemplate]():              fromStrategy(podtemplate.Strategy, nil),
-		reflect.TypeFor[*core.ResourceQuota]():            fromStrategy(resourcequota.Strategy, resourcequota.StatusStrategy),
+		reflect.TypeFor[*core.ResourceQuota]():            fromStrategy(resourcequota.Strategy, resourcequota.StatusStrategy).limit(limitScopes),
 		reflect.TypeFor[*apps.ControllerRevision]():       fromStrategy(controllerrevision.Strategy, nil),
 		reflect.TypeFor[*apps.DaemonSet]():                fromStrategy(daemonset.Strategy, daemonset.StatusStrategy),
 		reflect.TypeFor[*apps.Deployment]():               fromStrategy(deployment.Strategy, deployment.StatusStrategy),

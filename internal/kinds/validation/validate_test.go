@@ -66,7 +66,10 @@ func TestQuadraticListsAreLimited(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, 10*maxQuadratic+1)}}
 	class := &storagev1.StorageClass{AllowedTopologies: make([]corev1.TopologySelectorTerm, maxQuadratic+1)}
 	node := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: make([]storagev1.CSINodeDriver, maxQuadratic+1)}}
-	for _, obj := range []runtime.Object{pod, class, node} {
+	quota := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Scopes: make([]corev1.ResourceQuotaScope, maxQuadratic+1)}}
+	selector := &corev1.ScopeSelector{MatchExpressions: make([]corev1.ScopedResourceSelectorRequirement, maxQuadratic+1)}
+	selecting := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{ScopeSelector: selector}}
+	for _, obj := range []runtime.Object{pod, class, node, quota, selecting} {
 		errs := append(ValidateCreate(t.Context(), corev1.SchemeGroupVersion, obj), ValidateUpdate(t.Context(), corev1.SchemeGroupVersion, "", obj, obj)...)
 		if len(errs) != 2 || errs[0].Type != field.ErrorTypeTooMany || errs[1].Type != field.ErrorTypeTooMany {
 			t.Errorf("%T: got %v, want two errors of too many items", obj, errs)
