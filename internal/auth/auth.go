@@ -79,7 +79,7 @@ type Config struct {
 	Insecure                bool             // the plain loopback port: everyone is system:unsecured
 	AlwaysAllow             bool             // --authorization-mode=AlwaysAllow
 	Modes                   []string         // of --authorization-mode where Node is among them: ModeNode and ModeRBAC, in the order in which they are asked
-	CORSOrigins             []string         // --cors-allowed-origins: regular expressions
+	CORSOrigins             []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
 	Log                     zerolog.Logger   // is told of files that cannot be read again
 	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
 
@@ -139,7 +139,7 @@ type Authenticator struct {
 	tokenHook *callout.Tokens                // nil: none
 	plans     *certs.Followed[callout.Plan]  // nil without --authorization-config
 	proxies   *proxies                       // nil without --requestheader-client-ca-file
-	origins   []*regexp.Regexp               // of other sites' pages that may use this server
+	origins   []*regexp.Regexp               // of other sites' pages that may use this server; each matches whole texts
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
 	verified memory.Of[certUser]
@@ -154,14 +154,10 @@ func New(cfg Config) (*Authenticator, error) {
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
-	for _, origin := range cfg.CORSOrigins {
-		re, err := regexp.Compile(origin)
-		if err != nil {
-			return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
-		}
-		a.origins = append(a.origins, re)
-	}
 	var err error
+	if a.origins, err = compileOrigins(cfg.CORSOrigins); err != nil {
+		return nil, err
+	}
 	if cfg.TokenFile != "" {
 		if a.tokens, err = certs.Follow(cfg.Log, parseTokenFile, cfg.TokenFile); err != nil {
 			return nil, fmt.Errorf("--token-auth-file %s: %w", cfg.TokenFile, err)
@@ -362,23 +358,6 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
 	}
 	return nil
-}
-
-func (a *Authenticator) knowsOrigin(origin string) bool {
-	return slices.ContainsFunc(a.origins, func(re *regexp.Regexp) bool { return re.MatchString(origin) })
-}
-
-// allowOrigin tells the browser that a page of this origin may read the answer, and says whether it may.
-func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
-	if origin == "" || !a.knowsOrigin(origin) {
-		return false
-	}
-	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Allow-Methods", "POST, GET, OPTIONS, PUT, DELETE, PATCH")
-	h.Set("Access-Control-Allow-Headers", "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since")
-	h.Set("Access-Control-Expose-Headers", "Date")
-	h.Set("Access-Control-Allow-Credentials", "true")
-	return true
 }
 
 // ---- Tokens ----

@@ -203,7 +203,7 @@ func TestPlainPortKeepsForeignPagesOut(t *testing.T) {
 }
 
 func TestPreflightIsAnsweredForAllowedOrigins(t *testing.T) {
-	a, _ := New(Config{Insecure: true, CORSOrigins: []string{"good"}})
+	a, _ := New(Config{Insecure: true, CORSOrigins: []string{"//good$"}})
 	r := httptest.NewRequest("OPTIONS", "http://localhost/api/v1/pods", nil)
 	r.Header.Set("Origin", "http://good")
 	w := httptest.NewRecorder()
