@@ -302,10 +302,19 @@ func bearerToken(h http.Header) (token string, padded bool) {
 	return token, token == "" && more
 }
 
-// dropCredentials also drops what an authenticating proxy would add: a handler that trusted it would trust anybody.
+// dropCredentials also drops the headers of an authenticating proxy: a handler that trusted them would trust any client.
 func dropCredentials(h http.Header) {
 	for key := range h {
-		if key == "Authorization" || key == "X-Remote-User" || key == "X-Remote-Uid" || key == "X-Remote-Group" || strings.HasPrefix(key, "X-Remote-Extra-") {
+		if request.IsHeader(key, "Authorization") || request.IsHeader(key, "X-Remote-User") || request.IsHeader(key, "X-Remote-Uid") ||
+			request.IsHeader(key, "X-Remote-Group") || request.HasHeaderPrefix(key, "X-Remote-Extra-") {
+			delete(h, key)
+		}
+	}
+}
+
+func dropImpersonation(h http.Header) {
+	for key := range h {
+		if request.HasHeaderPrefix(key, "Impersonate-") {
 			delete(h, key)
 		}
 	}
@@ -318,14 +327,6 @@ func hasPrefixed(h http.Header, prefix string) bool {
 		}
 	}
 	return false
-}
-
-func deletePrefixed(h http.Header, prefix string) {
-	for key := range h {
-		if strings.HasPrefix(key, prefix) {
-			delete(h, key)
-		}
-	}
 }
 
 // checkHostAndOrigin keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
@@ -520,9 +521,10 @@ func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 	})
 }
 
-// wantedUser takes the Impersonate-* headers out and returns what they say, nil when they say nothing.
+// wantedUser returns the user that the Impersonate-* headers describe, nil if there is none. It deletes these headers.
 func wantedUser(h http.Header) (*request.User, error) {
 	const extraPrefix = "Impersonate-Extra-"
+	defer dropImpersonation(h)
 	if !hasPrefixed(h, "Impersonate-") {
 		return nil, nil
 	}
@@ -543,10 +545,6 @@ func wantedUser(h http.Header) (*request.User, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("requested &user.DefaultInfo{Name:%q, UID:%q, Groups:%#v, Extra:%#v} without impersonating a user name",
 			want.Name, want.UID, want.Groups, want.Extra))
 	}
-	h.Del("Impersonate-User")
-	h.Del("Impersonate-Uid")
-	h.Del("Impersonate-Group")
-	deletePrefixed(h, extraPrefix)
 	return &want, nil
 }
 

@@ -148,11 +148,10 @@ func (p *proxies) dropHeaders(h http.Header) {
 	if p == nil {
 		return
 	}
-	for _, name := range slices.Concat(p.Users, p.UIDs, p.Groups) {
-		h.Del(name)
-	}
 	for key := range h {
-		if slices.ContainsFunc(p.Extras, func(prefix string) bool { return hasPrefixFold(key, prefix) }) {
+		is := func(name string) bool { return request.IsHeader(key, name) }
+		if slices.ContainsFunc(p.Users, is) || slices.ContainsFunc(p.UIDs, is) || slices.ContainsFunc(p.Groups, is) ||
+			slices.ContainsFunc(p.Extras, func(prefix string) bool { return request.HasHeaderPrefix(key, prefix) }) {
 			delete(h, key)
 		}
 	}
