@@ -14,6 +14,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -39,6 +40,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -132,13 +134,14 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 func refusedCall(response *http.Response, body []byte) error {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status == metav1.StatusFailure {
+		status.Code = int32(apierror.ForeignCode(cmp.Or(int(status.Code), response.StatusCode)))
 		return apierrors.FromObject(&status)
 	}
 	message := "unknown"
 	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || strings.HasPrefix(kind, "text/") {
 		message = strings.TrimSpace(string(body[:min(len(body), maxQuotedAnswer)]))
 	}
-	return apierrors.NewGenericServerResponse(response.StatusCode, http.MethodPost, schema.GroupResource{}, "", message, 0, true)
+	return apierrors.NewGenericServerResponse(apierror.ForeignCode(response.StatusCode), http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
 // Close lets go of the connections that no call uses.
