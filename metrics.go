@@ -421,7 +421,7 @@ func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 
 // webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
 func (m *metrics) webhookCalled(c admission.Call) {
-	code, rejected := strconv.Itoa(min(c.Code, 600)), strconv.FormatBool(c.Rejected)
+	code, rejected := strconv.Itoa(c.Code), strconv.FormatBool(c.Rejected)
 	if !m.hooks.Admits(c.Name) {
 		c.Name = otherLabel
 	}
@@ -837,7 +837,7 @@ func (w *responseWriter) WriteHeader(code int) {
 }
 
 func (w *responseWriter) begin(code int) {
-	if w.code != 0 {
+	if w.code != 0 || code < http.StatusOK && code != http.StatusSwitchingProtocols {
 		return
 	}
 	if w.code = code; w.begun != nil {

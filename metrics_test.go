@@ -466,3 +466,21 @@ func TestStrangersMakeNoSeries(t *testing.T) {
 		t.Errorf("refused requests are counted in %d series:\n%s", len(refused), strings.Join(refused, "\n"))
 	}
 }
+
+// TestInterimResponsesAreNotTheOutcome: audit events and metrics have the final code, and a connection that switched protocols has 101.
+func TestInterimResponsesAreNotTheOutcome(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		codes []int
+		want  int
+	}{{[]int{103, 200}, 200}, {[]int{100, 102, 103, 404}, 404}, {[]int{103}, 0}, {[]int{101}, 101}, {[]int{103, 101}, 101}, {[]int{200, 500}, 200}} {
+		begun := 0
+		w := &responseWriter{ResponseWriter: httptest.NewRecorder(), begun: func() { begun++ }}
+		for _, code := range c.codes {
+			w.WriteHeader(code)
+		}
+		if w.code != c.want || begun != min(c.want, 1) {
+			t.Errorf("%v: code %d, begun %d times; want %d", c.codes, w.code, begun, c.want)
+		}
+	}
+}
