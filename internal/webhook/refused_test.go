@@ -1,10 +1,15 @@
 package webhook
 
 import (
+	"encoding/pem"
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -24,6 +29,29 @@ func TestRefusedCallsHaveCodesOfHTTP(t *testing.T) {
 		var refusal apierrors.APIStatus
 		if !errors.As(err, &refusal) || refusal.Status().Code != c.want {
 			t.Errorf("%d %s: %v, want the code %d", c.code, c.body, err, c.want)
+		}
+	}
+}
+
+// TestHeadersOfWebhooksAreBounded: net/http alone would keep ten megabytes for each call.
+func TestHeadersOfWebhooksAreBounded(t *testing.T) {
+	t.Parallel()
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.URL.Path[1:])
+		w.Header().Set("X-Long", strings.Repeat("x", n))
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer hook.Close()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	for size, refused := range map[int]bool{maxHeader / 2: false, 2 * maxHeader: true} {
+		target := hook.URL + "/" + strconv.Itoa(size)
+		c, err := NewClient(&admissionv1.WebhookClientConfig{CABundle: authority, URL: &target}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Post(t.Context(), []byte("{}"), 1<<20); (err != nil) != refused {
+			t.Errorf("a header of %d bytes: %v", size, err)
 		}
 	}
 }

@@ -50,6 +50,7 @@ const (
 	maxQuotedAnswer = 2048 // bytes of an answer that is no review, in the error
 	idleConn        = 90 * time.Second
 	idleConns       = 25
+	maxHeader       = 64 << 10 // bytes of an answer's header
 	agent           = "kube-apiserver-admission" // by this name webhooks know who calls
 )
 
@@ -72,7 +73,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 		}
 	}
 	c := &Client{transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn}}
+		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, MaxResponseHeaderBytes: maxHeader}}
 	// Calls over one HTTP/2 connection all go to one instance of the webhook: that is for loopback, where there is only one.
 	local := false
 	switch s := config.Service; {
