@@ -313,7 +313,8 @@ func newServer(c *config, types *scheme.Registry) *server {
 		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
 		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
-	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options}
+	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options,
+		upgrades: shares.NewUpgrades()}
 	return s
 }
 
@@ -502,7 +503,7 @@ func (s *server) aggregate(ctx context.Context) error {
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
 		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
-		Unavailable: s.metrics.apiServiceUnavailable, Upgrades: shares.NewUpgrades()}
+		Unavailable: s.metrics.apiServiceUnavailable, Upgrades: s.api.upgrades}
 	g.Begin = func() {
 		if err := s.introduce(); err != nil {
 			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
@@ -863,6 +864,7 @@ type api struct {
 	wt          *watching
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // passes on what is for other servers
+	upgrades    *shares.Places          // for upgraded connections, of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation
