@@ -617,7 +617,10 @@ func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 	apitest.WaitFor(t, "the namespace to say what it waits for", func() bool {
 		c := s.send("GET", "/api/v1/namespaces/second", "").get(`status.conditions.#(type=="NamespaceDeletionDiscoveryFailure")`)
 		return c.Get("status").String() == "True" && c.Get("message").String() == "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: "+
-			"ext.example.com/v1: stale GroupVersion discovery: ext.example.com/v1"
+			"ext.example.com/v1: stale GroupVersion discovery: ext.example.com/v1 (APIService v1.ext.example.com)"
+	})
+	apitest.WaitFor(t, "the log to say it", func() bool {
+		return strings.Contains(s.log.String(), "emptying namespace second") && strings.Contains(s.log.String(), "(APIService v1.ext.example.com)")
 	})
 	e.answers(nil)
 	s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", `{"metadata":{"labels":{"a":"c"}}}`, asMergePatch)

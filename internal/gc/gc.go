@@ -967,7 +967,10 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 		err = e.release(ctx, name)
 		em.done = err == nil
 	}
-	if err = errors.Join(append(rest.errs, err)...); ctx.Err() == nil {
+	if err = errors.Join(append(rest.errs, rest.abroad.Unknown, err)...); ctx.Err() == nil {
+		if err != nil {
+			err = errors.New(shortened(err.Error()))
+		}
 		e.gc.Stands("emptying namespace "+name, err)
 		em.changed = em.changed || err != nil || !rest.abroad.isClear()
 	}
@@ -1159,11 +1162,22 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 		if found := problems[verdict.kind]; len(found) > 0 {
 			slices.Sort(found)
 			c.Status, c.Reason = corev1.ConditionTrue, verdict.bad
-			c.Message = strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", ")
+			c.Message = shortened(strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", "))
 		}
 		conditions = append(conditions, c)
 	}
 	return conditions
+}
+
+// maxReport bounds the text of a condition or log line, in bytes. Other servers choose the names and messages in it.
+const maxReport = 8 << 10
+
+// shortened returns at most maxReport bytes of the text.
+func shortened(text string) string {
+	if len(text) <= maxReport {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReport], "") + "..."
 }
 
 func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
