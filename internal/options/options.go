@@ -217,8 +217,8 @@ func (e *Etcd) Define(f *flag.FlagSet) {
 // addNames is the value of --tls-san.
 func (o *Options) addNames(list string) error {
 	names, err := commandline.SplitList(list)
-	if err != nil {
-		return err
+	if err != nil || len(names) == 0 {
+		return cmp.Or(err, commandline.ErrEmptyElement)
 	}
 	for _, name := range names {
 		if addr, err := netip.ParseAddr(name); err == nil {
