@@ -32,6 +32,7 @@ type pair struct {
 
 	mu     sync.Mutex // guards answer, seen and logged
 	answer string
+	holds  chan struct{} // the server behind keeps upgraded connections until it is closed; nil: until the other side ends
 	seen   *http.Request
 	logged bytes.Buffer
 }
@@ -84,7 +85,7 @@ func startPair(t *testing.T) *pair {
 func (p *pair) respond(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	p.mu.Lock()
-	answer := p.answer
+	answer, holds := p.answer, p.holds
 	p.seen = r
 	p.mu.Unlock()
 	conn, rw, err := http.NewResponseController(w).Hijack()
@@ -96,6 +97,9 @@ func (p *pair) respond(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(conn, strings.ReplaceAll(answer, "\n", "\r\n"))
 	if strings.Contains(answer, " 101 ") {
 		_, _ = io.Copy(io.Discard, rw)
+		if holds != nil {
+			<-holds
+		}
 	}
 }
 
@@ -251,6 +255,8 @@ func TestUpgradedConnectionsAreBounded(t *testing.T) {
 	if got, body, _ := p.ask(upgrade); got.StatusCode != 429 {
 		t.Errorf("a third connection: %d %s", got.StatusCode, body)
 	}
+	_ = open[0].(*net.TCPConn).SetLinger(0) // it breaks off: an error of the copying, not its end
+	_, _ = io.WriteString(open[0], "more")
 	open[0].Close()
 	apitest.WaitFor(t, "the place of a closed connection", func() bool {
 		got, _, _ := p.ask(upgrade)
@@ -264,6 +270,22 @@ func TestUpgradedConnectionsAreBounded(t *testing.T) {
 	})
 	if text := p.log(); text != "" {
 		t.Errorf("logged %s", text)
+	}
+}
+
+// TestServersBehindKeepNoPlaces: a client that has left has its place again, though the server behind keeps its end open.
+func TestServersBehindKeepNoPlaces(t *testing.T) {
+	p := startPair(t)
+	p.holds = make(chan struct{})
+	defer close(p.holds)
+	p.g.Upgrades, p.g.Patience = shares.NewPlaces(4), time.Millisecond // one of one user
+	p.answers("HTTP/1.1 101 Switching Protocols\nConnection: Upgrade\nUpgrade: websocket\n\n")
+	for range 3 {
+		apitest.WaitFor(t, "a place", func() bool {
+			got, _, conn := p.ask(upgrade)
+			conn.Close()
+			return got.StatusCode == 101
+		})
 	}
 }
 

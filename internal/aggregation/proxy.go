@@ -195,7 +195,7 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 			}
 		}()
 		g.Delegated(r.Context())
-		w = newPatientWriter(w, g.Patience)
+		w = newPatientWriter(w, g.Patience, cancel)
 	}
 	transport := s.route.plain
 	if upgrades {
@@ -359,13 +359,14 @@ type patientWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
 	patience time.Duration
+	end      func() // ends the request
 	hijacked bool
 }
 
-func newPatientWriter(w http.ResponseWriter, patience time.Duration) *patientWriter {
+func newPatientWriter(w http.ResponseWriter, patience time.Duration, end func()) *patientWriter {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // in place of the server's, which is too short
-	return &patientWriter{w, control, patience, false}
+	return &patientWriter{w, control, patience, end, false}
 }
 
 func (w *patientWriter) Write(p []byte) (int, error) {
@@ -381,8 +382,36 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 // Hijack remembers that nothing may be written any more.
 func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := w.control.Hijack()
-	w.hijacked = err == nil
-	return conn, buffered, err
+	if err != nil {
+		return nil, nil, err
+	}
+	w.hijacked = true
+	return &upgradedConn{Conn: conn, patience: w.patience, end: w.end}, buffered, nil
+}
+
+// An upgradedConn is a client's connection that was upgraded. When the client has sent everything, the other server may still send for the time of
+// patience. Without that limit a server that ignores the end would keep the connection, and a place of the client's user, for ever.
+type upgradedConn struct {
+	net.Conn
+	patience time.Duration
+	end      func()
+	once     sync.Once
+}
+
+func (c *upgradedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.once.Do(func() { time.AfterFunc(c.patience, c.end) })
+	}
+	return n, err
+}
+
+// CloseWrite is called by httputil.ReverseProxy when the other server has sent everything.
+func (c *upgradedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

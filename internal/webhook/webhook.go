@@ -50,7 +50,7 @@ const (
 	maxQuotedAnswer = 2048 // bytes of an answer that is no review, in the error
 	idleConn        = 90 * time.Second
 	idleConns       = 25
-	maxHeader       = 64 << 10 // bytes of an answer's header
+	maxHeader       = 64 << 10                   // bytes of an answer's header
 	agent           = "kube-apiserver-admission" // by this name webhooks know who calls
 )
 
