@@ -555,8 +555,8 @@ func (l *lineLimit) count(now time.Time) int {
 	return l.lines
 }
 
-// limitStandardLog sends the lines of Go's standard logger to log, a few a minute, until restore is called. net/http writes there about
-// connections to other servers, which decide how many lines that are and quote themselves in them.
+// limitStandardLog sends the lines of Go's standard logger to log, at most linesPerMinute a minute, until restore is called. net/http logs errors
+// of connections to other servers there. The other server controls the number of lines and a part of their text.
 func limitStandardLog(log zerolog.Logger) (restore func()) {
 	out, flags := stdlog.Writer(), stdlog.Flags()
 	stdlog.SetOutput(&lineLimit{log: levelWriter{log}})

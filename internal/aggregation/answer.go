@@ -32,7 +32,8 @@ func (t untraced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.Transport.RoundTrip(r.WithContext(t.ctx))
 }
 
-// passedHeaders are the headers that another server may set. Location passes with a 201, or with a redirect if redirects are allowed.
+// passedHeaders lists the response headers that reach the client. Location is not among them: it passes with a 201, and with a redirect
+// if redirects are allowed.
 var passedHeaders = headerSet(`
 	Accept-Patch Accept-Ranges Age Allow Cache-Control Content-Digest Content-Disposition Content-Encoding Content-Language Content-Length
 	Content-Location Content-Range Content-Type Date Deprecation Digest Etag Expires Last-Modified Pragma Preference-Applied Repr-Digest
@@ -40,8 +41,8 @@ var passedHeaders = headerSet(`
 	Sec-Websocket-Accept Sec-Websocket-Extensions Sec-Websocket-Protocol Sec-Websocket-Version
 	Grpc-Accept-Encoding Grpc-Encoding Grpc-Message Grpc-Status Grpc-Status-Details-Bin`)
 
-// passedTrailers are the trailers that another server may set. Clients may merge trailers into the headers,
-// so headers that have been decided by then are not among them.
+// passedTrailers lists the response trailers that reach the client. Clients may merge trailers into the headers, so the list has no header
+// that says how to read the body.
 var passedTrailers = headerSet(`Content-Digest Digest Etag Grpc-Message Grpc-Status Grpc-Status-Details-Bin Repr-Digest`)
 
 func headerSet(names string) map[string]bool {

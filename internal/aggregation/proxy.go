@@ -256,7 +256,7 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "https", to.host, to.host
 	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
-	out.Trailer = nil                            // their names alone would be announced; nothing was checked of them
+	out.Trailer = nil                            // httputil.ReverseProxy would announce their names, without values
 	h := out.Header
 	for key := range h {
 		if hidden(key) {
@@ -379,7 +379,7 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Hijack remembers that nothing may be written any more.
+// Hijack takes over the connection. After that the ResponseWriter must not be used.
 func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := w.control.Hijack()
 	if err != nil {
@@ -389,8 +389,8 @@ func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &upgradedConn{Conn: conn, patience: w.patience, end: w.end}, buffered, nil
 }
 
-// An upgradedConn is a client's connection that was upgraded. When the client has sent everything, the other server may still send for the time of
-// patience. Without that limit a server that ignores the end would keep the connection, and a place of the client's user, for ever.
+// An upgradedConn is a client's connection that was upgraded. When the client has sent everything, the other server may continue to send
+// for the duration patience. Without that limit, a server that ignores the end of the data keeps the connection and the user's place forever.
 type upgradedConn struct {
 	net.Conn
 	patience time.Duration

@@ -1,6 +1,7 @@
 // Package shares divides what a server has once among those who ask for it at the same time: places, and bytes of memory.
 //
 //	release, ok := places.Take(user)         // one of 256 followers of the history, say; a quarter of them at most for one owner
+//	leave, err := places.Enter(user)         // the same, with a 429 for the client as the error
 //	err := shares.Hold(ctx, w, size)         // room for an answer of so many bytes, before it is made; waits, or is a 429
 //	shares.Release(w)                        // also by itself, when the request ends
 //
