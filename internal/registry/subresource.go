@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/apierror"
@@ -793,18 +794,25 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 	return response.WriteObject(w, r, http.StatusCreated, request)
 }
 
-// NoPodsRun answers whoever asks an object that exists for what only a kubelet has. The parameters of a log are checked all the same.
+// NoPodsRun returns the error for a request that only a kubelet, or a program in a Pod, could answer. The
+// object must exist, and the parameters of a log are validated. find returns the record of a key.
 func NoPodsRun(find func(key string) (store.Record, error), res *scheme.Resource, info *request.Info, query url.Values) error {
-	if info.Subresource == "log" {
-		if err := checkLogOptions(info.Name, query); err != nil {
+	name := info.Name
+	switch info.Subresource {
+	case "log":
+		if err := checkLogOptions(name, query); err != nil {
 			return err
 		}
+	case "proxy": // SCHEME:NAME:PORT, and access was checked for all of it, as in kube-apiserver
+		var valid bool
+		if _, name, _, valid = utilnet.SplitSchemeNamePort(info.Name); !valid {
+			return apierrors.NewBadRequest(fmt.Sprintf("invalid %s request %q", strings.ToLower(res.Kind), info.Name))
+		}
 	}
-	if _, err := find(res.Key(res.Scope(info.Namespace), info.Name)); err != nil {
-		return response.StoreError(err, res, info.Name)
+	if _, err := find(res.Key(res.Scope(info.Namespace), name)); err != nil {
+		return response.StoreError(err, res, name)
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none",
-		strings.ToLower(res.Kind), info.Name, info.Subresource))
+	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none", strings.ToLower(res.Kind), name, info.Subresource))
 }
 
 // logOptions are the parameters of a pod's log that have to be checked.
