@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/diff"
 )
 
@@ -27,8 +28,8 @@ const (
 	tooLongToShow = "(the difference is too long to show)"
 )
 
-// differenceOf returns a unified diff of two values of one type.
-func differenceOf(old, now any) string {
+// DifferenceOf returns a unified diff of two values of one type.
+func DifferenceOf(old, now any) string {
 	a, b := internalJSON(old), internalJSON(now)
 	if max(bytes.Count(a, []byte("\n")), bytes.Count(b, []byte("\n"))) > maxDiffLines {
 		return tooLongToShow
@@ -60,8 +61,14 @@ func appendInternal(buf []byte, v reflect.Value) []byte {
 	case v.Kind() == reflect.Struct && isVersioned(v.Type()):
 		open := byte('{')
 		for _, m := range internalMembers(v) {
-			buf = append(append(append(append(buf, open), '"'), m.name...), `":`...)
-			buf = appendInternal(buf, m.value)
+			if m.name != "" {
+				buf = append(append(append(append(buf, open), '"'), m.name...), `":`...)
+				buf = appendInternal(buf, m.value)
+			} else if text := appendInternal(nil, m.value); len(text) > len("{}") {
+				buf = append(append(buf, open), text[1:len(text)-1]...)
+			} else {
+				continue
+			}
 			open = ','
 		}
 		return append(buf, '}')
@@ -74,9 +81,9 @@ func isVersioned(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && (strings.HasPrefix(t.PkgPath(), "k8s.io/api/") || t == reflect.TypeFor[internalPodSecurity]())
 }
 
-// A member is a field of an internal type.
+// A member is a field of an internal type, or the metadata, whose fields stand among those of the object.
 type member struct {
-	name  string
+	name  string // "" for the metadata
 	value reflect.Value
 }
 
@@ -102,9 +109,13 @@ var notInPodSpec = []string{"DeprecatedServiceAccount", "HostNetwork", "HostPID"
 func internalMembers(v reflect.Value) (members []member) {
 	t := v.Type()
 	for i := range t.NumField() {
-		if field := t.Field(i); field.Anonymous {
+		switch field := t.Field(i); {
+		case field.Type == reflect.TypeFor[metav1.TypeMeta](): // empty in internal types
+		case field.Type == reflect.TypeFor[metav1.ObjectMeta]() && field.Anonymous:
+			members = append(members, member{"", v.Field(i)})
+		case field.Anonymous:
 			members = append(members, internalMembers(v.Field(i))...)
-		} else {
+		default:
 			members = append(members, member{field.Name, v.Field(i)})
 		}
 	}

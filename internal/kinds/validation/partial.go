@@ -59,7 +59,7 @@ func (c partChecker) debuggers(now, old []corev1.EphemeralContainer) {
 		case !found:
 			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", old[i].Name)))
 		case !equality.Semantic.DeepEqual(old[i], now[at]):
-			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%s", old[i].Name, differenceOf(old[i], now[at]))))
+			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%s", old[i].Name, DifferenceOf(old[i], now[at]))))
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (c partChecker) approval(sub string, now, old *certificatesv1.CertificateSi
 		c.Forbid(p, "conditions", len(are) < len(were), fmt.Sprintf("updates may not remove a condition of type %q", kind))
 		c.Forbid(p, "conditions", deciding && len(are) > len(were), fmt.Sprintf("updates may not add a condition of type %q", kind))
 		if deciding && len(are) == len(were) && !equality.Semantic.DeepEqual(are, were) {
-			c.Forbid(p, "conditions", true, fmt.Sprintf("updates may not modify a condition of type %q\n%s", kind, differenceOf(were, are)))
+			c.Forbid(p, "conditions", true, fmt.Sprintf("updates may not modify a condition of type %q\n%s", kind, DifferenceOf(were, are)))
 		}
 	}
 	c.certificate(p, now.Status.Certificate, old.Status.Certificate)

@@ -880,7 +880,7 @@ func (c volumeChecker) updateVolume(pv, old *corev1.PersistentVolume) {
 	}
 	if !equality.Semantic.DeepEqual(source, &old.Spec.PersistentVolumeSource) {
 		c.Forbid(p, "persistentvolumesource", true,
-			"spec.persistentvolumesource is immutable after creation\n"+differenceOf(old.Spec.PersistentVolumeSource, *source))
+			"spec.persistentvolumesource is immutable after creation\n"+DifferenceOf(old.Spec.PersistentVolumeSource, *source))
 	}
 	c.Same(field.NewPath("volumeMode"), "", pv.Spec.VolumeMode, old.Spec.VolumeMode)
 	if affinity := old.Spec.NodeAffinity; affinity != nil && !equality.Semantic.DeepEqual(pv.Spec.NodeAffinity, affinity) {
@@ -933,7 +933,7 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 	}
 	if !equality.Semantic.DeepEqual(*spec, before) {
 		c.Forbid(p, "", true,
-			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+differenceOf(before, *spec))
+			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+DifferenceOf(before, *spec))
 	}
 	size, was := claim.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
 	if size.Cmp(was) < 0 && size.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
