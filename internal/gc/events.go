@@ -13,6 +13,8 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,47 +31,73 @@ const (
 	invalidNamespace = "OwnerRefInvalidNamespace"
 	eventSource      = "garbage-collector-controller"
 	reportedMax      = 1024 // maximum number of remembered reports
-	searchedMax      = 16   // maximum number of an object's references whose owners are searched for in all namespaces
+	searchBurst      = 100  // searches for owners in all namespaces at once
+	searchRate       = 10   // and per second after that
 )
 
-// A report is one reference of one dependent. Without a dependent it stands for an owner that exists nowhere.
+// A report is a reference of a dependent. With the dependent's uid left empty, it stands for an owner that does not exist.
 type report struct{ dependent, owner types.UID }
 
-// reportInvalidNamespace writes an event for the first reference whose owner exists in another namespace.
-// An event that cannot be written, for example because the namespace is being deleted, delays no collection.
+// reports remembers which references need no further search, and limits the searches. It is safe for concurrent use.
+type reports struct {
+	mu      sync.Mutex          // guards the fields below
+	done    map[report]struct{} // at most reportedMax
+	budget  float64             // number of searches that may begin now
+	counted time.Time           // when budget was computed
+}
+
+func (rs *reports) has(r report) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	_, found := rs.done[r]
+	return found
+}
+
+func (rs *reports) add(r report) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.done == nil || len(rs.done) >= reportedMax {
+		rs.done = map[report]struct{}{}
+	}
+	rs.done[r] = struct{}{}
+}
+
+// takeSearch reports whether a search may begin. A search reads one key in each namespace, so a user who creates many
+// objects with invented owners could keep the collector busy with them.
+func (rs *reports) takeSearch(now time.Time) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.budget = min(searchBurst, rs.budget+now.Sub(rs.counted).Seconds()*searchRate)
+	rs.counted = now
+	if rs.budget < 1 {
+		return false
+	}
+	rs.budget--
+	return true
+}
+
+// reportInvalidNamespace writes an event for the first reference whose owner exists in another namespace. An event that
+// cannot be written, for example because the namespace is being deleted, delays no collection.
 func (rp *reaper) reportInvalidNamespace(ctx context.Context, it *item, references []metav1.OwnerReference) {
-	for i := range references[:min(len(references), searchedMax)] {
+	for i := range references {
 		ref := &references[i]
 		owner := rp.kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
-		if owner == nil || !owner.Namespaced || rp.isReported(report{it.uid, ref.UID}) || rp.isReported(report{owner: ref.UID}) {
+		if owner == nil || !owner.Namespaced || rp.reports.has(report{it.uid, ref.UID}) || rp.reports.has(report{owner: ref.UID}) {
 			continue
+		}
+		if !rp.reports.takeSearch(time.Now()) {
+			return
 		}
 		switch found, err := rp.ownerElsewhere(owner, it.namespace, ref); {
 		case err != nil:
 			return
 		case found:
-			rp.remember(report{it.uid, ref.UID})
+			rp.reports.add(report{it.uid, ref.UID})
 			_ = rp.writeEvent(ctx, it, ref)
 			return
 		}
-		rp.remember(report{owner: ref.UID}) // no other object ever gets this uid
+		rp.reports.add(report{owner: ref.UID}) // no other object ever gets this uid
 	}
-}
-
-func (rp *reaper) isReported(r report) bool {
-	rp.mu.Lock()
-	defer rp.mu.Unlock()
-	_, found := rp.reported[r]
-	return found
-}
-
-func (rp *reaper) remember(r report) {
-	rp.mu.Lock()
-	defer rp.mu.Unlock()
-	if rp.reported == nil || len(rp.reported) >= reportedMax {
-		rp.reported = map[report]struct{}{}
-	}
-	rp.reported[r] = struct{}{}
 }
 
 // ownerElsewhere reports whether the owner that a reference names exists in any namespace but one.

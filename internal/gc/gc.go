@@ -296,15 +296,15 @@ type reaper struct {
 	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
 	dirty   map[string]struct{} // keys of objects to examine
+	reports *reports            // the events that were written; outlives the graph
 
-	mu       sync.Mutex          // guards what follows while objects are examined
-	parked   map[string]struct{} // keys of objects that name a kind that is not served
-	reported map[report]struct{} // references that need no event any more; see events.go
-	failed   map[string]struct{} // keys of objects to examine again later
-	err      error               // why one of them is
-	lost     bool                // an object of the graph has become unreadable: what it says of owners counts no longer
-	pause    time.Duration       // until then
-	due      time.Time           // when that is; zero when no time has been set
+	mu     sync.Mutex          // guards what follows while objects are examined
+	parked map[string]struct{} // keys of objects that name a kind that is not served
+	failed map[string]struct{} // keys of objects to examine again later
+	err    error               // why one of them is
+	lost   bool                // an object of the graph has become unreadable: what it says of owners counts no longer
+	pause  time.Duration       // until then
+	due    time.Time           // when that is; zero when no time has been set
 }
 
 var (
@@ -336,7 +336,7 @@ func (rp *reaper) run(ctx context.Context) error {
 func (rp *reaper) forget() {
 	*rp = reaper{gc: rp.gc, log: rp.log, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
 		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{},
-		reported: rp.reported}
+		reports: cmp.Or(rp.reports, &reports{})}
 }
 
 // catchUp brings the graph up to date.
