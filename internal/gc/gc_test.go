@@ -374,3 +374,21 @@ func TestConditionsOfNamespacesAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestSearchesForOwnersAreLimited: a hundred at once, then ten a second.
+func TestSearchesForOwnersAreLimited(t *testing.T) {
+	var rs reports
+	now := time.Now()
+	take := func() (n int) {
+		for n < 1000 && rs.takeSearch(now) {
+			n++
+		}
+		return n
+	}
+	for i, want := range []int{100, 10, 10} {
+		if got := take(); got != want {
+			t.Errorf("second %d: %d searches, want %d", i, got, want)
+		}
+		now = now.Add(time.Second)
+	}
+}

@@ -229,7 +229,7 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 func (p *patchRequest) completeMerged(merged scheme.Object) error {
 	res := p.target.Resource
 	if u, ok := merged.(*unstructured.Unstructured); ok && res.Custom != nil {
-		if _, err := res.Custom.Shape(u); apierrors.IsRequestEntityTooLargeError(err) {
+		if err := res.Custom.ShapeApplied(u); apierrors.IsRequestEntityTooLargeError(err) {
 			return err
 		} else if err != nil {
 			return apierrors.NewBadRequest(err.Error())

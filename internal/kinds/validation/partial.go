@@ -59,7 +59,7 @@ func (c partChecker) debuggers(now, old []corev1.EphemeralContainer) {
 		case !found:
 			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", old[i].Name)))
 		case !equality.Semantic.DeepEqual(old[i], now[at]):
-			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n", old[i].Name)))
+			c.Add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%s", old[i].Name, DifferenceOf(old[i], now[at]))))
 		}
 	}
 }
@@ -158,7 +158,7 @@ func (c partChecker) conditions(conditions []certificatesv1.CertificateSigningRe
 // approval compares with what was decided before; the certificate is for the signer, who writes the status.
 func (c partChecker) approval(sub string, now, old *certificatesv1.CertificateSigningRequest) {
 	p := field.NewPath("status")
-	of := func(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) (found []any) {
+	of := func(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) (found []certificatesv1.CertificateSigningRequestCondition) {
 		for _, condition := range csr.Status.Conditions {
 			if condition.Type == kind {
 				found = append(found, condition)
@@ -171,8 +171,9 @@ func (c partChecker) approval(sub string, now, old *certificatesv1.CertificateSi
 		deciding := kind != certificatesv1.CertificateFailed && sub != "approval"
 		c.Forbid(p, "conditions", len(are) < len(were), fmt.Sprintf("updates may not remove a condition of type %q", kind))
 		c.Forbid(p, "conditions", deciding && len(are) > len(were), fmt.Sprintf("updates may not add a condition of type %q", kind))
-		c.Forbid(p, "conditions", deciding && len(are) == len(were) && !equality.Semantic.DeepEqual(are, were),
-			fmt.Sprintf("updates may not modify a condition of type %q\n", kind))
+		if deciding && len(are) == len(were) && !equality.Semantic.DeepEqual(are, were) {
+			c.Forbid(p, "conditions", true, fmt.Sprintf("updates may not modify a condition of type %q\n%s", kind, DifferenceOf(were, are)))
+		}
 	}
 	c.certificate(p, now.Status.Certificate, old.Status.Certificate)
 }

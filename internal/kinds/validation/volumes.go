@@ -879,7 +879,8 @@ func (c volumeChecker) updateVolume(pv, old *corev1.PersistentVolume) {
 		source.CSI.ControllerExpandSecretRef = nil
 	}
 	if !equality.Semantic.DeepEqual(source, &old.Spec.PersistentVolumeSource) {
-		c.Forbid(p, "persistentvolumesource", true, "spec.persistentvolumesource is immutable after creation")
+		c.Forbid(p, "persistentvolumesource", true,
+			"spec.persistentvolumesource is immutable after creation\n"+DifferenceOf(old.Spec.PersistentVolumeSource, *source))
 	}
 	c.Same(field.NewPath("volumeMode"), "", pv.Spec.VolumeMode, old.Spec.VolumeMode)
 	if affinity := old.Spec.NodeAffinity; affinity != nil && !equality.Semantic.DeepEqual(pv.Spec.NodeAffinity, affinity) {
@@ -917,9 +918,9 @@ func (c volumeChecker) classMayMove(claim, old *corev1.PersistentVolumeClaim) bo
 func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 	p := field.NewPath("spec")
 	c.claimSpec(p, &claim.Spec)
-	spec := claim.Spec.DeepCopy()
-	if old.Spec.VolumeName == "" {
-		spec.VolumeName = ""
+	spec, before := claim.Spec.DeepCopy(), old.Spec
+	if before.VolumeName == "" {
+		before.VolumeName = spec.VolumeName
 	}
 	if c.classMayMove(claim, old) {
 		spec.StorageClassName = nil
@@ -930,11 +931,12 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 		}
 		spec.VolumeAttributesClassName = old.Spec.VolumeAttributesClassName
 	}
-	if !equality.Semantic.DeepEqual(spec, &old.Spec) {
-		c.Forbid(p, "", true, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims")
+	if !equality.Semantic.DeepEqual(*spec, before) {
+		c.Forbid(p, "", true,
+			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+DifferenceOf(before, *spec))
 	}
-	size, before := claim.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
-	if size.Cmp(before) < 0 && size.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
+	size, was := claim.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
+	if size.Cmp(was) < 0 && size.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
 		c.Forbid(p, "resources.requests.storage", true, "field can not be less than status.capacity")
 	}
 	c.Same(field.NewPath("volumeMode"), "", claim.Spec.VolumeMode, old.Spec.VolumeMode)

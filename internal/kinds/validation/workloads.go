@@ -1053,7 +1053,7 @@ func updatePod(c *Checker, pod, old *corev1.Pod) {
 		gatedPodNarrows(c, p, munged, &old.Spec)
 	}
 	if !equality.Semantic.DeepEqual(munged, &old.Spec) {
-		c.Forbid(p, "", true, "pod updates may not change fields other than "+updatablePodFields)
+		c.Forbid(p, "", true, "pod updates may not change fields other than "+updatablePodFields+"\n"+DifferenceOf(old.Spec, *munged))
 	}
 }
 
