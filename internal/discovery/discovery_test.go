@@ -245,7 +245,7 @@ func TestSchemasDescribeFieldsAsKubeAPIServer(t *testing.T) {
 		{"api/v1", "io.k8s.api.core.v1.ContainerPort/properties/protocol/enum", `["SCTP","TCP","UDP"]`},
 		{"api/v1", "io.k8s.api.core.v1.ServiceSpec/properties/ipFamilies/items/enum", `["","IPv4","IPv6"]`},
 		{"apis/discovery.k8s.io/v1", "io.k8s.api.discovery.v1.EndpointSlice/properties/addressType/enum", `["FQDN","IPv4","IPv6"]`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}`},
+		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}],"default":{}}`},
 		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/affinity", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Affinity"}],"description":"If specified, the pod's scheduling constraints"}`},
 		{"api/v1", "io.k8s.api.core.v1.Secret/properties/data/additionalProperties", `{"format":"byte","type":"string"}`},
 		{"api/v1", "io.k8s.api.core.v1.Volume/properties/emptyDir/allOf", `[{"$ref":"#/components/schemas/io.k8s.api.core.v1.EmptyDirVolumeSource"}]`},

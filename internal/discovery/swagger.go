@@ -271,6 +271,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 	if err := s.sink.section("definitions"); err != nil {
 		return err
 	}
+	s.d.define(watchEvent)
 	if err := s.flush(); err != nil { // what the paths refer to
 		return err
 	}
@@ -346,7 +347,14 @@ func swaggerSchema(value any) any {
 			v[i] = swaggerSchema(v[i])
 		}
 	case map[string]any:
+		delete(v, "default") // as kube-apiserver does: kubectl of old takes a property with a default for a required one
 		for key, member := range v {
+			if properties, ok := member.(map[string]any); ok && key == "properties" { // names, not members of a schema
+				for name, property := range properties {
+					properties[name] = swaggerSchema(property)
+				}
+				continue
+			}
 			v[key] = swaggerSchema(member)
 		}
 		if ref, ok := v["$ref"].(string); ok {
