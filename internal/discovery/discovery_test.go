@@ -291,8 +291,14 @@ func TestOpenAPIDocumentsAreCachedByHash(t *testing.T) {
 	if w := askDiscovery(t, reg, "/openapi/v3/apis/nope/v1"); w.Code != 404 {
 		t.Errorf("unknown group: %d", w.Code)
 	}
-	if w := askDiscovery(t, reg, "/openapi/v3", "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"); w.Code != 406 {
+	const inProtobuf = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"
+	if w := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1", "Accept", inProtobuf); w.Code != 406 {
 		t.Errorf("protobuf: %d", w.Code)
+	}
+	for _, accept := range []string{inProtobuf, "application/vnd.kubernetes.protobuf", "text/html"} {
+		if w := askDiscovery(t, reg, "/openapi/v3", "Accept", accept); w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("the index as %s: %d %v", accept, w.Code, w.Header())
+		}
 	}
 	foo := schemetest.CustomFoo()
 	reg.ReplaceCustom([]*scheme.Resource{foo})

@@ -42,15 +42,15 @@ const openAPIBytes = 1 << 20 // that one document takes, about
 // asked for them.
 func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
-	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
-		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
-		return
-	}
 	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/openapi/v3"), "/")
-	if path == "" {
+	if path == "" { // in JSON for every Accept header: client-go sends that of its other requests, which may be protobuf alone
 		doc, _ := json.Marshal(openAPIIndex(c, before))
 		w.Header().Set("ETag", etagOf(doc))
 		writeOpenAPI(w, r, etagOf(doc), func() ([]byte, error) { return doc, nil })
+		return
+	}
+	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
+		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
 		return
 	}
 	hash, makeDoc := documentAt(c, path)
