@@ -751,6 +751,10 @@ func (d *oaDocument) addSubresource(res *scheme.Resource, sub *scheme.Subresourc
 	}
 	target := oaTarget{path: path, id: scope + res.Kind + titleCase(sub.Name),
 		kind: metav1.GroupVersionKind{Group: sub.Group, Version: sub.Version, Kind: sub.Kind}}
+	if connectOptions[sub.Kind] != nil {
+		d.addConnect(res, sub, target)
+		return
+	}
 	switch wire := res.BodyOf(sub.Name).Wire; {
 	case sub.Name == "log" || wire == nil && sub.Kind != res.Kind:
 		target.body = &oaSchema{Type: "string"}
@@ -778,10 +782,6 @@ func (d *oaDocument) addOperation(res *scheme.Resource, target oaTarget, verb st
 		Description: fmt.Sprintf(v.text, target.kind.Kind), OperationID: id + target.id,
 		Parameters: d.query(verb, v.options...), RequestBody: d.requestBody(target, verb), Responses: map[string]oaBody{"401": {Description: "Unauthorized"}},
 		Action: v.action, Kind: target.kind,
-	}
-	if connects := strings.HasSuffix(target.kind.Kind, "Options"); connects {
-		op.Action, op.RequestBody, op.Parameters = "connect", nil, nil
-		op.OperationID = "connect" + groupTitle(res.Group) + titleCase(res.Version) + titleCase(v.method) + target.id
 	}
 	for code := range strings.FieldsSeq(v.responses) {
 		status, _ := strconv.Atoi(code)
@@ -856,7 +856,7 @@ func addParameters(byName map[string]oaParameter, t reflect.Type) {
 	}
 }
 
-var paramTypes = map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int64: "integer"}
+var paramTypes = map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int32: "integer", reflect.Int64: "integer"}
 
 func elemKind(t reflect.Type) reflect.Kind {
 	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
@@ -867,8 +867,9 @@ func elemKind(t reflect.Type) reflect.Kind {
 
 // pathParameters are the parameters that all methods of a path have.
 func pathParameters(path string) (params []oaParameter) {
-	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects"}
-	for _, name := range []string{"name", "namespace"} {
+	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects",
+		"path": "path to the resource"}
+	for _, name := range []string{"name", "namespace", "path"} {
 		if strings.Contains(path, "{"+name+"}") {
 			params = append(params, oaParameter{Name: name, In: "path", Description: texts[name], Required: true,
 				Schema: oaSchema{Type: "string", UniqueItems: true}})

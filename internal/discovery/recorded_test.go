@@ -163,6 +163,27 @@ func TestDescriptionsAreNeeded(t *testing.T) {
 	}
 }
 
+// The paths of connections, /proxy/{path} among them, are those of kube-apiserver with all methods and parameters.
+func TestConnectionsAreKubernetes(t *testing.T) {
+	t.Parallel()
+	connections := func(document map[string]any) map[string]any {
+		found := map[string]any{}
+		for path := range member(document, "paths") {
+			if item := member(document, "paths", path); member(item, "get")["x-kubernetes-action"] == "connect" {
+				found[path] = item
+			}
+		}
+		return found
+	}
+	want, got := connections(recordedDocuments(t)["api/v1"]), connections(servedDocument(t, newServedTypes(), "api/v1"))
+	if len(want) != 9 {
+		t.Errorf("%d connections are recorded", len(want))
+	}
+	for _, difference := range differences("", want, got) {
+		t.Error(difference)
+	}
+}
+
 // member returns the object at a path of names; an absent one is empty.
 func member(object map[string]any, names ...string) map[string]any {
 	for _, name := range names {
