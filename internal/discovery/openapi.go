@@ -767,6 +767,7 @@ func (d *oaDocument) addSubresource(res *scheme.Resource, sub *scheme.Subresourc
 		d.addOperation(res, target, verb)
 	}
 	if sub.Name == "log" {
+		d.paths[path]["get"].(*oaOperation).Responses["200"].Content["text/plain"] = oaMedia{target.body}
 		d.paths[path]["parameters"] = append(d.paths[path]["parameters"].([]oaParameter), d.query("log", reflect.TypeFor[corev1.PodLogOptions]())...)
 	}
 }
@@ -820,9 +821,15 @@ func (d *oaDocument) responseContent(target oaTarget, verb string) map[string]oa
 	case "delete", "deletecollection":
 		schema = d.reference(reflect.TypeFor[metav1.Status]())
 	}
-	content := map[string]oaMedia{"application/json": {schema}, "application/yaml": {schema}}
-	if verb == "list" {
-		content["application/json;stream=watch"] = oaMedia{schema}
+	content := map[string]oaMedia{}
+	for _, format := range everyFormat {
+		if target.custom && format == string(scheme.ProtobufFormat) {
+			continue
+		}
+		content[format] = oaMedia{schema}
+		if verb == "list" && format != "application/yaml" {
+			content[format+";stream=watch"] = oaMedia{schema}
+		}
 	}
 	return content
 }

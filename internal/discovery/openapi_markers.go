@@ -1,7 +1,7 @@
 package discovery
 
-// This file contains the parts of OpenAPI schemas that Kubernetes' generator derives from comments and types: default values, unions, and
-// descriptions of types without SwaggerDoc. The relations of list elements are in scheme/listtypes.
+// This file contains the parts of the schemas that Kubernetes' generator derives from comments and types: the zero values that are defaults,
+// the unions, and the descriptions of types without SwaggerDoc. Declared defaults and the relations of list elements are in scheme/listtypes.
 
 import (
 	_ "embed"
@@ -70,7 +70,7 @@ type oaUnion struct {
 	Fields        map[string]string `json:"fields-to-discriminateBy"`
 }
 
-// unions has the discriminator and the members of each union, as the markers +unionDiscriminator and +unionMember in the sources declare them.
+// unions has the discriminator and the members of each union that markers in the sources declare.
 var unions = map[string]struct{ discriminator, members string }{
 	"core.AppArmorProfile":                       {"type", "localhostProfile"},
 	"core.PodSchedulingGroup":                    {"", "podGroupName"},

@@ -184,6 +184,36 @@ func TestConnectionsAreKubernetes(t *testing.T) {
 	}
 }
 
+// Each response of a built-in type has the content types of kube-apiserver's, protobuf among them.
+func TestResponsesHaveTheContentTypesOfKubernetes(t *testing.T) {
+	t.Parallel()
+	reg, compared := newServedTypes(), 0
+	for path, document := range recordedDocuments(t) {
+		if path == swaggerPath || slices.Contains(notServed, path) {
+			continue
+		}
+		served := member(servedDocument(t, reg, path), "paths")
+		for at, item := range member(document, "paths") {
+			for method := range item.(map[string]any) {
+				for code := range member(served, at, method, "responses") {
+					want, recorded := member(document, "paths", at, method, "responses")[code].(map[string]any)
+					if !recorded {
+						continue
+					}
+					wanted := slices.Sorted(maps.Keys(member(want, "content")))
+					got := slices.Sorted(maps.Keys(member(served, at, method, "responses", code, "content")))
+					if compared++; !slices.Equal(wanted, got) {
+						t.Errorf("%s %s %s: want %q, got %q", method, at, code, wanted, got)
+					}
+				}
+			}
+		}
+	}
+	if compared < 1000 {
+		t.Errorf("only %d responses are compared", compared)
+	}
+}
+
 // member returns the object at a path of names; an absent one is empty.
 func member(object map[string]any, names ...string) map[string]any {
 	for _, name := range names {
