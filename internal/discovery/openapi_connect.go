@@ -1,7 +1,7 @@
 package discovery
 
 // This file describes the subresources that connect a client with a container, a Service or a node: exec, attach, portforward and proxy.
-// Their operations have no bodies of types. The query parameters are the fields of an options type.
+// Their operations do not have request bodies. The fields of an options type become query parameters.
 //
 //	/api/v1/namespaces/{namespace}/pods/{name}/exec              get, post
 //	/api/v1/namespaces/{namespace}/pods/{name}/proxy             every method
@@ -28,7 +28,7 @@ var connectOptions = map[string]reflect.Type{
 	"ServiceProxyOptions":   reflect.TypeFor[corev1.ServiceProxyOptions](),
 }
 
-// addConnect adds the paths of a subresource that connects. target is its path without a path of the backend.
+// addConnect adds the paths of a subresource that connects the client with a backend.
 func (d *oaDocument) addConnect(res *scheme.Resource, sub *scheme.Subresource, target oaTarget) {
 	methods := []string{"get", "post"}
 	if sub.Name == "proxy" {
@@ -55,7 +55,7 @@ func (d *oaDocument) addConnectPath(res *scheme.Resource, sub *scheme.Subresourc
 	d.paths[target.path] = item
 }
 
-// connectParameters returns the parameters of a path and of its options type, by name. Those in the path come first.
+// connectParameters returns the path parameters and the query parameters, sorted by name.
 func (d *oaDocument) connectParameters(target oaTarget) []oaParameter {
 	params := slices.Clone(d.query(target.kind.Kind, connectOptions[target.kind.Kind]))
 	for _, p := range pathParameters(target.path) {

@@ -13,8 +13,8 @@ import (
 	"apilet/internal/scheme/listtypes"
 )
 
-// openAPITexts has the descriptions that SwaggerDoc lacks, or has without their indented lines and empty lines. Each line has the name of a
-// type and a field, and the quoted text. The type's own description has an empty field name. A test compares the table with
+// openAPITexts has the descriptions that SwaggerDoc lacks, or has without their indented lines and empty lines. Each line contains the name of a
+// type and a field, and the quoted text. For the description of the type, the field name is empty. A test compares the table with
 // kube-apiserver's documents, and rewrites it with -update.
 //
 //	io.k8s.apimachinery.pkg.version.Info.major	"Major is the major version of the binary version"
@@ -33,8 +33,8 @@ func readTexts() map[string]string {
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// zeroOf returns the default that Kubernetes' generator gives to a value without a declared default: the zero value of its type. nil means
-// none. A pointer, list or map has none, and neither has a type that decodes itself, because its zero value is null.
+// zeroOf returns the default value of a field whose comment does not declare one: the zero value of its type, as in Kubernetes' generator.
+// It returns nil for pointers, lists and maps, and for types that implement json.Unmarshaler, because their zero value is encoded as null.
 func zeroOf(t reflect.Type, omitEmpty bool) any {
 	if t.Kind() == reflect.Struct {
 		if reflect.PointerTo(t).Implements(unmarshaler) {
@@ -64,13 +64,13 @@ func besides(s *oaSchema) *oaSchema {
 	return &oaSchema{AllOf: []*oaSchema{s}}
 }
 
-// An oaUnion names the fields of which one is set, and the field that selects it.
+// An oaUnion is a set of fields of which at most one may be set. The discriminator is the field that selects it.
 type oaUnion struct {
 	Discriminator string            `json:"discriminator,omitempty"`
 	Fields        map[string]string `json:"fields-to-discriminateBy"`
 }
 
-// unions has the discriminator and the members of each union that markers in the sources declare.
+// unions maps a type to the discriminator and the members of its union.
 var unions = map[string]struct{ discriminator, members string }{
 	"core.AppArmorProfile":                       {"type", "localhostProfile"},
 	"core.PodSchedulingGroup":                    {"", "podGroupName"},
@@ -92,10 +92,10 @@ func unionsOf(t reflect.Type) []oaUnion {
 	return []oaUnion{{union.discriminator, fields}}
 }
 
-// unmarked corrects the list type of the two fields whose markers disagree with their types.
+// unmarked corrects the list type of two fields whose markers do not match their types.
 func unmarked(s *oaSchema, path string) {
 	switch path {
-	case "meta.APIResource.verbs":
+	case "meta.APIResource.verbs": // a list without a marker
 		s.ListType = ""
 	case "apiregistration.APIServiceSpec.caBundle": // a string in JSON, marked as a list
 		s.ListType = "atomic"

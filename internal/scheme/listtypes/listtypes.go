@@ -6,8 +6,8 @@
 //	"set" · "atomic" · "granular"                      each its own element · one owner for all · a struct by its fields
 //	listtypes.Defaults["core.ServicePort.protocol"]    "TCP": the key of an element that omits it
 //
-// A type is named without its version ([TypeName]), since all versions of a type are alike in this, with one exception in IsAtomic. The
-// tables never change. The package imports no other package of this program.
+// Names of types have no version ([TypeName]), because the relations are the same in all versions of a type. IsAtomic handles the only
+// exception. The tables must not be modified. This package does not import other packages of this program.
 package listtypes
 
 import (
@@ -38,7 +38,7 @@ func OfTags(tag reflect.StructTag) string {
 	return cmp.Or(tag.Get("patchMergeKey"), "set")
 }
 
-// Relations of single fields, where the tags say nothing or something else.
+// Relations maps a field to its relation, for fields whose tags do not declare it.
 var Relations = map[string]string{
 	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
 	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",
@@ -75,8 +75,8 @@ var Relations = map[string]string{
 	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
 }
 
-// Defaults has the default values that the sources declare. Those of list keys identify elements that omit the key. A field without an entry
-// has the zero value of its type if JSON always has the field.
+// Defaults maps a field to the default value that the sources declare. If an element of a list omits a key, the default is used as the key.
+// If a field without an entry is always encoded, its default is the zero value of its type.
 var Defaults = map[string]any{
 	"autoscaling.ScaleSpec.replicas":                  0,
 	"core.AzureDiskVolumeSource.cachingMode":          "ReadWrite",
