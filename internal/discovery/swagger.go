@@ -347,7 +347,7 @@ func swaggerSchema(value any) any {
 			v[i] = swaggerSchema(v[i])
 		}
 	case map[string]any:
-		delete(v, "default") // as kube-apiserver does: kubectl of old takes a property with a default for a required one
+		delete(v, "default") // kube-apiserver does not publish defaults in version 2
 		for key, member := range v {
 			if properties, ok := member.(map[string]any); ok && key == "properties" { // names, not members of a schema
 				for name, property := range properties {
