@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -727,6 +728,73 @@ func Defrag(path string, seen *Progress) error {
 		}
 	}
 	return boltfile.Pack(path, seen)
+}
+
+// DiskUsage returns the size of a data file with its log, in bytes.
+func DiskUsage(path string) (bytes int64, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	bytes = info.Size()
+	if info, err = os.Stat(path + boltfile.LogSuffix); err == nil {
+		bytes += info.Size()
+	}
+	return bytes, nil
+}
+
+// History counts the versions in a stopped server's file that a compaction to its newest revision would delete, and their bytes. Commits that are only in
+// the file's log are not counted.
+func History(path string) (versions, bytes int64, err error) {
+	_, err = boltfile.Vet(path, false, nil, func(p *boltfile.Pages) error {
+		if err := checkFormat(p, path, 0); err != nil {
+			return err
+		}
+		s := newSnapshot(p, 0)
+		c := s.revs.Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
+			if s.superseded(k, v) {
+				versions++
+				bytes += int64(len(k) + len(v))
+			}
+		}
+		return nil
+	})
+	return versions, bytes, err
+}
+
+// superseded reports whether a record is not the newest version of a live object. A damaged record is not: compaction does not delete it.
+func (s *snapshot) superseded(place, b []byte) bool {
+	if len(place) < 8 {
+		return false
+	}
+	r, key, err := decodeRecord(revOf(place), b)
+	if err != nil {
+		return false
+	}
+	state, err := decodeKeyState(key, s.keys.Get(key))
+	return err == nil && (state.rev > r.Rev || !state.live())
+}
+
+// CompactFile deletes the whole history of a stopped server's file. It does not open a file that has neither a history nor a log: to open a backup raises
+// its revisions.
+func CompactFile(path string) error {
+	versions, _, err := History(path)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path + boltfile.LogSuffix); err != nil && versions == 0 {
+		return nil
+	}
+	st, err := Open(path, Options{})
+	if err != nil {
+		return err
+	}
+	up, err := NewMaintenance(st)
+	if err == nil {
+		_, err = up.Compact(context.Background(), st.Revision())
+	}
+	return errors.Join(err, st.Close())
 }
 
 // sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.

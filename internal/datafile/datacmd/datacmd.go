@@ -48,7 +48,9 @@ type command struct {
 	etcd   options.Etcd
 	toFile bool // the way of migrate
 	goBack bool // migrate need not raise etcd's revision
-	logger func(io.Writer) zerolog.Logger
+
+	compact bool // defrag deletes the history first
+	logger  func(io.Writer) zerolog.Logger
 }
 
 // Commands are the rows for the table of commands; logger makes the log of those that have one.
@@ -63,13 +65,18 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, current or past, into a new file for --base",
 			Groups: flags(c.defineFork), Run: c.runFork},
 		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineCheck), Run: c.runCheck},
-		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineData), Run: c.runDefrag},
+		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineDefrag), Run: c.runDefrag},
 		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
 			Groups: append(flags(c.defineCheck), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
 	}
 }
 
 func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
+
+func (c *command) defineDefrag(f *flag.FlagSet) {
+	c.defineData(f)
+	f.BoolVar(&c.compact, "compact", false, "delete the history first: all versions that were replaced or deleted. `apilet log` no longer finds them, and clients list again")
+}
 
 // defineCheck is for those who look into objects.
 func (c *command) defineCheck(f *flag.FlagSet) {
@@ -126,10 +133,30 @@ func (c *command) runCheck(call commandline.Call) error {
 	return nil
 }
 
+// runDefrag rewrites the file and prints its sizes before and after, the log included.
 func (c *command) runDefrag(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet defrag", time.Second)()
-	return store.Defrag(c.data, seen)
+	before, err := store.DiskUsage(c.data)
+	if err == nil && c.compact {
+		err = store.CompactFile(c.data)
+	}
+	if err == nil {
+		err = store.Defrag(c.data, seen)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := store.DiskUsage(c.data)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(call.Out, "%s: %d bytes before, %d bytes after\n", c.data, before, after)
+	versions, bytes, err := store.History(c.data)
+	if versions > 0 {
+		fmt.Fprintf(call.Out, "%d old versions (%d bytes) are kept as history. Compaction would free them: `apilet defrag --compact`, or a server after --history\n", versions, bytes)
+	}
+	return err
 }
 
 // runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
