@@ -640,7 +640,7 @@ func (s *server) startWorkers() {
 	work.Go("renewing certificates", func() { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) })
 	work.Go("telling where this server is", func() { s.beside.endpoints.Run(ctx, s.leave.leaving) })
 	work.Go("compaction", func() {
-		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, err) })
+		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, done, err) })
 	})
 	if s.beside.flows != nil {
 		work.Go("flow control", func() { s.api.fc.run(ctx) })

@@ -33,7 +33,7 @@ type Maintenance struct {
 	st      *Store
 	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
 	swept   int64         // how far compaction has deleted; the token's holder's
-	Yields  bool          // history gives way while deletes are short of room on the disk; to be set before Run
+	Yields  bool          // when a write is refused for lack of space, all history is deleted; to be set before Run
 
 	authorsSwept time.Time // when those whom nobody names were looked for; the token's holder's
 
@@ -54,12 +54,13 @@ func NewMaintenance(st *Store) (*Maintenance, error) {
 
 // ---- Compaction
 
-// Compaction reports on one.
+// A Compaction reports one.
 type Compaction struct {
-	rev     int64 // CompactRev after it
-	walked  int64 // records looked at
-	deleted int
-	took    time.Duration
+	Rev      int64 // CompactRev after it
+	Deleted  int   // versions
+	ForSpace bool  // a write was refused for lack of space, and did not wait for the next round
+	walked   int64 // records looked at
+	took     time.Duration
 }
 
 // hold takes the token of history; release gives it back.
@@ -96,14 +97,14 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 		}
 		if err = up.deleteDead(ctx, dead, upTo); err == nil {
 			done.walked += upTo - up.swept
-			done.deleted += len(dead)
+			done.Deleted += len(dead)
 			up.swept = upTo
 		}
 	}
 	if err == nil {
 		err = up.sweepAuthors(ctx, start)
 	}
-	done.rev, done.took = up.st.Compacted(), time.Since(start)
+	done.Rev, done.took = up.st.Compacted(), time.Since(start)
 	return done, err
 }
 
@@ -318,13 +319,28 @@ func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 // round is one turn of Run: mark the revision, compact to what was current so long ago as history says (0: keep all).
 func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Duration) (Compaction, error) {
 	if err := up.addMark(ctx, now); err != nil || history <= 0 {
-		return Compaction{rev: up.st.Compacted()}, err
+		return Compaction{Rev: up.st.Compacted()}, err
 	}
 	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-history))))
 }
 
+// makeRoom compacts after a write was refused for lack of space: everything if history yields, else the versions older than history. It marks nothing,
+// because it may run as often as clients write.
+func (up *Maintenance) makeRoom(ctx context.Context, history time.Duration) (done Compaction, err error) {
+	rev := up.st.Revision()
+	if !up.Yields {
+		rev = max(up.st.Compacted(), up.RevisionBefore(up.st.Now().Add(-history)))
+	}
+	done, err = up.Compact(ctx, rev)
+	done.ForSpace = true
+	if up.Yields {
+		up.st.rooms.set(true)
+	}
+	return done, err
+}
+
 // Run compacts at once and then every interval what is older than history, and reports each round, until ctx ends. With interval or
-// history 0 it only marks, with interval 0 every five minutes. Where history yields, all of it is compacted once the disk has no room.
+// history 0 it only marks, with interval 0 every five minutes. A write that is refused for lack of space starts a round immediately (makeRoom).
 func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration, report func(Compaction, error)) {
 	tick := interval
 	if tick <= 0 {
@@ -333,8 +349,10 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	var short <-chan struct{}
-	if up.Yields && history > 0 {
+	if history > 0 {
 		short = up.st.rooms.short
+	}
+	if up.Yields && history > 0 {
 		defer up.st.rooms.begin()()
 	}
 	done, err := up.round(ctx, up.st.Now(), history)
@@ -344,8 +362,7 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 		case <-ticker.C:
 			done, err = up.round(ctx, up.st.Now(), history)
 		case <-short:
-			done, err = up.Compact(ctx, up.st.Revision())
-			up.st.rooms.set(true)
+			done, err = up.makeRoom(ctx, history)
 		case <-ctx.Done():
 			return
 		}
