@@ -499,8 +499,9 @@ type Report struct {
 	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
 	gaps                bool                                // a replica's: revisions may be missing
 
-	Sealed  int64    // live objects that are encrypted and were not looked into, since no Sealing was given
-	sealing *Sealing // nil: none
+	Sealed    int64               // live objects that are encrypted and were not looked into, since no Sealing was given
+	sealing   *Sealing            // nil: none
+	encrypted func(sealed []byte) // see Inspection
 }
 
 // Problem adds to what was found.
@@ -518,11 +519,14 @@ func Check(path string) (rep Report, err error) { return CheckObjects(path, Insp
 type Inspection struct {
 	Decodes func(key string, json []byte) error // why its JSON cannot be decoded; nil asks nothing
 	Sealing *Sealing                            // opens what is encrypted; nil: that is passed over
+
+	// Encrypted is called with each live document that is encrypted, as it is in the file. nil: nobody wants to know.
+	Encrypted func(sealed []byte)
 }
 
 // CheckObjects is Check that looks into objects, too.
 func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err error) {
-	rep.decodes, rep.sealing = each.Decodes, each.Sealing
+	rep.decodes, rep.sealing, rep.encrypted = each.Decodes, each.Sealing, each.Encrypted
 	verdict, err := boltfile.Vet(path, true, seen, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
 			return err
@@ -708,7 +712,10 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
 		return boltfile.Damaged("key %q: revision %d is not its newest version", k, state.rev)
 	}
-	if rep.decodes != nil && state.live() {
+	if state.live() && r.sealed && rep.encrypted != nil {
+		rep.encrypted(r.JSON)
+	}
+	if state.live() && rep.decodes != nil {
 		rep.inspectDocument(string(k), &r)
 	}
 	return nil
