@@ -373,6 +373,7 @@ func (s *server) guardSecrets() {
 	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Aggregation.ProxyKey,
 		s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook, s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
+	s.storage.warnOfCommittable()
 }
 
 // assemble makes the parts that work on the store, and puts them together.

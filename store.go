@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -137,6 +138,18 @@ func (h *storage) preflight() (err error) {
 	h.upkeep.Yields = h.options.History == nil // what was asked for is kept
 	h.scrub = &datafile.Scrub{Store: h.st, Maintenance: h.upkeep, Log: h.log}
 	return nil
+}
+
+// warnOfCommittable warns once about files with secrets that the server writes, and that git would commit.
+func (h *storage) warnOfCommittable() {
+	files := []string{h.options.Kubeconfig, h.options.Audit.Path}
+	if h.options.OwnCerts && h.options.CertDir != "" {
+		files = append(files, filepath.Join(h.options.CertDir, "ca.key"))
+	}
+	if !h.options.Ephemeral {
+		files = append(files, h.st.File.Path, h.st.File.Path+store.LogSuffix)
+	}
+	datafile.WarnOfCommittable(h.log, files...)
 }
 
 // A backing is what holds the objects, as health checks ask for it: the file, or the cluster that a replica follows.

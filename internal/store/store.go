@@ -147,6 +147,9 @@ const (
 	replayScanMax = 1000      // records that one read of the log's older part passes
 )
 
+// LogSuffix follows a data file's name in that of its write-ahead log.
+const LogSuffix = boltfile.LogSuffix
+
 // Progress is told how far something long has come.
 type Progress = boltfile.Progress
 
