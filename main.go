@@ -166,7 +166,7 @@ func (c *config) serve(stderr io.Writer) error {
 		serving.Store(s)
 		select {
 		case <-stop.Done():
-			c.log.Info().Stringer("serves-for", c.ShutdownDelay).Msg("stopping")
+			c.log.Info().Stringer("shutdown-delay-duration", c.ShutdownDelay).Msg("stopping")
 			s.sendAway(c.ShutdownDelay)
 		case err = <-s.failed:
 		case why := <-s.storage.cluster.Lost():

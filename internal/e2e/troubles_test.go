@@ -91,6 +91,29 @@ func TestQuotaShortensHistoryAndTheLogSaysSo(t *testing.T) {
 	}
 }
 
+// The figures are the sizes that ls shows.
+func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	s := startTest(t, onFile(path))
+	maps := s.namespace("shop")
+	for i := range 30 {
+		s.want(201, "POST", maps, configMap(fmt.Sprint("m", i), "k", strings.Repeat("x", 100_000)))
+	}
+	apitest.WaitFor(t, "no work beside requests that makes a file grow", func() bool {
+		for series, name := range map[string]string{"apilet_store_file_bytes": path, "apilet_store_log_bytes": path + "-wal"} {
+			info, err := os.Stat(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if metricValue(s, series) != float64(info.Size()) {
+				return false
+			}
+		}
+		return metricValue(s, "apilet_store_used_bytes") == metricValue(s, "apilet_store_file_bytes")-metricValue(s, "apilet_store_free_bytes")
+	})
+}
+
 // A reason is for those who may get the check's own page, where kube-apiserver shows it.
 func TestReadyzTellsTheReasonToWhoeverMayReadIt(t *testing.T) {
 	t.Parallel()

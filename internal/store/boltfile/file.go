@@ -193,6 +193,20 @@ func (f *File) DiskSpace() (free, size int64, known bool) {
 	return free, size, known
 }
 
+// Sizes returns the sizes of the file and of its log, in bytes, as ls shows them.
+func (f *File) Sizes() (data, log int64) {
+	if info, err := f.handle.Stat(); err == nil {
+		data = info.Size()
+	}
+	if f.file == nil { // ephemeral
+		return data, 0
+	}
+	if info, err := os.Stat(f.Path + LogSuffix); err == nil {
+		log = info.Size()
+	}
+	return data, log
+}
+
 // FreeBytes are the bytes of pages that are free, or will be after the next checkpoint.
 func (f *File) FreeBytes() int64 {
 	s := f.Db.Stats()
