@@ -1,7 +1,7 @@
 package datafile
 
 // This file finds files with secrets that `git add -A` would commit. It reads the ignore files itself, because a device has no git. Two things it does not
-// know: a file of core.excludesFile, and files that are already tracked.
+// know: the ignore file that git's configuration names, and files that are already tracked.
 
 import (
 	"os"
