@@ -41,7 +41,7 @@ func Committable(files ...string) (tree string, exposed []string) {
 	return tree, exposed
 }
 
-// workTreeOf returns the folder above, or dir itself, that has a .git; "" if there is none.
+// workTreeOf returns the nearest folder that contains .git, starting with dir, or "".
 func workTreeOf(dir string) string {
 	for {
 		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
@@ -55,7 +55,7 @@ func workTreeOf(dir string) string {
 	}
 }
 
-// isIgnored reports whether git ignores a file below top. A file in an ignored folder is ignored, whatever the patterns say of the file.
+// isIgnored reports whether git ignores a file below top. Patterns cannot bring back a file whose folder is ignored.
 func isIgnored(top, name string) bool {
 	below, err := filepath.Rel(top, name)
 	if err != nil {
@@ -120,7 +120,7 @@ func readText(name string) (text string, ok bool) {
 	return string(content), err == nil
 }
 
-// An ignoreRule is one line of an ignore file.
+// An ignoreRule is a pattern line of an ignore file.
 type ignoreRule struct {
 	at       []string // the folder of the file, from the work tree's top
 	pattern  []string // by folders

@@ -263,7 +263,7 @@ func (k keyCount) print(out io.Writer) {
 	}
 }
 
-// A copyReport is the content of a copy: its revision and number of objects, and the keys that they need.
+// A copyReport describes a copy: the revision, the number of objects, and the encryption keys.
 type copyReport struct {
 	store.Report
 	keys keyCount
