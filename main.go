@@ -167,7 +167,7 @@ func (c *config) serve(stderr io.Writer) error {
 		serving.Store(s)
 		select {
 		case <-stop.Done():
-			c.log.Info().Stringer("serves-for", c.ShutdownDelay).Msg("stopping")
+			c.log.Info().Stringer("shutdown-delay-duration", c.ShutdownDelay).Msg("stopping")
 			s.sendAway(c.ShutdownDelay)
 		case err = <-s.failed:
 		case why := <-s.storage.cluster.Lost():
@@ -375,6 +375,7 @@ func (s *server) guardSecrets() {
 	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Aggregation.ProxyKey,
 		s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook, s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
+	s.storage.warnOfCommittable()
 }
 
 // assemble makes the parts that work on the store, and puts them together.
@@ -642,7 +643,7 @@ func (s *server) startWorkers() {
 	work.Go("renewing certificates", func() { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) })
 	work.Go("telling where this server is", func() { s.beside.endpoints.Run(ctx, s.leave.leaving) })
 	work.Go("compaction", func() {
-		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, err) })
+		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, done, err) })
 	})
 	if s.beside.flows != nil {
 		work.Go("flow control", func() { s.api.fc.run(ctx) })

@@ -26,7 +26,7 @@ import (
 // Why nothing was written.
 var (
 	// ErrFull is a full disk. Nothing has changed.
-	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
+	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still accepted and makes room in the file immediately unless old versions are kept (--history)")
 
 	// ErrLost: the file's name leads nowhere or elsewhere, and what goes to a removed file is lost at exit. Reads go on.
 	ErrLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
@@ -191,6 +191,20 @@ func (f *File) DiskSpace() (free, size int64, known bool) {
 	}
 	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // of a closed file nothing is known
 	return free, size, known
+}
+
+// Sizes returns the sizes of the file and of its log, in bytes, as ls shows them.
+func (f *File) Sizes() (data, log int64) {
+	if info, err := f.handle.Stat(); err == nil {
+		data = info.Size()
+	}
+	if f.file == nil { // ephemeral
+		return data, 0
+	}
+	if info, err := os.Stat(f.Path + LogSuffix); err == nil {
+		log = info.Size()
+	}
+	return data, log
 }
 
 // FreeBytes are the bytes of pages that are free, or will be after the next checkpoint.
