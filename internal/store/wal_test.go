@@ -393,7 +393,8 @@ func TestLogsThatAreRefused(t *testing.T) {
 		"another's log": {func(path string) { copyTo(made(20)+boltfile.LogSuffix, path+boltfile.LogSuffix) }, "is the log of another data file"},
 		"a closed file": {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
 		"both heads":    {func(path string) { overwrite(t, path+boltfile.LogSuffix, 0, make([]byte, headsBytes)) }, "has lost both of its heads"},
-		"newer version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 2}) }, "newer version"},
+		"newer version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 3}) }, "newer version"},
+		"older version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 1}) }, "older version"},
 		"first record":  {func(path string) { overwrite(t, path+boltfile.LogSuffix, headsBytes+int64(32), []byte("xxxx")) }, "record"},
 		"a middle block": {func(path string) {
 			overwrite(t, path+boltfile.LogSuffix, headsBytes+headBytes, make([]byte, headBytes))

@@ -57,10 +57,11 @@ func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 type Pages struct {
 	metaPage
 	mapped []byte // up to the high-water mark
+	Moved  bool   // Verdict.Moved
 }
 
 func newPages(db *bbolt.DB, m metaPage) *Pages {
-	return &Pages{m, mapping(db, int(m.high)*m.pageSize)}
+	return &Pages{metaPage: m, mapped: mapping(db, int(m.high)*m.pageSize)}
 }
 
 // committedPages are the file as a write transaction found it.

@@ -21,8 +21,31 @@ type Verdict struct {
 	Clean    bool     // closed cleanly, or left with a log whose checkpoint lists the free pages: they need not be walked through
 	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
 	Log      *LeftLog // that lies beside; nil: none
+	Moved    bool     // it was not closed, and is not where its server left it: a copy, which may have been made while it was written
 	Torn     bool     // the newest meta page does not count: its commit was cut short
 	Problems []string // damaged pages
+}
+
+// statRegular looks for a regular file. Opening a named pipe would wait for ever.
+func statRegular(path string) (os.FileInfo, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file: choose another file", path)
+	}
+	return info, nil
+}
+
+// openRegular opens a regular file for reading, and returns its size.
+func openRegular(path string) (*os.File, int64, error) {
+	info, err := statRegular(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	file, err := os.Open(path)
+	return file, info.Size(), err
 }
 
 // openShared opens a file that no process writes for reading, with the handle that bbolt has. Nobody can write it until it is closed.
@@ -41,12 +64,10 @@ func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 // Vet looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
 // peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
 func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
-	info, err := os.Stat(path)
+	info, err := statRegular(path)
 	switch {
 	case err != nil:
-		return v, fmt.Errorf("cannot open %s: %w", path, err)
-	case !info.Mode().IsRegular(): // opening a named pipe would wait for ever
-		return v, fmt.Errorf("%s is no regular file: choose another file", path)
+		return v, err
 	case info.Size() == 0:
 		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
 	}
@@ -59,15 +80,18 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 		return v, err
 	}
 	tree, err := readMetas(file)
-	if v.Log.Used() {
-		if tree == nil {
-			tree = &pageTree{file: file}
-		}
-		err = tree.adopt(v.Log, tree.found)
+	switch {
+	case err != nil:
+		return v, ExplainOpen(path, err)
+	case v.Log.Used():
+		err = tree.adopt(v.Log)
+	case v.Log != nil:
+		err = v.Log.ends(tree)
 	}
 	if err != nil {
-		return v, ExplainOpen(path, err)
+		return v, err
 	}
+	v.Moved = v.Log != nil && logged(tree.meta.mark) && !tree.inPlace(info)
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	v.Torn = tree.torn != nil
 	v.Clean = v.Clean && !v.Torn
@@ -76,7 +100,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))
-	walked := thorough || !v.Clean
+	walked := thorough || !v.Clean || v.Moved
 	v.Problems = tree.vet(walked)
 	p := newPages(db, tree.meta.metaPage)
 	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
@@ -91,6 +115,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 			return v, fmt.Errorf("%s: %w", path, err)
 		}
 	}
+	p.Moved = v.Moved
 	return v, WithoutFaults(func() error { return look(p) })
 }
 
@@ -103,6 +128,7 @@ type pageTree struct {
 	high         uint64
 	invalidMetas int
 	found        []*placedMeta // that are valid
+	notes        []logNote     // that are
 	meta         *placedMeta   // that counts
 	torn         *placedMeta   // a newer one that does not; nil mostly
 	progress     *Progress
@@ -116,10 +142,14 @@ type pageTree struct {
 // at every size.
 func readMetas(file io.ReaderAt) (*pageTree, error) {
 	var found []*placedMeta
-	buf := make([]byte, runsAt)
+	notes := map[int64]logNote{} // by where they lie
+	buf := make([]byte, noteAt+noteSize)
 	for at := int64(0); at <= 64<<10 && len(found) < 2; at = max(1024, at*2) {
 		if n, _ := file.ReadAt(buf, at); n < len(buf) {
 			break
+		}
+		if n, ok := decodeNote(buf[noteAt:]); ok {
+			notes[at] = n
 		}
 		m, ok := decodeMeta(buf)
 		if !ok || at != 0 && int64(m.pageSize) != at || m.pageSize < 1024 || m.pageSize > 64<<10 {
@@ -142,6 +172,11 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 		}
 	}
 	t.meta, t.pageSize, t.root, t.freelist, t.high = m, m.pageSize, m.root, m.freelist, m.high
+	for _, at := range [...]int64{0, int64(m.pageSize)} {
+		if n, ok := notes[at]; ok {
+			t.notes = append(t.notes, n)
+		}
+	}
 	return t, nil
 }
 
@@ -310,13 +345,13 @@ func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	return what
 }
 
-// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
-func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
+// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for, but the log has to have all of it.
+func (t *pageTree) adopt(l *LeftLog) error {
 	m, ok := decodeMeta(l.head.meta[:])
 	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
 		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
 	}
-	for _, other := range found {
+	for _, other := range t.found {
 		switch {
 		case other.pageSize != m.pageSize:
 			return l.notOurs("its pages have another size")
@@ -326,11 +361,22 @@ func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
 			return l.notOurs("transactions of one number differ")
 		}
 	}
+	there, err := l.covers(t, m)
+	if err != nil {
+		return err
+	}
+	if there < uint64(len(l.records)) { // a meta page that is lost had no more than the log
+		t.invalidMetas = 0
+	}
+	t.take(l, m)
+	return nil
+}
+
+// take makes the checkpoint of a log, whose meta page is m, what counts.
+func (t *pageTree) take(l *LeftLog, m metaPage) {
 	at := int64(m.txid%2) * int64(m.pageSize)
 	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
-	t.invalidMetas = 0
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
-	return nil
 }
 
 // vouches checks that the tree at a log's checkpoint is that of which the log speaks.
