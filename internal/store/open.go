@@ -24,7 +24,7 @@ func Open(path string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	if opts.Ephemeral && opts.Base != "" {
-		err := boltfile.Copy(opts.Base, path, func(p *boltfile.Pages) error { return checkFormat(p, opts.Base, Format) })
+		err := boltfile.Copy(opts.Base, path, func(p *boltfile.Pages) error { return checkFile(p, opts.Base, Format) })
 		if err != nil {
 			os.RemoveAll(filepath.Dir(path))
 			return nil, fmt.Errorf("--base: %w", err)
@@ -148,7 +148,7 @@ func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
 		warn(fmt.Sprintf("%s was not shut down cleanly; %d commits are taken over from its log", path, verdict.Log.Count()))
 	}
 	if verdict.Moved {
-		warn(path + " is a copy of a file that was in use; all of it has been checked")
+		warn(path + " was copied, moved or changed since a server wrote it; all of it has been checked")
 	}
 	if verdict.Torn {
 		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
@@ -186,7 +186,7 @@ func putLineage(l *boltfile.Ledger) error {
 	return l.Put(boltfile.InMeta, []byte("lineage"), id)
 }
 
-// checkFile is checkFormat for a start. It also looks at every record and key of a file that was copied while it was in use: the copy may have pages of
+// checkFile is checkFormat for a start. It also looks at every record and key of a file that was copied, since the copy may have pages of
 // several moments.
 func checkFile(p *boltfile.Pages, path string, want int64) error {
 	if err := checkFormat(p, path, want); err != nil || !p.Moved {
@@ -195,7 +195,7 @@ func checkFile(p *boltfile.Pages, path string, want int64) error {
 	var rep Report
 	rep.inspect(p, nil)
 	if len(rep.Problems) > 0 {
-		return boltfile.Damaged("it was copied while a server wrote it: %s", rep.Problems[0])
+		return fmt.Errorf("%s was copied while a server wrote it: %w", path, boltfile.Damaged("%s", rep.Problems[0]))
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func Copy(base, path string, look func(*Pages) error) error {
 		return err
 	}
 	defer db.Close()
-	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	to, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -36,6 +36,9 @@ func Copy(base, path string, look func(*Pages) error) error {
 		if _, err = from.Seek(0, io.SeekStart); err == nil {
 			_, err = io.Copy(to, from)
 		}
+	}
+	if err == nil {
+		err = signNotes(to)
 	}
 	return errors.Join(err, to.Close())
 }

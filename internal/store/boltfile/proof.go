@@ -22,8 +22,9 @@ package boltfile
 // answer for it, and no note counts it.
 //
 // A data file is copied page by page, while the server writes it. If the log was copied first, a checkpoint may have come and gone before the last page was
-// copied, and nothing in the file's first pages shows that. So a pair that is not in its place (the file has another inode than its note names, or was
-// changed after the note) is read in full before it is opened: all pages here, all records and keys by package store (Pages.Moved).
+// copied, and nothing in the file's first pages shows that. The same happens to a closed file if a server is started on it before the last page was copied.
+// So a file that is not in its place (it has another inode than its note names, or was changed after the note) is read in full before it is opened: all
+// pages here, all records and keys by package store (Pages.Moved).
 //
 //	OFFSET  SIZE  MEANING of a note, which lies at byte 80 of a meta page
 //	     0     8  "apiletNT"
@@ -176,12 +177,29 @@ func (l *LeftLog) ends(t *pageTree) error {
 	return l.notOurs("the file is of another moment")
 }
 
-// inPlace reports whether one of the notes of a data file was written into the file of info.
-func (t *pageTree) inPlace(info os.FileInfo) bool {
+// moved reports whether a data file is not as and where its server left it. A file that was not used since it was made has no note. used is whether its log is.
+func (t *pageTree) moved(info os.FileInfo, used bool) bool {
 	for _, n := range t.notes {
 		if n.fits(info) {
-			return true
+			return false
 		}
 	}
-	return false
+	return used || len(t.notes) > 0 || logged(t.meta.mark)
+}
+
+// signNotes makes the notes of a file that was copied under its lock those of the copy.
+func signNotes(file *os.File) error {
+	t, err := readMetas(file)
+	if err != nil || len(t.notes) == 0 {
+		return err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	inode, _, _ := identity(info)
+	n := t.notes[0]
+	n.inode, n.written = inode, time.Now()
+	_, err = file.WriteAt(n.encode(), t.meta.at+noteAt)
+	return err
 }

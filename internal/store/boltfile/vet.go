@@ -21,7 +21,7 @@ type Verdict struct {
 	Clean    bool     // closed cleanly, or left with a log whose checkpoint lists the free pages: they need not be walked through
 	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
 	Log      *LeftLog // that lies beside; nil: none
-	Moved    bool     // it was not closed, and is not where its server left it: a copy, which may have been made while it was written
+	Moved    bool     // it is not as and where its server left it: a copy, which may have been made while it was written
 	Torn     bool     // the newest meta page does not count: its commit was cut short
 	Problems []string // damaged pages
 }
@@ -91,7 +91,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	if err != nil {
 		return v, err
 	}
-	v.Moved = v.Log != nil && logged(tree.meta.mark) && !tree.inPlace(info)
+	v.Moved = tree.moved(info, v.Log.Used())
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	v.Torn = tree.torn != nil
 	v.Clean = v.Clean && !v.Torn

@@ -681,6 +681,7 @@ func (f *File) endLog() error {
 	}); err != nil {
 		return err // the log is idle: the next opening needs it no more, and is not hindered
 	}
+	w.note()
 	if !ours {
 		return nil
 	}
