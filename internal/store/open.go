@@ -195,7 +195,7 @@ func checkFile(p *boltfile.Pages, path string, want int64) error {
 	var rep Report
 	rep.inspect(p, nil)
 	if len(rep.Problems) > 0 {
-		return fmt.Errorf("%s was copied while a server wrote it: %w", path, boltfile.Damaged("%s", rep.Problems[0]))
+		return boltfile.Damaged("%s; it was copied while a server wrote it", rep.Problems[0])
 	}
 	return nil
 }

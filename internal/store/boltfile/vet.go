@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"time"
 
@@ -36,6 +37,28 @@ func statRegular(path string) (os.FileInfo, error) {
 		return nil, fmt.Errorf("%s is no regular file: choose another file", path)
 	}
 	return info, nil
+}
+
+// Regular returns an error unless there is a regular file at path.
+func Regular(path string) error {
+	_, err := statRegular(path)
+	return err
+}
+
+// smallMax is the size of the largest file that ReadSmall reads.
+const smallMax = 64 << 10
+
+// ReadSmall reads a regular file of some lines.
+func ReadSmall(path string) ([]byte, error) {
+	file, size, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if size > smallMax {
+		return nil, fmt.Errorf("%s has %d bytes, which is too many: choose another file", path, size)
+	}
+	return io.ReadAll(file)
 }
 
 // openRegular opens a regular file for reading, and returns its size.
@@ -95,7 +118,8 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	v.Torn = tree.torn != nil
 	v.Clean = v.Clean && !v.Torn
-	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
+	if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
+		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // of a forged file any number
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
@@ -116,7 +140,10 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 		}
 	}
 	p.Moved = v.Moved
-	return v, WithoutFaults(func() error { return look(p) })
+	if err = WithoutFaults(func() error { return look(p) }); errors.Is(err, ErrDamaged) {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return v, err
 }
 
 // A pageTree reads one file's pages, checking what bbolt takes for granted.
