@@ -60,6 +60,9 @@ type Pages struct {
 	Moved  bool   // Verdict.Moved
 }
 
+// ListsFree reports whether the file lists its free pages, as a clean close does.
+func (p *Pages) ListsFree() bool { return p.freelist != noFreelist }
+
 func newPages(db *bbolt.DB, m metaPage) *Pages {
 	return &Pages{metaPage: m, mapped: mapping(db, int(m.high)*m.pageSize)}
 }

@@ -45,6 +45,9 @@ func Regular(path string) error {
 	return err
 }
 
+// overflowMax is the size of the largest page with its overflow. A sparse file has room for any.
+const overflowMax = 256 << 20
+
 // smallMax is the size of the largest file that ReadSmall reads.
 const smallMax = 64 << 10
 
@@ -263,7 +266,7 @@ func (t *pageTree) load(id uint64, level int) page {
 		return nil
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
-	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.high-id {
+	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.high-id || overflow > uint64(overflowMax/t.pageSize) {
 		t.problem("page %d has a damaged header", id)
 		return nil
 	}
