@@ -1,16 +1,16 @@
 package boltfile
 
-// This file proves that a data file and its log belong to the same moment. Users copy the two files of a running server one after the other, and a copy may
-// end anywhere. What a server does in place never needs these proofs: a kill leaves both files as they are, and a power cut loses only bytes that were not
-// synced. The data file carries three facts about its log.
+// This file checks that a data file and its log belong to the same moment. Users copy the two files of a running server one after the other, and a copy may
+// be incomplete. A kill leaves both files intact, and a power cut loses only bytes that were not synced, so these checks never reject either. The data file
+// stores three facts about its log.
 //
 //	mark        in the meta page of each commit: the number of the log's next record after this commit, and the generation of the log's head at the time
 //	note        behind the newest meta page, written after the record is synced and before the write is answered: the same two numbers, now known to be
 //	            durable. It also names the file's inode and the time.
 //	checkpoint  the meta page itself, which the log's head repeats to the byte
 //
-// The log carries its own end: its head has the number of its first record, and the records follow without a gap. Each opening begins to number records at
-// a random number, so that the numbers of two runs of a server differ.
+// The head of the log contains the number of the first record, and the numbers of the following records are consecutive. Each time the file is opened,
+// numbering starts at a new random number. Therefore the numbers of two runs of a server differ.
 //
 //	the pair                                     is refused because
 //	the log is older, or lost its end            the mark or the note counts records that the log does not have
@@ -18,8 +18,8 @@ package boltfile
 //	the file is older than the log's checkpoint  its meta pages are older than the one in the head
 //	either is from another run, or a fork        the numbers are far apart
 //
-// One commit may be in the file and not in the log: its record is synced while bbolt commits, and the power may go between the two. Nobody received an
-// answer for it, and no note counts it.
+// The file may contain one commit that is missing from the log, because the record is synced while bbolt commits, and the power may fail in between. The
+// write was not acknowledged, and no note counts it.
 //
 // A data file is copied page by page, while the server writes it. If the log was copied first, a checkpoint may have come and gone before the last page was
 // copied, and nothing in the file's first pages shows that. The same happens to a closed file if a server is started on it before the last page was copied.
@@ -54,7 +54,7 @@ const (
 	markLogged     = 1 << 62
 	markNumberBits = 48
 	markGeneration = 1<<14 - 1
-	runMax         = 1 << 24 // more records than a log has; numbers that are further apart are of two runs, or of moments far from each other
+	runMax         = 1 << 24 // larger than the number of records in a log
 
 	noteMagic = "apiletNT"
 	noteSize  = 44
@@ -153,15 +153,16 @@ func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err er
 	return there, nil
 }
 
-// newer reports whether a generation comes after another one. Marks have the last 14 bits of it.
+// newer reports whether a generation comes after another one. Only the low 14 bits are compared, because marks contain no more.
 func newer(generation, than uint64) bool {
 	ahead := (generation - than) & markGeneration
 	return ahead > 0 && ahead <= markGeneration/2
 }
 
-// tooOld is the refusal of a log that lacks what its data file has.
+// tooOld returns the error for a log that lacks commits of its data file.
 func (l *LeftLog) tooOld() error {
-	return fmt.Errorf("%s lacks commits that its data file has (it was cut, damaged, or copied before the file): put the log of the same moment beside it, or restore a backup", l.path)
+	return fmt.Errorf("%s lacks commits that its data file has (it was cut, damaged, or copied before the file): "+
+		"put the log of the same moment beside it, or restore a backup", l.path)
 }
 
 // ends checks that an idle log belongs to the data file, if that was not closed: it has to be as of the log's end.
@@ -177,7 +178,7 @@ func (l *LeftLog) ends(t *pageTree) error {
 	return l.notOurs("the file is of another moment")
 }
 
-// moved reports whether a data file is not as and where its server left it. A file that was not used since it was made has no note. used is whether its log is.
+// moved reports whether a data file was copied, moved or changed after its server wrote it. A new file has no note. used reports whether the log is in use.
 func (t *pageTree) moved(info os.FileInfo, used bool) bool {
 	for _, n := range t.notes {
 		if n.fits(info) {
@@ -187,7 +188,7 @@ func (t *pageTree) moved(info os.FileInfo, used bool) bool {
 	return used || len(t.notes) > 0 || logged(t.meta.mark)
 }
 
-// signNotes makes the notes of a file that was copied under its lock those of the copy.
+// signNotes updates the note in a copy that was made while the original was locked.
 func signNotes(file *os.File) error {
 	t, err := readMetas(file)
 	if err != nil || len(t.notes) == 0 {
