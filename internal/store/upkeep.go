@@ -531,21 +531,7 @@ func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err
 		if err := checkFormat(p, path, 0); err != nil {
 			return err
 		}
-		s := newSnapshot(p, 0)
-		rep.Format = boltfile.MetaInt(s.meta(), "format")
-		rep.gaps = isFormat(rep.Format, replicaFormat)
-		rep.inspectAuthors(s)
-		s.compact = boltfile.MetaInt(s.meta(), "compact")
-		rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
-		seen.Begin("revision", rep.Revision)
-		for next := int64(1); next != 0; seen.Reach(next) {
-			next = rep.inspectRecords(s, next)
-		}
-		seen.Begin("objects", 0)
-		for next, more := "", true; more; more = next != "" {
-			next = rep.inspectKeys(s, next)
-			seen.Reach(rep.Objects)
-		}
+		rep.inspect(p, seen)
 		return nil
 	})
 	rep.Problems = append(verdict.Problems, rep.Problems...)
@@ -558,6 +544,25 @@ func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err
 		err = nil
 	}
 	return rep, err
+}
+
+// inspect looks at all records, keys and authors of a file.
+func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
+	s := newSnapshot(p, 0)
+	rep.Format = boltfile.MetaInt(s.meta(), "format")
+	rep.gaps = isFormat(rep.Format, replicaFormat)
+	rep.inspectAuthors(s)
+	s.compact = boltfile.MetaInt(s.meta(), "compact")
+	rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
+	seen.Begin("revision", rep.Revision)
+	for next := int64(1); next != 0; seen.Reach(next) {
+		next = rep.inspectRecords(s, next)
+	}
+	seen.Begin("objects", 0)
+	for next, more := "", true; more; more = next != "" {
+		next = rep.inspectKeys(s, next)
+		seen.Reach(rep.Objects)
+	}
 }
 
 // Scrub does what Check does to records and keys, beside the server's work: in short transactions, half of the time at rest.
