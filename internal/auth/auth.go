@@ -144,6 +144,7 @@ type Authenticator struct {
 
 	verified memory.Of[certUser]
 	chains   chainVerifier
+	failures failures
 }
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
@@ -679,7 +680,7 @@ func (a *Authenticator) Authorize(rec *request.Request) error {
 	}
 	rec.Decision = request.Forbidden
 	if err != nil { // somebody who was to be asked did not answer
-		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		a.logFailure("an authorizer failed", err)
 		rec.Reason = "internal error"
 		return apierrors.NewInternalError(err)
 	}
@@ -710,7 +711,7 @@ func (a *Authenticator) MayCreate(ctx context.Context) error {
 func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool, reason string) {
 	verdict, reason, err := a.decide(u, info)
 	if err != nil {
-		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		a.logFailure("an authorizer failed", err)
 	}
 	return verdict == callout.Allow, reason
 }

@@ -213,12 +213,13 @@ func (k *keys) get(ctx context.Context, url string, into any) error {
 		return err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK { // the body of a 101 would not end with ctx
+		return fmt.Errorf("%s: status %d", url, response.StatusCode)
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, documentMost+1))
 	switch {
 	case err != nil:
 		return err
-	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s: %s", url, response.Status)
 	case len(body) > documentMost:
 		return fmt.Errorf("%s has more than %d bytes", url, documentMost)
 	}
