@@ -143,6 +143,8 @@ type Authenticator struct {
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
 	verified memory.Of[certUser]
+	chains   chainVerifier
+	failures failures
 }
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
@@ -150,7 +152,7 @@ func New(cfg Config) (*Authenticator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	a := &Authenticator{cfg: cfg, verified: memory.Of[certUser]{Most: maxVerified}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	a := &Authenticator{cfg: cfg, verified: memory.Of[certUser]{Most: maxVerified}, chains: chainVerifier{rejected: memory.Of[*x509.CertPool]{Most: maxRejected}}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
@@ -433,7 +435,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	if known, hit := a.verified.Get(fingerprint, now); hit && known.roots == roots && !now.Before(leaf.NotBefore) {
 		return known.user, true, false
 	}
-	until, err := verifyChain(r.TLS.PeerCertificates, roots, now)
+	until, err := a.chains.verify(r.Context(), r.TLS.PeerCertificates, roots, now)
 	if err != nil {
 		return request.User{}, false, true
 	}
@@ -446,26 +448,6 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	}
 	a.verified.Put(fingerprint, certUser{u, roots}, now, until)
 	return u, true, false
-}
-
-// verifyChain returns when the first certificate of the chain expires.
-func verifyChain(shown []*x509.Certificate, roots *x509.CertPool, now time.Time) (until time.Time, err error) {
-	between := x509.NewCertPool()
-	for _, cert := range shown[1:] {
-		between.AddCert(cert)
-	}
-	chains, err := shown[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	if err != nil {
-		return time.Time{}, err
-	}
-	until = shown[0].NotAfter
-	for _, cert := range chains[0] {
-		if cert.NotAfter.Before(until) {
-			until = cert.NotAfter
-		}
-	}
-	return until, nil
 }
 
 // uidOID marks the part of a certificate's subject that is the user's uid.
@@ -675,7 +657,7 @@ func (a *Authenticator) Authorize(rec *request.Request) error {
 	}
 	rec.Decision = request.Forbidden
 	if err != nil { // somebody who was to be asked did not answer
-		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		a.logFailure("an authorizer failed", err)
 		rec.Reason = "internal error"
 		return apierrors.NewInternalError(err)
 	}
@@ -706,7 +688,7 @@ func (a *Authenticator) MayCreate(ctx context.Context) error {
 func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool, reason string) {
 	verdict, reason, err := a.decide(u, info)
 	if err != nil {
-		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		a.logFailure("an authorizer failed", err)
 	}
 	return verdict == callout.Allow, reason
 }

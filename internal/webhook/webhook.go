@@ -117,6 +117,9 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 		return nil, err
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads do not end with ctx
+		return nil, refusedCall(response, nil)
+	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, int64(most)+1))
 	switch {
 	case err != nil:
