@@ -51,6 +51,9 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 
 // answerReview answers an object that is a question: nothing is stored.
 func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts Options) error {
+	if err := wr.recordOwners(v.Res, nil, obj, opts, ""); err != nil {
+		return err
+	}
 	obj, err := wr.Admission.Decide(r.Context(), opts.creation(v.Res, "", obj))
 	if err != nil {
 		return err
