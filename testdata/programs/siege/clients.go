@@ -1,8 +1,8 @@
 package main
 
-// This file is the family "clients": requests that take a detour. They name ports and schemes in proxy paths, ask for evictions under odd budgets, apply
-// {} and null over more, resume watches that have expired, send headers and tokens that pretend to be others, and ask a server behind this one
-// whose answers are no HTTP. That server runs in this process.
+// This file makes the requests of the family "clients". They name ports and schemes in proxy paths, request evictions under odd budgets, apply {} and null
+// over larger configurations, resume expired watches, and send the headers and tokens of others. Some are proxied to an aggregated server, the
+// backend, which runs in this process and sends invalid HTTP.
 
 import (
 	"encoding/base64"
@@ -24,11 +24,11 @@ var detours = []func(*generator, card) *request{(*generator).behind, (*generator
 // pick returns one of the values.
 func pick[T any](g *generator, values ...T) T { return values[g.rng.IntN(len(values))] }
 
-// ---- A server behind this one ----
+// ---- The backend ----
 
 const behindPath = "/apis/siege.behind/v1"
 
-// foreign are answers of a server behind this one, by the last segment of the path.
+// foreign holds the answers of the backend, by the last segment of the path.
 var foreign = map[string]string{
 	"early-hints":  "HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\nSet-Cookie: a=b\r\n\r\n" + plainAnswer,
 	"many-hints":   strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 4) + plainAnswer,
@@ -51,7 +51,7 @@ var foreign = map[string]string{
 
 const plainAnswer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
-// newBackend starts the server behind. Whoever asks for one of the foreign answers gets it, and the connection ends.
+// newBackend starts the backend. It sends one of the foreign answers if the path names it, and closes the connection.
 func newBackend() *httptest.Server {
 	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, odd := foreign[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
@@ -67,7 +67,7 @@ func newBackend() *httptest.Server {
 	}))
 }
 
-// register makes the backend serve the group siege.behind.
+// register makes the backend serve the group siege.behind, and waits until it does.
 func register(s *server, backend *httptest.Server) error {
 	at, err := url.Parse(backend.URL)
 	if err != nil {
@@ -90,7 +90,7 @@ func register(s *server, backend *httptest.Server) error {
 	return errors.New("the server behind is not served")
 }
 
-// behind asks the server behind this one for an answer that is none.
+// behind requests one of the invalid answers of the backend.
 func (g *generator) behind(c card) *request {
 	name := pick(g, slices.Sorted(maps.Keys(foreign))...)
 	q := &request{As: "administrator", Method: pick(g, "GET", "GET", "POST", "DELETE"), Path: behindPath + "/things/" + name, Tags: []string{"answer " + name}}
@@ -102,7 +102,7 @@ func (g *generator) behind(c card) *request {
 
 // ---- Detours to what is stored ----
 
-// throughProxy names a port and a scheme, or something else, in a proxy path.
+// throughProxy requests a proxy path with a port, a scheme, or an invalid name.
 func (g *generator) throughProxy(c card) *request {
 	name := pick(g, "siege", "n1", "none", "", "a%2Fb")
 	name = pick(g, "", "", "https:", "http:", ":", "ftp:", "HTTPS:", "::") + name + pick(g, "", ":80", ":web", ":10250", ":0", ":-1", ":99999999999", ":", "::", ":a:b")
@@ -114,7 +114,7 @@ func (g *generator) throughProxy(c card) *request {
 	return q
 }
 
-// evicting asks for an eviction under a budget with odd numbers.
+// evicting requests an eviction under a budget with impossible numbers.
 func (g *generator) evicting(c card) *request {
 	name := fmt.Sprintf("siege-%d", g.rng.Uint32())
 	in := "/api/v1/namespaces/" + namespace + "/pods"
@@ -147,7 +147,7 @@ func (g *generator) evicting(c card) *request {
 		Body: parsed(`{"apiVersion":"` + pick(g, "policy/v1", "policy/v1beta1") + `","kind":"Eviction","metadata":{"name":"` + name + `"},"deleteOptions":` + options + `}`), Tags: []string{"eviction"}}
 }
 
-// emptying applies {} or null, or lists without elements, over something that was applied before.
+// emptying applies {}, null or empty lists over a larger configuration.
 func (g *generator) emptying(c card) *request {
 	name := fmt.Sprintf("siege-%d", g.rng.Uint32())
 	path := "/apis/siege.example/v1/namespaces/" + namespace + "/blobs/" + name
@@ -165,7 +165,7 @@ func (g *generator) emptying(c card) *request {
 	return q
 }
 
-// resuming goes on with a watch where history has been forgotten, or has not begun.
+// resuming starts a watch at a revision that is compacted or does not exist yet.
 func (g *generator) resuming(c card) *request {
 	k := c.owner.kinds[0]
 	q := &request{As: g.persona(k), Method: "GET", Path: k.collection, Query: [][2]string{{"watch", "true"}, {"resourceVersion", pick(g, "1", "2", "30", "100", "99999999")}, {"timeoutSeconds", "1"}},
@@ -179,7 +179,7 @@ func (g *generator) resuming(c card) *request {
 
 // ---- Pretending to be somebody else ----
 
-// pretending sends headers that some servers take for those of a proxy, with underscores, too.
+// pretending sends headers that a trusted proxy might send, also with underscores.
 func (g *generator) pretending(c card) *request {
 	k := c.owner.kinds[0]
 	q := &request{As: pick(g, "stranger", "tenant"), Method: pick(g, "GET", "POST"), Path: pick(g, k.collection, behindPath+"/things/x"), Tags: []string{"pretending"}}
@@ -191,7 +191,7 @@ func (g *generator) pretending(c card) *request {
 	return q
 }
 
-// critical shows a token that demands what its reader cannot know, signed by nobody.
+// critical sends a JSON Web Token with an unknown critical header and an invalid signature.
 func (g *generator) critical(c card) *request {
 	encode := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	head := pick(g, `{"alg":"RS256","crit":["b64"],"b64":false}`, `{"alg":"ES256","crit":["exp"],"kid":"x"}`, `{"alg":"none","crit":[]}`, `{"alg":"RS256","crit":"x"}`,
