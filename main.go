@@ -1089,6 +1089,10 @@ func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
 
 // serveAPI answers everything below /api/ and /apis/.
 func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if info := &request.From(r.Context()).Info; info.Form.InPath && !info.ResourceRequest {
+		routing.RefuseVerbAlone(w, r)
+		return
+	}
 	if a.aggregated.Serve(w, r) {
 		return
 	}

@@ -843,13 +843,13 @@ func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 		return nil
 	case *authorizationv1.SelfSubjectAccessReview:
 		spec := authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: obj.Spec.ResourceAttributes, NonResourceAttributes: obj.Spec.NonResourceAttributes}
-		if err := invalidReview(append(validateAccess(spec), validateReviewMeta(obj.ObjectMeta, "must be empty")...)); err != nil {
+		if err := invalidReview(append(validateAccess(spec), validateReviewMeta(obj.ObjectMeta, "", "must be empty")...)); err != nil {
 			return err
 		}
 		obj.Status = a.access(rec.User, spec)
 		return nil
 	case *authorizationv1.SubjectAccessReview:
-		if err := invalidReview(append(validateSubject(obj.Spec), validateReviewMeta(obj.ObjectMeta, "must be empty")...)); err != nil {
+		if err := invalidReview(append(validateSubject(obj.Spec), validateReviewMeta(obj.ObjectMeta, "", "must be empty")...)); err != nil {
 			return err
 		}
 		obj.Status = a.access(specUser(obj.Spec), obj.Spec)

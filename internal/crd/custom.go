@@ -223,6 +223,15 @@ func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
 	return unknown
 }
 
+// pruneAs drops the fields that are unknown to a version. A version that the definition does not have knows no fields.
+func (s *schemas) pruneAs(version string, u *unstructured.Unstructured, prune func(*compiled, *unstructured.Unstructured) []string) (unknown []string) {
+	c, err := s.version(version)
+	if err != nil {
+		c = &compiled{schema: &structuralschema.Structural{}}
+	}
+	return prune(c, u)
+}
+
 // ---- Objects
 
 // A customStrategy is a served version's side of the walk of a request. Immutable.
@@ -266,7 +275,11 @@ func (cr *customStrategy) shapeWith(u *unstructured.Unstructured, prune func(*co
 	if err != nil {
 		return nil, err
 	}
-	if u.GroupVersionKind() == cr.res.GroupVersionKind() {
+	switch gvk := u.GroupVersionKind(); {
+	case gvk.GroupKind() != cr.res.GroupKind(): // kube-apiserver does not prune it either
+	case gvk.Version != cr.version:
+		paths = append(paths, cr.schemas.pruneAs(gvk.Version, u, prune)...)
+	default:
 		paths = append(paths, prune(c, u)...)
 		coerceErr, more := objectmeta.CoerceWithOptions(nil, u.Object, c.schema, false, objectmeta.CoerceOptions{ReturnUnknownFieldPaths: true})
 		if coerceErr != nil {

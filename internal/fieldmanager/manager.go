@@ -228,7 +228,7 @@ func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVe
 	if isMap && s.GoType != nil {
 		out := reflect.New(s.GoType).Interface().(runtime.Object)
 		if err := bounded.FromUnstructured(members.Object, out, false); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("unable to convert unstructured object to %v: %w", kind, err)
 		}
 		in = out
 	} else if isMap && version != s.Kind.GroupVersion() {

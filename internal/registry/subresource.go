@@ -179,6 +179,7 @@ type scaleRequest struct {
 	contentType string
 	kind        patch.Kind // "" for a PUT
 	body        []byte
+	sent        *autoscalingv1.Scale // the body of a PUT; nil for a PATCH
 }
 
 // readScale reads the request of a change of /scale.
@@ -195,10 +196,18 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.R
 			return nil, err
 		}
 	}
-	if req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind)); err == nil && req.kind != "" {
-		notePatch(r, req.body)
+	if req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind)); err != nil {
+		return nil, err
 	}
-	return req, err
+	if req.kind != "" {
+		notePatch(r, req.body)
+		return req, nil
+	}
+	if req.sent, err = req.decode(r.Context()); err != nil {
+		return nil, err
+	}
+	t := targetOf(r, res)
+	return req, t.check(req.sent)
 }
 
 // change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
@@ -303,30 +312,24 @@ func (req *scaleRequest) after(ctx context.Context, before *autoscalingv1.Scale)
 		}
 		return merged.(*autoscalingv1.Scale), nil
 	}
-	t := Target{Name: before.Name, Namespace: before.Namespace}
-	decode := req.sent
+	after := req.sent.DeepCopy()
 	if req.kind != "" {
-		decode = func(ctx context.Context) (*autoscalingv1.Scale, error) { return req.patched(ctx, before, &t) }
-	}
-	after, err := decode(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.check(after); err != nil && req.kind == "" {
-		return nil, err
+		var err error
+		if after, err = req.patched(ctx, before, &Target{Name: before.Name, Namespace: before.Namespace}); err != nil {
+			return nil, err
+		}
 	}
 	return after, req.fieldManager().Update(before.DeepCopy(), after, req.opts.Manager, "scale")
 }
 
-// sent is the Scale that a PUT brings. Of a custom resource's kube-apiserver does not say what is wrong with it.
-func (req *scaleRequest) sent(ctx context.Context) (*autoscalingv1.Scale, error) {
-	obj, strict, err := req.res.Decode(req.body, req.contentType, "scale")
-	if err != nil && req.res.Custom != nil && apierrors.IsBadRequest(err) {
-		return nil, apierrors.NewBadRequest(`no kind is registered for the type v1.Scale in scheme "pkg/runtime/scheme.go:111"`)
+// decode decodes the body of a PUT. For a custom resource kube-apiserver does not say what is wrong with the body.
+func (req *scaleRequest) decode(ctx context.Context) (*autoscalingv1.Scale, error) {
+	if req.res.Custom != nil {
+		if _, _, err := req.res.Decode(req.body, req.contentType, "scale"); apierrors.IsBadRequest(err) {
+			return nil, apierrors.NewBadRequest(`no kind is registered for the type v1.Scale in scheme "pkg/runtime/scheme.go:111"`)
+		}
 	}
-	if err == nil {
-		err = checkStrictness(ctx, scaleRow(req.res), req.opts.validation, strict)
-	}
+	obj, err := decodeBody(ctx, req.res, "scale", req.body, req.contentType, req.opts)
 	if err != nil {
 		return nil, err
 	}
@@ -470,14 +473,7 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub
 	if err != nil {
 		return nil, opts, err
 	}
-	obj, strict, err := res.Decode(body, r.Header.Get("Content-Type"), sub)
-	switch {
-	case err != nil:
-	case len(strict) > 0 && opts.validation == metav1.FieldValidationStrict:
-		err = res.StrictError(sub, strict)
-	default:
-		err = checkStrictness(r.Context(), res, opts.validation, strict)
-	}
+	obj, err := decodeBody(r.Context(), res, sub, body, r.Header.Get("Content-Type"), opts)
 	if err == nil {
 		noteBody(r.Context(), res, sub, obj)
 		err = matchNamespace(obj, res.Scope(request.From(r.Context()).Info.Namespace))

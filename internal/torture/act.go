@@ -20,6 +20,7 @@ package torture
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -234,6 +235,7 @@ func (r *run) revisionBefore(alias string, change int) int64 {
 func (r *run) losesItsWatch() *tricks {
 	var mu sync.Mutex // guards what follows
 	var lost *passed  // the watch that was cut
+	var missed int64  // revision of the change it did not receive
 	relisted := false // since then
 	return &tricks{
 		frame: func(p *passed, f frame) hold {
@@ -243,7 +245,7 @@ func (r *run) losesItsWatch() *tricks {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			lost = p
+			lost, missed = p, rev
 			return hold{cut: true}
 		},
 		before: func(p *passed) *refusal {
@@ -251,6 +253,7 @@ func (r *run) losesItsWatch() *tricks {
 			asked := lost != nil && !relisted && p.info.Resource == lost.info.Resource && p.info.Group == lost.info.Group
 			listed := asked && (p.info.Verb == "list" || p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"))
 			relisted = relisted || listed
+			oldest := missed
 			mu.Unlock()
 			switch {
 			case listed && r.plan.Kind == unseen:
@@ -264,7 +267,8 @@ func (r *run) losesItsWatch() *tricks {
 					return n > r.plan.Change
 				})
 			case asked && !listed && p.info.Verb == "watch":
-				return &refusal{code: 410, reason: "Expired", message: "The resourceVersion for the provided watch is too old."}
+				values, _ := url.ParseQuery(p.query)
+				return &refusal{code: 410, reason: "Expired", message: fmt.Sprintf("too old resource version: %s (%d)", values.Get("resourceVersion"), oldest)}
 			}
 			return nil
 		},
