@@ -15,7 +15,7 @@
 //
 // Five steps. Learn (learn in this file): some plain runs; what all of them come to is the reference (state.go). Plan (plan.go): the points that matter, from
 // the recorded history of a plain run, few, ranked, and the same for the same seed. Run (run.go): each plan from a fresh copy of the same prepared file, one
-// perturbation each (act.go, at the door of door.go). Judge (judge.go): the end state, whether it became quiet, the process, what may never be
+// perturbation each (act.go, at the door of door.go). Judge (judge.go): the state at quiet points (quiet.go) and at the end, whether it became quiet, the process, what may never be
 // written. Tell (tell.go): a table, a page for each wrong plan, files for a CI, and a file that plays the plan again.
 //
 // Invariants: nothing of this is in a server: an ordinary one is started as a child, as anybody starts one, and serves at its own cost. All that the
