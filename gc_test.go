@@ -250,6 +250,53 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 	c.awaitGone("cm/of-node")
 }
 
+// TestOwnerInAnotherNamespaceIsReported expects the event that kube-controller-manager writes: one for each
+// dependent, which outlives it, and none where the owner is absent or the reference is right. A
+// dependent that stays has still one event after a restart.
+func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir() + "/db"
+	var want []string
+	t.Run("reported", func(t *testing.T) {
+		c := startCluster(t, data)
+		c.create("ns/other", "")
+		far, near, node := c.create("cm/other/far", ""), c.create("cm/near", ""), c.create("node/n", "")
+		event := func(short, kind, namespace, uid string, count int) {
+			text := fmt.Sprintf(`ownerRef [v1/ConfigMap, namespace: %s, name: far, uid: %s] does not exist in namespace %q`, namespace, far, namespace)
+			want = append(want, fmt.Sprintf("%s %s %s %s Warning garbage-collector-controller %d: %s", kind, namespace, short, uid, count, text))
+		}
+		event("kept", "ConfigMap", "default", c.create("cm/kept", "", ref("cm/far", far), ref("cm/near", near), ref("cm/nobody", uuid.NewString())), 1)
+		event("lost", "ConfigMap", "default", c.create("cm/lost", "", ref("cm/nobody", uuid.NewString()), ref("cm/far", far)), 1)
+		event("wide", "Node", "", c.create("node/wide", "", ref("cm/far", far)), 2)
+		c.create("cm/absent", "", ref("cm/nobody", uuid.NewString()))
+		c.create("cm/wrong-uid", "", ref("cm/far", uuid.NewString()))
+		c.create("cm/of-node", "", ref("node/n", node))
+		c.create("cm/other/right", "", ref("cm/far", far))
+		c.awaitGone("cm/lost", "cm/absent", "cm/wrong-uid")
+		c.awaitOwners("cm/kept", "near")
+		for range 3 { // a change of the references has the object examined again, and adds no event
+			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+blocking("cm/far", far)+`]}}`, 200)
+			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+ref("cm/far", far)+`]}}`, 200)
+		}
+		c.stays("cm/kept", "node/wide", "cm/of-node", "cm/other/right")
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		c := startCluster(t, data)
+		c.stays("node/wide")
+		var got []string
+		for _, e := range gjson.Get(c.do("GET", "/api/v1/events?fieldSelector=reason=OwnerRefInvalidNamespace", "", 200), "items").Array() {
+			o := e.Get("involvedObject")
+			got = append(got, fmt.Sprintf("%s %s %s %s %s %s %d: %s", o.Get("kind"), o.Get("namespace"), o.Get("name"), o.Get("uid"), e.Get("type"),
+				e.Get("source.component"), e.Get("count").Int(), e.Get("message")))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
 func TestEventsAreNotCollected(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")

@@ -8,6 +8,8 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -95,6 +97,28 @@ func TestNoTwoFilesUseEachOther(t *testing.T) {
 	}
 	if uses[[2]string{"main.go", "list.go"}] == "" {
 		t.Error("has the test seen the files?")
+	}
+}
+
+// zerolog writes a duration as a number of milliseconds, without a unit.
+func TestLogLinesHaveDurationsWithUnits(t *testing.T) {
+	t.Parallel()
+	files := 0
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		files++
+		for i, line := range strings.Split(string(text), "\n") {
+			if strings.Contains(line, `.Dur("`) || strings.Contains(line, `.Durs("`) {
+				t.Errorf("%s:%d: log a duration with Stringer: %s", name, i+1, strings.TrimSpace(line))
+			}
+		}
+		return err
+	})
+	if err != nil || files < 100 {
+		t.Errorf("%d files, %v", files, err)
 	}
 }
 

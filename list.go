@@ -163,10 +163,15 @@ func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, w
 	return rec, err
 }
 
-// hides tells whether what the request asks for is hidden, as it was at a revision, from who asks: see history.Reach.
-func (rd *reads) hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
+// visibleSince returns the first revision at which the user may see the requested objects. See history.Reach.
+func (rd *reads) visibleSince(ctx context.Context, res *scheme.Resource) (int64, error) {
 	rec := request.From(ctx)
-	since, err := rd.past.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
+	return rd.past.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
+}
+
+// hides reports whether the user may not see the requested objects as they were at revision rev.
+func (rd *reads) hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
+	since, err := rd.visibleSince(ctx, res)
 	return rev < since, err
 }
 

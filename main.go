@@ -133,6 +133,7 @@ func main() {
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
+	defer limitStandardLog(c.log)()
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
 		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
 		os.Exit(1)
@@ -166,7 +167,7 @@ func (c *config) serve(stderr io.Writer) error {
 		serving.Store(s)
 		select {
 		case <-stop.Done():
-			c.log.Info().Stringer("serves-for", c.ShutdownDelay).Msg("stopping")
+			c.log.Info().Stringer("shutdown-delay-duration", c.ShutdownDelay).Msg("stopping")
 			s.sendAway(c.ShutdownDelay)
 		case err = <-s.failed:
 		case why := <-s.storage.cluster.Lost():
@@ -312,7 +313,8 @@ func newServer(c *config, types *scheme.Registry) *server {
 		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
 		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
-	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options}
+	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options,
+		upgrades: shares.NewUpgrades()}
 	return s
 }
 
@@ -373,6 +375,7 @@ func (s *server) guardSecrets() {
 	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Aggregation.ProxyKey,
 		s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook, s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
 	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
+	s.storage.warnOfCommittable()
 }
 
 // assemble makes the parts that work on the store, and puts them together.
@@ -501,7 +504,7 @@ func (s *server) aggregate(ctx context.Context) error {
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
 		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
-		Unavailable: s.metrics.apiServiceUnavailable}
+		Unavailable: s.metrics.apiServiceUnavailable, Upgrades: s.api.upgrades}
 	g.Begin = func() {
 		if err := s.introduce(); err != nil {
 			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
@@ -640,7 +643,7 @@ func (s *server) startWorkers() {
 	work.Go("renewing certificates", func() { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) })
 	work.Go("telling where this server is", func() { s.beside.endpoints.Run(ctx, s.leave.leaving) })
 	work.Go("compaction", func() {
-		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, err) })
+		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, done, err) })
 	})
 	if s.beside.flows != nil {
 		work.Go("flow control", func() { s.api.fc.run(ctx) })
@@ -862,6 +865,7 @@ type api struct {
 	wt          *watching
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // passes on what is for other servers
+	upgrades    *shares.Places          // for upgraded connections, of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation
@@ -1085,6 +1089,10 @@ func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
 
 // serveAPI answers everything below /api/ and /apis/.
 func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if info := &request.From(r.Context()).Info; info.Form.InPath && !info.ResourceRequest {
+		routing.RefuseVerbAlone(w, r)
+		return
+	}
 	if a.aggregated.Serve(w, r) {
 		return
 	}

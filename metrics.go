@@ -22,6 +22,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"net/url"
@@ -421,7 +422,7 @@ func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 
 // webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
 func (m *metrics) webhookCalled(c admission.Call) {
-	code, rejected := strconv.Itoa(min(c.Code, 600)), strconv.FormatBool(c.Rejected)
+	code, rejected := strconv.Itoa(c.Code), strconv.FormatBool(c.Rejected)
 	if !m.hooks.Admits(c.Name) {
 		c.Name = otherLabel
 	}
@@ -498,41 +499,72 @@ func (m *metrics) watchListDone(l requestLabels, elapsed time.Duration) {
 	m.watchListDuration.WithLabelValues(l.group, l.version, l.resource, l.scope).Observe(elapsed.Seconds())
 }
 
-// An errorCounter is the log of an http.Server, which tells of failed TLS handshakes there alone. It counts them all, and passes on a few a minute:
-// strangers make as many as they like.
+// An errorCounter is the error log of the http.Server, the only place where net/http reports failed TLS handshakes. It counts them.
+// Clients cause such lines and others, so each kind has a limit.
 type errorCounter struct {
-	io.Writer
-	handshakes prometheus.Counter
-
-	mu    sync.Mutex // guards what follows
-	since time.Time  // when the minute began
-	told  int        // handshakes in it
+	handshakes      prometheus.Counter
+	ofTLS, ofOthers lineLimit
 }
 
-const handshakesTold = 10 // in a minute
-
 func (m *metrics) countHandshakeErrors(log io.Writer) io.Writer {
-	return &errorCounter{Writer: log, handshakes: m.tlsHandshakeErrors}
+	return &errorCounter{handshakes: m.tlsHandshakeErrors, ofTLS: lineLimit{log: log}, ofOthers: lineLimit{log: log}}
 }
 
 func (c *errorCounter) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("TLS handshake error from")) {
 		c.handshakes.Inc()
-		if !c.tells(time.Now()) {
-			return len(line), nil
-		}
+		return c.ofTLS.Write(line)
 	}
-	return c.Writer.Write(line)
+	return c.ofOthers.Write(line)
 }
 
-func (c *errorCounter) tells(now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now.Sub(c.since) > time.Minute {
-		c.since, c.told = now, 0
+const (
+	linesPerMinute = 10
+	maxLine        = 1 << 10 // bytes; net/http quotes what a server or client sent
+)
+
+// A lineLimit writes at most linesPerMinute lines a minute to log, each of at most maxLine bytes, and one that says that others are dropped.
+type lineLimit struct {
+	log io.Writer
+
+	mu    sync.Mutex // guards what follows
+	since time.Time  // when the minute began
+	lines int        // in this minute
+}
+
+func (l *lineLimit) Write(line []byte) (int, error) {
+	switch n := l.count(time.Now()); {
+	case n <= linesPerMinute:
+		_, err := l.log.Write(line[:min(len(line), maxLine)])
+		return len(line), err
+	case n == linesPerMinute+1:
+		_, err := io.WriteString(l.log, "further messages of this kind are not logged for a minute\n")
+		return len(line), err
 	}
-	c.told++
-	return c.told <= handshakesTold
+	return len(line), nil
+}
+
+// count returns how many lines this minute has, with the new one.
+func (l *lineLimit) count(now time.Time) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.since) > time.Minute {
+		l.since, l.lines = now, 0
+	}
+	l.lines++
+	return l.lines
+}
+
+// limitStandardLog sends the lines of Go's standard logger to log, at most linesPerMinute a minute, until restore is called. net/http logs errors
+// of connections to other servers there. The other server controls the number of lines and a part of their text.
+func limitStandardLog(log zerolog.Logger) (restore func()) {
+	out, flags := stdlog.Writer(), stdlog.Flags()
+	stdlog.SetOutput(&lineLimit{log: levelWriter{log}})
+	stdlog.SetFlags(0)
+	return func() {
+		stdlog.SetOutput(out)
+		stdlog.SetFlags(flags)
+	}
 }
 
 // A levelWriter gives each line that a package of Go's own logs the level of a warning.
@@ -837,7 +869,7 @@ func (w *responseWriter) WriteHeader(code int) {
 }
 
 func (w *responseWriter) begin(code int) {
-	if w.code != 0 {
+	if w.code != 0 || code < http.StatusOK && code != http.StatusSwitchingProtocols {
 		return
 	}
 	if w.code = code; w.begun != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	stdlog "log"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -194,20 +195,47 @@ func BenchmarkObserveRequest(b *testing.B) {
 	}
 }
 
-// TestFailedHandshakesAreToldTenTimesAMinute, and all else that Go's server says is told always.
-func TestFailedHandshakesAreToldTenTimesAMinute(t *testing.T) {
+// TestServerErrorsAreLoggedTenTimesAMinute: failed handshakes do not hide other errors, and neither kind floods the log.
+func TestServerErrorsAreLoggedTenTimesAMinute(t *testing.T) {
 	var out bytes.Buffer
 	m := newMetrics(speaks())
 	log := m.countHandshakeErrors(&out)
 	for range 500 {
 		fmt.Fprintln(log, "http: TLS handshake error from 192.0.2.1:1234: EOF")
 	}
-	fmt.Fprintln(log, "http: something else")
-	if lines := strings.Count(out.String(), "\n"); lines != handshakesTold+1 || !strings.Contains(out.String(), "something else") {
-		t.Errorf("%d lines:\n%s", lines, out.String())
+	fmt.Fprintln(log, "http: something else", strings.Repeat("x", 1<<20))
+	for range 500 {
+		fmt.Fprintln(log, "http: response.WriteHeader on hijacked connection")
 	}
-	if c := log.(*errorCounter); !c.tells(time.Now().Add(2 * time.Minute)) {
-		t.Error("the next minute's are not told")
+	text := out.String()
+	if shakes := strings.Count(text, "handshake"); shakes != linesPerMinute {
+		t.Errorf("%d failed handshakes are logged", shakes)
+	}
+	if others := strings.Count(text, "http: something else") + strings.Count(text, "hijacked"); others != linesPerMinute || !strings.Contains(text, "something else") {
+		t.Errorf("%d other lines are logged", others)
+	}
+	if hints := strings.Count(text, "not logged for a minute"); hints != 2 || len(text) > 3*maxLine {
+		t.Errorf("%d hints, %d bytes", hints, len(text))
+	}
+	c := log.(*errorCounter)
+	if n := c.ofTLS.count(time.Now().Add(2 * time.Minute)); n != 1 {
+		t.Errorf("the next minute begins with %d lines", n)
+	}
+}
+
+// TestStandardLogIsLimited: it is the log of connections to other servers, which is why it must not run in parallel.
+func TestStandardLogIsLimited(t *testing.T) {
+	var out bytes.Buffer
+	restore := limitStandardLog(newLogger(&out, "json"))
+	for range 100 {
+		stdlog.Printf("Unsolicited response received on idle HTTP channel starting with %q", strings.Repeat("\x1b[31m", 1000))
+	}
+	restore()
+	if lines := strings.Count(out.String(), "Unsolicited"); lines != linesPerMinute || out.Len() > 2*linesPerMinute*maxLine || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("%d lines, %d bytes: %.300q", lines, out.Len(), out.String())
+	}
+	if _, limited := stdlog.Writer().(*lineLimit); limited {
+		t.Error("the log is still limited")
 	}
 }
 
@@ -464,5 +492,23 @@ func TestStrangersMakeNoSeries(t *testing.T) {
 	}
 	if len(refused) != 2 { // one of each code
 		t.Errorf("refused requests are counted in %d series:\n%s", len(refused), strings.Join(refused, "\n"))
+	}
+}
+
+// TestInterimResponsesAreNotTheOutcome: audit events and metrics have the final code, and a connection that switched protocols has 101.
+func TestInterimResponsesAreNotTheOutcome(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		codes []int
+		want  int
+	}{{[]int{103, 200}, 200}, {[]int{100, 102, 103, 404}, 404}, {[]int{103}, 0}, {[]int{101}, 101}, {[]int{103, 101}, 101}, {[]int{200, 500}, 200}} {
+		begun := 0
+		w := &responseWriter{ResponseWriter: httptest.NewRecorder(), begun: func() { begun++ }}
+		for _, code := range c.codes {
+			w.WriteHeader(code)
+		}
+		if w.code != c.want || begun != min(c.want, 1) {
+			t.Errorf("%v: code %d, begun %d times; want %d", c.codes, w.code, begun, c.want)
+		}
 	}
 }

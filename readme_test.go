@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -698,81 +697,6 @@ func TestFoldersHaveNoCircle(t *testing.T) {
 	for folder, edges := range left {
 		t.Errorf("the folder %s stands in a circle, or above one: %s", folder, strings.Join(edges, "; "))
 	}
-}
-
-// TestOptionsAreCounted compares the table "Core and options" of docs/rooms.md with the tree: each room and file has one line there, whose
-// number is that of its lines, give or take a twentieth and thirty lines.
-func TestOptionsAreCounted(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("docs/rooms.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "## Core and options")
-	table, _, _ = strings.Cut(table, "\n## ")
-	lines := linesByRoom(t)
-	rows := regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \| ([\d,]+) \|`).FindAllStringSubmatch(table, -1)
-	counts := make([]int, len(rows))
-	for i, row := range rows { // a file that has a line of its own is not its room's
-		for _, name := range regexp.MustCompile(`internal/[\w/]+\.go`).FindAllString(row[2], -1) {
-			room := filepath.ToSlash(filepath.Dir(name))
-			if lines[room][name] == 0 {
-				t.Errorf("docs/rooms.md counts %s for %s, which is not there", name, row[1])
-			}
-			counts[i] += lines[room][name]
-			delete(lines[room], name)
-		}
-	}
-	for i, row := range rows {
-		rooms := []string{}
-		if strings.Contains(row[2], "the top level") {
-			rooms = append(rooms, ".")
-		}
-		for _, found := range regexp.MustCompile("`([a-z0-9/]+)`").FindAllStringSubmatch(row[2], -1) {
-			rooms = append(rooms, "internal/"+found[1])
-		}
-		for _, room := range rooms {
-			if lines[room] == nil {
-				t.Errorf("docs/rooms.md counts %s for %s, which is not there or stands in another line, too", room, row[1])
-			}
-			for _, n := range lines[room] {
-				counts[i] += n
-			}
-			delete(lines, room)
-		}
-		told, _ := strconv.Atoi(strings.ReplaceAll(row[3], ",", ""))
-		if off := told - counts[i]; max(off, -off) > counts[i]/20+30 {
-			t.Errorf("docs/rooms.md has %d lines for %s; there are %d", told, row[1], counts[i])
-		}
-	}
-	for room := range lines {
-		t.Errorf("docs/rooms.md has no line for %s among core and options", room)
-	}
-}
-
-// linesByRoom counts the lines of each file that is no test, by its folder: the top level, and the rooms.
-func linesByRoom(t *testing.T) map[string]map[string]int {
-	t.Helper()
-	lines := map[string]map[string]int{}
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if path = filepath.ToSlash(path); err == nil && entry.IsDir() && path != "." && path != "internal" && !strings.HasPrefix(path, "internal/") {
-			return filepath.SkipDir
-		}
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		room := filepath.ToSlash(filepath.Dir(path))
-		if lines[room] == nil {
-			lines[room] = map[string]int{}
-		}
-		lines[room][path] = strings.Count(string(text), "\n")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines
 }
 
 // TestEssays sees that each package has one essay (`go doc` prints it), above one package clause, and that a file which a comment names is

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -53,6 +54,8 @@ type storage struct {
 	upkeep  *store.Maintenance    // of st
 	scrub   *datafile.Scrub       // of st
 	leads   atomic.Bool           // this server is the leader of those on the cluster
+
+	shortened bool // since the last regular compaction, history was deleted for lack of space; the compacting goroutine's
 
 	sealed atomic.Pointer[func(key string, err error)] // is told of what cannot be decrypted; nil while nobody is there to be told
 }
@@ -137,6 +140,18 @@ func (h *storage) preflight() (err error) {
 	return nil
 }
 
+// warnOfCommittable warns once about files with secrets that the server writes, and that git would commit.
+func (h *storage) warnOfCommittable() {
+	files := []string{h.options.Kubeconfig, h.options.Audit.Path}
+	if h.options.OwnCerts && h.options.CertDir != "" {
+		files = append(files, filepath.Join(h.options.CertDir, "ca.key"))
+	}
+	if !h.options.Ephemeral {
+		files = append(files, h.st.File.Path, h.st.File.Path+store.LogSuffix)
+	}
+	datafile.WarnOfCommittable(h.log, files...)
+}
+
 // A backing is what holds the objects, as health checks ask for it: the file, or the cluster that a replica follows.
 type backing struct {
 	check, seen func() error // seen is check for those who may not wait: how it was when /readyz last looked at it
@@ -197,14 +212,25 @@ func (h *storage) lead(ctx context.Context, work func(context.Context)) {
 	})
 }
 
-// afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
-func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, err error) {
-	if err == nil && h.leads.Load() {
+// afterCompaction reports a round of compaction, and deletes expired Events in the same rhythm.
+func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done store.Compaction, err error) {
+	h.noteShortened(done)
+	if err == nil && h.leads.Load() && (done.Deleted > 0 || !done.ForSpace) {
 		err = gc.ExpireEvents(ctx)
 	}
 	if ctx.Err() == nil {
 		h.troubles.Tell("compaction", err)
 	}
+}
+
+// noteShortened logs that history was deleted early, once between two regular compactions.
+func (h *storage) noteShortened(done store.Compaction) {
+	early := done.ForSpace && done.Deleted > 0 && h.upkeep.Yields
+	if early && !h.shortened {
+		h.log.Warn().Int64("compact-revision", done.Rev).Int("versions", done.Deleted).
+			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can no longer be read")
+	}
+	h.shortened = done.ForSpace && (h.shortened || early)
 }
 
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.

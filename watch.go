@@ -23,6 +23,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -163,21 +164,25 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, res *scheme.Re
 	return nil
 }
 
-// mayResume refuses a beginning after which the log has what is hidden from who asks: who lists anew has missed nothing.
+// mayResume returns an error if the log after from holds events that are hidden from the user. The client then lists again and misses nothing.
 func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
 	}
-	hidden, err := wt.hides(ctx, res, from+1)
-	if err == nil && hidden {
-		return errTooOld()
+	since, err := wt.visibleSince(ctx, res)
+	if err == nil && from+1 < since {
+		return errTooOld(res, from, since-1)
 	}
 	return err
 }
 
-// errTooOld is the 410 that sends a client to list anew.
-func errTooOld() *apierrors.StatusError {
-	return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
+// errTooOld returns the 410 after which clients list again. oldest is the first revision from which the client can watch.
+// kube-apiserver has a second text for Events, because it serves them without a watch cache.
+func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError {
+	if res.Custom == nil && res.Plural == "events" {
+		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
+	}
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldest))
 }
 
 // interest says which events may matter to a watch: those of its span, and of these, if a selector demands one value of a label or a field, those
@@ -225,12 +230,20 @@ func (s *stream) run(ctx context.Context) {
 	switch {
 	case errors.Is(err, crd.ErrNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
 	case errors.Is(err, store.ErrCompacted):
-		s.sendError(errTooOld())
+		s.sendError(errTooOld(s.v.Res, s.pos, s.oldest()))
 	case errors.As(err, &status):
 		s.sendError(status)
 	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSealed):
 		s.sendError(apierrors.NewInternalError(err))
 	}
+}
+
+// oldest returns the first revision after pos from which the client can watch. Where the log is damaged, that is the current revision.
+func (s *stream) oldest() int64 {
+	if compacted := s.wt.st.Compacted(); compacted > s.pos {
+		return compacted
+	}
+	return s.wt.st.Revision()
 }
 
 // begin sends the initial events, if any are due, and leaves pos at the revision that they show.

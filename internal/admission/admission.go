@@ -45,6 +45,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/apierror"
 	"apilet/internal/cel/matchconditions"
 	"apilet/internal/matching"
 	"apilet/internal/patch"
@@ -448,9 +449,7 @@ func denied(name string, result *metav1.Status) *denial {
 	if result != nil {
 		status = *result
 	}
-	if status.Code = max(status.Code, http.StatusBadRequest); status.Code > 599 { // no status of HTTP
-		status.Code = http.StatusInternalServerError
-	}
+	status.Code = int32(apierror.ForeignCode(int(max(status.Code, http.StatusBadRequest))))
 	if status.Status == "" || status.Status == metav1.StatusSuccess {
 		status.Status = metav1.StatusFailure
 	}

@@ -29,6 +29,7 @@ import (
 	"apilet/internal/bounded"
 	"apilet/internal/discovery"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/webhook"
 )
@@ -56,6 +57,7 @@ type Aggregator struct {
 	Stopping        <-chan struct{}                                         // closed when requests that last are to end
 	Stands          func(error)                                             // is told after each round
 	Unavailable     func(name, reason string)                               // counts
+	Upgrades        *shares.Places                                          // for connections that are upgraded
 
 	table atomic.Pointer[table] // nil: no APIService names a Service
 	self  string                // tells requests that come back to who has passed them on

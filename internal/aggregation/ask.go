@@ -60,7 +60,7 @@ var asker = request.User{Name: "system:kube-aggregator", Groups: []string{reques
 func (g *Aggregator) check(ctx context.Context, spec *apiregistrationv1.APIServiceSpec, r *route) apiregistrationv1.APIServiceCondition {
 	name, namespace, port := spec.Service.Name, spec.Service.Namespace, *spec.Service.Port
 	is := func(status apiregistrationv1.ConditionStatus, reason, message string, args ...any) apiregistrationv1.APIServiceCondition {
-		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: fmt.Sprintf(message, args...),
+		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: shortened(fmt.Sprintf(message, args...)),
 			LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
 	}
 	const no, unknown = apiregistrationv1.ConditionFalse, apiregistrationv1.ConditionUnknown
@@ -121,6 +121,17 @@ func (r *route) answers(ctx context.Context, path string) error {
 	}
 	r.close() // the next attempt is not to meet the same connection
 	return fmt.Errorf("failing or missing response from %s: %w", r.url(path), lasting(err))
+}
+
+// maxText bounds texts of other servers in conditions and in the log, in bytes.
+const maxText = 1 << 10
+
+// shortened returns at most maxText bytes of the text.
+func shortened(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "..."
 }
 
 // lasting takes out of an error what differs each time: the port of this end. The condition is not to be written anew for that.

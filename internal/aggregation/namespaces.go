@@ -59,9 +59,10 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
 	var away []string
 	for i := range t.others.All {
 		other := &t.others.All[i]
+		s := t.servers[metav1.GroupVersion{Group: other.Group, Version: other.Version}]
 		if other.Stale {
 			gv := other.Group + "/" + other.Version
-			away = append(away, gv+": stale GroupVersion discovery: "+gv)
+			away = append(away, gv+": stale GroupVersion discovery: "+gv+" (APIService "+s.name+")")
 			continue
 		}
 		for j := range other.Resources {
@@ -70,9 +71,9 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
 			if string(res.Scope) != "Namespaced" || !slices.Contains(verbs, "list") || !slices.Contains(verbs, "delete") && !slices.Contains(verbs, "deletecollection") {
 				continue
 			}
-			c := collection{t.servers[metav1.GroupVersion{Group: other.Group, Version: other.Version}].route, other, res.Resource, namespace}
+			c := collection{s.route, other, res.Resource, namespace}
 			if err := c.clear(ctx, slices.Contains(verbs, "deletecollection"), &v); err != nil {
-				v.Failed = append(v.Failed, fmt.Errorf("%s.%s: %w", res.Resource, other.Group, err))
+				v.Failed = append(v.Failed, fmt.Errorf("%s.%s of APIService %s: %w", res.Resource, other.Group, s.name, err))
 			}
 		}
 	}
@@ -108,7 +109,7 @@ func (c *collection) ask(ctx context.Context, method, path, body string) (answer
 	}
 	a, err := c.route.do(ctx, method, path, &namespaceController, header, []byte(body), maxList)
 	if err == nil && (a.code < 200 || a.code > 299) && a.code != http.StatusNotFound {
-		err = errors.New(cmp.Or(gjson.GetBytes(a.body, "message").String(), fmt.Sprintf("bad status from %s: %d", c.route.url(path), a.code)))
+		err = errors.New(cmp.Or(shortened(gjson.GetBytes(a.body, "message").String()), fmt.Sprintf("bad status from %s: %d", c.route.url(path), a.code)))
 	}
 	return a, err
 }

@@ -8,12 +8,13 @@ package aggregation
 //	X-Remote-User: root                        X-Remote-User: alice, as authentication found
 //	                                           X-Forwarded-For, -Uri, -Host, -Proto, Audit-Id, Via
 //
-// What is streamed goes through as it comes; a connection that is upgraded (WebSocket, SPDY) becomes one through this server. What the server
-// behind cannot do: send clients elsewhere (an answer that redirects is a 502), set cookies, run scripts in a browser that looks here, say who asks.
+// What is streamed goes through as it comes; a connection that is upgraded (WebSocket, SPDY) becomes one through this server. Each user may have
+// a number of them. The answer passes through tame, which keeps the server behind from acting on the client's browser.
 //
 // A path that means one thing here and might mean another there is not passed on: what was allowed was asked by its parts.
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -172,6 +173,14 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 		rec.Audited.Unkept = true
 	}
 	upgrades := upgradeType(r.Header) != ""
+	if upgrades {
+		leave, err := g.Upgrades.Enter(rec.User)
+		if err != nil {
+			g.Fail(w, r, err)
+			return
+		}
+		defer leave()
+	}
 	lasts := upgrades || rec.Follows || request.LongRunning(&rec.Info)
 	ctx, release, cancel := lifetime(r.Context(), rec, upgrades)
 	defer cancel()
@@ -186,19 +195,20 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 			}
 		}()
 		g.Delegated(r.Context())
-		w = newPatientWriter(w, g.Patience)
+		w = newPatientWriter(w, g.Patience, cancel)
 	}
 	transport := s.route.plain
 	if upgrades {
 		transport = s.route.upgrades
 	}
-	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, BufferPool: buffers, ErrorLog: quiet,
+	proxy := &httputil.ReverseProxy{Transport: untraced{transport, ctx}, FlushInterval: -1, BufferPool: buffers, ErrorLog: quiet,
 		Rewrite: func(p *httputil.ProxyRequest) { g.readdress(p, s.route, rec) },
 		ModifyResponse: func(answer *http.Response) error {
 			if answer.StatusCode == http.StatusSwitchingProtocols {
 				release()
 			}
-			return g.tame(w.Header(), answer)
+			g.tame(w.Header(), answer)
+			return nil
 		},
 		ErrorHandler: g.failed}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
@@ -246,6 +256,7 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "https", to.host, to.host
 	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
+	out.Trailer = nil                            // httputil.ReverseProxy would announce their names, without values
 	h := out.Header
 	for key := range h {
 		if hidden(key) {
@@ -270,12 +281,18 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	h.Add("Via", "1.1 "+g.self)
 }
 
-// hidden are the headers that the server behind does not get: credentials, and what only we may say.
+// hidden reports whether the other server must not receive the header: it is a credential, only this server may set it,
+// or it asks for another method or path than the authorized ones. The spelling X_Remote_User counts as X-Remote-User.
 func hidden(key string) bool {
-	lower := strings.ToLower(key)
-	return lower == "authorization" || lower == "cookie" || lower == "proxy-authorization" ||
-		strings.HasPrefix(lower, "x-remote-") || strings.HasPrefix(lower, "impersonate-")
+	return slices.ContainsFunc(hiddenHeaders, func(name string) bool { return request.IsHeader(key, name) }) ||
+		slices.ContainsFunc(hiddenPrefixes, func(prefix string) bool { return request.HasHeaderPrefix(key, prefix) })
 }
+
+var (
+	hiddenHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "Cookie2", "Audit-Id", "Forwarded", "Proxy",
+		"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
+	hiddenPrefixes = []string{"X-Remote-", "Impersonate-", "X-Forwarded-"}
+)
 
 // bearerProtocol is how browsers send a token with a WebSocket.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
@@ -325,33 +342,11 @@ func escapeKey(key string) string {
 	return b.String()
 }
 
-// tame takes out of an answer what is not the server's to say.
-func (g *Aggregator) tame(ours http.Header, answer *http.Response) error {
-	if code := answer.StatusCode; g.RejectRedirects && code >= 300 && code <= 399 && answer.Header.Get("Location") != "" {
-		_ = answer.Body.Close() // it is not wanted
-		const text = "the backend attempted to redirect this request, which is not permitted"
-		*answer = http.Response{StatusCode: http.StatusBadGateway, Proto: answer.Proto, ProtoMajor: answer.ProtoMajor, Request: answer.Request,
-			Header: http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text))}
-		return nil
-	}
-	for key := range answer.Header {
-		switch {
-		case ownHeaders[key] || strings.HasPrefix(key, "Access-Control-") || strings.HasPrefix(key, "X-Kubernetes-Pf-"):
-			delete(answer.Header, key)
-		case key != "Warning" && key != "Connection":
-			ours.Del(key)
-		}
-	}
-	answer.Header.Set("Content-Security-Policy", "sandbox")
-	return nil
-}
-
-// ownHeaders are those of which this server's own stands, or none.
-var ownHeaders = map[string]bool{"Audit-Id": true, "Set-Cookie": true, "X-Content-Type-Options": true, "Cross-Origin-Resource-Policy": true,
-	"Clear-Site-Data": true, "Content-Security-Policy": true}
-
 // failed answers when the server did not.
 func (g *Aggregator) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if p, ok := w.(*patientWriter); ok && p.hijacked { // the client has the connection
+		return
+	}
 	if cause := r.Context().Err(); cause != nil {
 		g.Fail(w, r, cause)
 		return
@@ -364,12 +359,14 @@ type patientWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
 	patience time.Duration
+	end      func() // ends the request
+	hijacked bool
 }
 
-func newPatientWriter(w http.ResponseWriter, patience time.Duration) *patientWriter {
+func newPatientWriter(w http.ResponseWriter, patience time.Duration, end func()) *patientWriter {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // in place of the server's, which is too short
-	return &patientWriter{w, control, patience}
+	return &patientWriter{w, control, patience, end, false}
 }
 
 func (w *patientWriter) Write(p []byte) (int, error) {
@@ -380,6 +377,41 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 	}
 	_ = w.control.SetWriteDeadline(time.Time{})
 	return n, err
+}
+
+// Hijack takes over the connection. After that the ResponseWriter must not be used.
+func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := w.control.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	w.hijacked = true
+	return &upgradedConn{Conn: conn, patience: w.patience, end: w.end}, buffered, nil
+}
+
+// An upgradedConn is a client's connection that was upgraded. When the client has sent everything, the other server may continue to send
+// for the duration patience. Without that limit, a server that ignores the end of the data keeps the connection and the user's place forever.
+type upgradedConn struct {
+	net.Conn
+	patience time.Duration
+	end      func()
+	once     sync.Once
+}
+
+func (c *upgradedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.once.Do(func() { time.AfterFunc(c.patience, c.end) })
+	}
+	return n, err
+}
+
+// CloseWrite is called by httputil.ReverseProxy when the other server has sent everything.
+func (c *upgradedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

@@ -37,6 +37,15 @@ func New(code int32, reason metav1.StatusReason, message string) *apierrors.Stat
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
+// ForeignCode returns the status code for an answer that another server has given. It returns 502 for a code that is not one of a final HTTP
+// response: net/http panics below 100, takes 1xx for an interim response, and clients know no code above 599.
+func ForeignCode(code int) int {
+	if code < http.StatusOK || code > 599 {
+		return http.StatusBadGateway
+	}
+	return code
+}
+
 // Unexplained is the 500 without a reason that kube-apiserver answers where its storage refuses: a resourceVersion that is no number, a pod without a target.
 func Unexplained(message string) error { return New(http.StatusInternalServerError, "", message) }
 

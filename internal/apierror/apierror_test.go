@@ -77,3 +77,12 @@ func TestOneMistakeHasABound(t *testing.T) {
 		t.Errorf("%d bytes: %.100s", len(said), said)
 	}
 }
+
+func TestForeignCodesAreFinalCodesOfHTTP(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[int]int{-1: 502, 0: 502, 99: 502, 100: 502, 101: 502, 199: 502, 200: 200, 304: 304, 418: 418, 599: 599, 600: 502, 999: 502, 1 << 40: 502} {
+		if got := ForeignCode(code); got != want {
+			t.Errorf("ForeignCode(%d) = %d, want %d", code, got, want)
+		}
+	}
+}

@@ -79,7 +79,7 @@ type Config struct {
 	Insecure                bool             // the plain loopback port: everyone is system:unsecured
 	AlwaysAllow             bool             // --authorization-mode=AlwaysAllow
 	Modes                   []string         // of --authorization-mode where Node is among them: ModeNode and ModeRBAC, in the order in which they are asked
-	CORSOrigins             []string         // --cors-allowed-origins: regular expressions
+	CORSOrigins             []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
 	Log                     zerolog.Logger   // is told of files that cannot be read again
 	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
 
@@ -139,10 +139,12 @@ type Authenticator struct {
 	tokenHook *callout.Tokens                // nil: none
 	plans     *certs.Followed[callout.Plan]  // nil without --authorization-config
 	proxies   *proxies                       // nil without --requestheader-client-ca-file
-	origins   []*regexp.Regexp               // of other sites' pages that may use this server
+	origins   []*regexp.Regexp               // of other sites' pages that may use this server; each matches whole texts
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
 	verified memory.Of[certUser]
+	chains   chainVerifier
+	failures failures
 }
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
@@ -150,18 +152,14 @@ func New(cfg Config) (*Authenticator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	a := &Authenticator{cfg: cfg, verified: memory.Of[certUser]{Most: maxVerified}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	a := &Authenticator{cfg: cfg, verified: memory.Of[certUser]{Most: maxVerified}, chains: chainVerifier{rejected: memory.Of[*x509.CertPool]{Most: maxRejected}}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
-	for _, origin := range cfg.CORSOrigins {
-		re, err := regexp.Compile(origin)
-		if err != nil {
-			return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
-		}
-		a.origins = append(a.origins, re)
-	}
 	var err error
+	if a.origins, err = compileOrigins(cfg.CORSOrigins); err != nil {
+		return nil, err
+	}
 	if cfg.TokenFile != "" {
 		if a.tokens, err = certs.Follow(cfg.Log, parseTokenFile, cfg.TokenFile); err != nil {
 			return nil, fmt.Errorf("--token-auth-file %s: %w", cfg.TokenFile, err)
@@ -306,10 +304,19 @@ func bearerToken(h http.Header) (token string, padded bool) {
 	return token, token == "" && more
 }
 
-// dropCredentials also drops what an authenticating proxy would add: a handler that trusted it would trust anybody.
+// dropCredentials also drops the headers of an authenticating proxy: a handler that trusted them would trust any client.
 func dropCredentials(h http.Header) {
 	for key := range h {
-		if key == "Authorization" || key == "X-Remote-User" || key == "X-Remote-Uid" || key == "X-Remote-Group" || strings.HasPrefix(key, "X-Remote-Extra-") {
+		if request.IsHeader(key, "Authorization") || request.IsHeader(key, "X-Remote-User") || request.IsHeader(key, "X-Remote-Uid") ||
+			request.IsHeader(key, "X-Remote-Group") || request.HasHeaderPrefix(key, "X-Remote-Extra-") {
+			delete(h, key)
+		}
+	}
+}
+
+func dropImpersonation(h http.Header) {
+	for key := range h {
+		if request.HasHeaderPrefix(key, "Impersonate-") {
 			delete(h, key)
 		}
 	}
@@ -322,14 +329,6 @@ func hasPrefixed(h http.Header, prefix string) bool {
 		}
 	}
 	return false
-}
-
-func deletePrefixed(h http.Header, prefix string) {
-	for key := range h {
-		if strings.HasPrefix(key, prefix) {
-			delete(h, key)
-		}
-	}
 }
 
 // checkHostAndOrigin keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
@@ -362,23 +361,6 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
 	}
 	return nil
-}
-
-func (a *Authenticator) knowsOrigin(origin string) bool {
-	return slices.ContainsFunc(a.origins, func(re *regexp.Regexp) bool { return re.MatchString(origin) })
-}
-
-// allowOrigin tells the browser that a page of this origin may read the answer, and says whether it may.
-func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
-	if origin == "" || !a.knowsOrigin(origin) {
-		return false
-	}
-	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Allow-Methods", "POST, GET, OPTIONS, PUT, DELETE, PATCH")
-	h.Set("Access-Control-Allow-Headers", "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since")
-	h.Set("Access-Control-Expose-Headers", "Date")
-	h.Set("Access-Control-Allow-Credentials", "true")
-	return true
 }
 
 // ---- Tokens ----
@@ -453,7 +435,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	if known, hit := a.verified.Get(fingerprint, now); hit && known.roots == roots && !now.Before(leaf.NotBefore) {
 		return known.user, true, false
 	}
-	until, err := verifyChain(r.TLS.PeerCertificates, roots, now)
+	until, err := a.chains.verify(r.Context(), r.TLS.PeerCertificates, roots, now)
 	if err != nil {
 		return request.User{}, false, true
 	}
@@ -466,26 +448,6 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	}
 	a.verified.Put(fingerprint, certUser{u, roots}, now, until)
 	return u, true, false
-}
-
-// verifyChain returns when the first certificate of the chain expires.
-func verifyChain(shown []*x509.Certificate, roots *x509.CertPool, now time.Time) (until time.Time, err error) {
-	between := x509.NewCertPool()
-	for _, cert := range shown[1:] {
-		between.AddCert(cert)
-	}
-	chains, err := shown[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	if err != nil {
-		return time.Time{}, err
-	}
-	until = shown[0].NotAfter
-	for _, cert := range chains[0] {
-		if cert.NotAfter.Before(until) {
-			until = cert.NotAfter
-		}
-	}
-	return until, nil
 }
 
 // uidOID marks the part of a certificate's subject that is the user's uid.
@@ -541,9 +503,10 @@ func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 	})
 }
 
-// wantedUser takes the Impersonate-* headers out and returns what they say, nil when they say nothing.
+// wantedUser returns the user that the Impersonate-* headers describe, nil if there is none. It deletes these headers.
 func wantedUser(h http.Header) (*request.User, error) {
 	const extraPrefix = "Impersonate-Extra-"
+	defer dropImpersonation(h)
 	if !hasPrefixed(h, "Impersonate-") {
 		return nil, nil
 	}
@@ -564,10 +527,6 @@ func wantedUser(h http.Header) (*request.User, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("requested &user.DefaultInfo{Name:%q, UID:%q, Groups:%#v, Extra:%#v} without impersonating a user name",
 			want.Name, want.UID, want.Groups, want.Extra))
 	}
-	h.Del("Impersonate-User")
-	h.Del("Impersonate-Uid")
-	h.Del("Impersonate-Group")
-	deletePrefixed(h, extraPrefix)
 	return &want, nil
 }
 
@@ -698,7 +657,7 @@ func (a *Authenticator) Authorize(rec *request.Request) error {
 	}
 	rec.Decision = request.Forbidden
 	if err != nil { // somebody who was to be asked did not answer
-		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		a.logFailure("an authorizer failed", err)
 		rec.Reason = "internal error"
 		return apierrors.NewInternalError(err)
 	}
@@ -729,7 +688,7 @@ func (a *Authenticator) MayCreate(ctx context.Context) error {
 func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool, reason string) {
 	verdict, reason, err := a.decide(u, info)
 	if err != nil {
-		a.cfg.Log.Error().Err(err).Msg("an authorizer failed")
+		a.logFailure("an authorizer failed", err)
 	}
 	return verdict == callout.Allow, reason
 }
@@ -884,13 +843,13 @@ func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 		return nil
 	case *authorizationv1.SelfSubjectAccessReview:
 		spec := authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: obj.Spec.ResourceAttributes, NonResourceAttributes: obj.Spec.NonResourceAttributes}
-		if err := invalidReview(append(validateAccess(spec), validateReviewMeta(obj.ObjectMeta, "must be empty")...)); err != nil {
+		if err := invalidReview(append(validateAccess(spec), validateReviewMeta(obj.ObjectMeta, "", "must be empty")...)); err != nil {
 			return err
 		}
 		obj.Status = a.access(rec.User, spec)
 		return nil
 	case *authorizationv1.SubjectAccessReview:
-		if err := invalidReview(append(validateSubject(obj.Spec), validateReviewMeta(obj.ObjectMeta, "must be empty")...)); err != nil {
+		if err := invalidReview(append(validateSubject(obj.Spec), validateReviewMeta(obj.ObjectMeta, "", "must be empty")...)); err != nil {
 			return err
 		}
 		obj.Status = a.access(specUser(obj.Spec), obj.Spec)

@@ -203,7 +203,7 @@ func TestPlainPortKeepsForeignPagesOut(t *testing.T) {
 }
 
 func TestPreflightIsAnsweredForAllowedOrigins(t *testing.T) {
-	a, _ := New(Config{Insecure: true, CORSOrigins: []string{"good"}})
+	a, _ := New(Config{Insecure: true, CORSOrigins: []string{"//good$"}})
 	r := httptest.NewRequest("OPTIONS", "http://localhost/api/v1/pods", nil)
 	r.Header.Set("Origin", "http://good")
 	w := httptest.NewRecorder()
@@ -216,7 +216,8 @@ func TestPreflightIsAnsweredForAllowedOrigins(t *testing.T) {
 func TestCredentialsAreGoneBehindAuthentication(t *testing.T) {
 	rec := &request.Request{}
 	r := httptest.NewRequest("GET", "/api", nil).WithContext(context.WithValue(t.Context(), request.Key{}, rec))
-	for _, key := range []string{"Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group", "X-Remote-Extra-Scopes"} {
+	for _, key := range []string{"Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group", "X-Remote-Extra-Scopes",
+		"X_remote_user", "X_remote_extra_scopes", "X-Remote.group"} {
 		r.Header.Set(key, "Bearer root-token")
 	}
 	r.Header.Set("Accept", "x")

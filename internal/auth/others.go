@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"apilet/internal/auth/callout"
 	"apilet/internal/auth/certs"
@@ -105,11 +107,50 @@ func (a *Authenticator) othersUser(ctx context.Context, token string, audiences 
 		case ok:
 			return u, meantFor, nil
 		case err != nil:
-			a.cfg.Log.Error().Err(err).Msg("the webhook for tokens failed")
+			a.logFailure("the webhook for tokens failed", err)
 			problem = fmt.Errorf("[%w, %w]", problem, err)
 		}
 	}
 	return request.User{}, nil, problem
+}
+
+// logFailure writes at most ten lines a minute: each request of a stranger may be the cause of one.
+func (a *Authenticator) logFailure(message string, err error) {
+	written, withheld := a.failures.next(time.Now())
+	if !written {
+		return
+	}
+	line := a.cfg.Log.Error().Err(err)
+	if withheld > 0 {
+		line = line.Int("withheld", withheld)
+	}
+	line.Msg(message)
+}
+
+const failuresLogged = 10 // per minute
+
+// failures counts the failures of webhooks.
+type failures struct {
+	mu       sync.Mutex // guards what follows
+	since    time.Time
+	logged   int // since then
+	withheld int // since the last line
+}
+
+// next reports whether the next failure is to be logged, and how many before it were not.
+func (f *failures) next(now time.Time) (written bool, withheld int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.since) > time.Minute {
+		f.since, f.logged = now, 0
+	}
+	if f.logged >= failuresLogged {
+		f.withheld++
+		return false, 0
+	}
+	f.logged++
+	withheld, f.withheld = f.withheld, 0
+	return true, withheld
 }
 
 // plan is who is asked whether somebody may; nil where that is no matter of webhooks.

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
@@ -92,5 +93,45 @@ func TestFilesThatNameOthersAreChecked(t *testing.T) {
 		if _, err := New(config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
+	}
+}
+
+// TestFailuresOfWebhooksAreLoggedTenTimesAMinute: a stranger who sends tokens does not fill the log while a webhook is down.
+func TestFailuresOfWebhooksAreLoggedTenTimesAMinute(t *testing.T) {
+	t.Parallel()
+	var f failures
+	now, lines, withheld := time.Now(), 0, 0
+	for range 1000 {
+		if written, before := f.next(now); written {
+			lines, withheld = lines+1, withheld+before
+		}
+	}
+	if lines != 10 || withheld != 0 {
+		t.Errorf("%d lines, %d failures withheld", lines, withheld)
+	}
+	if written, before := f.next(now.Add(61 * time.Second)); !written || before != 990 {
+		t.Errorf("a minute later: %v, %d failures withheld", written, before)
+	}
+}
+
+func TestTokensOfStrangersDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	t.Cleanup(hook.Close)
+	file := apitest.TempFile(t, "kubeconfig", fmt.Sprintf(`{"current-context":"w","contexts":[{"name":"w","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":%q}}]}`, hook.URL))
+	var log strings.Builder
+	a, err := New(Config{TokenHook: callout.TokensConfig{File: file, Version: "v1"}, Log: zerolog.New(&log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		r := httptest.NewRequest("GET", "/api", nil)
+		r.Header.Set("Authorization", fmt.Sprint("Bearer t", i))
+		if _, err := a.identify(r); err == nil {
+			t.Fatal("a token that nobody has answered for is good")
+		}
+	}
+	if lines := strings.Count(log.String(), "\n"); lines < 1 || lines > 2*failuresLogged { // a minute may end meanwhile
+		t.Errorf("%d lines", lines)
 	}
 }

@@ -8,6 +8,7 @@ package auth
 // From anybody else the headers are taken out and mean nothing. A proxy that names nobody is asked for its own credentials like any client.
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"net/http"
@@ -69,10 +70,12 @@ type proxies struct {
 	now         func() time.Time
 
 	verified memory.Of[*x509.CertPool] // good certificates, by which authorities
+	chains   chainVerifier
 }
 
 func newProxies(cfg Config) (*proxies, error) {
-	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: memory.Of[*x509.CertPool]{Most: maxVerified}}
+	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: memory.Of[*x509.CertPool]{Most: maxVerified},
+		chains: chainVerifier{rejected: memory.Of[*x509.CertPool]{Most: maxRejected}}}
 	var err error
 	if p.authorities, err = certs.FollowAuthorities(cfg.Log, nil, cfg.RequestHeader.ClientCAFile); err != nil {
 		return nil, err
@@ -97,7 +100,7 @@ func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 	if p == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return u, false, false
 	}
-	if !p.believes(r.TLS.PeerCertificates) {
+	if !p.believes(r.Context(), r.TLS.PeerCertificates) {
 		return u, false, true
 	}
 	if u.Name = firstOf(r.Header, p.Users); u.Name == "" {
@@ -127,7 +130,7 @@ func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 }
 
 // believes says that a certificate is one of a proxy's.
-func (p *proxies) believes(shown []*x509.Certificate) bool {
+func (p *proxies) believes(ctx context.Context, shown []*x509.Certificate) bool {
 	if len(p.AllowedNames) > 0 && !slices.Contains(p.AllowedNames, shown[0].Subject.CommonName) {
 		return false
 	}
@@ -135,7 +138,7 @@ func (p *proxies) believes(shown []*x509.Certificate) bool {
 	if known, hit := p.verified.Get(fingerprint, now); hit && known == roots && !now.Before(shown[0].NotBefore) {
 		return true
 	}
-	until, err := verifyChain(shown, roots, now)
+	until, err := p.chains.verify(ctx, shown, roots, now)
 	if err != nil {
 		return false
 	}
@@ -148,11 +151,10 @@ func (p *proxies) dropHeaders(h http.Header) {
 	if p == nil {
 		return
 	}
-	for _, name := range slices.Concat(p.Users, p.UIDs, p.Groups) {
-		h.Del(name)
-	}
 	for key := range h {
-		if slices.ContainsFunc(p.Extras, func(prefix string) bool { return hasPrefixFold(key, prefix) }) {
+		is := func(name string) bool { return request.IsHeader(key, name) }
+		if slices.ContainsFunc(p.Users, is) || slices.ContainsFunc(p.UIDs, is) || slices.ContainsFunc(p.Groups, is) ||
+			slices.ContainsFunc(p.Extras, func(prefix string) bool { return request.HasHeaderPrefix(key, prefix) }) {
 			delete(h, key)
 		}
 	}

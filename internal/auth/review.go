@@ -27,10 +27,10 @@ func invalidReview(errs field.ErrorList) error {
 	return apierror.Invalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver names no kind either
 }
 
-func validateReviewMeta(meta metav1.ObjectMeta, want string) field.ErrorList {
+func validateReviewMeta(meta metav1.ObjectMeta, namespace, want string) field.ErrorList {
 	bare := meta
 	bare.ManagedFields = nil
-	if apiequality.Semantic.DeepEqual(metav1.ObjectMeta{}, bare) {
+	if apiequality.Semantic.DeepEqual(metav1.ObjectMeta{Namespace: namespace}, bare) {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, want)}
@@ -71,9 +71,8 @@ func validateSubject(spec authorizationv1.SubjectAccessReviewSpec) field.ErrorLi
 }
 
 func validateLocal(obj *authorizationv1.LocalSubjectAccessReview, namespace string) error {
-	meta, path := obj.ObjectMeta, field.NewPath("spec")
-	meta.Namespace = ""
-	errs := append(validateSubject(obj.Spec), validateReviewMeta(meta, "must be empty except for namespace")...)
+	path := field.NewPath("spec")
+	errs := append(validateSubject(obj.Spec), validateReviewMeta(obj.ObjectMeta, obj.Namespace, "must be empty except for namespace")...)
 	if at := obj.Spec.ResourceAttributes; at != nil && at.Namespace != obj.Namespace {
 		errs = append(errs, field.Invalid(path.Child("resourceAttributes", "namespace"), at.Namespace, "must match metadata.namespace"))
 	}

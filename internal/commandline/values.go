@@ -4,8 +4,10 @@ package commandline
 
 import (
 	"cmp"
+	"encoding/csv"
 	"errors"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
@@ -79,10 +81,34 @@ func Repeated(list *[]string) func(string) error {
 	}
 }
 
-// Listed is the value of a flag that may be repeated, each time with a comma-separated list.
+// ErrEmptyElement is returned for a list with an empty element. In a list of patterns or names that
+// grant access, an empty element might match everything.
+var ErrEmptyElement = errors.New("the list has an empty element")
+
+// Listed sets a flag that may be repeated, each time with a list as SplitList reads it.
 func Listed(list *[]string) func(string) error {
-	return func(values string) error {
-		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
-		return nil
+	return func(text string) error {
+		elements, err := SplitList(text)
+		*list = append(*list, elements...)
+		return err
 	}
+}
+
+// SplitList returns the elements of a comma-separated list. Like kube-apiserver's flags it follows
+// CSV: an element in double quotes may contain commas. An empty text is an empty list.
+// SplitList returns ErrEmptyElement if an element is empty or blank.
+func SplitList(text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rows) != 1:
+		return nil, errors.New("the list must be a single line")
+	case slices.ContainsFunc(rows[0], func(element string) bool { return strings.TrimSpace(element) == "" }):
+		return nil, ErrEmptyElement
+	}
+	return rows[0], nil
 }

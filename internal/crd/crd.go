@@ -605,8 +605,8 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 	if v.Deprecated {
 		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
-	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, Complete: cr.complete,
-		Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over, Definition: def.schemas.key, Terminating: def.terminating}
+	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, ShapeApplied: cr.shapeApplied,
+		Complete: cr.complete, Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over, Definition: def.schemas.key, Terminating: def.terminating}
 	if len(v.AdditionalPrinterColumns) > 0 {
 		res.Custom.Columns, res.Custom.Cells = cr.columns, cr.cells
 	}

@@ -210,11 +210,26 @@ func (s *schemas) toStorage(u *unstructured.Unstructured) (*unstructured.Unstruc
 // isBookmark tells a watch's bookmark, which has nothing but a revision, from an object.
 func isBookmark(u *unstructured.Unstructured) bool { return u.GetUID() == "" && u.GetName() == "" }
 
-// prune drops what the schema does not know, and nulls where it allows none. metadata, kind and apiVersion stay.
+// pruneUnknown removes the fields that the schema does not name, and returns their paths. metadata, kind
+// and apiVersion stay.
+func (c *compiled) pruneUnknown(u *unstructured.Unstructured) (unknown []string) {
+	return pruning.PruneWithOptions(u.Object, c.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+}
+
+// prune also removes nulls where the schema allows none.
 func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
-	unknown = pruning.PruneWithOptions(u.Object, c.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	unknown = c.pruneUnknown(u)
 	defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, c.schema)
 	return unknown
+}
+
+// pruneAs drops the fields that are unknown to a version. A version that the definition does not have knows no fields.
+func (s *schemas) pruneAs(version string, u *unstructured.Unstructured, prune func(*compiled, *unstructured.Unstructured) []string) (unknown []string) {
+	c, err := s.version(version)
+	if err != nil {
+		c = &compiled{schema: &structuralschema.Structural{}}
+	}
+	return prune(c, u)
 }
 
 // ---- Objects
@@ -239,8 +254,19 @@ func (cr *customStrategy) openAPI() (json.RawMessage, error) {
 	return json.RawMessage(v.Get("schema.openAPIV3Schema").Raw), nil
 }
 
-// shape makes an object out of what a client sent.
+// shape prunes, coerces and defaults an object that a client sent. It returns the unknown fields.
 func (cr *customStrategy) shape(u *unstructured.Unstructured) (unknown []error, err error) {
+	return cr.shapeWith(u, (*compiled).prune)
+}
+
+// shapeApplied is shape for the result of an apply. As in kube-apiserver, nulls stay: a manager owns
+// each of them, so validation has to refuse those that the schema does not allow.
+func (cr *customStrategy) shapeApplied(u *unstructured.Unstructured) error {
+	_, err := cr.shapeWith(u, (*compiled).pruneUnknown)
+	return err
+}
+
+func (cr *customStrategy) shapeWith(u *unstructured.Unstructured, prune func(*compiled, *unstructured.Unstructured) []string) (unknown []error, err error) {
 	c, err := cr.compiled()
 	if err != nil {
 		return nil, err
@@ -249,8 +275,12 @@ func (cr *customStrategy) shape(u *unstructured.Unstructured) (unknown []error, 
 	if err != nil {
 		return nil, err
 	}
-	if u.GroupVersionKind() == cr.res.GroupVersionKind() {
-		paths = append(paths, c.prune(u)...)
+	switch gvk := u.GroupVersionKind(); {
+	case gvk.GroupKind() != cr.res.GroupKind(): // kube-apiserver does not prune it either
+	case gvk.Version != cr.version:
+		paths = append(paths, cr.schemas.pruneAs(gvk.Version, u, prune)...)
+	default:
+		paths = append(paths, prune(c, u)...)
 		coerceErr, more := objectmeta.CoerceWithOptions(nil, u.Object, c.schema, false, objectmeta.CoerceOptions{ReturnUnknownFieldPaths: true})
 		if coerceErr != nil {
 			return nil, coerceErr

@@ -252,6 +252,7 @@ type storeState struct {
 	KeptSeconds    float64         `json:"keptSeconds"`
 	FileBytes      int64           `json:"fileBytes"`
 	FreeBytes      int64           `json:"freeBytes"`
+	LogBytes       int64           `json:"logBytes"`
 	Objects        int64           `json:"objects"`
 	Commits        int64           `json:"commits"`
 	Changes        int64           `json:"changes"`
@@ -272,7 +273,7 @@ type resourceState struct {
 func (p *Page) storeState() storeState {
 	stats := p.Store.Stats()
 	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Kept.Seconds(), FileBytes: stats.FileBytes,
-		FreeBytes: stats.FreeBytes, Objects: p.Store.Objects(), Commits: stats.Commits, Changes: stats.Writes, CommitSeconds: stats.CommitSeconds,
+		FreeBytes: stats.FreeBytes, LogBytes: stats.LogBytes, Objects: p.Store.Objects(), Commits: stats.Commits, Changes: stats.Writes, CommitSeconds: stats.CommitSeconds,
 		Bounds: store.CommitBounds[:], Buckets: stats.CommitBuckets[:], Resources: []resourceState{}}
 	seen := map[string]bool{}
 	for _, res := range p.Types.All() {

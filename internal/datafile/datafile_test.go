@@ -43,7 +43,7 @@ func TestStoreIsReadAtScrapeTime(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	stats := figures{revision: 7}
 	registry.MustRegister(told{&Collector{}, func() figures { return stats }})
-	stats = figures{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
+	stats = figures{revision: 8, compactRevision: 2, fileBytes: 32768, logBytes: 8192, freeBytes: 4096, corrupt: 1,
 		trackedShort: 5, trackedGeneral: 1, commits: 2, changes: 3, commitSeconds: 0.01, commitBuckets: map[float64]uint64{0.001: 1, 0.01: 2},
 		objects: []objectFigures{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
 	w := httptest.NewRecorder()
@@ -51,6 +51,7 @@ func TestStoreIsReadAtScrapeTime(t *testing.T) {
 	for line := range strings.Lines(`apilet_store_revision 8
 apilet_store_compact_revision 2
 apilet_store_file_bytes 32768
+apilet_store_log_bytes 8192
 apilet_store_free_bytes 4096
 apilet_store_corrupt_records 1
 apilet_store_committed_changes_total 3

@@ -22,7 +22,8 @@ type Collector struct {
 // figures are the store's state at one moment.
 type figures struct {
 	revision, compactRevision int64
-	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
+	fileBytes, freeBytes      int64 // the file's size, and how much of it is not in use
+	logBytes                  int64 // the size of its log
 	corrupt                   int64 // what the scrub found damaged
 	damaged                   int64 // what reads and writes found damaged
 	writable                  bool
@@ -47,8 +48,9 @@ type objectFigures struct {
 var (
 	storeRevision   = prometheus.NewDesc("apilet_store_revision", "Newest committed revision.", nil, nil)
 	storeCompacted  = prometheus.NewDesc("apilet_store_compact_revision", "Revision below which history is compacted.", nil, nil)
-	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file.", nil, nil)
-	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Free pages of the data file, in bytes: what defrag would give back.", nil, nil)
+	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file, without its log (apilet_store_log_bytes).", nil, nil)
+	storeLogBytes   = prometheus.NewDesc("apilet_store_log_bytes", "Size of the write-ahead log beside the data file.", nil, nil)
+	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Bytes of the data file that are not in use: its free pages, and what it has grown ahead. Defrag gives them back.", nil, nil)
 	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
 	storeDamaged    = prometheus.NewDesc("apilet_store_damaged_places", "Places of the data file that reads and writes found damaged; at most 100 are counted, and a scrub that finds nothing resets it.", nil, nil)
 	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
@@ -72,7 +74,7 @@ var (
 
 // Describe is prometheus.Collector's.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeLogBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
 		storeWritable, storeFormat, storeRaised, storeUsed, storeQuota, diskBytes, diskFree, diskReserve, diskFull, storeTracked,
 		storageSize, storageObjects, resourceObjects, resourceBytes} {
 		ch <- d
@@ -92,6 +94,7 @@ func (s *figures) send(ch chan<- prometheus.Metric) {
 	gauge(storeRevision, s.revision)
 	gauge(storeCompacted, s.compactRevision)
 	gauge(storeFileBytes, s.fileBytes)
+	gauge(storeLogBytes, s.logBytes)
 	gauge(storeFreeBytes, s.freeBytes)
 	gauge(storeCorrupt, s.corrupt)
 	gauge(storeDamaged, s.damaged)
@@ -134,7 +137,7 @@ func oneIf(is bool) int64 {
 
 func (c *Collector) read() figures {
 	stats := c.Store.Stats()
-	gauges := figures{revision: stats.Revision, compactRevision: stats.CompactRev, fileBytes: stats.FileBytes, freeBytes: stats.FreeBytes}
+	gauges := figures{revision: stats.Revision, compactRevision: stats.CompactRev, fileBytes: stats.FileBytes, logBytes: stats.LogBytes, freeBytes: stats.FreeBytes}
 	gauges.commits, gauges.changes, gauges.commitSeconds, gauges.commitBuckets = stats.Commits, stats.Writes, stats.CommitSeconds, map[float64]uint64{}
 	var sum int64
 	for i, bound := range store.CommitBounds {

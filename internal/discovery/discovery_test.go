@@ -245,7 +245,7 @@ func TestSchemasDescribeFieldsAsKubeAPIServer(t *testing.T) {
 		{"api/v1", "io.k8s.api.core.v1.ContainerPort/properties/protocol/enum", `["SCTP","TCP","UDP"]`},
 		{"api/v1", "io.k8s.api.core.v1.ServiceSpec/properties/ipFamilies/items/enum", `["","IPv4","IPv6"]`},
 		{"apis/discovery.k8s.io/v1", "io.k8s.api.discovery.v1.EndpointSlice/properties/addressType/enum", `["FQDN","IPv4","IPv6"]`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}`},
+		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}],"default":{}}`},
 		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/affinity", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Affinity"}],"description":"If specified, the pod's scheduling constraints"}`},
 		{"api/v1", "io.k8s.api.core.v1.Secret/properties/data/additionalProperties", `{"format":"byte","type":"string"}`},
 		{"api/v1", "io.k8s.api.core.v1.Volume/properties/emptyDir/allOf", `[{"$ref":"#/components/schemas/io.k8s.api.core.v1.EmptyDirVolumeSource"}]`},
@@ -291,8 +291,14 @@ func TestOpenAPIDocumentsAreCachedByHash(t *testing.T) {
 	if w := askDiscovery(t, reg, "/openapi/v3/apis/nope/v1"); w.Code != 404 {
 		t.Errorf("unknown group: %d", w.Code)
 	}
-	if w := askDiscovery(t, reg, "/openapi/v3", "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"); w.Code != 406 {
+	const inProtobuf = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"
+	if w := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1", "Accept", inProtobuf); w.Code != 406 {
 		t.Errorf("protobuf: %d", w.Code)
+	}
+	for _, accept := range []string{inProtobuf, "application/vnd.kubernetes.protobuf", "text/html"} {
+		if w := askDiscovery(t, reg, "/openapi/v3", "Accept", accept); w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("the index as %s: %d %v", accept, w.Code, w.Header())
+		}
 	}
 	foo := schemetest.CustomFoo()
 	reg.ReplaceCustom([]*scheme.Resource{foo})

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -210,31 +211,5 @@ func sameDefinition(a, b map[string]any) bool {
 	a, b = maps.Clone(a), maps.Clone(b)
 	delete(a, kindsMember)
 	delete(b, kindsMember)
-	return sameSchema(a, b)
-}
-
-// sameSchema takes a description that ours lacks for no difference: Kubernetes' types have some that their Go packages do not tell.
-func sameSchema(ours, theirs any) bool {
-	switch a := ours.(type) {
-	case map[string]any:
-		b, ok := theirs.(map[string]any)
-		if !ok {
-			return false
-		}
-		for key, value := range b {
-			if _, text := value.(string); a[key] == nil && !(key == "description" && text) {
-				return false
-			}
-		}
-		for key, value := range a {
-			if !sameSchema(value, b[key]) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		b, ok := theirs.([]any)
-		return ok && slices.EqualFunc(a, b, sameSchema)
-	}
-	return ours == theirs
+	return reflect.DeepEqual(a, b)
 }

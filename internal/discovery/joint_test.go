@@ -25,9 +25,10 @@ func TestDefinitionsOfServersGetNames(t *testing.T) {
 		}
 		return s
 	}
-	const time = `"` + meta + `Time":{"type":"string","format":"date-time","description":"of theirs"},"` + meta + `Patch":{"type":"object"}`
+	const time = `"` + meta + `Time":{"type":"string","format":"date-time","description":"Time is a wrapper around time.Time which supports correct marshaling to YAML and JSON.  Wrappers are provided for many of the factory methods that the time package offers."},"` + meta + `Patch":{"type":"object"},"` +
+		meta + `MicroTime":{"type":"string","format":"date-time","description":"of theirs"}`
 	const x = `"X":{"properties":{"at":{"$ref":"#/definitions/` + meta + `Time"},"y":{"$ref":"#/definitions/Y"},"s":{"$ref":"#/definitions/Same"},"p":{"$ref":"#/definitions/` +
-		meta + `Patch"},"n":{"$ref":"#/definitions/Null"}}},"Same":{"type":"boolean"},"Null":null,` + time
+		meta + `Patch"},"m":{"$ref":"#/definitions/` + meta + `MicroTime"},"n":{"$ref":"#/definitions/Null"}}},"Same":{"type":"boolean"},"Null":null,` + time
 	late, early, third := document("a.example.com", x+`,"Y":{"type":"string"}`), document("b.example.com", x+`,"Y":{"type":"integer"}`), document("c.example.com", x+`,"Y":{"type":"string"}`)
 	o := &Others{Priorities: map[metav1.GroupVersion]Priority{{Group: "a.example.com", Version: "v1"}: {10, 1}, {Group: "b.example.com", Version: "v1"}: {20, 1},
 		{Group: "c.example.com", Version: "v1"}: {5, 1}, {Group: "apps", Version: "v1"}: {9000, 1}}}
@@ -56,7 +57,7 @@ func TestDefinitionsOfServersGetNames(t *testing.T) {
 			names = append(names, strings.TrimPrefix(name, meta))
 		}
 	}
-	if got, want := strings.Join(names, " "), "Null Same X X_v2 X_v3 Y Y_v2 Patch_v2"; got != want {
+	if got, want := strings.Join(names, " "), "Null Same X X_v2 X_v3 Y Y_v2 MicroTime_v2 Patch_v2"; got != want {
 		t.Errorf("the names are %s, want %s", got, want)
 	}
 	for path, want := range map[string]string{"a": "X_v2", "b": "X", "c": "X_v3"} {
@@ -77,7 +78,7 @@ func TestDefinitionsOfServersGetNames(t *testing.T) {
 				t.Errorf("%s leads to %s, which is not there", name, ref)
 			}
 		}
-		if got := strings.Join(refs, " "); got != "Time Null Patch_v2 Same "+want {
+		if got := strings.Join(refs, " "); got != "Time MicroTime_v2 Null Patch_v2 Same "+want {
 			t.Errorf("%s refers to %s, want %s last", name, got, want)
 		}
 	}

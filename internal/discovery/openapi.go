@@ -4,9 +4,9 @@ package discovery
 //
 // kubectl reads them for explain, and before it sends anything with create, apply, replace or edit: there it looks for a PATCH operation
 // of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
-// SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. What reflection cannot see is in tables:
-// enumerations in openapi_enums.txt, what the elements of a list are to each other in scheme/listtypes/listtypes.go. Defaults, which kube-apiserver also has,
-// are left out: no client needs them.
+// SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. Reflection cannot see comments. Tables contain
+// what Kubernetes' generator reads from them: openapi_enums.txt the enumerations, openapi_texts.txt the descriptions that SwaggerDoc lacks,
+// openapi_markers.go the unions, scheme/listtypes/listtypes.go the relations of list elements and the default values.
 //
 // The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
 // rows), not its bytes, so that the index costs no document. A document asked for by its hash may be kept for a year.
@@ -29,7 +29,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -43,15 +42,15 @@ const openAPIBytes = 1 << 20 // that one document takes, about
 // asked for them.
 func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
-	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
-		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
-		return
-	}
 	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/openapi/v3"), "/")
-	if path == "" {
+	if path == "" { // in JSON for every Accept header: client-go sends that of its other requests, which may be protobuf alone
 		doc, _ := json.Marshal(openAPIIndex(c, before))
 		w.Header().Set("ETag", etagOf(doc))
 		writeOpenAPI(w, r, etagOf(doc), func() ([]byte, error) { return doc, nil })
+		return
+	}
+	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
+		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
 		return
 	}
 	hash, makeDoc := documentAt(c, path)
@@ -166,6 +165,7 @@ type oaSchema struct {
 	AdditionalProperties *oaSchema            `json:"additionalProperties,omitempty"`
 	Items                *oaSchema            `json:"items,omitempty"`
 	Enum                 []string             `json:"enum,omitempty"`
+	Default              any                  `json:"default,omitempty"` // nil means none; the zero value of a type is a default
 	AllOf                []*oaSchema          `json:"allOf,omitempty"`
 	OneOf                []*oaSchema          `json:"oneOf,omitempty"`
 	UniqueItems          bool                 `json:"uniqueItems,omitempty"`
@@ -176,6 +176,7 @@ type oaSchema struct {
 	MapType       string                    `json:"x-kubernetes-map-type,omitempty"`
 	PatchMergeKey string                    `json:"x-kubernetes-patch-merge-key,omitempty"`
 	PatchStrategy string                    `json:"x-kubernetes-patch-strategy,omitempty"`
+	Unions        []oaUnion                 `json:"x-kubernetes-unions,omitempty"`
 }
 
 // An oaOperation is one method of one path.
@@ -215,6 +216,7 @@ type oaDocument struct {
 	paths      map[string]map[string]any // by method; "parameters" are those of all methods
 	parameters map[string][]oaParameter  // the query parameters of a use, a verb in most cases
 	enums      map[string]enumeration    // the values of string types, by their enumName
+	texts      map[string]string         // descriptions that SwaggerDoc lacks, by typeName and field
 	row        *scheme.Resource          // whose types are described
 }
 
@@ -229,6 +231,9 @@ func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 	}
 	if rows[0].GoType != nil {
 		d.addRoot(listing(rows[0]))
+		if slices.ContainsFunc(rows, func(res *scheme.Resource) bool { return res.Allows("watch") }) {
+			d.define(watchEvent)
+		}
 	}
 	return json.Marshal(d.whole())
 }
@@ -252,7 +257,8 @@ func KindSchemas(res *scheme.Resource) (root string, schemas []byte, err error) 
 }
 
 func newOADocument() *oaDocument {
-	return &oaDocument{schemas: map[string]any{}, paths: map[string]map[string]any{}, parameters: map[string][]oaParameter{}, enums: readEnums()}
+	return &oaDocument{schemas: map[string]any{}, paths: map[string]map[string]any{}, parameters: map[string][]oaParameter{},
+		enums: readEnums(), texts: readTexts()}
 }
 
 // openAPIEnums are the string types whose constants are all that they may be, each with its values and what the constants' comments say of
@@ -378,7 +384,7 @@ func listName(res *scheme.Resource) string {
 
 func (d *oaDocument) typeMeta() map[string]*oaSchema {
 	meta := &oaSchema{Properties: map[string]*oaSchema{}}
-	d.addFields(meta, reflect.TypeFor[metav1.TypeMeta]())
+	d.addFields(meta, "", reflect.TypeFor[metav1.TypeMeta]())
 	return meta.Properties
 }
 
@@ -459,20 +465,21 @@ func (d *oaDocument) define(t reflect.Type) {
 	if d.schemas[name] != nil {
 		return
 	}
-	s := &oaSchema{Description: docStrings(t)[""], Kinds: kindsOf(t)}
+	s := &oaSchema{Description: d.text(typeName(t), "", t), Kinds: d.kindsOf(t)}
 	d.schemas[name] = s // before its fields: a type may refer to itself
 	if !scalarSchema(s, t) {
 		s.Type = "object"
 		s.Properties = map[string]*oaSchema{}
-		d.addFields(s, t)
-		if slices.Contains(listtypes.Atomic, listtypes.TypeName(t)) {
+		d.addFields(s, typeName(t), t)
+		s.Unions = unionsOf(t)
+		if listtypes.IsAtomic(t) {
 			s.MapType = "atomic"
 		}
 	}
 }
 
-// kindsOf tells which kind a Go type is; none for the parts of objects.
-func kindsOf(t reflect.Type) []metav1.GroupVersionKind {
+// kindsOf returns the kinds of a Go type. The parts of objects have none.
+func (d *oaDocument) kindsOf(t reflect.Type) []metav1.GroupVersionKind {
 	for _, res := range scheme.Builtins {
 		if res.GoType == t {
 			return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
@@ -483,10 +490,26 @@ func kindsOf(t reflect.Type) []metav1.GroupVersionKind {
 			return []metav1.GroupVersionKind{{Group: sub.Group, Version: sub.Version, Kind: sub.Kind}}
 		}
 	}
-	if t == reflect.TypeFor[metav1.Status]() || t == deleteOptions {
-		return []metav1.GroupVersionKind{{Version: "v1", Kind: t.Name()}}
+	if !slices.Contains(metaKinds, t) {
+		return nil
 	}
-	return nil
+	kinds := []metav1.GroupVersionKind{{Version: "v1", Kind: t.Name()}}
+	if everywhere := t == deleteOptions || t == watchEvent; everywhere && d.row != nil && d.row.GoType != nil && d.row.Group != "" {
+		kinds = append(kinds, kindOf(d.row, t.Name())...)
+	}
+	return kinds
+}
+
+// metaKinds are the kinds of the API itself, in every group.
+var metaKinds = []reflect.Type{deleteOptions, watchEvent, reflect.TypeFor[metav1.Status](), reflect.TypeFor[metav1.APIVersions](),
+	reflect.TypeFor[metav1.APIResourceList](), reflect.TypeFor[metav1.APIGroup](), reflect.TypeFor[metav1.APIGroupList]()}
+
+// text returns the description of a field of t in the schema of the type that is named of. The description of the type itself has the name "".
+func (d *oaDocument) text(of, name string, t reflect.Type) string {
+	if text, ok := d.texts[of+"."+name]; ok {
+		return text
+	}
+	return docStrings(t)[name]
 }
 
 // docStrings are a type's doc strings by field name, the type's own under "".
@@ -494,13 +517,8 @@ func docStrings(t reflect.Type) map[string]string {
 	if documented, ok := reflect.Zero(t).Interface().(interface{ SwaggerDoc() map[string]string }); ok {
 		return documented.SwaggerDoc()
 	}
-	if t.PkgPath() == apiServiceType.PkgPath() {
-		return apiServiceTexts[t.Name()]
-	}
 	return nil
 }
-
-var apiServiceType = reflect.TypeFor[apiregistrationv1.APIService]()
 
 // scalarSchema describes the types that are structs in Go and scalars in JSON, such as Time and Quantity: they say so by method.
 func scalarSchema(s *oaSchema, t reflect.Type) bool {
@@ -521,8 +539,8 @@ func scalarSchema(s *oaSchema, t reflect.Type) bool {
 	return true
 }
 
-func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
-	texts := docStrings(t)
+// addFields adds the fields of t to the schema of the type that is named of, which is t or inlines it.
+func (d *oaDocument) addFields(s *oaSchema, of string, t reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -530,18 +548,24 @@ func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
 		case name == "-" || !f.IsExported():
 			continue
 		case name == "":
-			d.addFields(s, f.Type) // inlined
+			d.addFields(s, of, f.Type) // inlined
 			continue
 		}
-		property := d.describe(f.Type)
-		if text := texts[name]; text != "" && property.Ref != "" {
-			property = &oaSchema{Description: text, AllOf: []*oaSchema{property}} // nothing may stand beside a $ref
-		} else if text != "" {
-			property.Description = text
+		path := listtypes.TypeName(t) + "." + name
+		byDefault, declared := listtypes.Defaults[path]
+		if !declared {
+			byDefault = zeroOf(f.Type, strings.Contains(options, "omitempty"))
 		}
-		property.Description += d.enums[enumName(indirect(f.Type))].text
+		text := d.text(of, name, t) + d.enums[enumName(indirect(f.Type))].text
+		relation := cmp.Or(listtypes.Relations[path], listtypes.OfTags(f.Tag))
+		property := d.describe(f.Type)
+		if text != "" || byDefault != nil {
+			property = besides(property)
+		}
+		property.Description, property.Default = text, byDefault
 		property.PatchMergeKey, property.PatchStrategy = f.Tag.Get("patchMergeKey"), f.Tag.Get("patchStrategy")
-		property.relate(cmp.Or(listtypes.Relations[listtypes.TypeName(t)+"."+name], listtypes.OfTags(f.Tag)))
+		property.relate(relation)
+		unmarked(property, path)
 		s.Properties[name] = property
 		if isRequired(t, name, options) {
 			s.Required = append(s.Required, name)
@@ -560,7 +584,7 @@ func indirect(t reflect.Type) reflect.Type {
 // relate says what server-side apply takes the elements of a field for, in the words of listtypes.Relations.
 func (s *oaSchema) relate(relation string) {
 	switch {
-	case s.Type == "object" && relation == "atomic":
+	case relation == "granular" || s.Type == "object" && relation == "atomic":
 		s.MapType = relation
 	case s.Type != "array":
 	case relation == "" || relation == "atomic" || relation == "set":
@@ -621,9 +645,9 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 		if t.Elem().Kind() == reflect.Uint8 {
 			return &oaSchema{Type: "string", Format: "byte"}
 		}
-		return &oaSchema{Type: "array", Items: d.describe(t.Elem())}
+		return &oaSchema{Type: "array", Items: d.element(t.Elem())}
 	case reflect.Map:
-		return &oaSchema{Type: "object", AdditionalProperties: d.describe(t.Elem())}
+		return &oaSchema{Type: "object", AdditionalProperties: d.element(t.Elem())}
 	case reflect.String:
 		return &oaSchema{Type: "string", Enum: d.enums[enumName(t)].values}
 	case reflect.Bool:
@@ -634,6 +658,16 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 		return &oaSchema{Type: "number", Format: "double"}
 	}
 	return &oaSchema{Type: "object"}
+}
+
+// element returns the schema of the elements of a list or map.
+func (d *oaDocument) element(t reflect.Type) *oaSchema {
+	s, byDefault := d.describe(t), zeroOf(t, false)
+	if byDefault != nil {
+		s = besides(s)
+		s.Default = byDefault
+	}
+	return s
 }
 
 func (d *oaDocument) reference(t reflect.Type) *oaSchema {
@@ -661,6 +695,7 @@ var oaVerbs = map[string]oaVerb{
 var (
 	listOptions   = reflect.TypeFor[metav1.ListOptions]()
 	deleteOptions = reflect.TypeFor[metav1.DeleteOptions]()
+	watchEvent    = reflect.TypeFor[metav1.WatchEvent]()
 )
 
 // An oaTarget is what a path's operations are about.
@@ -716,6 +751,10 @@ func (d *oaDocument) addSubresource(res *scheme.Resource, sub *scheme.Subresourc
 	}
 	target := oaTarget{path: path, id: scope + res.Kind + titleCase(sub.Name),
 		kind: metav1.GroupVersionKind{Group: sub.Group, Version: sub.Version, Kind: sub.Kind}}
+	if connectOptions[sub.Kind] != nil {
+		d.addConnect(res, sub, target)
+		return
+	}
 	switch wire := res.BodyOf(sub.Name).Wire; {
 	case sub.Name == "log" || wire == nil && sub.Kind != res.Kind:
 		target.body = &oaSchema{Type: "string"}
@@ -728,6 +767,7 @@ func (d *oaDocument) addSubresource(res *scheme.Resource, sub *scheme.Subresourc
 		d.addOperation(res, target, verb)
 	}
 	if sub.Name == "log" {
+		d.paths[path]["get"].(*oaOperation).Responses["200"].Content["text/plain"] = oaMedia{target.body}
 		d.paths[path]["parameters"] = append(d.paths[path]["parameters"].([]oaParameter), d.query("log", reflect.TypeFor[corev1.PodLogOptions]())...)
 	}
 }
@@ -743,10 +783,6 @@ func (d *oaDocument) addOperation(res *scheme.Resource, target oaTarget, verb st
 		Description: fmt.Sprintf(v.text, target.kind.Kind), OperationID: id + target.id,
 		Parameters: d.query(verb, v.options...), RequestBody: d.requestBody(target, verb), Responses: map[string]oaBody{"401": {Description: "Unauthorized"}},
 		Action: v.action, Kind: target.kind,
-	}
-	if connects := strings.HasSuffix(target.kind.Kind, "Options"); connects {
-		op.Action, op.RequestBody, op.Parameters = "connect", nil, nil
-		op.OperationID = "connect" + groupTitle(res.Group) + titleCase(res.Version) + titleCase(v.method) + target.id
 	}
 	for code := range strings.FieldsSeq(v.responses) {
 		status, _ := strconv.Atoi(code)
@@ -785,9 +821,15 @@ func (d *oaDocument) responseContent(target oaTarget, verb string) map[string]oa
 	case "delete", "deletecollection":
 		schema = d.reference(reflect.TypeFor[metav1.Status]())
 	}
-	content := map[string]oaMedia{"application/json": {schema}, "application/yaml": {schema}}
-	if verb == "list" {
-		content["application/json;stream=watch"] = oaMedia{schema}
+	content := map[string]oaMedia{}
+	for _, format := range everyFormat {
+		if target.custom && format == string(scheme.ProtobufFormat) {
+			continue
+		}
+		content[format] = oaMedia{schema}
+		if verb == "list" && format != "application/yaml" {
+			content[format+";stream=watch"] = oaMedia{schema}
+		}
 	}
 	return content
 }
@@ -821,7 +863,7 @@ func addParameters(byName map[string]oaParameter, t reflect.Type) {
 	}
 }
 
-var paramTypes = map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int64: "integer"}
+var paramTypes = map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int32: "integer", reflect.Int64: "integer"}
 
 func elemKind(t reflect.Type) reflect.Kind {
 	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
@@ -832,8 +874,9 @@ func elemKind(t reflect.Type) reflect.Kind {
 
 // pathParameters are the parameters that all methods of a path have.
 func pathParameters(path string) (params []oaParameter) {
-	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects"}
-	for _, name := range []string{"name", "namespace"} {
+	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects",
+		"path": "path to the resource"}
+	for _, name := range []string{"name", "namespace", "path"} {
 		if strings.Contains(path, "{"+name+"}") {
 			params = append(params, oaParameter{Name: name, In: "path", Description: texts[name], Required: true,
 				Schema: oaSchema{Type: "string", UniqueItems: true}})
@@ -856,25 +899,6 @@ func titleCase(word string) string {
 		return ""
 	}
 	return strings.ToUpper(word[:1]) + word[1:]
-}
-
-// apiServiceTexts describe the fields in OpenAPI: these types come without doc strings.
-var apiServiceTexts = map[string]map[string]string{
-	"APIService": {"": "An APIService is a served group version. Its name is the version, a dot and the group.",
-		"metadata": "Standard object's metadata.", "spec": "What is served, and from where.", "status": "Whether it is."},
-	"APIServiceSpec": {"": "What an APIService serves, and from where.",
-		"service":               "The Service that requests are passed on to; none where this server answers them itself. This server passes none on.",
-		"group":                 "The API group.",
-		"version":               "The version of the group, such as v1.",
-		"insecureSkipTLSVerify": "Whether the certificate of the Service is taken unseen.",
-		"caBundle":              "The authorities that the certificate of the Service may come from, in PEM.",
-		"groupPriorityMinimum":  "Where the group stands among others: clients prefer higher numbers, up to 20000.",
-		"versionPriority":       "Where the version stands in its group: clients prefer higher numbers, up to 1000."},
-	"ServiceReference": {"": "A Service and a port of it.", "namespace": "The namespace of the Service.", "name": "The name of the Service.",
-		"port": "The port of the Service, 443 unless said."},
-	"APIServiceStatus": {"": "How an APIService is.", "conditions": "The latest that is known about it."},
-	"APIServiceCondition": {"": "One thing that is known about an APIService.", "type": "What it is about: Available.", "status": "True, False or Unknown.",
-		"lastTransitionTime": "When the status changed last.", "reason": "Why, in one word.", "message": "Why, for people."},
 }
 
 // addListOf adds the schema of a list of a built-in type, and says whether that has a Go type.

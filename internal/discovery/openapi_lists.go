@@ -26,12 +26,16 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 var lists = []any{
 	admissionregistrationv1.MutatingAdmissionPolicyBindingList{}, admissionregistrationv1.MutatingAdmissionPolicyList{},
 	admissionregistrationv1.MutatingWebhookConfigurationList{}, admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
 	admissionregistrationv1.ValidatingAdmissionPolicyList{}, admissionregistrationv1.ValidatingWebhookConfigurationList{},
+	apiextensionsv1.CustomResourceDefinitionList{},
+	apiregistrationv1.APIServiceList{},
 	appsv1.ControllerRevisionList{}, appsv1.DaemonSetList{}, appsv1.DeploymentList{}, appsv1.ReplicaSetList{}, appsv1.StatefulSetList{},
 	autoscalingv1.HorizontalPodAutoscalerList{},
 	autoscalingv2.HorizontalPodAutoscalerList{},

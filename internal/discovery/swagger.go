@@ -271,6 +271,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 	if err := s.sink.section("definitions"); err != nil {
 		return err
 	}
+	s.d.define(watchEvent)
 	if err := s.flush(); err != nil { // what the paths refer to
 		return err
 	}
@@ -346,7 +347,14 @@ func swaggerSchema(value any) any {
 			v[i] = swaggerSchema(v[i])
 		}
 	case map[string]any:
+		delete(v, "default") // kube-apiserver does not publish defaults in version 2
 		for key, member := range v {
+			if properties, ok := member.(map[string]any); ok && key == "properties" { // names, not members of a schema
+				for name, property := range properties {
+					properties[name] = swaggerSchema(property)
+				}
+				continue
+			}
 			v[key] = swaggerSchema(member)
 		}
 		if ref, ok := v["$ref"].(string); ok {
@@ -537,7 +545,7 @@ const swaggerMessages = `
 Document: swagger 1 text, info 2 Info, paths 8.2 %PathItem, definitions 9.1 %Schema, parameters 10.1 %Parameter, security 12 *Security, securityDefinitions 13.1 %SecurityItem
 Info: title 1 text, version 2 text
 ApiKey: type 1 text, name 2 text, in 3 text, description 4 text
-PathItem: get 2 Operation, put 3 Operation, post 4 Operation, delete 5 Operation, patch 8 Operation, parameters 9 *ParametersItem
+PathItem: get 2 Operation, put 3 Operation, post 4 Operation, delete 5 Operation, options 6 Operation, head 7 Operation, patch 8 Operation, parameters 9 *ParametersItem
 Operation: tags 1 texts, description 3 text, operationId 5 text, produces 6 texts, consumes 7 texts, parameters 8 *ParametersItem, responses 9.1 %ResponseValue, schemes 10 texts, x- 13
 Response: description 1 text, schema 2.1 Schema
 Reference: $ref 1 text

@@ -197,7 +197,7 @@ func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 func TestWebhookCodesAreHTTP(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	for said, want := range map[string]int{"1000": 500, "2147483647": 500, "600": 500, "599": 599, "99": 400, "-5": 400, "200": 400, "418": 418} {
+	for said, want := range map[string]int{"1000": 502, "2147483647": 502, "600": 502, "599": 599, "99": 400, "-5": 400, "200": 400, "418": 418} {
 		h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 			respondReview(w, q, false, `"status":{"message":"pay","code":`+said+`}`)
 		})

@@ -30,7 +30,7 @@ import (
 // differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
 // ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode, "services: CIDR,CIDR" --service-cluster-ip-range, by which the
 // addresses that the server has chosen get names, too: four1 and six1), and a section "configuration" may hold the
-// file of --admission-control-config-file.
+// file of --admission-control-config-file. "managedFields: shown" keeps the managedFields of the answers.
 func TestConversations(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/conversations/*.txtar")
@@ -56,6 +56,7 @@ func replayFile(t *testing.T, file string) {
 	if bytes.Contains(archive.Comment, []byte("\nservices: ")) {
 		talk.asked = requestsOf(archive)
 	}
+	talk.owners = bytes.Contains(archive.Comment, []byte("\nmanagedFields: shown\n"))
 	var out []txtar.File
 	for _, section := range archive.Files {
 		if section.Name == "configuration" {
@@ -125,6 +126,7 @@ type conversation struct {
 	values map[string]string // by name
 	counts map[string]int    // of names, by kind
 	asked  string            // all requests, where cluster IPs that they do not name have names; ""
+	owners bool              // keep managedFields
 }
 
 var (
@@ -165,7 +167,9 @@ func (talk *conversation) normal(body []byte) string {
 	var indented bytes.Buffer
 	text := strings.TrimSpace(string(body))
 	if json.Indent(&indented, body, "", "  ") == nil {
-		text = withoutManagedFields(strings.TrimSpace(indented.String()))
+		if text = strings.TrimSpace(indented.String()); !talk.owners {
+			text = withoutManagedFields(text)
+		}
 	}
 	text = generated.ReplaceAllString(text, "gen-XXXXX")
 	text = tokenVolume.ReplaceAllString(text, "kube-api-access-XXXXX")

@@ -85,7 +85,10 @@ func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
 		if history := s.want(200, "GET", "/debug/history?resource=secrets&name=gone", ""); !strings.Contains(string(history.body), "DELETED") {
 			t.Errorf("the history is %s", history.body)
 		}
-		command(t, "backup", "--server="+s.url, filepath.Join(dir, "backup.db"))
+		copied := command(t, "backup", "--server="+s.url, filepath.Join(dir, "backup.db"))
+		if !strings.Contains(copied, "/backup.db: revision ") || strings.Contains(copied, "needs --encryption-provider-config") != on || strings.Contains(copied, `secretbox key "one" (1 objects)`) != on {
+			t.Errorf("encrypted %v: the backup says %s", on, copied)
+		}
 		s.want(200, "DELETE", secrets+"/s", "")
 		look("a backup was fetched, and all is deleted")
 		s.compactNow(s.revision())
@@ -103,7 +106,10 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 	s.t.Helper()
 	data := "--data=" + filepath.Join(dir, "data.db")
 	command(s.t, "defrag", data)
-	command(s.t, "backup", data, filepath.Join(dir, "second.db"))
+	second := command(s.t, "backup", data, filepath.Join(dir, "second.db"))
+	if strings.Contains(second, "encrypted") { // all Secrets are deleted
+		s.t.Error(second)
+	}
 	told := command(s.t, "check", "--data="+filepath.Join(dir, "backup.db"))
 	if strings.Contains(told, "1 objects are encrypted, and were not looked into") != on {
 		s.t.Error(told)

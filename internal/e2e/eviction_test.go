@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -103,5 +104,31 @@ func TestWhichPodsAskTheirBudget(t *testing.T) {
 	s.want(200, "PATCH", testBudget+"/b", `{"spec":{"unhealthyPodEvictionPolicy":"AlwaysAllow"}}`, mergePatch)
 	if a := s.evict("sick", ""); a.code != 201 || s.reason("sick") != evicting {
 		t.Errorf("with AlwaysAllow: %s", a.failure())
+	}
+}
+
+// TestBudgetWithTooManyUnconfirmedEvictions covers a budget whose disruption controller does not keep
+// up. The answer is kube-apiserver's.
+func TestBudgetWithTooManyUnconfirmedEvictions(t *testing.T) {
+	t.Parallel()
+	s := startEvictions(t)
+	s.pod("p", `{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}`)
+	unconfirmed := map[string]any{}
+	for i := range 2001 {
+		unconfirmed[fmt.Sprint("gone-", i)] = "2026-01-01T00:00:00Z"
+	}
+	status := func() {
+		body, _ := json.Marshal(map[string]any{"status": map[string]any{"disruptionsAllowed": 1, "disruptedPods": unconfirmed}})
+		s.want(200, "PATCH", testBudget+"/b/status", string(body), mergePatch)
+	}
+	status()
+	const want = `poddisruptionbudget.policy "b" is forbidden: DisruptedPods map too big - too many evictions not confirmed by PDB controller`
+	if a := s.evict("p", ""); a.code != 403 || a.get("message").String() != want {
+		t.Errorf("with 2,001 unconfirmed evictions: %s", a.failure())
+	}
+	unconfirmed["gone-0"] = nil
+	status()
+	if a := s.evict("p", ""); a.code != 201 {
+		t.Errorf("with 2,000 unconfirmed evictions: %s", a.failure())
 	}
 }

@@ -56,7 +56,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	}
 	for range 3 {
 		a := s.want(500, "POST", maps, configMap("b"))
-		for _, word := range []string{"--quota-backend-bytes", "delete objects", "--compaction-interval"} {
+		for _, word := range []string{"--quota-backend-bytes", "delete objects", "--history"} {
 			if !strings.Contains(a.get("message").String(), word) {
 				t.Errorf("%s is not in %s", word, a.get("message"))
 			}
@@ -66,6 +66,52 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	s.want(200, "DELETE", maps+"/large0", "") // one: the deletion of another would take room again, after a compaction between the two
 	apitest.WaitFor(t, "room below the quota", func() bool { return s.send("POST", maps, configMap("b")).code == 201 })
 	expect("writing (quota)", 1, 1)
+}
+
+// With the next regular compaction a day away, a refused write still makes room of the history. The log says once that history is gone.
+func TestQuotaShortensHistoryAndTheLogSaysSo(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")), "--quota-backend-bytes=4194304", "--compaction-interval=24h")
+	maps := s.namespace("shop")
+	s.want(201, "POST", maps, configMap("large"))
+	replace := func(i int) int {
+		return s.send("PUT", maps+"/large", configMap("large", "k", strings.Repeat("x", 900_000), "n", fmt.Sprint(i))).code
+	}
+	for range 2 {
+		for i := 0; replace(i) == 200; i++ {
+			if i == 20 {
+				t.Fatal("there is no quota")
+			}
+		}
+		apitest.WaitFor(t, "room for the next version", func() bool { return replace(-1) == 200 })
+	}
+	const early = `"message":"deleted all history early, because a write was refused for lack of space: earlier versions can no longer be read"`
+	if n := strings.Count(s.log.String(), early); n != 1 {
+		t.Errorf("the log says %d times that history is gone:\n%s", n, s.log.String())
+	}
+}
+
+// The figures are the sizes that ls shows.
+func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	s := startTest(t, onFile(path))
+	maps := s.namespace("shop")
+	for i := range 30 {
+		s.want(201, "POST", maps, configMap(fmt.Sprint("m", i), "k", strings.Repeat("x", 100_000)))
+	}
+	apitest.WaitFor(t, "no work beside requests that makes a file grow", func() bool {
+		for series, name := range map[string]string{"apilet_store_file_bytes": path, "apilet_store_log_bytes": path + "-wal"} {
+			info, err := os.Stat(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if metricValue(s, series) != float64(info.Size()) {
+				return false
+			}
+		}
+		return metricValue(s, "apilet_store_used_bytes") == metricValue(s, "apilet_store_file_bytes")-metricValue(s, "apilet_store_free_bytes")
+	})
 }
 
 // A reason is for those who may get the check's own page, where kube-apiserver shows it.

@@ -204,6 +204,32 @@ func TestWatchStarts(t *testing.T) {
 	})
 }
 
+// TestExpiredWatchMessage compares the text with that of kube-apiserver 1.36, which serves Events without a watch cache and therefore
+// has two texts.
+func TestExpiredWatchMessage(t *testing.T) {
+	t.Parallel()
+	s := startScene(t, onSomeFile(t))
+	s.want(201, "POST", "/api/v1/namespaces/p1/events", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"p1"}}`)
+	s.compactNow(s.rev["b"])
+	old, oldest := strconv.FormatInt(s.rev["a"], 10), strconv.FormatInt(s.rev["b"], 10)
+	for path, want := range map[string]string{
+		s.p1 + "?watch=1&resourceVersion=" + old:                                "too old resource version: " + old + " (" + oldest + ")",
+		"/api/v1/watch/namespaces/p1/configmaps?resourceVersion=" + old:         "too old resource version: " + old + " (" + oldest + ")",
+		"/api/v1/namespaces/p1/events?watch=1&resourceVersion=1":                "The resourceVersion for the provided watch is too old.",
+		"/apis/events.k8s.io/v1/namespaces/p1/events?watch=1&resourceVersion=1": "The resourceVersion for the provided watch is too old.",
+	} {
+		w := s.watch(path)
+		f := w.want("ERROR 410 Expired")
+		apitest.Expect(t, f.object.Get("message").String(), want)
+		w.end()
+	}
+	revision := strconv.FormatInt(s.revision(), 10)
+	s.want(201, "POST", s.p1, labelled("later", "y"))
+	w := s.watch(s.p1 + "?watch=1&resourceVersion=" + oldest) // the revision in parentheses can be watched from
+	w.want("ADDED c")
+	s.watch(s.p1 + "?watch=1&resourceVersion=" + revision).want("ADDED later")
+}
+
 func TestWatchRefusals(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)

@@ -51,6 +51,7 @@ func newRemote(endpoint string, timeout time.Duration) (*remote, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
+	transport.MaxResponseHeaderBytes = 64 << 10
 	return &remote{client: http.Client{Transport: transport}, timeout: timeout}, nil
 }
 
@@ -63,7 +64,7 @@ type callError struct {
 }
 
 func (e *callError) Error() string {
-	return fmt.Sprintf("rpc error: code = %s desc = %s", e.code, e.text)
+	return fmt.Sprintf("rpc error: code = %s desc = %s", e.code, shortened(e.text))
 }
 
 // call sends a message and returns the answer's.
@@ -142,9 +143,9 @@ func (r *remote) status(ctx context.Context) (s pluginStatus, err error) {
 	err = eachField(answer, func(number protowire.Number, text []byte, _ uint64) error {
 		switch number {
 		case 1:
-			s.version = string(text)
+			s.version = shortened(string(text))
 		case 2:
-			s.healthz = string(text)
+			s.healthz = shortened(string(text))
 		case 3:
 			s.keyID = string(text)
 		}

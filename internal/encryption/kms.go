@@ -13,14 +13,17 @@ package encryption
 // An EncryptedObject, and the messages of the plug-in, are a few fields of protobuf each. They stand in envelope.go.
 
 import (
+	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,8 +48,11 @@ const (
 	keyIDMax       = 1 << 10
 	seedMax        = 1 << 10 // when it is encrypted
 	annotationsMax = 32 << 10
-	openedMax      = 1000 // seeds that are remembered
-	seedBytes      = aestransformer.MinSeedSizeExtendedNonceGCM
+
+	annotationErrorsMax = 4       // that are named
+	textMax             = 1 << 10 // bytes of a text of the plug-in that goes into an error
+	openedMax           = 1000    // seeds that are remembered
+	seedBytes           = aestransformer.MinSeedSizeExtendedNonceGCM
 )
 
 // A plugin is one provider of type kms.
@@ -140,35 +146,37 @@ func (p *plugin) open(v value, sealed []byte) (plain []byte, stale bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	t, err := p.opener(&o)
+	t, name, err := p.opener(&o)
 	if err != nil {
 		return nil, false, err
 	}
 	if plain, stale, err = t.TransformFromStorage(context.Background(), o.data, v); err != nil {
 		return nil, false, err
 	}
+	if name != "" {
+		p.remember(name, t) // now that it has opened a value: the plug-in may have lied
+	}
 	s := p.seed.Load()
 	return plain, stale || s == nil || s.object.keyID != o.keyID || s.object.source != o.source, nil
 }
 
-// opener is what opens values under the seed that an envelope names.
-func (p *plugin) opener(o *envelope) (storagevalue.Transformer, error) {
-	name := o.seedName()
+// opener returns the transformer for the seed that an envelope names. name is not empty if the plug-in has just decrypted the seed, and nothing has
+// shown yet that it is the right one.
+func (p *plugin) opener(o *envelope) (t storagevalue.Transformer, name string, err error) {
+	name = o.seedName()
 	p.seeds.Lock()
-	t := p.opened[name]
+	t = p.opened[name]
 	p.seeds.Unlock()
 	if t != nil {
-		return t, nil
+		return t, "", nil
 	}
 	p.figures.misses.Inc()
 	key, err := p.remote.decrypt(context.Background(), uuid.NewString(), o)
 	if err != nil {
-		return nil, fmt.Errorf("failed to decrypt DEK, error: %w", err)
+		return nil, "", fmt.Errorf("failed to decrypt DEK, error: %w", err)
 	}
-	if t, err = transformerOf(o.source, key); err == nil {
-		p.remember(name, t)
-	}
-	return t, err
+	t, err = transformerOf(o.source, key)
+	return t, name, err
 }
 
 func transformerOf(source int32, key []byte) (storagevalue.Transformer, error) {
@@ -185,7 +193,7 @@ func transformerOf(source int32, key []byte) (storagevalue.Transformer, error) {
 func (p *plugin) remember(name string, t storagevalue.Transformer) {
 	p.seeds.Lock()
 	defer p.seeds.Unlock()
-	if len(p.opened) >= openedMax {
+	if p.opened[name] == nil && len(p.opened) >= openedMax {
 		clear(p.opened)
 	}
 	p.opened[name] = t
@@ -268,8 +276,32 @@ func (p *plugin) newSeed(ctx context.Context, until time.Time) (*seed, error) {
 		return nil, err
 	}
 	object.data = nil
+	if err := p.verifySeed(ctx, key, &object); err != nil {
+		return nil, err
+	}
 	t, err := transformerOf(sourceSeed, key)
 	return &seed{t, object, until}, err
+}
+
+// verifySeed returns an error unless the plug-in hides the seed and can decrypt it. kube-apiserver does not ask: there all values that are written
+// under a seed that the plug-in cannot decrypt are lost with the next restart.
+func (p *plugin) verifySeed(ctx context.Context, key []byte, object *envelope) error {
+	if bytes.Contains(object.encryptedSeed, key) {
+		return errors.New("the plug-in returned the DEK seed in the clear")
+	}
+	for _, text := range object.annotations {
+		if bytes.Contains(text, key) {
+			return errors.New("the plug-in returned the DEK seed in an annotation")
+		}
+	}
+	decrypted, err := p.remote.decrypt(ctx, uuid.NewString(), object)
+	if err != nil {
+		return fmt.Errorf("failed to decrypt the DEK seed that was just encrypted, error: %w", err)
+	}
+	if subtle.ConstantTimeCompare(decrypted, key) == 0 {
+		return errors.New("the plug-in decrypts the DEK seed that it has just encrypted to another one")
+	}
+	return nil
 }
 
 // ---- What a plug-in may say
@@ -292,8 +324,8 @@ func (o *envelope) validate() error {
 	var errs []error
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(o.annotations)) {
-		if bad := validation.IsFullyQualifiedDomainName(field.NewPath("annotations"), name); bad != nil {
-			errs = append(errs, bad.ToAggregate())
+		if bad := validation.IsFullyQualifiedDomainName(field.NewPath("annotations"), name); bad != nil && len(errs) < annotationErrorsMax {
+			errs = append(errs, errors.New(shortened(bad.ToAggregate().Error())))
 		}
 		size += len(name) + len(o.annotations[name])
 	}
@@ -314,6 +346,14 @@ func validateKeyID(id string) error {
 		return fmt.Errorf("keyID is %d bytes, which exceeds the max size of %d", len(id), keyIDMax)
 	}
 	return nil
+}
+
+// shortened cuts a text of the plug-in to textMax bytes.
+func shortened(text string) string {
+	if len(text) <= textMax {
+		return text
+	}
+	return strings.ToValidUTF8(text[:textMax], "") + "…"
 }
 
 func hashed(keyID string) string {

@@ -303,7 +303,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 		return err
 	}
 	c.own.forget()
-	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Dur("took", time.Since(begun)).Msg("the replica is filled")
+	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Stringer("took", time.Since(begun).Round(time.Millisecond)).Msg("the replica is filled")
 	return nil
 }
 

@@ -67,7 +67,7 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	if o.Ways.count(ok); ok {
 		return merged, strictErrs, nil
 	}
-	manager, err := o.manager(by.Subresource)
+	manager, err := o.newManager(by.Subresource, &applyShape{objectShape: objectShape{Manager: o, types: o.types}, wanted: wanted.Object})
 	if err != nil {
 		return nil, nil, err
 	}

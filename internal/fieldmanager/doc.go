@@ -24,5 +24,7 @@
 //
 // [Ways] counts how often it is asked.
 //
-// Invariants: a fast path answers as the library does or not at all; no entry names a field that the object lacks.
+// Invariants: a fast path answers as the library does or not at all. No entry names a field that the object lacks, except that an apply
+// of an empty or null list or map to a Go type, which then omits the field, is recorded as kube-apiserver records it. emptied.go has the
+// one correction of the library's results.
 package fieldmanager

@@ -63,7 +63,8 @@ func (o *Manager) ready() {
 	}
 }
 
-// manager returns the library's manager for a subresource, building it when first asked.
+// manager returns the library's manager for the updates of a subresource, which is built at the first
+// call.
 func (o *Manager) manager(subresource string) (*managedfields.FieldManager, error) {
 	o.ready()
 	o.mu.Lock()
@@ -74,13 +75,24 @@ func (o *Manager) manager(subresource string) (*managedfields.FieldManager, erro
 	if o.managers == nil {
 		o.managers = map[string]*managedfields.FieldManager{}
 	}
-	shape := &objectShape{Manager: o, types: o.types}
-	hub := o.Kind.GroupVersion()
-	manager, err := managedfields.NewDefaultFieldManager(shape, shape, shape, shape, o.Kind, hub, subresource, o.resets(subresource))
+	manager, err := o.newManager(subresource, &objectShape{Manager: o, types: o.types})
 	if err == nil {
 		o.managers[subresource] = manager
 	}
 	return manager, err
+}
+
+// A shape answers the library's questions about objects: how one is typed, converted, defaulted and
+// created.
+type shape interface {
+	managedfields.TypeConverter
+	runtime.ObjectConvertor
+	runtime.ObjectDefaulter
+	runtime.ObjectCreater
+}
+
+func (o *Manager) newManager(subresource string, s shape) (*managedfields.FieldManager, error) {
+	return managedfields.NewDefaultFieldManager(s, s, s, s, o.Kind, o.Kind.GroupVersion(), subresource, o.resets(subresource))
 }
 
 // resets are the fields that a write through a subresource leaves as they were; nobody comes to own them by it.
@@ -155,7 +167,7 @@ func (o *Manager) stamp(obj scheme.Object) scheme.Object {
 	return obj
 }
 
-// An objectShape answers the library's four questions about objects: how one is typed, converted, defaulted and made.
+// An objectShape is the shape of updates.
 type objectShape struct {
 	*Manager
 	types *typed.ParseableType
@@ -216,7 +228,7 @@ func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVe
 	if isMap && s.GoType != nil {
 		out := reflect.New(s.GoType).Interface().(runtime.Object)
 		if err := bounded.FromUnstructured(members.Object, out, false); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("unable to convert unstructured object to %v: %w", kind, err)
 		}
 		in = out
 	} else if isMap && version != s.Kind.GroupVersion() {

@@ -2,7 +2,7 @@ package fieldmanager
 
 // This file makes the types of a kind as structured-merge-diff wants them. Who owns an element of a list depends on what the list means: containers are
 // told apart by name, tolerations are one value. The Go types say so in their patchMergeKey tags; what they say in comments only (+listType,
-// +listMapKey, +mapType, +structType, +default) is in the tables of package listtypes (Relations, Atomic). Of a custom resource its schema says it.
+// +listMapKey, +mapType, +structType, +default) is in the tables of package listtypes. Of a custom resource its schema says it.
 
 import (
 	"cmp"
@@ -101,7 +101,7 @@ func (b *typeBuilder) addStruct(t reflect.Type) {
 	}
 	b.seen[t] = true
 	fields := &smd.Map{}
-	if slices.Contains(listtypes.Atomic, listtypes.TypeName(t)) && goTypeName(t) != "k8s.io/api/autoscaling/v2.CrossVersionObjectReference" {
+	if listtypes.IsAtomic(t) {
 		fields.ElementRelationship = smd.Atomic
 	}
 	b.addFields(fields, t)
@@ -118,7 +118,7 @@ func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
 			continue
 		}
 		key := listtypes.TypeName(t) + "." + name
-		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: keyDefaults[key]}
+		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: listtypes.Defaults[key]}
 		relate(&field.Type, cmp.Or(listtypes.Relations[key], listtypes.OfTags(f.Tag)))
 		if field.Default == nil && !strings.Contains(options, "omitempty") && f.Type.Comparable() && field.Type.Inlined.Scalar != nil {
 			field.Default = zeroOf(f.Type)
@@ -239,11 +239,4 @@ func (b *typeBuilder) addObjectFields(out *smd.Map, root bool) {
 			out.Fields = append(out.Fields, smd.StructField{Name: name, Type: t})
 		}
 	}
-}
-
-// keyDefaults are what the keys of list elements are when the element omits them.
-var keyDefaults = map[string]any{
-	"core.ContainerPort.protocol":    "TCP",
-	"core.ServicePort.protocol":      "TCP",
-	"core.LocalObjectReference.name": "",
 }

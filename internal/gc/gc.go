@@ -9,6 +9,7 @@
 //	an owner, deleted as orphaning                  its dependents lose their references to it, then it goes
 //	a namespace that is being deleted               after a second its pods are deleted, then all else in it, then it goes
 //	an Event older than --event-ttl                 it is deleted
+//	an owner in another namespace than a reference  a Warning event at the dependent, which is treated as if the owner were absent
 //
 //	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Stands: troubles.Tell}
 //	go col.Run(ctx)
@@ -295,6 +296,7 @@ type reaper struct {
 	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
 	dirty   map[string]struct{} // keys of objects to examine
+	reports *reports            // the events that were written; outlives the graph
 
 	mu     sync.Mutex          // guards what follows while objects are examined
 	parked map[string]struct{} // keys of objects that name a kind that is not served
@@ -333,7 +335,8 @@ func (rp *reaper) run(ctx context.Context) error {
 // forget begins a graph anew, and looks all owners up: one may have gone unseen.
 func (rp *reaper) forget() {
 	*rp = reaper{gc: rp.gc, log: rp.log, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
-		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
+		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{},
+		reports: cmp.Or(rp.reports, &reports{})}
 }
 
 // catchUp brings the graph up to date.
@@ -595,13 +598,18 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	}
 	var drop []types.UID
 	solid, waiting := false, false
+	var absent []metav1.OwnerReference // without the owners whose deletion the log has just shown
 	for i := range owners {
 		if it.misplaced(&owners[i], rp.kinds) {
+			rp.reportInvalidNamespace(ctx, it, owners[i:i+1])
 			return nil
 		}
 		state, err := rp.lookUp(&owners[i], it.namespace)
 		if err != nil {
 			return err
+		}
+		if _, gone := rp.gone[string(owners[i].UID)]; state == ownerAbsent && !gone {
+			absent = append(absent, owners[i])
 		}
 		if state == ownerWaiting && !rp.isWaiting(owners[i].UID) {
 			return nil
@@ -611,6 +619,7 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 			drop = append(drop, owners[i].UID)
 		}
 	}
+	rp.reportInvalidNamespace(ctx, it, absent)
 	switch {
 	case solid && len(drop) == 0:
 		return nil
@@ -967,7 +976,10 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 		err = e.release(ctx, name)
 		em.done = err == nil
 	}
-	if err = errors.Join(append(rest.errs, err)...); ctx.Err() == nil {
+	if err = errors.Join(append(rest.errs, rest.abroad.Unknown, err)...); ctx.Err() == nil {
+		if err != nil {
+			err = errors.New(shortened(err.Error()))
+		}
 		e.gc.Stands("emptying namespace "+name, err)
 		em.changed = em.changed || err != nil || !rest.abroad.isClear()
 	}
@@ -1159,11 +1171,22 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 		if found := problems[verdict.kind]; len(found) > 0 {
 			slices.Sort(found)
 			c.Status, c.Reason = corev1.ConditionTrue, verdict.bad
-			c.Message = strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", ")
+			c.Message = shortened(strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", "))
 		}
 		conditions = append(conditions, c)
 	}
 	return conditions
+}
+
+// maxReport bounds the text of a condition or log line, in bytes. Other servers choose the names and messages in it.
+const maxReport = 8 << 10
+
+// shortened returns at most maxReport bytes of the text.
+func shortened(text string) string {
+	if len(text) <= maxReport {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReport], "") + "..."
 }
 
 func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {

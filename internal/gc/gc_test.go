@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
@@ -354,4 +355,40 @@ func TestEmptierOutlivesCompaction(t *testing.T) {
 	end("new")
 	storetest.Forget(t, rp.gc.Store)
 	expect("new true ")
+}
+
+// TestConditionsOfNamespacesAreBounded: other servers choose names and messages in them.
+func TestConditionsOfNamespacesAreBounded(t *testing.T) {
+	t.Parallel()
+	rest := newRemains()
+	for i := range 10_000 {
+		rest.errs = append(rest.errs, fmt.Errorf("thing %d is refused", i))
+	}
+	rest.abroad = Rest{Objects: map[string]int{strings.Repeat("é", 1<<20): 1}, Finalizers: map[string]int{strings.Repeat("x", 1<<20): 1}, Unknown: errors.New("away")}
+	for _, c := range rest.conditions() {
+		if len(c.Message) > maxReport+3 || !utf8.ValidString(c.Message) {
+			t.Errorf("%s has a message of %d bytes", c.Type, len(c.Message))
+		}
+		if c.Type == corev1.NamespaceDeletionDiscoveryFailure && !strings.HasSuffix(c.Message, "1 failing: away") {
+			t.Errorf("%s: %s", c.Type, c.Message)
+		}
+	}
+}
+
+// TestSearchesForOwnersAreLimited: a hundred at once, then ten a second.
+func TestSearchesForOwnersAreLimited(t *testing.T) {
+	var rs reports
+	now := time.Now()
+	take := func() (n int) {
+		for n < 1000 && rs.takeSearch(now) {
+			n++
+		}
+		return n
+	}
+	for i, want := range []int{100, 10, 10} {
+		if got := take(); got != want {
+			t.Errorf("second %d: %d searches, want %d", i, got, want)
+		}
+		now = now.Add(time.Second)
+	}
 }

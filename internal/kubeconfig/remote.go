@@ -89,8 +89,11 @@ func (r Remote) fromFile() (*Client, error) {
 		Namespace: text(k.named("contexts", "context", current), "namespace")}, nil
 }
 
+const webhookConns = 100
+
 // ForWebhook is the client of a program that the server calls: the current context of a kubeconfig says where it is, and as whom it is called. It
-// follows no redirect, which would carry what is sent to where nobody has allowed it to go.
+// follows no redirect, which would carry what is sent to where nobody has allowed it to go. A program that hangs takes at most webhookConns
+// connections; later calls wait for one until their deadline.
 func ForWebhook(path, agent string) (*Client, error) {
 	k, err := read(path)
 	if err == nil && k == nil {
@@ -105,6 +108,7 @@ func ForWebhook(path, agent string) (*Client, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig, transport.MaxIdleConnsPerHost = server.tls, 25
+	transport.MaxConnsPerHost, transport.MaxResponseHeaderBytes = webhookConns, 64<<10
 	return &Client{url: server.url, token: server.token, agent: agent, http: &http.Client{Transport: transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
@@ -134,6 +138,9 @@ func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, a
 		return 0, nil, err
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads do not end with ctx
+		return response.StatusCode, nil, nil
+	}
 	answer, err = io.ReadAll(io.LimitReader(response.Body, most+1))
 	if err == nil && int64(len(answer)) > most {
 		err = fmt.Errorf("the response is longer than %d bytes", most)

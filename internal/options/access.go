@@ -123,9 +123,9 @@ func (o *Options) finishOthers() (err error) {
 		return errors.New("authentication-config file and oidc-* flags are mutually exclusive")
 	case o.OIDC.given && (o.OIDC.Issuer == "" || o.OIDC.Client == ""):
 		return errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")
-	case o.Auth.PlanFile != "" && (o.Authorization != "" || o.hookGiven):
+	case o.Auth.PlanFile != "" && (len(o.Authorization) > 0 || o.hookGiven):
 		return errors.New("--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined")
-	case o.Hook.File != "" && !slices.Contains(strings.Split(o.Authorization, ","), callout.TypeWebhook):
+	case o.Hook.File != "" && !slices.Contains(o.Authorization, callout.TypeWebhook):
 		return errors.New("cannot specify --authorization-webhook-config-file without mode Webhook")
 	}
 	if o.OIDC.given {

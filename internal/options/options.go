@@ -48,7 +48,7 @@ type Options struct {
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
 	Aggregation                             Aggregation
-	CORSOrigins, Authorization              string
+	Authorization                           []string
 	JWKSURI                                 string
 	Audit                                   Audit
 	OIDC                                    OIDC
@@ -68,8 +68,9 @@ type Options struct {
 	EnabledPlugins, DisabledPlugins         []string
 	Tolerations                             plugins.TolerationSeconds
 	AdmissionConfig                         string
-	ContinueKeyFile, FeatureGates           string
-	RuntimeConfig                           string // for scheme.Served
+	ContinueKeyFile                         string
+	FeatureGates                            []string
+	RuntimeConfig                           []string // for scheme.Served
 	LogFormat                               string
 	Verbosity                               int
 	Chunking                                bool // the feature gate APIListChunking
@@ -137,7 +138,13 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
 	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; setting it enables TLS (default: DATA-certs)")
 	f.Func("tls-san", "comma-separated DNS `names` and IPs of this server, including a load balancer's, for the generated certificate; may be repeated. The first is the server in the kubeconfig; setting this enables TLS", o.addNames)
-	f.StringVar(&o.CORSOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
+	f.Func("cors-allowed-origins", "comma-separated `regexes` of web origins whose pages may use this server. Each has to match the origin as a whole and to name both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
+		err := commandline.Listed(&o.Auth.CORSOrigins)(text)
+		if errors.Is(err, commandline.ErrEmptyElement) {
+			err = auth.CheckOrigin("")
+		}
+		return err
+	})
 }
 
 func (o *Options) defineAccess(f *flag.FlagSet) {
@@ -149,7 +156,7 @@ func (o *Options) defineAccess(f *flag.FlagSet) {
 		o.Auth.Anonymous, err = strconv.ParseBool(text)
 		return err
 	})
-	f.StringVar(&o.Authorization, "authorization-mode", "", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to), Webhook, AlwaysAllow and AlwaysDeny; by default RBAC with an authenticator and AlwaysAllow without")
+	f.Func("authorization-mode", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to), Webhook, AlwaysAllow and AlwaysDeny; by default RBAC with an authenticator and AlwaysAllow without", commandline.Listed(&o.Authorization))
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
@@ -171,7 +178,7 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is unreachable, unless they say otherwise")
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration: of PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
-	f.StringVar(&o.RuntimeConfig, "runtime-config", "", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all")
+	f.Func("runtime-config", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all", commandline.Listed(&o.RuntimeConfig))
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }
 
@@ -184,7 +191,7 @@ func (o *Options) defineRequests(f *flag.FlagSet) {
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
 	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "how long to go on serving after SIGTERM, with /readyz failing and clients asked to connect anew, so that load balancers send nobody here any more")
 	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
-	f.StringVar(&o.FeatureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
+	f.Func("feature-gates", "comma-separated `list`: APIListChunking=true|false", commandline.Listed(&o.FeatureGates))
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
@@ -209,7 +216,11 @@ func (e *Etcd) Define(f *flag.FlagSet) {
 
 // addNames is the value of --tls-san.
 func (o *Options) addNames(list string) error {
-	for name := range strings.SplitSeq(list, ",") {
+	names, err := commandline.SplitList(list)
+	if err != nil || len(names) == 0 {
+		return cmp.Or(err, commandline.ErrEmptyElement)
+	}
+	for _, name := range names {
 		if addr, err := netip.ParseAddr(name); err == nil {
 			if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" {
 				return fmt.Errorf("%q is not an IP address of a server", name)
@@ -266,22 +277,14 @@ func (o *Options) Finish() error {
 	if len(o.Accounts.Issuers) == 0 {
 		o.Accounts.Issuers = []string{serviceaccount.DefaultIssuer}
 	}
-	if o.CORSOrigins != "" {
-		o.Auth.CORSOrigins = strings.Split(o.CORSOrigins, ",")
-	}
-	switch o.Authorization {
-	case "":
-		o.Auth.AlwaysAllow = o.Auth.Insecure
-	default:
-		if err := o.finishModes(strings.Split(o.Authorization, ",")); err != nil {
-			return fmt.Errorf("--authorization-mode: %w", err)
-		}
+	if err := o.finishModes(o.Authorization); err != nil {
+		return fmt.Errorf("--authorization-mode: %w", err)
 	}
 	if err := o.finishOthers(); err != nil {
 		return err
 	}
 	o.Chunking = true
-	for _, gate := range strings.FieldsFunc(o.FeatureGates, func(r rune) bool { return r == ',' }) {
+	for _, gate := range o.FeatureGates {
 		switch name, value, _ := strings.Cut(gate, "="); {
 		case name == "APIListChunking" && (value == "true" || value == "false"):
 			o.Chunking = value == "true"
@@ -349,6 +352,10 @@ func (o *Options) finishTLS() error {
 
 // finishModes decides who is asked whether somebody may do something. AlwaysAllow leaves nothing for the others to decide.
 func (o *Options) finishModes(modes []string) error {
+	if len(modes) == 0 {
+		o.Auth.AlwaysAllow = o.Auth.Insecure
+		return nil
+	}
 	o.Auth.AlwaysAllow, o.Auth.Modes = slices.Contains(modes, "AlwaysAllow"), nil
 	known := []string{auth.ModeNode, auth.ModeRBAC, callout.TypeWebhook, callout.TypeAlwaysAllow, callout.TypeAlwaysDeny}
 	for i, mode := range modes {

@@ -25,6 +25,7 @@ import (
 	"apilet/internal/admission/quota"
 	"apilet/internal/allocator"
 	"apilet/internal/apierror"
+	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
@@ -147,6 +148,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	if p.old == nil {
 		strategy.Canonicalize(p.obj)
 	}
+	defaults.DropEmptyLists(p.obj)
 	json, revAt, err := encode(ctx, p.Resource, p.obj)
 	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
 		return p.rec, err

@@ -38,6 +38,10 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if res.Virtual {
 		return wr.answerReview(w, r, v, obj, opts)
 	}
+	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
+	if err := checkKind(res, obj); err != nil {
+		return cmp.Or(wr.createError(wr.refuseEarly(ctx, res, obj), res, obj), err)
+	}
 	stored, err := wr.Insert(ctx, res, obj, opts)
 	if err != nil {
 		return err
@@ -47,6 +51,9 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 
 // answerReview answers an object that is a question: nothing is stored.
 func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts Options) error {
+	if err := wr.recordOwners(v.Res, nil, obj, opts, ""); err != nil {
+		return err
+	}
 	obj, err := wr.Admission.Decide(r.Context(), opts.creation(v.Res, "", obj))
 	if err != nil {
 		return err
@@ -91,7 +98,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if rec := request.From(ctx); rec != nil {
 		strategy.NameRequester(obj, &rec.User)
 	}
-	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
+	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try, lost := 1, 0; ; try++ {
 		if generated {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,7 +29,7 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	}
 	_, name := scheme.NamespacedName(rec.Key)
 	conflict := func(what string, want, have any, hint string) error {
-		if isNamespaces(res) {
+		if isNamespaces(res) || res.Group == apiextensionsv1.GroupName { // kube-apiserver checks these before its store does
 			return apierrors.NewConflict(res.GroupResource(), name,
 				fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, have))
 		}

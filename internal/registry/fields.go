@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/fieldmanager"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 )
 
@@ -25,6 +26,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	if opts.applied || res.IsVerbatim() {
 		return nil
 	}
+	strategy.FillFolded(obj)
 	before, after := old, res.ConvertOut(obj)
 	if old != nil {
 		before = res.ConvertOut(old)

@@ -14,6 +14,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -44,15 +45,48 @@ func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind 
 	if opts, err = parseWriteOptions(r, kind, ""); err != nil {
 		return nil, nil, opts, err
 	}
-	obj, strict, err := res.Decode(body, r.Header.Get("Content-Type"), "")
+	obj, err = decodeBody(r.Context(), res, "", body, r.Header.Get("Content-Type"), opts)
 	if err != nil {
-		return nil, nil, opts, err
-	}
-	if err := checkStrictness(r.Context(), res, opts.validation, strict); err != nil {
 		return nil, nil, opts, err
 	}
 	noteBody(r.Context(), res, "", obj)
 	return v, obj, opts, nil
+}
+
+// decodeBody decodes a body and reports its unknown and duplicate fields, also if the body is then refused for its apiVersion. A custom resource may
+// have another kind than res: see checkKind.
+func decodeBody(ctx context.Context, res *scheme.Resource, sub string, body []byte, contentType string, opts Options) (scheme.Object, error) {
+	obj, strict, err := res.Decode(body, contentType, sub)
+	var mismatch *scheme.MismatchError
+	switch {
+	case err == nil:
+		if len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
+			return nil, res.StrictError(sub, strict)
+		}
+		return obj, checkStrictness(ctx, res, opts.validation, strict)
+	case !errors.As(err, &mismatch):
+		return nil, err
+	case opts.validation == metav1.FieldValidationStrict:
+		err = mismatch.StrictError(strict)
+		strict = nil
+	}
+	if err := checkStrictness(ctx, res, opts.validation, strict); err != nil {
+		return nil, err
+	}
+	if u := mismatch.Object; err == error(mismatch) && u != nil && u.GetAPIVersion() == res.APIVersion() {
+		return u, nil
+	}
+	return nil, err
+}
+
+// checkKind returns the 422 for a custom resource that names another kind. kube-apiserver counts that among the mistakes in an object.
+func checkKind(res *scheme.Resource, obj scheme.Object) error {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok || u.GetKind() == res.Kind {
+		return nil
+	}
+	at := field.NewPath("kind")
+	return apierror.Invalid(u.GroupVersionKind().GroupKind(), u.GetName(), field.ErrorList{field.Invalid(at, u.GetKind(), "must be "+res.Kind)})
 }
 
 // noteBody keeps what a body calls its object, and for an audit policy that wants it the object as kube-apiserver has it at that moment: decoded, and
@@ -167,13 +201,16 @@ func targetOf(r *http.Request, res *scheme.Resource) Target {
 
 // check compares an object's name and namespace with the URL's.
 func (t *Target) check(obj scheme.Object) error {
+	if err := matchNamespace(obj, t.Namespace); err != nil {
+		return err
+	}
 	switch name := obj.GetName(); {
 	case name == "":
 		return t.nameless()
 	case name != t.Name:
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.Name))
 	}
-	return matchNamespace(obj, t.Namespace)
+	return nil
 }
 
 func (t *Target) nameless() error {

@@ -99,10 +99,10 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 		return nil, err
 	}
 	obj, unknown, err := decodePatched(res, doc)
-	var other *scheme.OtherKindError
+	var other *scheme.MismatchError
 	switch {
-	case errors.As(err, &other):
-		obj, unknown = other.Object, other.Strict
+	case errors.As(err, &other) && other.Object != nil:
+		obj = other.Object
 	case apierrors.IsRequestEntityTooLargeError(err):
 		return nil, err
 	case err != nil:
@@ -117,7 +117,7 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 	if err := p.target.check(obj); err != nil || other == nil {
 		return obj, err
 	}
-	return p.renamed(other.Object, doc, rec)
+	return p.target.renamed(other.Object, doc, rec)
 }
 
 // patchedTyped is patched of a strategic merge patch, whose result is an object already: it need not be written and read again.
@@ -168,17 +168,17 @@ func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict [
 	return checkStrictness(ctx, p.target.Resource, p.opts.validation, strict)
 }
 
-// renamed is what comes of a patch that gives a custom resource another kind or apiVersion: on the way to its status these are put back, else
-// they are immutable, and told in the name of the new kind. One without any is a 500, as in the real server.
-func (p *patchRequest) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Record) (scheme.Object, error) {
-	res, gvk := p.target.Resource, u.GroupVersionKind()
+// renamed handles a write that gives a custom resource another kind or apiVersion. A write to its status puts them back. Otherwise they are
+// immutable, and the error names the new kind. An object without an apiVersion is a 500, as in kube-apiserver; doc is for its text.
+func (t *Target) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Record) (scheme.Object, error) {
+	res, gvk := t.Resource, u.GroupVersionKind()
 	u.SetGroupVersionKind(res.GroupVersionKind())
 	switch err := checkRevision(res, u, rec.Rev); {
 	case err != nil:
 		return nil, err
 	case gvk.GroupVersion().Empty():
 		return nil, apierrors.NewInternalError(runtime.NewMissingVersionErr(string(doc)))
-	case p.target.Subresource == "status":
+	case t.Subresource == "status":
 		return u, nil
 	}
 	var errs field.ErrorList
@@ -229,7 +229,7 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 func (p *patchRequest) completeMerged(merged scheme.Object) error {
 	res := p.target.Resource
 	if u, ok := merged.(*unstructured.Unstructured); ok && res.Custom != nil {
-		if _, err := res.Custom.Shape(u); apierrors.IsRequestEntityTooLargeError(err) {
+		if err := res.Custom.ShapeApplied(u); apierrors.IsRequestEntityTooLargeError(err) {
 			return err
 		} else if err != nil {
 			return apierrors.NewBadRequest(err.Error())

@@ -16,7 +16,8 @@
 //	readDeleteOptions              options.go                 . . . . . . d   400 422
 //	readBody                       options.go                 c u p a s x d   413 400: too long, or cut off
 //	parseWriteOptions              options.go                 c u p a s x .   400 422
-//	res.Decode(body)               scheme/codec.go            c u . . s . .   415 400: not such an object
+//	res.Decode(body)               scheme/codec.go            c u . . s x .   415 400: not such an object
+//	warnings.DropDuplicateOwners   kinds/warnings/warnings.go c u . . s . .
 //	strategy.WipeSystemFields      kinds/strategy/prepare.go  c . . . . . .
 //	refuseEnding                   create.go                  c . . . . . .   403: the type is being deleted
 //	refuseEarly                    namespaces.go              c . . . . . .   404 403: no namespace, or one that is being deleted
@@ -43,7 +44,7 @@
 //	prepareNew                     create.go                  c . . . . . .
 //	prepare                        update.go                  . u p a s x .
 //	markDeleting                   deleting.go                . . . . . . d
-//	warnings.DropDuplicateOwners   kinds/warnings/warnings.go c u p a s x .
+//	warnings.DropAdmittedDuplicates kinds/warnings/warnings.go c u p a s x .
 //	strategy.NameNew               kinds/strategy/strategy.go c . . . . . .
 //	checkAndCommit                 commit.go                  c u p a s x .   504: the time is over
 //	Allocator.Assign               allocator/alloc.go         c u p a . x .   422: families, an address or a port of another Service

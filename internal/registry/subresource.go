@@ -24,11 +24,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/apierror"
@@ -176,6 +179,7 @@ type scaleRequest struct {
 	contentType string
 	kind        patch.Kind // "" for a PUT
 	body        []byte
+	sent        *autoscalingv1.Scale // the body of a PUT; nil for a PATCH
 }
 
 // readScale reads the request of a change of /scale.
@@ -192,10 +196,18 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.R
 			return nil, err
 		}
 	}
-	if req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind)); err == nil && req.kind != "" {
-		notePatch(r, req.body)
+	if req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind)); err != nil {
+		return nil, err
 	}
-	return req, err
+	if req.kind != "" {
+		notePatch(r, req.body)
+		return req, nil
+	}
+	if req.sent, err = req.decode(r.Context()); err != nil {
+		return nil, err
+	}
+	t := targetOf(r, res)
+	return req, t.check(req.sent)
 }
 
 // change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
@@ -300,30 +312,24 @@ func (req *scaleRequest) after(ctx context.Context, before *autoscalingv1.Scale)
 		}
 		return merged.(*autoscalingv1.Scale), nil
 	}
-	t := Target{Name: before.Name, Namespace: before.Namespace}
-	decode := req.sent
+	after := req.sent.DeepCopy()
 	if req.kind != "" {
-		decode = func(ctx context.Context) (*autoscalingv1.Scale, error) { return req.patched(ctx, before, &t) }
-	}
-	after, err := decode(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.check(after); err != nil && req.kind == "" {
-		return nil, err
+		var err error
+		if after, err = req.patched(ctx, before, &Target{Name: before.Name, Namespace: before.Namespace}); err != nil {
+			return nil, err
+		}
 	}
 	return after, req.fieldManager().Update(before.DeepCopy(), after, req.opts.Manager, "scale")
 }
 
-// sent is the Scale that a PUT brings. Of a custom resource's kube-apiserver does not say what is wrong with it.
-func (req *scaleRequest) sent(ctx context.Context) (*autoscalingv1.Scale, error) {
-	obj, strict, err := req.res.Decode(req.body, req.contentType, "scale")
-	if err != nil && req.res.Custom != nil && apierrors.IsBadRequest(err) {
-		return nil, apierrors.NewBadRequest(`no kind is registered for the type v1.Scale in scheme "pkg/runtime/scheme.go:111"`)
+// decode decodes the body of a PUT. For a custom resource kube-apiserver does not say what is wrong with the body.
+func (req *scaleRequest) decode(ctx context.Context) (*autoscalingv1.Scale, error) {
+	if req.res.Custom != nil {
+		if _, _, err := req.res.Decode(req.body, req.contentType, "scale"); apierrors.IsBadRequest(err) {
+			return nil, apierrors.NewBadRequest(`no kind is registered for the type v1.Scale in scheme "pkg/runtime/scheme.go:111"`)
+		}
 	}
-	if err == nil {
-		err = checkStrictness(ctx, scaleRow(req.res), req.opts.validation, strict)
-	}
+	obj, err := decodeBody(ctx, req.res, "scale", req.body, req.contentType, req.opts)
 	if err != nil {
 		return nil, err
 	}
@@ -467,14 +473,7 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub
 	if err != nil {
 		return nil, opts, err
 	}
-	obj, strict, err := res.Decode(body, r.Header.Get("Content-Type"), sub)
-	switch {
-	case err != nil:
-	case len(strict) > 0 && opts.validation == metav1.FieldValidationStrict:
-		err = res.StrictError(sub, strict)
-	default:
-		err = checkStrictness(r.Context(), res, opts.validation, strict)
-	}
+	obj, err := decodeBody(r.Context(), res, sub, body, r.Header.Get("Content-Type"), opts)
 	if err == nil {
 		noteBody(r.Context(), res, sub, obj)
 		err = matchNamespace(obj, res.Scope(request.From(r.Context()).Info.Namespace))
@@ -532,8 +531,8 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 		return err
 	}
 	eviction, t := sent.(*policyv1.Eviction), targetOf(r, res)
-	if eviction.Name != t.Name {
-		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	if err := checkEviction(eviction, t.Name); err != nil {
+		return err
 	}
 	if _, err := wr.Store.Current(r.Context()); err != nil {
 		return err
@@ -561,6 +560,20 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	}
 }
 
+// checkEviction compares the body of an eviction with its URL. Unlike a DELETE, an eviction may not
+// ask for the removal of an unreadable object.
+func checkEviction(eviction *policyv1.Eviction, name string) error {
+	if eviction.Name != name {
+		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	options := eviction.DeleteOptions
+	if options == nil || options.IgnoreStoreReadErrorWithClusterBreakingPotential == nil || !*options.IgnoreStoreReadErrorWithClusterBreakingPotential {
+		return nil
+	}
+	return apierror.Invalid(schema.GroupKind{Group: "policy", Kind: "Eviction"}, name, field.ErrorList{field.Invalid(
+		field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
+}
+
 // errMeanwhile is about a pod that went without a disruption of its budget's, and may have come to need one.
 var errMeanwhile = errors.New("the pod has changed")
 
@@ -573,6 +586,9 @@ func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOpt
 	obj, err := wr.Read(t.Resource, &rec)
 	if err != nil {
 		return response.StoreError(err, t.Resource, t.Name)
+	}
+	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 { // before a disruption is taken
+		return apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	pod, dryRun := obj.(*corev1.Pod), len(options.DryRun) > 0
 	guarded := pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil
@@ -683,7 +699,8 @@ func budgetsOf(wr *Writer, budgets *scheme.Resource, pod *corev1.Pod) (names []s
 	return names, nil
 }
 
-// disrupted is what a budget becomes when one of its pods is evicted, or the 429 that says why none may be.
+// disrupted returns the budget after the eviction of one of its Pods, or the error with which the
+// eviction is refused.
 func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Object, error) {
 	healthy := false
 	for _, c := range pod.Status.Conditions {
@@ -694,15 +711,21 @@ func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Objec
 	if !healthy && (always || spare) {
 		return pdb, nil
 	}
-	if pdb.Status.ObservedGeneration < pdb.Generation {
-		return nil, tooManyDisruptions("Cannot evict pod as it would violate the pod's disruption budget.",
-			fmt.Sprintf("The disruption budget %s is still being processed by the server.", pdb.Name), 10)
-	}
-	if pdb.Status.DisruptionsAllowed <= 0 {
-		return nil, tooManyDisruptions("Cannot evict pod as it would violate the pod's disruption budget.", fmt.Sprintf(
-			"The disruption budget %s needs %d healthy pods and has %d currently", pdb.Name, pdb.Status.DesiredHealthy, pdb.Status.CurrentHealthy), 0)
+	switch status := &pdb.Status; {
+	case status.ObservedGeneration < pdb.Generation:
+		return nil, tooManyDisruptions(fmt.Sprintf("The disruption budget %s is still being processed by the server.", pdb.Name), 10)
+	case status.DisruptionsAllowed < 0:
+		return nil, forbiddenDisruption(pdb, "pdb disruptions allowed is negative")
+	case len(status.DisruptedPods) > maxDisruptedPods:
+		return nil, forbiddenDisruption(pdb, "DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+	case status.DisruptionsAllowed == 0:
+		return nil, tooManyDisruptions(refusalCause(pdb), 0)
 	}
 	pdb.Status.DisruptionsAllowed--
+	if pdb.Status.DisruptionsAllowed == 0 {
+		meta.SetStatusCondition(&pdb.Status.Conditions, metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
+			Reason: policyv1.InsufficientPodsReason, ObservedGeneration: pdb.Status.ObservedGeneration})
+	}
 	if pdb.Status.DisruptedPods == nil {
 		pdb.Status.DisruptedPods = map[string]metav1.Time{}
 	}
@@ -710,8 +733,32 @@ func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Objec
 	return pdb, nil
 }
 
-func tooManyDisruptions(message, cause string, retryAfter int) error {
-	err := apierrors.NewTooManyRequests(message, retryAfter)
+// maxDisruptedPods is the number of evictions that the disruption controller may leave unconfirmed.
+// A budget with more of them allows no further eviction.
+const maxDisruptedPods = 2000
+
+// refusalCause explains why a budget allows no disruption. After a failed sync the numbers of healthy
+// Pods are not reliable, so the failure is reported instead of them.
+func refusalCause(pdb *policyv1.PodDisruptionBudget) string {
+	c := meta.FindStatusCondition(pdb.Status.Conditions, policyv1.DisruptionAllowedCondition)
+	explained := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""
+	switch status := &pdb.Status; {
+	case explained && c.Reason == policyv1.SyncFailedReason:
+		return fmt.Sprintf("The disruption budget %s does not allow evicting pods currently because it failed sync: %s", pdb.Name, c.Message)
+	case status.CurrentHealthy <= status.DesiredHealthy:
+		return fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", pdb.Name, status.DesiredHealthy, status.CurrentHealthy)
+	case explained:
+		return fmt.Sprintf("The disruption budget %s does not allow evicting pods currently (%s): %s", pdb.Name, c.Reason, c.Message)
+	}
+	return fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", pdb.Name)
+}
+
+func forbiddenDisruption(pdb *policyv1.PodDisruptionBudget, reason string) error {
+	return apierrors.NewForbidden(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}, pdb.Name, errors.New(reason))
+}
+
+func tooManyDisruptions(cause string, retryAfter int) error {
+	err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", retryAfter)
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
 	return err
 }
@@ -743,18 +790,25 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 	return response.WriteObject(w, r, http.StatusCreated, request)
 }
 
-// NoPodsRun answers whoever asks an object that exists for what only a kubelet has. The parameters of a log are checked all the same.
+// NoPodsRun returns the error for a request that only a kubelet, or a program in a Pod, could answer. The
+// object must exist, and the parameters of a log are validated. find returns the record of a key.
 func NoPodsRun(find func(key string) (store.Record, error), res *scheme.Resource, info *request.Info, query url.Values) error {
-	if info.Subresource == "log" {
-		if err := checkLogOptions(info.Name, query); err != nil {
+	name := info.Name
+	switch info.Subresource {
+	case "log":
+		if err := checkLogOptions(name, query); err != nil {
 			return err
 		}
+	case "proxy": // SCHEME:NAME:PORT, and access was checked for all of it, as in kube-apiserver
+		var valid bool
+		if _, name, _, valid = utilnet.SplitSchemeNamePort(info.Name); !valid {
+			return apierrors.NewBadRequest(fmt.Sprintf("invalid %s request %q", strings.ToLower(res.Kind), info.Name))
+		}
 	}
-	if _, err := find(res.Key(res.Scope(info.Namespace), info.Name)); err != nil {
-		return response.StoreError(err, res, info.Name)
+	if _, err := find(res.Key(res.Scope(info.Namespace), name)); err != nil {
+		return response.StoreError(err, res, name)
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none",
-		strings.ToLower(res.Kind), info.Name, info.Subresource))
+	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none", strings.ToLower(res.Kind), name, info.Subresource))
 }
 
 // logOptions are the parameters of a pod's log that have to be checked.

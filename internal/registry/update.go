@@ -41,8 +41,9 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err := t.check(sent); err != nil {
 		return err
 	}
+	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(sent))
 	t.Upsert = strategy.AllowCreateOnUpdate(res) && t.Subresource == ""
-	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return replaced(&t, sent, old) })
+	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) { return replaced(&t, sent, old, rec) })
 	if err != nil {
 		return err
 	}
@@ -50,11 +51,15 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 }
 
 // replaced is what a PUT wants: the object that was sent, unless it means another one of the same name.
-func replaced(t *Target, sent, old scheme.Object) (scheme.Object, error) {
+func replaced(t *Target, sent, old scheme.Object, rec *store.Record) (scheme.Object, error) {
 	if uid := sent.GetUID(); old != nil && uid != "" && uid != old.GetUID() {
 		return nil, t.otherUID(uid, old.GetUID())
 	}
-	return sent.DeepCopyObject().(scheme.Object), nil
+	obj := sent.DeepCopyObject().(scheme.Object)
+	if checkKind(t.Resource, obj) != nil {
+		return t.renamed(obj.(*unstructured.Unstructured), nil, rec)
+	}
+	return obj, nil
 }
 
 // otherUID is the conflict with another object of the same name, or with none, in the words of kube-apiserver's store.
@@ -197,7 +202,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 		return nil, err
 	}
 	obj = prepare(t, obj, old)
-	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
+	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	return obj, nil
 }
 

@@ -324,6 +324,7 @@ func Parse(r *http.Request) Info {
 	res.Resource = p.next()
 	if res.Resource == "watch" || res.Resource == "proxy" { // deprecated since 1.16, but still a verb in a path
 		if p.done {
+			info.Form.InPath = true
 			return info
 		}
 		res.Verb, res.Resource, res.Form.InPath = res.Resource, p.next(), true
@@ -442,7 +443,7 @@ func IsServiceAccount(name string) bool {
 type PathForm struct {
 	Nested bool // RESOURCE stands behind namespaces/NAMESPACE
 	Named  bool // the path goes down to one object; a list gets a name from its field selector, too
-	InPath bool // the verb stands in the path: watch/ or proxy/
+	InPath bool // the verb stands in the path: watch/ or proxy/. No resource may follow it; kube-apiserver answers 500 then
 }
 
 // LongRunning are the requests that may take for ever, as in kube-apiserver.

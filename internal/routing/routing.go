@@ -21,8 +21,10 @@
 package routing
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +48,15 @@ func Routed(res *scheme.Resource, info *request.Info, method string) error {
 	}
 	return apierror.MethodNotAllowed()
 }
+
+// RefuseVerbAlone answers a path that ends with the deprecated verb watch or proxy, in the words of kube-apiserver, which cannot parse it.
+func RefuseVerbAlone(w http.ResponseWriter, r *http.Request) {
+	text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: unable to determine kind and namespace from url, %v", r.RequestURI, r.RequestURI)
+	http.Error(w, unmarked.Replace(text), http.StatusInternalServerError)
+}
+
+// unmarked makes text of the request harmless for clients that take it for HTML.
+var unmarked = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 // HasPath looks the path up in the first column of the table.
 func HasPath(res *scheme.Resource, info *request.Info) bool {

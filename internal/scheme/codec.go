@@ -118,7 +118,7 @@ func JoinFormats(formats []BodyFormat) string {
 
 // Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new object of the storage version (or of
 // the subresource's kind sub). strictErrs are unknown and duplicate fields. err is a Status error: 400 or 415, 413 where
-// a custom resource would be too long with its defaults.
+// a custom resource would be too long with its defaults. If err is a MismatchError, strictErrs are set, too.
 func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, strictErrs []error, err error) {
 	format, err := formatOf(contentType)
 	if err != nil {
@@ -136,7 +136,7 @@ func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, s
 		obj, strictErrs, err = want.decodeJSON(data, data)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, strictErrs, err
 	}
 	if want.in != nil {
 		obj = want.in(obj)
@@ -197,10 +197,13 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	case bounded.TooHeavy(err):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
-	if gvk = b.filledIn(gvk); gvk.Kind != b.Kind {
-		err = undecodable(gvk, data)
+	gvk = b.filledIn(gvk)
+	if goType := wireOf(gvk); goType != nil && goType != b.Wire { // kube-apiserver decodes a body as the kind that it names
+		strictErrs, err = bounded.UnmarshalStrict(data, newOf(goType))
+	} else if gvk.Kind != b.Kind {
+		err = nil
 	}
-	return nil, nil, b.mismatch(gvk, err)
+	return nil, strictErrs, b.mismatch(gvk, err)
 }
 
 // filledIn is what a body names, with what it leaves out.
@@ -214,12 +217,11 @@ func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKin
 	return gvk
 }
 
-// undecodable is why a document is no object of the built-in kind that it names. kube-apiserver decodes it as that before it asks for the wanted one.
-func undecodable(gvk schema.GroupVersionKind, data []byte) error {
+// wireOf returns the type that bodies of a built-in kind are decoded into. nil means that the kind is not served.
+func wireOf(gvk schema.GroupVersionKind) reflect.Type {
 	for _, res := range known {
 		if res.GoType != nil && res.GroupVersionKind() == gvk {
-			_, err := bounded.UnmarshalStrict(data, newOf(res.BodyOf("").Wire))
-			return err
+			return res.BodyOf("").Wire
 		}
 	}
 	return nil
@@ -282,10 +284,13 @@ func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	case gvk.Kind != b.Kind:
 		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, apierror.InternalName(b.Group, b.Kind))
 	default:
-		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
-			apiVersion, b.APIVersion()))
+		return &MismatchError{StatusError: b.otherVersion(apiVersion), Body: gvk}
 	}
 	return b.unhandled(gvk, cause)
+}
+
+func (b WantedBody) otherVersion(apiVersion string) *apierrors.StatusError {
+	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", apiVersion, b.APIVersion()))
 }
 
 func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
@@ -470,25 +475,35 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	}
 	strictErrs = append(strictErrs, unknown...)
 	if err := b.checkCustomKind(u, gvk); err != nil {
-		return nil, nil, &OtherKindError{err, u, strictErrs}
+		return nil, strictErrs, &MismatchError{err, gvk, u}
 	}
 	return u, strictErrs, nil
 }
 
-// An OtherKindError refuses a custom resource that is well but for its kind and apiVersion, which are not the wanted ones.
-type OtherKindError struct {
+// A MismatchError refuses a body that can be decoded, but has the wrong kind or apiVersion.
+type MismatchError struct {
 	*apierrors.StatusError
-	Object *unstructured.Unstructured
-	Strict []error // what strict field checking has to say of it
+	Body   schema.GroupVersionKind    // named by the body
+	Object *unstructured.Unstructured // the body of a custom resource; nil for built-in types
 }
 
-// Unwrap leads to the Status.
-func (e *OtherKindError) Unwrap() error { return e.StatusError }
+// Unwrap returns the Status.
+func (e *MismatchError) Unwrap() error { return e.StatusError }
+
+// StrictError returns the 400 for a client that asked for strict field validation.
+func (e *MismatchError) StrictError(strictErrs []error) error {
+	switch {
+	case e.Body.Version == "":
+		return apierrors.NewBadRequest(runtime.NewMissingVersionErr("object has no apiVersion field").Error())
+	case len(strictErrs) == 0:
+		return e
+	}
+	return WantedBody{Kind: e.Body.Kind}.unhandled(e.Body, runtime.NewStrictDecodingError(apierror.Fewer(strictErrs)))
+}
 
 func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) *apierrors.StatusError {
 	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.APIVersion() {
-		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
-			apiVersion, b.APIVersion()))
+		return b.otherVersion(apiVersion)
 	}
 	if gvk.Kind != b.Kind {
 		return apierror.Invalid(gvk.GroupKind(), u.GetName(),

@@ -54,13 +54,13 @@ func (res *Resource) replacedByStable() *Resource {
 // known are all rows: of what a body may be, whether or not it is served.
 var known = slices.Concat(Builtins, Optional)
 
-// Served reads the value of --runtime-config, "networking.k8s.io/v1beta1=true,api/alpha=false": the rows to be served. Of two entries that speak of a row
+// Served reads the entries of --runtime-config, "networking.k8s.io/v1beta1=true" or "api/alpha=false": the rows to be served. Of two entries that speak of a row
 // the more specific one counts: group/version/resource, then group/version, then api/beta or api/alpha, then api/all. A version without "=" is switched on.
 // As in kube-apiserver a group has to be known, a version need not be. What is on by default and not deprecated cannot be switched off: the server
 // itself needs it.
-func Served(config string) ([]*Resource, error) {
+func Served(config []string) ([]*Resource, error) {
 	wanted := map[string]bool{}
-	for _, entry := range strings.FieldsFunc(config, func(r rune) bool { return r == ',' }) {
+	for _, entry := range config {
 		name, value, given := strings.Cut(strings.TrimSpace(entry), "=")
 		if given && value != "true" && value != "false" {
 			return nil, fmt.Errorf("%q is neither true nor false", entry)

@@ -90,7 +90,7 @@ func TestServed(t *testing.T) {
 		"batch/v2alpha1=true":               "",
 		"example.com/v1=true":               "unknown api groups example.com/v1",
 	} {
-		rows, err := Served(config)
+		rows, err := Served(strings.FieldsFunc(config, func(r rune) bool { return r == ',' }))
 		if err != nil {
 			if err.Error() != want {
 				t.Errorf("%s: %v", config, err)

@@ -241,18 +241,19 @@ type CustomStrategy struct {
 	Over           <-chan struct{} // closed when the definition was changed, or went: watches end
 	Deprecation    string          // the warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
-	Shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
-	Settled    func(stored []byte) (bool, error)                                    // needs no complete; an error: is of another version
-	Complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
-	ToStorage  func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
-	Columns    func() []metav1.TableColumnDefinition                                // nil: name and age
-	Cells      func(obj Object, now time.Time) []any                                // one row of them
-	Scale      func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
-	Kept       func() *sync.Map                                                     // what is made of the schema, by its maker's key, as long as that is kept
-	Unmarked   string                                                               // version of the stored objects that do not name theirs
-	Webhook    *WebhookConversion                                                   // nil: all versions show the same fields
-	Verbatim   *Resource                                                            // the row for those who change metadata alone; see AsStored
-	Selectable []string                                                             // fields that may be selected by, as spec.color
+	Shape        func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
+	ShapeApplied func(*unstructured.Unstructured) error                               // the result of an apply, whose nulls stay
+	Settled      func(stored []byte) (bool, error)                                    // needs no complete; an error: is of another version
+	Complete     func(*unstructured.Unstructured) error                               // stored object, as of today's schema
+	ToStorage    func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
+	Columns      func() []metav1.TableColumnDefinition                                // nil: name and age
+	Cells        func(obj Object, now time.Time) []any                                // one row of them
+	Scale        func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
+	Kept         func() *sync.Map                                                     // what is made of the schema, by its maker's key, as long as that is kept
+	Unmarked     string                                                               // version of the stored objects that do not name theirs
+	Webhook      *WebhookConversion                                                   // nil: all versions show the same fields
+	Verbatim     *Resource                                                            // the row for those who change metadata alone; see AsStored
+	Selectable   []string                                                             // fields that may be selected by, as spec.color
 }
 
 // A WebhookConversion is how objects of a type get from one version to another when a program outside knows how. Docs are stored JSON,

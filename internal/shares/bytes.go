@@ -5,6 +5,7 @@ package shares
 import (
 	"context"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -18,10 +19,12 @@ const (
 	// Large is the number of bytes above which an answer, or a body, asks for room before it is made.
 	Large = 256 << 10
 
-	poolBytes = 64 << 20
-	slowest   = 256 << 10       // bytes a second, while others wait
-	grace     = 5 * time.Second // that a connection may take besides
-	lookEvery = time.Second     // who waits looks for those who are too slow so often
+	poolBytes  = 64 << 20
+	smallLimit = 96 << 20        // of GOMEMLIMIT: below it a pool is
+	smallShare = 8               // of the limit, one part in so many
+	slowest    = 256 << 10       // bytes a second, while others wait
+	grace      = 5 * time.Second // that a connection may take besides
+	lookEvery  = time.Second     // who waits looks for those who are too slow so often
 )
 
 // Bytes are those of a server. Every request has a Claim on them.
@@ -31,7 +34,18 @@ type Bytes struct {
 }
 
 // NewBytes makes the two pools. patience is for how long a request waits for room before it is sent away.
-func NewBytes(patience time.Duration) *Bytes { return newBytes(patience, poolBytes) }
+func NewBytes(patience time.Duration) *Bytes {
+	return newBytes(patience, poolSize(debug.SetMemoryLimit(-1))) // which sets nothing
+}
+
+// poolSize returns the size of each pool for a memory limit of Go's runtime. While a large document is decoded and written it takes several times its size,
+// so a server with little memory takes fewer of them at once. One that is larger than the pool is still let in, alone.
+func poolSize(limit int64) int64 {
+	if limit < smallLimit {
+		return max(Large, limit/smallShare)
+	}
+	return poolBytes
+}
 
 func newBytes(patience time.Duration, size int64) *Bytes {
 	return &Bytes{patience: patience, tenants: pool{size: size, share: size / part}, masters: pool{size: size, share: size}}

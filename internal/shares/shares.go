@@ -1,6 +1,7 @@
 // Package shares divides what a server has once among those who ask for it at the same time: places, and bytes of memory.
 //
 //	release, ok := places.Take(user)         // one of 256 followers of the history, say; a quarter of them at most for one owner
+//	leave, err := places.Enter(user)         // the same, with a 429 for the client as the error
 //	err := shares.Hold(ctx, w, size)         // room for an answer of so many bytes, before it is made; waits, or is a 429
 //	shares.Release(w)                        // also by itself, when the request ends
 //
@@ -30,6 +31,8 @@ import (
 	"slices"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"apilet/internal/request"
 )
 
@@ -48,7 +51,8 @@ func isMaster(u request.User) bool { return slices.Contains(u.Groups, request.Gr
 
 // Places are a number of equal places. One owner has at most a quarter of them; administrators have as many of their own, without that limit.
 type Places struct {
-	all int
+	all  int
+	full string // the error when no place is left
 
 	mu      sync.Mutex // guards what follows
 	taken   int
@@ -57,7 +61,21 @@ type Places struct {
 }
 
 // NewPlaces makes so many places.
-func NewPlaces(all int) *Places { return &Places{all: all, each: map[string]int{}} }
+func NewPlaces(all int) *Places {
+	return &Places{all: all, full: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
+}
+
+// maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each has two descriptors and
+// about 100 KiB of buffers, and keeps no seat of flow control.
+const maxUpgraded = 512
+
+// NewUpgrades returns the places for upgraded connections. A server has one such pool for everything that upgrades
+// connections.
+func NewUpgrades() *Places {
+	p := NewPlaces(maxUpgraded)
+	p.full = "too many upgraded connections (exec, attach, port-forward, WebSocket) are open, by this user or by all; close some and try again"
+	return p
+}
 
 // Take takes a place until release is called, once; ok is false when there is none for this user.
 func (p *Places) Take(u request.User) (release func(), ok bool) {
@@ -80,6 +98,15 @@ func (p *Places) Take(u request.User) (release func(), ok bool) {
 		p.give(&p.taken)
 		p.leave(owner)
 	}, true
+}
+
+// Enter takes a place until leave is called, once. If no place is left for the user, the error is a 429 for the client.
+func (p *Places) Enter(u request.User) (leave func(), err error) {
+	leave, ok := p.Take(u)
+	if !ok {
+		return nil, apierrors.NewTooManyRequests(p.full, 1)
+	}
+	return leave, nil
 }
 
 func (p *Places) give(n *int) {

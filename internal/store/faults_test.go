@@ -258,8 +258,8 @@ func TestClockJumps(t *testing.T) {
 		before := st.Compacted()
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", writes), 0, "")
 		writes++
-		if done, err := up.round(t.Context(), now, interval); err != nil || done.rev < before || done.rev > st.Revision() {
-			t.Fatalf("seed %d: at %v compacted from %d to %d of %d, %v", seed, now, before, done.rev, st.Revision(), err)
+		if done, err := up.round(t.Context(), now, interval); err != nil || done.Rev < before || done.Rev > st.Revision() {
+			t.Fatalf("seed %d: at %v compacted from %d to %d of %d, %v", seed, now, before, done.Rev, st.Revision(), err)
 		}
 	}
 	for range 150 {

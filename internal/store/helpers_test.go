@@ -2,13 +2,17 @@ package store
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -133,7 +137,7 @@ func unclean(t *testing.T, path string) {
 	}
 }
 
-// copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them.
+// copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them: in their place.
 func copyOpen(t testing.TB, st *Store) (path string) {
 	t.Helper()
 	b, err := os.ReadFile(st.File.Path)
@@ -147,7 +151,39 @@ func copyOpen(t testing.TB, st *Store) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	putInPlace(t, path)
 	return path
+}
+
+// putInPlace makes the notes of a copied data file (boltfile/proof.go) those of the copy, as if a server had left it there.
+func putInPlace(t testing.TB, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inode := reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Ino")
+	b, err := os.ReadFile(path)
+	if err != nil || !inode.IsValid() {
+		return
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for at := 80; at < 2*livePage && at+44 <= len(b); at += livePage {
+		note := b[at : at+44]
+		if string(note[:8]) != "apiletNT" {
+			continue
+		}
+		binary.BigEndian.PutUint64(note[24:], inode.Uint())
+		binary.BigEndian.PutUint64(note[32:], uint64(time.Now().UnixMilli()))
+		binary.BigEndian.PutUint32(note[40:], crc32.Checksum(note[:40], castagnoli))
+		if _, err := file.WriteAt(note, int64(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func maintainTest(t *testing.T, st *Store, fn func(l *boltfile.Ledger) error) {

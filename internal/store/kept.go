@@ -67,7 +67,9 @@ func (st *Store) Stats() Stats {
 	defer st.mu.RUnlock()
 	s := st.stat
 	s.Revision, s.CompactRev = st.Revision(), st.Compacted()
-	s.FileBytes, s.FreeBytes = size, st.File.FreeBytes()
+	used := size - st.File.FreeBytes()
+	s.FileBytes, s.LogBytes = st.File.Sizes()
+	s.FreeBytes = max(0, s.FileBytes-used)
 	s.objects, s.objectBytes = st.total.objects, st.total.bytes
 	s.ringEvents, s.ringSize, s.ringOldest = st.log.next-st.log.oldest, int64(st.log.bytes), st.log.evicted+1
 	return s

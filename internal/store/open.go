@@ -24,7 +24,7 @@ func Open(path string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	if opts.Ephemeral && opts.Base != "" {
-		err := boltfile.Copy(opts.Base, path, func(p *boltfile.Pages) error { return checkFormat(p, opts.Base, Format) })
+		err := boltfile.Copy(opts.Base, path, func(p *boltfile.Pages) error { return checkFile(p, opts.Base, Format) })
 		if err != nil {
 			os.RemoveAll(filepath.Dir(path))
 			return nil, fmt.Errorf("--base: %w", err)
@@ -64,7 +64,7 @@ func open(path string, opts Options) (*Store, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, modeOf(&opts).format) })
+	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFile(p, path, modeOf(&opts).format) })
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func preparePath(path string, ephemeral bool) (string, error) {
 // load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
 func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
 	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
-		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged})
+		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged, Warn: st.Opts.Warn})
 	if err != nil {
 		return err
 	}
@@ -147,6 +147,9 @@ func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
 	if verdict.Log.Used() {
 		warn(fmt.Sprintf("%s was not shut down cleanly; %d commits are taken over from its log", path, verdict.Log.Count()))
 	}
+	if verdict.Moved {
+		warn(path + " was copied, moved or changed since a server wrote it; all of it has been checked")
+	}
 	if verdict.Torn {
 		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
@@ -181,6 +184,21 @@ func putLineage(l *boltfile.Ledger) error {
 	id := make([]byte, 16)
 	rand.Read(id)
 	return l.Put(boltfile.InMeta, []byte("lineage"), id)
+}
+
+// checkFile is checkFormat for a start. It also looks at every record and key of a file that was copied, since the copy may have pages of
+// several moments.
+func checkFile(p *boltfile.Pages, path string, want int64) error {
+	suspect := p.Moved || want == replicaFormat && !p.ListsFree() // no log says what a replica that was not closed has to hold
+	if err := checkFormat(p, path, want); err != nil || !suspect {
+		return err
+	}
+	var rep Report
+	rep.inspect(p, nil)
+	if len(rep.Problems) > 0 {
+		return boltfile.Damaged("%s; it was copied while a server wrote it", rep.Problems[0])
+	}
+	return nil
 }
 
 // checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.

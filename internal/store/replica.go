@@ -393,7 +393,7 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 	if opts.Ephemeral {
 		return open(path, opts)
 	}
-	marked, err := os.ReadFile(path + replicaSuffix)
+	marked, err := boltfile.ReadSmall(path + replicaSuffix)
 	ours := err == nil // to throw away, if need be
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -446,6 +446,9 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 
 // discard removes a replica that no process has open.
 func discard(path, why string, warn func(string)) error {
+	if err := boltfile.Regular(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	format := int64(0)
 	err := boltfile.WithoutFaults(func() error {
 		db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true, OpenFile: openExisting})

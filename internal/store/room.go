@@ -9,16 +9,16 @@ package store
 //	reserve  = a sixteenth of the file system, at most 64 MiB
 //
 //	room above the reserve   everything is written; a change takes what it needs from what is above
-//	room below it            deletes and compaction alone: ErrDiskFull to the others, until the room is a quarter of the reserve above it. What deletes
-//	                         have superseded is compacted at once, and not at the next round (Maintenance.Yields), so that it is room for the next
-//	                         delete, which waits for that if it must, and in the end for a create
+//	room below it            deletes and compaction alone: ErrDiskFull to the others, until the room is a quarter of the reserve above it. History
+//	                         is compacted immediately, and not at the next round (Maintenance.makeRoom). That makes room for the next delete, which
+//	                         waits for it if it must, and in the end for a create
 //
 // Free pages count because the file does not shrink: what compaction gives back is there, and nowhere else. Half of them, and not beside what the file
 // system has, because they may lie scattered, and a document of several pages, and its neighbours, want them in a row. There is no reserve where the
 // free space is not known (Windows, some BSDs), none for an ephemeral file, which keeps nothing, and none for a replica, whose deletes are written
 // elsewhere: a write fails when the disk is full.
 //
-// The quota is kept here, too. It is there so that the disk is never full: by default 2 GiB, as etcd's, or half of the file system where that is less.
+// The quota is kept here, too. Above it the same writes are refused, and the same compaction makes room. It is there so that the disk is never full: by default 2 GiB, as etcd's, or half of the file system where that is less.
 
 import (
 	"fmt"

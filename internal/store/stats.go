@@ -10,7 +10,8 @@ import (
 // Stats is what the store has to say to metrics.
 type Stats struct {
 	Revision, CompactRev int64                        // the newest, and the one up to which history is gone
-	FileBytes, FreeBytes int64                        // pages in use or free, and the free ones of them
+	FileBytes, FreeBytes int64                        // size of the data file, and the part of it that is not in use
+	LogBytes             int64                        // size of its log; 0: there is none
 	objects, objectBytes int64                        // live
 	Commits, Writes      int64                        // transactions, and the changes in them
 	CommitSeconds        float64                      // of all commits together

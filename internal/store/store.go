@@ -121,7 +121,7 @@ var (
 	ErrDiskFull = boltfile.ErrFull
 
 	// A write above --quota-backend-bytes. Deletes are taken.
-	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room once history is compacted (--compaction-interval), or start with a higher --quota-backend-bytes")
+	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
 
 	// A write while the file's name leads nowhere or elsewhere: what goes to a removed file is lost at exit. Reads go on.
 	ErrFileLost = boltfile.ErrLost
@@ -146,6 +146,9 @@ const (
 	walkKeysMax   = 10_000    // and passes no more keys than this
 	replayScanMax = 1000      // records that one read of the log's older part passes
 )
+
+// LogSuffix follows a data file's name in that of its write-ahead log.
+const LogSuffix = boltfile.LogSuffix
 
 // Progress is told how far something long has come.
 type Progress = boltfile.Progress

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -32,7 +33,7 @@ type Maintenance struct {
 	st      *Store
 	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
 	swept   int64         // how far compaction has deleted; the token's holder's
-	Yields  bool          // history gives way while deletes are short of room on the disk; to be set before Run
+	Yields  bool          // when a write is refused for lack of space, all history is deleted; to be set before Run
 
 	authorsSwept time.Time // when those whom nobody names were looked for; the token's holder's
 
@@ -53,12 +54,13 @@ func NewMaintenance(st *Store) (*Maintenance, error) {
 
 // ---- Compaction
 
-// Compaction reports on one.
+// A Compaction reports one.
 type Compaction struct {
-	rev     int64 // CompactRev after it
-	walked  int64 // records looked at
-	deleted int
-	took    time.Duration
+	Rev      int64 // CompactRev after it
+	Deleted  int   // versions
+	ForSpace bool  // a write was refused for lack of space, and did not wait for the next round
+	walked   int64 // records looked at
+	took     time.Duration
 }
 
 // hold takes the token of history; release gives it back.
@@ -95,14 +97,14 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 		}
 		if err = up.deleteDead(ctx, dead, upTo); err == nil {
 			done.walked += upTo - up.swept
-			done.deleted += len(dead)
+			done.Deleted += len(dead)
 			up.swept = upTo
 		}
 	}
 	if err == nil {
 		err = up.sweepAuthors(ctx, start)
 	}
-	done.rev, done.took = up.st.Compacted(), time.Since(start)
+	done.Rev, done.took = up.st.Compacted(), time.Since(start)
 	return done, err
 }
 
@@ -317,13 +319,28 @@ func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 // round is one turn of Run: mark the revision, compact to what was current so long ago as history says (0: keep all).
 func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Duration) (Compaction, error) {
 	if err := up.addMark(ctx, now); err != nil || history <= 0 {
-		return Compaction{rev: up.st.Compacted()}, err
+		return Compaction{Rev: up.st.Compacted()}, err
 	}
 	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-history))))
 }
 
+// makeRoom compacts after a write was refused for lack of space: everything if history yields, else the versions older than history. It marks nothing,
+// because it may run as often as clients write.
+func (up *Maintenance) makeRoom(ctx context.Context, history time.Duration) (done Compaction, err error) {
+	rev := up.st.Revision()
+	if !up.Yields {
+		rev = max(up.st.Compacted(), up.RevisionBefore(up.st.Now().Add(-history)))
+	}
+	done, err = up.Compact(ctx, rev)
+	done.ForSpace = true
+	if up.Yields {
+		up.st.rooms.set(true)
+	}
+	return done, err
+}
+
 // Run compacts at once and then every interval what is older than history, and reports each round, until ctx ends. With interval or
-// history 0 it only marks, with interval 0 every five minutes. Where history yields, all of it is compacted once the disk has no room.
+// history 0 it only marks, with interval 0 every five minutes. A write that is refused for lack of space starts a round immediately (makeRoom).
 func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration, report func(Compaction, error)) {
 	tick := interval
 	if tick <= 0 {
@@ -332,8 +349,10 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	var short <-chan struct{}
-	if up.Yields && history > 0 {
+	if history > 0 {
 		short = up.st.rooms.short
+	}
+	if up.Yields && history > 0 {
 		defer up.st.rooms.begin()()
 	}
 	done, err := up.round(ctx, up.st.Now(), history)
@@ -343,8 +362,7 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 		case <-ticker.C:
 			done, err = up.round(ctx, up.st.Now(), history)
 		case <-short:
-			done, err = up.Compact(ctx, up.st.Revision())
-			up.st.rooms.set(true)
+			done, err = up.makeRoom(ctx, history)
 		case <-ctx.Done():
 			return
 		}
@@ -481,8 +499,9 @@ type Report struct {
 	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
 	gaps                bool                                // a replica's: revisions may be missing
 
-	Sealed  int64    // live objects that are encrypted and were not looked into, since no Sealing was given
-	sealing *Sealing // nil: none
+	Sealed    int64               // live objects that are encrypted and were not looked into, since no Sealing was given
+	sealing   *Sealing            // nil: none
+	encrypted func(sealed []byte) // see Inspection
 }
 
 // Problem adds to what was found.
@@ -500,30 +519,19 @@ func Check(path string) (rep Report, err error) { return CheckObjects(path, Insp
 type Inspection struct {
 	Decodes func(key string, json []byte) error // why its JSON cannot be decoded; nil asks nothing
 	Sealing *Sealing                            // opens what is encrypted; nil: that is passed over
+
+	// Encrypted is called with each live document that is encrypted, as it is in the file. nil: nobody wants to know.
+	Encrypted func(sealed []byte)
 }
 
 // CheckObjects is Check that looks into objects, too.
 func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err error) {
-	rep.decodes, rep.sealing = each.Decodes, each.Sealing
+	rep.decodes, rep.sealing, rep.encrypted = each.Decodes, each.Sealing, each.Encrypted
 	verdict, err := boltfile.Vet(path, true, seen, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
 			return err
 		}
-		s := newSnapshot(p, 0)
-		rep.Format = boltfile.MetaInt(s.meta(), "format")
-		rep.gaps = isFormat(rep.Format, replicaFormat)
-		rep.inspectAuthors(s)
-		s.compact = boltfile.MetaInt(s.meta(), "compact")
-		rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
-		seen.Begin("revision", rep.Revision)
-		for next := int64(1); next != 0; seen.Reach(next) {
-			next = rep.inspectRecords(s, next)
-		}
-		seen.Begin("objects", 0)
-		for next, more := "", true; more; more = next != "" {
-			next = rep.inspectKeys(s, next)
-			seen.Reach(rep.Objects)
-		}
+		rep.inspect(p, seen)
 		return nil
 	})
 	rep.Problems = append(verdict.Problems, rep.Problems...)
@@ -536,6 +544,25 @@ func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err
 		err = nil
 	}
 	return rep, err
+}
+
+// inspect looks at all records, keys and authors of a file.
+func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
+	s := newSnapshot(p, 0)
+	rep.Format = boltfile.MetaInt(s.meta(), "format")
+	rep.gaps = isFormat(rep.Format, replicaFormat)
+	rep.inspectAuthors(s)
+	s.compact = boltfile.MetaInt(s.meta(), "compact")
+	rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
+	seen.Begin("revision", rep.Revision)
+	for next := int64(1); next != 0; seen.Reach(next) {
+		next = rep.inspectRecords(s, next)
+	}
+	seen.Begin("objects", 0)
+	for next, more := "", true; more; more = next != "" {
+		next = rep.inspectKeys(s, next)
+		seen.Reach(rep.Objects)
+	}
 }
 
 // Scrub does what Check does to records and keys, beside the server's work: in short transactions, half of the time at rest.
@@ -690,7 +717,10 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
 		return boltfile.Damaged("key %q: revision %d is not its newest version", k, state.rev)
 	}
-	if rep.decodes != nil && state.live() {
+	if state.live() && r.sealed && rep.encrypted != nil {
+		rep.encrypted(r.JSON)
+	}
+	if state.live() && rep.decodes != nil {
 		rep.inspectDocument(string(k), &r)
 	}
 	return nil
@@ -727,6 +757,73 @@ func Defrag(path string, seen *Progress) error {
 		}
 	}
 	return boltfile.Pack(path, seen)
+}
+
+// DiskUsage returns the size of a data file with its log, in bytes.
+func DiskUsage(path string) (bytes int64, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	bytes = info.Size()
+	if info, err = os.Stat(path + boltfile.LogSuffix); err == nil {
+		bytes += info.Size()
+	}
+	return bytes, nil
+}
+
+// History counts the versions in a stopped server's file that a compaction to its newest revision would delete, and their bytes. Commits that are only in
+// the file's log are not counted.
+func History(path string) (versions, bytes int64, err error) {
+	_, err = boltfile.Vet(path, false, nil, func(p *boltfile.Pages) error {
+		if err := checkFormat(p, path, 0); err != nil {
+			return err
+		}
+		s := newSnapshot(p, 0)
+		c := s.revs.Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
+			if s.superseded(k, v) {
+				versions++
+				bytes += int64(len(k) + len(v))
+			}
+		}
+		return nil
+	})
+	return versions, bytes, err
+}
+
+// superseded reports whether a record is not the newest version of a live object. A damaged record is not: compaction does not delete it.
+func (s *snapshot) superseded(place, b []byte) bool {
+	if len(place) < 8 {
+		return false
+	}
+	r, key, err := decodeRecord(revOf(place), b)
+	if err != nil {
+		return false
+	}
+	state, err := decodeKeyState(key, s.keys.Get(key))
+	return err == nil && (state.rev > r.Rev || !state.live())
+}
+
+// CompactFile deletes the whole history of a stopped server's file. It does not open a file that has neither a history nor a log: to open a backup raises
+// its revisions.
+func CompactFile(path string) error {
+	versions, _, err := History(path)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path + boltfile.LogSuffix); err != nil && versions == 0 {
+		return nil
+	}
+	st, err := Open(path, Options{})
+	if err != nil {
+		return err
+	}
+	up, err := NewMaintenance(st)
+	if err == nil {
+		_, err = up.Compact(context.Background(), st.Revision())
+	}
+	return errors.Join(err, st.Close())
 }
 
 // sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.

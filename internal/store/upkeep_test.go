@@ -384,11 +384,11 @@ func TestStoreRunReportsItsRounds(t *testing.T) {
 		if rounds++; err != nil {
 			t.Error(err)
 		}
-		if done.rev == 2 {
+		if done.Rev == 2 {
 			cancel()
 		}
 		if rounds > 4 {
-			t.Errorf("compacted to %d after %d rounds", done.rev, rounds)
+			t.Errorf("compacted to %d after %d rounds", done.Rev, rounds)
 			cancel()
 		}
 	})
@@ -555,7 +555,7 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 	st.Close()
 	st = openTestStore(t, path)
 	done, err := mustUpkeep(t, st).Compact(t.Context(), 0)
-	if err != nil || done.rev != rev {
+	if err != nil || done.Rev != rev {
 		t.Errorf("%+v, %v", done, err)
 	}
 	st.readSnapshot(func(s *snapshot) error {
@@ -594,7 +594,7 @@ func TestStoreRoundsCompactToTheIntervalBefore(t *testing.T) {
 		}
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, "")
 		done, err := up.round(t.Context(), start.Add(time.Duration(i)*interval), interval)
-		if err != nil || done.rev != int64(i) {
+		if err != nil || done.Rev != int64(i) {
 			t.Errorf("round %d: %+v, %v", i, done, err)
 		}
 	}

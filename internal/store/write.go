@@ -270,7 +270,7 @@ func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
 	}
 	var refused error
 	for _, e := range batch {
-		if e.err == ErrQuota || e.err == ErrDiskFull {
+		if refusedForSpace(e) {
 			refused = e.err
 		}
 	}
@@ -627,8 +627,8 @@ func (s *stage) record(rev int64, key string) ([]byte, error) {
 	return long, nil
 }
 
-// noteRoom keeps what a batch has shown of the disk: whether a commit failed for want of room, and whether there is less than the reserve. Compaction
-// does not call for compaction.
+// noteRoom keeps what a batch has shown of the disk: whether a commit failed for want of room, and whether there is less than the reserve. It asks for a
+// compaction when a write was refused for lack of space, and after each delete while others would be. Compaction itself does not.
 func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 	if !slices.ContainsFunc(batch, asked) {
 		return
@@ -641,11 +641,13 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 	}
 	if slices.ContainsFunc(batch, func(e *pendingWrite) bool { return e.err == ErrDiskFull }) {
 		st.low.Store(true)
-	} else if err != ErrDiskFull && (s == nil || s.spare >= 0) {
-		return
 	}
-	st.rooms.call()
+	if err == ErrDiskFull || s != nil && (s.full || s.spare < 0) || slices.ContainsFunc(batch, refusedForSpace) {
+		st.rooms.call()
+	}
 }
+
+func refusedForSpace(e *pendingWrite) bool { return e.err == ErrDiskFull || e.err == ErrQuota }
 
 // asked tells a write that somebody has asked for from maintenance.
 func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }

@@ -12,7 +12,7 @@ package torture
 //	refused    ............. ✕ 504, though it is done
 //	late       ............. 300 ms ──▶ answer
 //	edited     somebody else's edit ──▶ the write      (somebody.go)
-//	zombie     ............. paused; woken when all is done, with the answer
+//	zombie     ............. paused; woken with the answer when another replica leads
 //
 // Who sees the past is served as by a server whose cache is behind: lists and gets at resourceVersion=0 are answered as of then (below /at/), events
 // are held back for a while. What asks for the newest gets the newest, and a write meets what there is.
@@ -20,6 +20,7 @@ package torture
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -234,6 +235,7 @@ func (r *run) revisionBefore(alias string, change int) int64 {
 func (r *run) losesItsWatch() *tricks {
 	var mu sync.Mutex // guards what follows
 	var lost *passed  // the watch that was cut
+	var missed int64  // revision of the change it did not receive
 	relisted := false // since then
 	return &tricks{
 		frame: func(p *passed, f frame) hold {
@@ -243,7 +245,11 @@ func (r *run) losesItsWatch() *tricks {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			lost = p
+			lost, missed = p, rev
+			if r.plan.Kind == unseen {
+				r.gap.begin()
+				time.AfterFunc(r.cfg.Patience, r.gap.end) // the controller may never list again
+			}
 			return hold{cut: true}
 		},
 		before: func(p *passed) *refusal {
@@ -251,6 +257,7 @@ func (r *run) losesItsWatch() *tricks {
 			asked := lost != nil && !relisted && p.info.Resource == lost.info.Resource && p.info.Group == lost.info.Group
 			listed := asked && (p.info.Verb == "list" || p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"))
 			relisted = relisted || listed
+			oldest := missed
 			mu.Unlock()
 			switch {
 			case listed && r.plan.Kind == unseen:
@@ -263,8 +270,10 @@ func (r *run) losesItsWatch() *tricks {
 					}
 					return n > r.plan.Change
 				})
+				r.gap.end()
 			case asked && !listed && p.info.Verb == "watch":
-				return &refusal{code: 410, reason: "Expired", message: "The resourceVersion for the provided watch is too old."}
+				values, _ := url.ParseQuery(p.query)
+				return &refusal{code: 410, reason: "Expired", message: fmt.Sprintf("too old resource version: %s (%d)", values.Get("resourceVersion"), oldest)}
 			}
 			return nil
 		},
@@ -301,25 +310,41 @@ func (r *run) isSlow() *tricks {
 	}}
 }
 
-// isPaused stops a replica when it has written, before it has the answer, and wakes it when everything else is done: by then another one leads.
+// isPaused stops a replica when it has written, before it has the answer. It wakes it when another one leads and has caught up, while the workload continues.
 func (r *run) isPaused() *tricks {
-	paused := make(chan *replica, 1)
 	r.afterward = func(ctx context.Context) error {
-		select {
-		case rep := <-paused:
-			rep.wake()
-		default: // the point was not reached
-		}
+		r.gap.wait(ctx)
 		return nil
 	}
 	return &tricks{after: func(p *passed) *refusal {
 		if r.at(p) {
 			rep := r.replicas[p.replica]
 			rep.pause()
-			paused <- rep
+			r.gap.begin()
+			go func() { // until another replica leads, or the Lease should have expired long ago
+				r.awaitLeader(p.rev)
+				rep.wake()
+				r.record.touch()
+				r.gap.end()
+			}()
 		}
 		return nil
 	}}
+}
+
+// awaitLeader waits until another replica has taken the Lease since a revision, and has finished its first work. Without Leases it waits for a second.
+func (r *run) awaitLeader(since int64) {
+	most := lasting
+	if lease := longestLease(r.record.all()); lease > 0 {
+		most = lease + r.cfg.Patience
+	}
+	if !r.record.wait(context.Background(), most, func(lines []history.Line) bool { return elected(lines, since) }) {
+		return
+	}
+	r.record.touch()
+	for end := time.Now().Add(r.cfg.Patience); !r.isQuiet() && time.Now().Before(end); {
+		time.Sleep(retryEvery)
+	}
 }
 
 // seesBookmarksAlone has one type's watch say, by a bookmark, that it is alive, and nothing more for a while. Then it ends, as any watch does, and goes on

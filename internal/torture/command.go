@@ -173,13 +173,13 @@ func (c *command) save(r *Report, out io.Writer) error {
 	if c.junit != "" {
 		write(c.junit, r.writeJUnit)
 	}
-	if c.out == "" || r.Wrong() == 0 {
+	if c.out == "" || !slices.ContainsFunc(r.Verdicts, func(v Verdict) bool { return v.story != nil }) {
 		return errors.Join(errs...)
 	}
 	errs = append(errs, os.MkdirAll(c.out, 0o755))
 	for i := range r.Verdicts {
 		v := &r.Verdicts[i]
-		if v.Verdict != Wrong {
+		if v.story == nil {
 			continue
 		}
 		name := filepath.Join(c.out, fmt.Sprintf("%03d-%s", i+1, v.Plan.Kind))

@@ -17,6 +17,7 @@ const (
 	OK        = "ok"
 	Slower    = "slower" // right, after much longer than a plain run takes
 	Wrong     = "wrong"
+	Depends   = "depends"   // wrong only if the controller should bring back an object of a type that it does not watch: the workload's author decides
 	Unreached = "unreached" // the run did not get to the plan's point: nothing is known
 )
 
@@ -107,10 +108,16 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	} else {
 		v.Differences = o.want.compare(o.state)
 	}
+	other := len(v.Why) > 0
+	v.Differences = append(v.Differences, o.quietDifferences(plan.Kind, v.Differences)...)
 	for _, d := range v.Differences {
 		v.Why = append(v.Why, d.String())
 	}
 	switch {
+	case len(v.Why) > 0 && !other && dependsOnWorkload(l, plan, v.Differences):
+		v.Verdict = Depends
+		v.story = tell(l, &v, o)
+		v.story.notes = append(v.story.notes, dependsNote)
 	case len(v.Why) > 0:
 		v.Verdict = Wrong
 		v.story = tell(l, &v, o)
@@ -118,6 +125,31 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 		v.Verdict = Slower
 	}
 	return v
+}
+
+const dependsNote = "This depends on the workload: the controller does not watch the type of the deleted object, so it cannot notice the deletion. It is wrong " +
+	"only if the controller should bring the object back. It does not count as wrong, and does not change the exit code."
+
+// dependsOnWorkload reports whether the only fault is a missing object that somebody deleted, of a type that the controller does not watch. Only a change of
+// the watched objects would let the controller look again, and the workload is over by then.
+func dependsOnWorkload(l *learned, plan *Plan, differences []Difference) bool {
+	if plan.Kind != deleted && (plan.Kind != held || plan.Write != "") {
+		return false
+	}
+	for _, d := range differences {
+		if d.Path != "" || d.Want == "" {
+			return false
+		}
+	}
+	resource, _, _ := strings.Cut(plan.Object, " ")
+	for _, o := range l.plain {
+		for i := range o.requests {
+			if p := &o.requests[i]; p.info.Verb == "watch" && resourceOf(p) == resource {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // forbidden are the controller's writes that the rules forbid.

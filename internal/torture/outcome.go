@@ -13,21 +13,22 @@ import (
 
 // An outcome is all that is known of a run when it is over.
 type outcome struct {
-	lines    []history.Line // what has happened
-	requests []passed       // what the controller asked for
-	ignored  []string
-	state    state
-	took     time.Duration
-	reached  bool   // the plan's point
-	quiet    bool   // at the end
-	stuck    error  // what of the workload could not be done
-	process  string // what the controller's process did that it should not
-	said     string // by the controller, the last of it
-	began    time.Time
-	pointAt  time.Time  // when the plan's point was reached
-	edited   string     // the key of what somebody else edited
-	retries  int        // writes in the last second
-	want     *reference // that it was compared with, on its way; nil in plain runs
+	lines       []history.Line // what has happened
+	requests    []passed       // what the controller asked for
+	ignored     []string
+	state       state
+	quietStates []quietState // at the workload's quiet points, in order
+	took        time.Duration
+	reached     bool   // the plan's point
+	quiet       bool   // at the end
+	stuck       error  // what of the workload could not be done
+	process     string // what the controller's process did that it should not
+	said        string // by the controller, the last of it
+	began       time.Time
+	pointAt     time.Time  // when the plan's point was reached
+	edited      string     // the key of what somebody else edited
+	retries     int        // writes in the last second
+	want        *reference // that it was compared with, on its way; nil in plain runs
 
 	mu  sync.Mutex // guards odd
 	odd string     // what became of a plan that should not

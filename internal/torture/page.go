@@ -42,7 +42,7 @@ pre { overflow-x: auto; padding: .7rem; background: light-dark(#f4f4f4, #222) }
 func (s *story) html() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, pageHead, xmlText(s.title))
-	b.WriteString("<h2>What is wrong</h2>\n<ul>\n")
+	fmt.Fprintf(&b, "<h2>%s</h2>\n<ul>\n", xmlText(s.heading()))
 	for _, why := range s.why {
 		fmt.Fprintf(&b, "<li class=\"wrong\">%s</li>\n", xmlText(oneLine(why, 400)))
 	}

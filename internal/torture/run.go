@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,8 +34,9 @@ type run struct {
 	replicas []*replica
 	dir      string // for files
 	out      *outcome
-	looked   int  // at so many lines, isRight found
-	right    bool // this
+	gap      gap         // hides the workload from the controller
+	points   sync.Mutex  // held in quietPoint: a script may ask twice at the same time
+	isRight  func() bool // the state is the plain runs' end state
 
 	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before, and no patience is lost
 	lagging   atomic.Int32                // events that are held back: nothing is quiet before
@@ -52,7 +54,8 @@ func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{cfg: cfg, plan: plan, want: want, dir: dir, looked: -1, out: &outcome{ignored: cfg.Ignored, want: want}}
+	r := &run{cfg: cfg, plan: plan, want: want, dir: dir, out: &outcome{ignored: cfg.Ignored, want: want}}
+	r.isRight = r.matches(want)
 	if r.server, err = startServer(ctx, cfg.Program, cfg.base, cfg.ServerFlags); err != nil {
 		return nil, err
 	}
@@ -117,7 +120,7 @@ func (r *run) work(ctx context.Context) {
 	for i := range r.cfg.steps {
 		s := &r.cfg.steps[i]
 		if s.Quiet {
-			r.settle(ctx, nil)
+			r.quietPoint(ctx)
 			continue
 		}
 		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience, r.givenUp); r.out.stuck != nil {
@@ -157,7 +160,7 @@ func (r *run) settle(ctx context.Context, right func() bool) bool {
 		if time.Since(begin) > r.cfg.Patience || r.givenUp() {
 			return quiet
 		}
-		if r.pending.Load() > 0 { // patience is with the controller, not with what is done to it
+		if r.pending.Load() > 0 || r.gap.isOpen() { // patience is with the controller, not with what is done to it
 			begin = time.Now()
 		}
 		select {
@@ -173,15 +176,18 @@ func (r *run) givenUp() bool {
 	return !slices.ContainsFunc(r.replicas, func(rep *replica) bool { return !rep.givenUp() })
 }
 
-// isRight tells whether what there is is what plain runs come to, once that is known. It is asked again and again, and looks when there is news.
-func (r *run) isRight() bool {
-	if r.want == nil {
-		return true
+// matches returns a function that reports whether the state is the reference's. It compares again only after new lines. Every state matches nil.
+func (r *run) matches(want *reference) func() bool {
+	looked, right := -1, true
+	return func() bool {
+		if want == nil {
+			return true
+		}
+		if lines := r.record.all(); len(lines) != looked {
+			looked, right = len(lines), len(want.compare(normalise(lines, r.cfg.Ignored))) == 0
+		}
+		return right
 	}
-	if lines := r.record.all(); len(lines) != r.looked {
-		r.looked, r.right = len(lines), len(r.want.compare(normalise(lines, r.cfg.Ignored))) == 0
-	}
-	return r.right
 }
 
 // isQuiet tells whether nothing has happened for a while, and nothing is about to.

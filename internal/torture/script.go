@@ -35,7 +35,7 @@ func (r *run) playScript(ctx context.Context) error {
 	defer d.close()
 	d.users(func(ctx context.Context) {
 		r.record.touch()
-		r.settle(ctx, nil)
+		r.quietPoint(ctx)
 	})
 	path := filepath.Join(r.dir, "kubeconfig-script")
 	if err := kubeconfig.Write(path, map[string]any{"server": d.url}, map[string]any{}); err != nil {

@@ -219,6 +219,7 @@ type reference struct {
 	loose      map[string]bool            // objects that not all have
 	loosePaths map[string]map[string]bool // paths of objects that not all have, or not with the same value
 	lawful     map[Difference]bool        // are none
+	quiet      []*reference               // at the workload's quiet points, in order
 }
 
 // but is a reference to which some differences are none.
@@ -251,9 +252,14 @@ type Difference struct {
 	Path   string `json:"path,omitempty"`
 	Want   string `json:"want,omitempty"` // "" for what is not to be there
 	Have   string `json:"have,omitempty"`
+	At     string `json:"at,omitempty"` // the quiet point; "": the end
 }
 
 func (d Difference) String() string {
+	if at := d.At; at != "" {
+		d.At = ""
+		return "at " + at + ": " + d.String()
+	}
 	switch {
 	case d.Path == "" && d.Want == "":
 		return d.Object + " is left over"
@@ -285,7 +291,7 @@ func (ref *reference) compare(st state) []Difference {
 			all = append(all, Difference{Object: key, Have: "(there)"})
 		default:
 			for _, path := range union(want, have) {
-				if d := (Difference{key, path, want[path], have[path]}); d.Want != d.Have && !ref.loosePaths[key][path] && !ref.lawful[d] {
+				if d := (Difference{Object: key, Path: path, Want: want[path], Have: have[path]}); d.Want != d.Have && !ref.loosePaths[key][path] && !ref.lawful[d] {
 					all = append(all, d)
 				}
 			}

@@ -31,6 +31,9 @@ func (r *Report) summary() string {
 		count[v.Verdict]++
 	}
 	text := fmt.Sprintf("%d plans: %d ok, %d slower, %d wrong", len(r.Verdicts), count[OK], count[Slower], count[Wrong])
+	if n := count[Depends]; n > 0 {
+		text += fmt.Sprintf(", %d depend on the workload", n)
+	}
 	if n := count[Unreached]; n > 0 {
 		text += fmt.Sprintf(", %d did not get to their point", n)
 	}
@@ -76,21 +79,29 @@ const (
 
 // A story is what a tired developer reads: what was done, what is wrong, two timelines beside each other, and what the controller said.
 type story struct {
-	title string
-	why   []string
-	pairs [][2]entry
-	said  string
-	notes []string // behind it all
+	title   string
+	depends bool // on the workload
+	why     []string
+	pairs   [][2]entry
+	said    string
+	notes   []string // behind it all
 }
 
 func tell(l *learned, v *Verdict, o *outcome) *story {
-	return &story{title: v.What, why: v.Why, pairs: align(timeline(l.plain[0]), timeline(o)), said: lastLines(o.said, said)}
+	return &story{title: v.What, depends: v.Verdict == Depends, why: v.Why, pairs: align(timeline(l.plain[0]), timeline(o)), said: lastLines(o.said, said)}
+}
+
+func (s *story) heading() string {
+	if s.depends {
+		return "What is different, which depends on the workload"
+	}
+	return "What is wrong"
 }
 
 // markdown is the story for a terminal, an editor, a CI's log.
 func (s *story) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\nWhat is wrong:\n\n", s.title)
+	fmt.Fprintf(&b, "# %s\n\n%s:\n\n", s.title, s.heading())
 	for _, why := range s.why {
 		fmt.Fprintf(&b, "- %s\n", oneLine(why, 400))
 	}
@@ -241,6 +252,9 @@ func (r *Report) writeJUnit(w io.Writer) error {
 		switch v.Verdict {
 		case Wrong:
 			fmt.Fprintf(&cases, "\n    <failure message=\"%s\">%s</failure>\n  ", xmlText(oneLine(strings.Join(v.Why, "; "), 300)), xmlText(v.story.markdown()))
+		case Depends:
+			skipped++
+			fmt.Fprintf(&cases, "<skipped message=\"%s\"></skipped>", xmlText(oneLine("depends on the workload: "+strings.Join(v.Why, "; "), 300)))
 		case Unreached:
 			skipped++
 			cases.WriteString("<skipped></skipped>")

@@ -15,7 +15,7 @@
 //
 // Five steps. Learn (learn in this file): some plain runs; what all of them come to is the reference (state.go). Plan (plan.go): the points that matter, from
 // the recorded history of a plain run, few, ranked, and the same for the same seed. Run (run.go): each plan from a fresh copy of the same prepared file, one
-// perturbation each (act.go, at the door of door.go). Judge (judge.go): the end state, whether it became quiet, the process, what may never be
+// perturbation each (act.go, at the door of door.go). Judge (judge.go): the state at quiet points (quiet.go) and at the end, whether it became quiet, the process, what may never be
 // written. Tell (tell.go): a table, a page for each wrong plan, files for a CI, and a file that plays the plan again.
 //
 // Invariants: nothing of this is in a server: an ordinary one is started as a child, as anybody starts one, and serves at its own cost. All that the
@@ -107,6 +107,7 @@ type Report struct {
 	Plain    float64   `json:"plainSeconds"` // the longest of the plain runs
 	Writes   int       `json:"writes"`       // of the controller, in a plain run
 	Planned  int       `json:"planned"`
+	Warnings []string  `json:"warnings,omitempty"` // about the workload
 	Verdicts []Verdict `json:"verdicts"`
 }
 
@@ -140,7 +141,7 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 		return nil, err
 	}
 	cfg.scriptMost = scriptFactor*l.longest + cfg.Patience
-	report := &Report{Command: cfg.Command, Seed: cfg.Seed, Plain: l.longest.Seconds(), Writes: l.writes()}
+	report := &Report{Command: cfg.Command, Seed: cfg.Seed, Plain: l.longest.Seconds(), Writes: l.writes(), Warnings: l.plain[0].warnings()}
 	plans := []Plan(nil)
 	if only != nil {
 		plans = []Plan{*only}
@@ -151,6 +152,9 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	plans = plans[:min(len(plans), cfg.Most)]
 	fmt.Fprintf(notes, "plain runs: %d, the longest %.1f s, %d writes of the controller; %d plans, of which %d are run, %d at a time\n",
 		len(l.plain), report.Plain, report.Writes, report.Planned, len(plans), cfg.Parallel)
+	for _, warning := range report.Warnings {
+		fmt.Fprintf(notes, "warning: %s\n", warning)
+	}
 	if loose := slices.Sorted(maps.Keys(l.want.loose)); len(loose) > 0 {
 		fmt.Fprintf(notes, "plain runs do not agree about %s: nothing is judged by it\n", strings.Join(loose[:min(5, len(loose))], ", "))
 	}
@@ -233,6 +237,7 @@ func learn(ctx context.Context, cfg *Config) (*learned, error) {
 		states, l.longest = append(states, o.state), max(l.longest, o.took)
 	}
 	l.want = newReference(states)
+	l.want.quiet = quietReferences(l.plain)
 	return l, nil
 }
 

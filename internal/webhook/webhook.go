@@ -14,6 +14,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -39,6 +40,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -48,6 +50,7 @@ const (
 	maxQuotedAnswer = 2048 // bytes of an answer that is no review, in the error
 	idleConn        = 90 * time.Second
 	idleConns       = 25
+	maxHeader       = 64 << 10                   // bytes of an answer's header
 	agent           = "kube-apiserver-admission" // by this name webhooks know who calls
 )
 
@@ -70,7 +73,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 		}
 	}
 	c := &Client{transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn}}
+		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, MaxResponseHeaderBytes: maxHeader}}
 	// Calls over one HTTP/2 connection all go to one instance of the webhook: that is for loopback, where there is only one.
 	local := false
 	switch s := config.Service; {
@@ -114,6 +117,9 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 		return nil, err
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads do not end with ctx
+		return nil, refusedCall(response, nil)
+	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, int64(most)+1))
 	switch {
 	case err != nil:
@@ -132,13 +138,14 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 func refusedCall(response *http.Response, body []byte) error {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status == metav1.StatusFailure {
+		status.Code = int32(apierror.ForeignCode(cmp.Or(int(status.Code), response.StatusCode)))
 		return apierrors.FromObject(&status)
 	}
 	message := "unknown"
 	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || strings.HasPrefix(kind, "text/") {
 		message = strings.TrimSpace(string(body[:min(len(body), maxQuotedAnswer)]))
 	}
-	return apierrors.NewGenericServerResponse(response.StatusCode, http.MethodPost, schema.GroupResource{}, "", message, 0, true)
+	return apierrors.NewGenericServerResponse(apierror.ForeignCode(response.StatusCode), http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
 // Close lets go of the connections that no call uses.

@@ -146,3 +146,25 @@ func TestAServiceIsCalledByItsName(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSwitchingProtocolsIsAnError: the body of a 101 is the connection, and reading it would last longer than the request.
+func TestSwitchingProtocolsIsAnError(t *testing.T) {
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n{}")
+		_, _ = io.Copy(io.Discard, conn) // until the client closes it
+	}))
+	defer hook.Close()
+	client, err := NewClient(&admissionv1.WebhookClientConfig{URL: &hook.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := client.Post(t.Context(), []byte("{}"), 100); err == nil {
+		t.Errorf("%q is taken for an answer", answer)
+	}
+}

@@ -41,6 +41,7 @@ func TestPage(t *testing.T) {
 		{"everything is reached by keyboard", testKeyboard},
 		{"nothing is wider than 400 pixels", testNarrow},
 		{"dark where the user likes it", testDark},
+		{"seats are seen on their card, light and dark", testSeats},
 		{"the slider travels in time", testTravel},
 		{"owners and dependents are a tree", testTree},
 		{"what is long comes in pages", testLong},
@@ -156,6 +157,9 @@ func testNarrow(t *testing.T, b *browser) {
 	s.write("updater/"+long, "PATCH", "/api/v1/namespaces/default/configmaps/"+long, `{"data":{"k":"`+strings.Repeat("other", 400)+`"}}`)
 	p := b.open(t, s.ui("timeline"), 400, 800, false)
 	p.wait("the change", opened+"("+shown("timeline", "PATCH")+"||"+shown("timeline", "patch")+")")
+	if cut := p.eval(`[...document.querySelectorAll('#tabs button')].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.textContent).join(' ')`); cut != "" {
+		t.Errorf("the tabs %v are cut off", cut)
+	}
 	for _, tab := range append(tabs, "objects/-/configmaps/default/"+long) {
 		p.eval(fmt.Sprintf(`location.hash = '#/%s'`, tab))
 		id, _, _ := strings.Cut(tab, "/")
@@ -180,6 +184,30 @@ func testDark(t *testing.T, b *browser) {
 	}
 }
 
+// testSeats compares the colors of seats with the card that they are drawn on, as WCAG does.
+func testSeats(t *testing.T, b *browser) {
+	s := startServer(t)
+	for _, dark := range []bool{false, true} {
+		p := b.open(t, s.ui("flow"), 1200, 800, dark)
+		p.wait("a level", `document.querySelector('#panel-flow .card') !== null`)
+		for _, kind := range []string{"own", "borrowed", "lent"} {
+			got := p.eval(fmt.Sprintf(`(() => {
+				const luminance = text => text.match(/\d+/g).slice(0, 3).map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+				const contrast = (a, b) => { const [x, y] = [luminance(a), luminance(b)].sort((m, n) => n - m); return (x + .05) / (y + .05); };
+				const card = document.querySelector('#panel-flow .card'), drawn = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
+				drawn.setAttribute('class', %q);
+				card.querySelector('svg').append(drawn);
+				const at = getComputedStyle(drawn), ground = getComputedStyle(card).backgroundColor;
+				return [contrast(at.fill, ground), contrast(at.stroke, ground)].map(n => n.toFixed(2)).join(' ');
+			})()`, kind)).(string)
+			var fill, edge float64
+			if _, err := fmt.Sscan(got, &fill, &edge); err != nil || fill < 1.5 || edge < 3 {
+				t.Errorf("dark %v: contrasts of %s with the card: fill and edge %s, %v", dark, kind, got, err)
+			}
+		}
+	}
+}
+
 func testTravel(t *testing.T, b *browser) {
 	s := startServer(t)
 	made := s.configMap("gone", "k", "v")
@@ -191,7 +219,7 @@ func testTravel(t *testing.T, b *browser) {
 	p.wait("the list of now", `[...document.querySelectorAll('#panel-objects tbody tr')].some(tr => tr.textContent.includes('stays')) && !`+shown("objects", "gone"))
 	p.eval(fmt.Sprintf(`(() => { const s = document.getElementById('slider'); s.value = %s; s.dispatchEvent(new Event('input')); })()`, made))
 	p.wait("the list of then", `[...document.querySelectorAll('#panel-objects tbody tr')].some(tr => tr.textContent.includes('gone')) && !`+shown("objects", "stays"))
-	p.wait("when that was", `/Revision \d+ · \d\d:\d\d/.test(document.getElementById('moment-text').textContent)`)
+	p.wait("when that was", `/Revision \d+ · \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (UTC|[+−]\d\d:\d\d)$/.test(document.getElementById('moment-text').textContent)`)
 	p.press("Escape")
 	p.wait("now again", `[...document.querySelectorAll('#panel-objects tbody tr')].some(tr => tr.textContent.includes('stays'))`)
 	p.clean(s.url)

@@ -44,8 +44,9 @@ func runTests(m *testing.M) int {
 
 // A server is an apilet process on the plain port, which ends with its test.
 type server struct {
-	t   *testing.T
-	url string
+	t          *testing.T
+	url        string
+	kubeconfig string // path of the administrator's
 }
 
 func startServer(t *testing.T, args ...string) *server {
@@ -67,7 +68,7 @@ func startServer(t *testing.T, args ...string) *server {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		text, _ := os.ReadFile(kubeconfig)
 		if m := regexp.MustCompile(`"server": "([^"]+)"`).FindSubmatch(text); m != nil {
-			return &server{t: t, url: string(m[1])}
+			return &server{t: t, url: string(m[1]), kubeconfig: kubeconfig}
 		}
 	}
 	t.Fatal("the server does not come up: ", log.String())

@@ -67,6 +67,24 @@ func (c classes) admitRuntime(ctx context.Context, a *admission.Attributes) erro
 	return answer(a, c.runWith(ctx, &a.Object.(*corev1.Pod).Spec))
 }
 
+// validateRuntime is RuntimeClass's other half: no pod has an overhead that its class does not have. kube-apiserver checks that after the pod's own
+// rules, so that the pod's warnings are sent with the refusal.
+func (c classes) validateRuntime(ctx context.Context, a *admission.Attributes) error {
+	spec := &a.Object.(*corev1.Pod).Spec
+	if spec.Overhead == nil {
+		return nil
+	}
+	class, err := c.runtimeOf(ctx, spec)
+	switch {
+	case err != nil:
+	case class.Overhead == nil:
+		err = refusal("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+	case !equality.Semantic.DeepEqual(class.Overhead.PodFixed, spec.Overhead):
+		err = refusal(otherOverhead)
+	}
+	return answer(a, err)
+}
+
 // admitStorage is DefaultStorageClass.
 func (c classes) admitStorage(_ context.Context, a *admission.Attributes) error {
 	claim := a.Object.(*corev1.PersistentVolumeClaim)
@@ -205,29 +223,37 @@ func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 
 // ---- Runtime ----
 
-// runWith gives a pod what its runtime costs and where it is found.
+const otherOverhead = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
+
+// runWith gives a pod the overhead of its runtime class, and restricts it to the nodes of that class.
 func (c classes) runWith(ctx context.Context, spec *corev1.PodSpec) error {
-	var class nodev1.RuntimeClass
-	if spec.RuntimeClassName != nil {
-		switch found, err := c.find(ctx, runtimeClasses, *spec.RuntimeClassName, &class); {
-		case err != nil:
-			return err
-		case !found:
-			return refusef("pod rejected: RuntimeClass %q not found", *spec.RuntimeClassName)
-		}
+	class, err := c.runtimeOf(ctx, spec)
+	if err != nil {
+		return err
 	}
-	switch {
-	case class.Overhead == nil && spec.Overhead != nil:
-		return refusal("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
-	case class.Overhead != nil && len(spec.Overhead) > 0 && !equality.Semantic.DeepEqual(class.Overhead.PodFixed, spec.Overhead):
-		return refusal("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
-	case class.Overhead != nil:
+	if class.Overhead != nil {
+		if len(spec.Overhead) > 0 && !equality.Semantic.DeepEqual(class.Overhead.PodFixed, spec.Overhead) {
+			return refusal(otherOverhead)
+		}
 		spec.Overhead = class.Overhead.PodFixed
 	}
 	if class.Scheduling == nil {
 		return nil
 	}
 	return scheduleWith(spec, class.Scheduling)
+}
+
+// runtimeOf returns the runtime class that a pod names, or an empty one if it names none.
+func (c classes) runtimeOf(ctx context.Context, spec *corev1.PodSpec) (*nodev1.RuntimeClass, error) {
+	class := &nodev1.RuntimeClass{}
+	if spec.RuntimeClassName == nil {
+		return class, nil
+	}
+	found, err := c.find(ctx, runtimeClasses, *spec.RuntimeClassName, class)
+	if err == nil && !found {
+		err = refusef("pod rejected: RuntimeClass %q not found", *spec.RuntimeClassName)
+	}
+	return class, err
 }
 
 func scheduleWith(spec *corev1.PodSpec, where *nodev1.Scheduling) error {

@@ -334,7 +334,8 @@ func (w *nodeWrite) claim() error {
 		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil, nil, nil
 	}
 	if !equality.Semantic.DeepEqual(claim, old) {
-		return w.forbid("node %q is not allowed to update fields other than status.quantity and status.conditions", w.node)
+		return w.forbid("node %q is not allowed to update fields other than status.quantity and status.conditions: %v", w.node,
+			validation.DifferenceOf(old, claim))
 	}
 	return nil
 }

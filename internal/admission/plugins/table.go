@@ -97,7 +97,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "PodGroupProtection", On: true},
 		{Name: "OwnerReferencesPermissionEnforcement", Operations: writes, Validate: owners.validate},
 		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
-		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime},
+		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime, Validate: classes.validateRuntime},
 		{Name: "CertificateApproval", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
 		{Name: "CertificateSigning", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},
 		{Name: "ClusterTrustBundleAttest", On: true},

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,14 +35,42 @@ const (
 	firstWait   = 500 * time.Millisecond
 	answerMost  = 1 << 20 // bytes
 	cachedMost  = 8192    // answers
+	cachedBytes = 8 << 20 // of answers, as they were sent
+	textMost    = 1 << 10 // bytes of a reason or an error that the webhook has written
 	agent       = "apilet"
 )
 
-// ask posts a review until it is answered. What will not get better is asked once.
-func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kind string) error {
+// ask posts a review until it is answered, and returns the size of the answer. What will not get better is asked once. Errors quote a bounded
+// part of the answer.
+func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kind string) (size int, err error) {
+	text, err := post(ctx, client, review)
+	if err == nil {
+		err = read(text, answer, kind)
+	}
+	if err != nil {
+		return 0, &callError{err}
+	}
+	return len(text), nil
+}
+
+// A callError is an error whose text may quote the webhook.
+type callError struct{ error }
+
+func (e *callError) Error() string { return shortened(e.error.Error()) }
+func (e *callError) Unwrap() error { return e.error }
+
+// shortened cuts a text to textMost bytes.
+func shortened(text string) string {
+	if len(text) <= textMost {
+		return text
+	}
+	return strings.ToValidUTF8(text[:textMost], "") + "…"
+}
+
+func post(ctx context.Context, client *kubeconfig.Client, review any) ([]byte, error) {
 	body, err := json.Marshal(review)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	wait := firstWait
 	for try := 1; ; try++ {
@@ -51,15 +80,15 @@ func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kin
 			err = fmt.Errorf("the webhook answered with status %d", code)
 		}
 		if err == nil {
-			return read(text, answer, kind)
+			return text, nil
 		}
 		if !again || try == tries || ctx.Err() != nil {
-			return err
+			return nil, err
 		}
 		select {
 		case <-time.After(time.Duration(float64(wait) * (1 + 0.2*rand.Float64()))):
 		case <-ctx.Done():
-			return err
+			return nil, err
 		}
 		wait = wait * 3 / 2
 	}

@@ -262,8 +262,11 @@ func (a *Authorizer) ask(ctx context.Context, spec authorizationv1.SubjectAccess
 	var answer struct {
 		Status authorizationv1.SubjectAccessReviewStatus `json:"status"`
 	}
-	err := ask(ctx, a.client, review, &answer, "SubjectAccessReview")
-	return answer.Status, err
+	if _, err := ask(ctx, a.client, review, &answer, "SubjectAccessReview"); err != nil {
+		return authorizationv1.SubjectAccessReviewStatus{}, err
+	}
+	said := answer.Status
+	return authorizationv1.SubjectAccessReviewStatus{Allowed: said.Allowed, Denied: said.Denied, Reason: shortened(said.Reason)}, nil
 }
 
 func specOf(u request.User, info request.Info) authorizationv1.SubjectAccessReviewSpec {

@@ -42,7 +42,7 @@ func NewTokens(config TokensConfig) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tokens{TokensConfig: config, client: client, cache: memory.Of[authenticationv1.TokenReviewStatus]{Most: cachedMost}}, nil
+	return &Tokens{TokensConfig: config, client: client, cache: memory.Of[authenticationv1.TokenReviewStatus]{Most: cachedMost, MostBytes: cachedBytes}}, nil
 }
 
 // User returns whose a token is that is meant for one of the audiences, and for which of them. own is the server: a webhook that names no
@@ -56,13 +56,15 @@ func (t *Tokens) User(ctx context.Context, token string, audiences, own []string
 		var answer authenticationv1.TokenReview
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		if err := ask(ctx, t.client, &review, &answer, "TokenReview"); err != nil {
+		size, err := ask(ctx, t.client, &review, &answer, "TokenReview")
+		if err != nil {
 			return u, nil, false, err
 		}
 		status = answer.Status
+		status.Error = shortened(status.Error)
 		if status.Error == "" { // errors are not kept
 			now := time.Now()
-			t.cache.Put(key, status, now, now.Add(t.TTL))
+			t.cache.PutSized(key, status, size, now, now.Add(t.TTL))
 		}
 	}
 	if !status.Authenticated {
@@ -70,6 +72,9 @@ func (t *Tokens) User(ctx context.Context, token string, audiences, own []string
 			err = errors.New(status.Error)
 		}
 		return u, nil, false, err
+	}
+	if status.User.Username == "" {
+		return u, nil, false, errors.New("the webhook authenticated a user without a name")
 	}
 	given := status.Audiences
 	if len(given) == 0 {

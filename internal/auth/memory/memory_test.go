@@ -37,3 +37,30 @@ func TestNothingIsRememberedForTooLongNorTooMuch(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeValuesAreBoundedInTheirSum, and one of them does not push out all others.
+func TestLargeValuesAreBoundedInTheirSum(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	m := Of[int]{Most: 1000, MostBytes: 6400}
+	for i := range 1000 {
+		m.PutSized(Key{byte(i), byte(i >> 8)}, i, i%101, now, now.Add(time.Minute))
+		sum := 0
+		for _, e := range m.kept {
+			sum += e.size
+		}
+		if _, ok := m.Get(Key{byte(i), byte(i >> 8)}, now); !ok || sum != m.bytes || sum > 6400 {
+			t.Fatalf("%d bytes are kept, counted as %d; the last: %v", sum, m.bytes, ok)
+		}
+	}
+	before := len(m.kept)
+	if m.PutSized(Key{7, 7, 7}, 1, 101, now, now.Add(time.Minute)); len(m.kept) != before {
+		t.Error("a value of more than a 64th is kept")
+	}
+	for range 10 {
+		m.PutSized(Key{7, 7, 8}, 1, 100, now, now.Add(time.Minute))
+	}
+	if m.bytes > 6400 || m.kept[Key{7, 7, 8}].size != 100 {
+		t.Errorf("%d bytes after one key was put ten times", m.bytes)
+	}
+}

@@ -19,8 +19,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"github.com/rs/zerolog"
+
+	"apilet/internal/auth/memory"
+	"apilet/internal/auth/signature"
 )
 
 const (
@@ -32,10 +34,11 @@ const (
 	askerWaits   = time.Second
 )
 
-// A keySet is what was read last.
+// A keySet holds the keys of one read.
 type keySet struct {
-	byID map[string]crypto.PublicKey
-	all  []crypto.PublicKey
+	byID     map[string]crypto.PublicKey
+	all      []crypto.PublicKey
+	rejected memory.Of[struct{}] // hashes of tokens that none of these keys has signed; new keys start without any
 }
 
 // keys are an issuer's.
@@ -61,15 +64,16 @@ func (k *keys) now() *keySet { return k.current.Load() }
 
 // named is the key of a token, or all of them for one that names none. One that is not there may be new: whoever comes at the right moment waits for
 // the keys to be read again.
-func (k *keys) named(ctx context.Context, id string) (any, error) {
-	if key, ok := k.now().find(id); ok {
-		return key, nil
+func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKey, error) {
+	set := k.now()
+	if keys := set.find(id); len(keys) > 0 {
+		return set, keys, nil
 	}
 	done := make(chan struct{})
 	select {
 	case k.wanted <- done:
 	default: // they were read a moment ago, or are being read
-		return nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+		return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askerWaits)
 	defer cancel()
@@ -77,22 +81,32 @@ func (k *keys) named(ctx context.Context, id string) (any, error) {
 	case <-done:
 	case <-ctx.Done():
 	}
-	if key, ok := k.now().find(id); ok {
-		return key, nil
+	set = k.now()
+	if keys := set.find(id); len(keys) > 0 {
+		return set, keys, nil
 	}
-	return nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+	return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
 }
 
-func (s *keySet) find(id string) (any, bool) {
+// find returns the key with that id, or all keys if id is empty.
+func (s *keySet) find(id string) []crypto.PublicKey {
 	if id == "" {
-		set := jwt.VerificationKeySet{}
-		for _, key := range s.all {
-			set.Keys = append(set.Keys, key)
-		}
-		return set, len(s.all) > 0
+		return s.all
 	}
-	key, ok := s.byID[id]
-	return key, ok
+	if key, ok := s.byID[id]; ok {
+		return []crypto.PublicKey{key}
+	}
+	return nil
+}
+
+// fitting returns the keys that the algorithm can use: the other ones would take the places of keys that may have signed the token.
+func fitting(keys []crypto.PublicKey, algorithm string) (fit []crypto.PublicKey) {
+	for _, key := range keys {
+		if _, elliptic := key.(*ecdsa.PublicKey); elliptic == strings.HasPrefix(algorithm, "ES") {
+			fit = append(fit, key)
+		}
+	}
+	return fit
 }
 
 // run reads the keys until ctx ends.
@@ -163,16 +177,30 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 	if len(found.Keys) > keysMost {
 		return nil, fmt.Errorf("%s has more than %d keys", provider.JWKSURL, keysMost)
 	}
-	set := &keySet{byID: map[string]crypto.PublicKey{}}
-	for _, one := range found.Keys {
-		if key, err := one.public(); err == nil { // there are other kinds of keys
+	return k.keySetOf(found.Keys), nil
+}
+
+// keySetOf leaves out keys of other kinds, and keys that would make a check too expensive.
+func (k *keys) keySetOf(found []jsonKey) *keySet {
+	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: memory.Of[struct{}]{Most: rememberMost}}
+	costly := 0
+	for _, one := range found {
+		key, err := one.public()
+		switch {
+		case errors.Is(err, errCostlyKey):
+			costly++
+		case err == nil:
 			set.all = append(set.all, key)
 			if one.ID != "" {
 				set.byID[one.ID] = key
 			}
 		}
 	}
-	return set, nil
+	if costly > 0 {
+		k.log.Warn().Str("issuer", k.issuer).Int("keys", costly).Msgf("ignored RSA keys of more than %d bits or with an exponent above %d",
+			signature.MaxModulusBits, signature.MaxExponent)
+	}
+	return set
 }
 
 func (k *keys) get(ctx context.Context, url string, into any) error {
@@ -185,12 +213,13 @@ func (k *keys) get(ctx context.Context, url string, into any) error {
 		return err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK { // the body of a 101 would not end with ctx
+		return fmt.Errorf("%s: status %d", url, response.StatusCode)
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, documentMost+1))
 	switch {
 	case err != nil:
 		return err
-	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s: %s", url, response.Status)
 	case len(body) > documentMost:
 		return fmt.Errorf("%s has more than %d bytes", url, documentMost)
 	}
@@ -209,12 +238,15 @@ type jsonKey struct {
 	Y     string `json:"y"`
 }
 
-var errOtherKey = errors.New("a key of another kind")
+var (
+	errOtherKey  = errors.New("a key of another kind")
+	errCostlyKey = errors.New("a key whose signatures are too expensive to check")
+)
 
 func (j *jsonKey) public() (crypto.PublicKey, error) {
 	number := func(text string) (*big.Int, error) {
 		data, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(text, "="))
-		if err == nil && (len(data) == 0 || len(data) > 2048) {
+		if err == nil && len(data) == 0 {
 			err = errOtherKey
 		}
 		return new(big.Int).SetBytes(data), err
@@ -226,8 +258,14 @@ func (j *jsonKey) public() (crypto.PublicKey, error) {
 	case "RSA":
 		n, err := number(j.N)
 		e, err2 := number(j.E)
-		if err := errors.Join(err, err2); err != nil || !e.IsInt64() || e.Int64() < 3 || e.Int64() > 1<<31-1 || n.BitLen() < 1024 {
-			return nil, errors.Join(err, errOtherKey)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, err
+		}
+		if n.BitLen() > signature.MaxModulusBits || e.Cmp(big.NewInt(signature.MaxExponent)) > 0 {
+			return nil, errCostlyKey
+		}
+		if e.Int64() < 3 || n.BitLen() < 1024 {
+			return nil, errOtherKey
 		}
 		return &rsa.PublicKey{N: n, E: int(e.Int64())}, nil
 	case "EC":
@@ -237,8 +275,8 @@ func (j *jsonKey) public() (crypto.PublicKey, error) {
 		}
 		x, err := number(j.X)
 		y, err2 := number(j.Y)
-		if err := errors.Join(err, err2); err != nil {
-			return nil, err
+		if err := errors.Join(err, err2); err != nil || max(x.BitLen(), y.BitLen()) > curve.Params().BitSize {
+			return nil, errors.Join(err, errOtherKey)
 		}
 		key := &ecdsa.PublicKey{Curve: curve, X: x, Y: y}
 		if _, err := key.ECDH(); err != nil { // no point of the curve

@@ -28,7 +28,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"github.com/rs/zerolog"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
@@ -37,6 +36,7 @@ import (
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 
 	"apilet/internal/auth/memory"
+	"apilet/internal/auth/signature"
 	"apilet/internal/bounded"
 	"apilet/internal/request"
 )
@@ -193,6 +193,7 @@ type issuer struct {
 	algorithms []string
 	now        func() time.Time
 	keys       *keys
+	gate       signature.Gate
 }
 
 func newIssuer(compiler authenticationcel.Compiler, config apiserver.JWTAuthenticator, options Options) (*issuer, error) {
@@ -276,18 +277,38 @@ func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time,
 	if said.NotBefore != nil && now.Add(5*time.Minute).Before(moment(said.NotBefore)) {
 		return nil, none, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, moment(said.NotBefore))
 	}
-	if alg := algorithm(token); !slices.Contains(i.algorithms, alg) {
-		return nil, none, fmt.Errorf("oidc: id token signed with unsupported algorithm, expected %q got %q", i.algorithms, alg)
-	}
-	parser := jwt.NewParser(jwt.WithValidMethods(i.algorithms), jwt.WithoutClaimsValidation())
-	_, err = parser.Parse(token, func(t *jwt.Token) (any, error) {
-		id, _ := t.Header["kid"].(string)
-		return i.keys.named(ctx, id)
-	})
-	if err != nil { // of what kind is a matter of libraries
-		return nil, none, errors.New("failed to verify signature: failed to verify id token signature")
+	if err := i.checkSignature(ctx, token, now); err != nil {
+		return nil, none, err
 	}
 	return claims, moment(said.Expiry), nil
+}
+
+// checkSignature returns nil if one of the issuer's keys has signed the token. A rejected token is remembered as long as the keys do not change, so
+// that a client that repeats it costs no further checks.
+func (i *issuer) checkSignature(ctx context.Context, token string, now time.Time) error {
+	if alg := algorithm(token); !slices.Contains(i.algorithms, alg) {
+		return fmt.Errorf("oidc: id token signed with unsupported algorithm, expected %q got %q", i.algorithms, alg)
+	}
+	failed := errors.New("failed to verify signature: failed to verify id token signature") // for all causes, as kube-apiserver does
+	parsed, err := signature.Parse(token)
+	if err != nil {
+		return failed
+	}
+	set, keys, err := i.keys.named(ctx, parsed.KeyID)
+	if err != nil {
+		return failed
+	}
+	hash := sha256.Sum256([]byte(token))
+	if _, ok := set.rejected.Get(hash, now); ok {
+		return failed
+	}
+	if err = i.gate.Verify(ctx, parsed, fitting(keys, parsed.Algorithm)); err == nil {
+		return nil
+	}
+	if err == signature.ErrInvalid {
+		set.rejected.Put(hash, struct{}{}, now, now.Add(rememberedFor))
+	}
+	return failed
 }
 
 // algorithm is how a token says that it is signed.

@@ -50,6 +50,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/apierror"
+	"apilet/internal/auth/memory"
+	"apilet/internal/auth/signature"
 	"apilet/internal/store"
 )
 
@@ -62,6 +64,7 @@ const (
 	tokenLeeway      = time.Minute
 	maxKnownTokens   = 1024 // whose signature is remembered as good
 	maxKnownToken    = 8 << 10
+	rejectedFor      = 10 * time.Second
 )
 
 // ErrNotOurs is about a token that no service account's issuer here has issued, whatever it is.
@@ -69,6 +72,9 @@ var ErrNotOurs = errors.New("not a service account token")
 
 // errNoKey is about a token whose key id is none of the keys'.
 var errNoKey = errors.New("invalid signature, no keys found")
+
+// errInvalidSignature is about a token that none of the keys has signed, or that cannot be read.
+var errInvalidSignature = errors.New("invalid signature")
 
 // errInvalidated is Kubernetes' word for a token whose object has gone.
 var errInvalidated = errors.New("service account token has been invalidated")
@@ -93,6 +99,9 @@ type Tokens struct {
 
 	mu    sync.Mutex                         // guards known
 	known map[[sha256.Size]byte]*tokenClaims // by the hash of a token: its claims, once its signature was verified
+
+	gate     signature.Gate
+	rejected memory.Of[struct{}] // hashes of tokens that none of the keys has signed
 }
 
 // accountKey is a key and the one algorithm that it is used with.
@@ -141,7 +150,8 @@ type Identity struct {
 
 // New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
 func New(st *store.Store, cfg Config) (*Tokens, error) {
-	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, known: map[[sha256.Size]byte]*tokenClaims{}}
+	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, known: map[[sha256.Size]byte]*tokenClaims{},
+		rejected: memory.Of[struct{}]{Most: maxKnownTokens}}
 	if len(t.Audiences) == 0 {
 		t.Audiences = t.issuers
 	}
@@ -458,7 +468,7 @@ func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) 
 // why it does not count. No error quotes a token. A replica that finds nothing good about a token catches up with its log and looks again:
 // another server may have issued it a moment ago.
 func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*Identity, error) {
-	claims, err := t.verified(token)
+	claims, err := t.verified(ctx, token)
 	if err != nil {
 		return nil, err
 	}
@@ -505,7 +515,7 @@ func claimedIssuer(token string) (string, bool) {
 }
 
 // verified returns the claims of a token of these issuers whose signature is good; ErrNotOurs for another's.
-func (t *Tokens) verified(token string) (*tokenClaims, error) {
+func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
 	claims := t.known[sum]
@@ -516,14 +526,16 @@ func (t *Tokens) verified(token string) (*tokenClaims, error) {
 	if issuer, ok := claimedIssuer(token); !ok || issuer != legacyIssuer && !slices.Contains(t.issuers, issuer) {
 		return nil, ErrNotOurs
 	}
-	claims = &tokenClaims{}
-	// Times are checked at each request, not with the signature.
-	_, err := jwt.NewParser(jwt.WithoutClaimsValidation()).ParseWithClaims(token, claims, t.keysFor)
-	switch {
-	case errors.Is(err, errNoKey):
-		return nil, errNoKey
-	case err != nil:
-		return nil, errors.New("invalid signature") // the library's error may quote the token
+	parsed, err := signature.Parse(token)
+	if err != nil {
+		return nil, errInvalidSignature
+	}
+	if err := t.checkSignature(ctx, parsed, sum); err != nil {
+		return nil, err
+	}
+	claims = &tokenClaims{} // times are checked at each request, not with the signature
+	if json.Unmarshal(parsed.Payload, claims) != nil {
+		return nil, errInvalidSignature
 	}
 	if len(token) <= maxKnownToken {
 		t.mu.Lock()
@@ -536,25 +548,38 @@ func (t *Tokens) verified(token string) (*tokenClaims, error) {
 	return claims, nil
 }
 
-// keysFor returns the keys that may have signed a token: those of its key id, all when it names none, but never one for another
-// algorithm than its own.
-func (t *Tokens) keysFor(token *jwt.Token) (any, error) {
-	id, _ := token.Header["kid"].(string)
-	var set jwt.VerificationKeySet
-	known := false
+// checkSignature returns nil if one of the keys has signed the token. The keys do not change while the server runs, so a rejected token stays
+// rejected and is remembered. No error quotes the token.
+func (t *Tokens) checkSignature(ctx context.Context, token *signature.Token, hash [sha256.Size]byte) error {
+	keys, err := t.keysFor(token)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if _, ok := t.rejected.Get(hash, now); ok {
+		return errInvalidSignature
+	}
+	if err = t.gate.Verify(ctx, token, keys); err == signature.ErrInvalid {
+		t.rejected.Put(hash, struct{}{}, now, now.Add(rejectedFor))
+		return errInvalidSignature
+	}
+	return err
+}
+
+// keysFor returns the keys that may have signed a token: the key with the token's key id, or all keys if it names none, except for keys of
+// another algorithm. An empty list verifies nothing.
+func (t *Tokens) keysFor(token *signature.Token) (fit []crypto.PublicKey, err error) {
+	err = errNoKey
 	for _, key := range t.keys {
-		if id != "" && id != key.id {
+		if token.KeyID != "" && token.KeyID != key.id {
 			continue
 		}
-		known = true
-		if key.method.Alg() == token.Method.Alg() {
-			set.Keys = append(set.Keys, key.public)
+		err = nil
+		if key.method.Alg() == token.Algorithm {
+			fit = append(fit, key.public)
 		}
 	}
-	if !known {
-		return nil, errNoKey
-	}
-	return set, nil // an empty set verifies nothing
+	return fit, err
 }
 
 // checkTimes says whether now is the time of a token.

@@ -1,6 +1,7 @@
 package serviceaccount
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -50,7 +51,7 @@ func FuzzAccountToken(f *testing.F) {
 		if token == good || strings.Contains(rest, "\n") {
 			return
 		}
-		if claims, err := tokens.verified(token); err == nil {
+		if claims, err := tokens.verified(context.Background(), token); err == nil {
 			t.Errorf("%q was let in as %+v", token, claims)
 		}
 		claimedIssuer(rest)
@@ -83,11 +84,53 @@ func TestRememberedSignaturesAreBounded(t *testing.T) {
 	for i := range maxKnownTokens {
 		tokens.known[sha256.Sum256([]byte{byte(i), byte(i >> 8)})] = &tokenClaims{}
 	}
-	if _, err := tokens.verified(sign("one more")); err != nil || len(tokens.known) != 1 {
+	if _, err := tokens.verified(context.Background(), sign("one more")); err != nil || len(tokens.known) != 1 {
 		t.Errorf("%v, and %d tokens are remembered", err, len(tokens.known))
 	}
 	clear(tokens.known)
-	if _, err := tokens.verified(sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.known) != 0 {
+	if _, err := tokens.verified(context.Background(), sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.known) != 0 {
 		t.Errorf("%v, and %d large tokens are remembered", err, len(tokens.known))
+	}
+}
+
+// TestRejectedTokensCostOneCheck: a client that repeats a forged token makes the server check one signature, and a good token is not affected.
+func TestRejectedTokensCostOneCheck(t *testing.T) {
+	tokens, err := New(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), Config{Issuers: []string{"https://i"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i"}})
+	forged := good[:len(good)-4] + "AAAA"
+	for range 50 {
+		if _, err := tokens.verified(context.Background(), forged); err != errInvalidSignature {
+			t.Fatal(err)
+		}
+	}
+	if n := tokens.gate.Checks(); n != 1 {
+		t.Errorf("%d checks for one token", n)
+	}
+	if _, err := tokens.verified(context.Background(), good); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCriticalExtensionsAreRefused, even if the server's own key has signed the token.
+func TestCriticalExtensionsAreRefused(t *testing.T) {
+	tokens, err := New(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), Config{Issuers: []string{"https://i"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, extension := range []string{"", "crit"} {
+		token := jwt.NewWithClaims(tokens.signer.method, jwt.RegisteredClaims{Issuer: "https://i"})
+		if extension != "" {
+			token.Header[extension] = []string{"b64"}
+		}
+		signed, err := token.SignedString(tokens.signer.private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tokens.verified(context.Background(), signed); (extension == "") != (err == nil) {
+			t.Errorf("%q: %v", extension, err)
+		}
 	}
 }

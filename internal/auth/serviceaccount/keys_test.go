@@ -1,6 +1,7 @@
 package serviceaccount
 
 import (
+	"context"
 	"encoding/pem"
 	"path/filepath"
 	"strings"
@@ -32,14 +33,14 @@ func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := other.verified(token); err != nil || issuer.signer.method.Alg() != c.alg {
+		if _, err := other.verified(context.Background(), token); err != nil || issuer.signer.method.Alg() != c.alg {
 			t.Errorf("%s (%s): %v", private, issuer.signer.method.Alg(), err)
 		}
 		alone, err := New(st, Config{Issuers: []string{"https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := alone.verified(token); err != errNoKey {
+		if _, err := alone.verified(context.Background(), token); err != errNoKey {
 			t.Errorf("%s: a server without the key says %v", private, err)
 		}
 	}

@@ -522,7 +522,7 @@ func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableFiel
 			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
 			continue
 		}
-		if path.Root().String() == "metadata" {
+		if path != nil && path.Root().String() == "metadata" { // nil where there is no schema
 			c.Invalid(at, "jsonPath", f.JSONPath, "must not point to fields in metadata")
 		}
 		if found == nil || !slices.Contains([]string{"string", "boolean", "integer"}, found.Type) {

@@ -68,9 +68,13 @@ function ago(time) {
   return seconds < 1 ? 'now' : (seconds < 90 ? Math.floor(seconds) + ' s' : duration(seconds)) + ' ago';
 }
 
+// clock is a time in the browser's zone, with date and zone: 2026-11-28 06:30:15.123 +01:00.
 function clock(time) {
   const t = new Date(time);
-  return isNaN(t) ? 'time unknown' : t.toLocaleTimeString('en-GB') + '.' + String(t.getMilliseconds()).padStart(3, '0');
+  if (isNaN(t)) return 'time unknown';
+  const two = n => String(n).padStart(2, '0'), east = -t.getTimezoneOffset(), off = Math.abs(east);
+  const zone = off === 0 ? 'UTC' : (east < 0 ? '−' : '+') + two(Math.floor(off / 60)) + ':' + two(off % 60);
+  return `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())} ${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}.${String(t.getMilliseconds()).padStart(3, '0')} ${zone}`;
 }
 
 // short is JSON in one line, cut.

@@ -212,7 +212,7 @@ function store(app) {
     tiles.replaceChildren(
       tile('Revision', number(s.revision), `${number(s.revision - s.compacted)} kept`),
       tile('History', s.keptSeconds ? duration(s.keptSeconds) : 'all', s.compacted ? 'compacted to ' + number(s.compacted) : 'nothing compacted yet'),
-      tile('File', bytes(s.fileBytes), el('span', {}, meter(s.fileBytes - s.freeBytes, s.fileBytes, 'in use'), ' ' + bytes(s.freeBytes) + ' free')),
+      tile('File', bytes(s.fileBytes), el('span', {}, meter(s.fileBytes - s.freeBytes, s.fileBytes, 'in use'), ' ' + bytes(s.freeBytes) + ' free' + (s.logBytes ? ', log ' + bytes(s.logBytes) : ''))),
       tile('Objects', number(s.objects), s.resourceCount + ' kinds'),
       tile('Commits', number(s.commits), `${rate.toFixed(rate < 10 ? 1 : 0)} a second, ${(s.changes / Math.max(1, s.commits)).toFixed(1)} changes each`),
       tile('A commit takes', s.commits ? duration(s.commitSeconds / s.commits) : '—', s.commits ? '99 % less than ' + duration(quantile(0.99, s.buckets, s.bounds)) : ''));

@@ -17,10 +17,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -48,7 +50,9 @@ type command struct {
 	etcd   options.Etcd
 	toFile bool // the way of migrate
 	goBack bool // migrate need not raise etcd's revision
-	logger func(io.Writer) zerolog.Logger
+
+	compact bool // defrag deletes the history first
+	logger  func(io.Writer) zerolog.Logger
 }
 
 // Commands are the rows for the table of commands; logger makes the log of those that have one.
@@ -63,13 +67,18 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, current or past, into a new file for --base",
 			Groups: flags(c.defineFork), Run: c.runFork},
 		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineCheck), Run: c.runCheck},
-		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineData), Run: c.runDefrag},
+		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineDefrag), Run: c.runDefrag},
 		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
 			Groups: append(flags(c.defineCheck), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
 	}
 }
 
 func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
+
+func (c *command) defineDefrag(f *flag.FlagSet) {
+	c.defineData(f)
+	f.BoolVar(&c.compact, "compact", false, "delete the history first: all versions that were replaced or deleted. `apilet log` no longer finds them, and clients list again")
+}
 
 // defineCheck is for those who look into objects.
 func (c *command) defineCheck(f *flag.FlagSet) {
@@ -98,7 +107,8 @@ func (c *command) defineRemote(f *flag.FlagSet) {
 func (c *command) runCheck(call commandline.Call) error {
 	path, seen := c.data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
-	each := store.Inspection{Decodes: unreadable.NewDecodeCheck(scheme.NewRegistry())}
+	keyed := keyCount{}
+	each := store.Inspection{Decodes: unreadable.NewDecodeCheck(scheme.NewRegistry()), Encrypted: keyed.add}
 	if c.keys != "" {
 		keys, err := encryption.Open(context.Background(), encryption.Config{Path: c.keys, Log: c.logger(call.Errors)})
 		if err != nil {
@@ -116,6 +126,7 @@ func (c *command) runCheck(call commandline.Call) error {
 	}
 	if report.Sealed > 0 {
 		fmt.Fprintf(call.Out, "%d objects are encrypted, and were not looked into: --encryption-provider-config says how they can be read\n", report.Sealed)
+		keyed.print(call.Out)
 	}
 	for _, problem := range report.Problems {
 		fmt.Fprintln(call.Out, problem)
@@ -126,18 +137,41 @@ func (c *command) runCheck(call commandline.Call) error {
 	return nil
 }
 
+// runDefrag rewrites the file and prints its sizes before and after, the log included.
 func (c *command) runDefrag(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet defrag", time.Second)()
-	return store.Defrag(c.data, seen)
+	before, err := store.DiskUsage(c.data)
+	if err == nil && c.compact {
+		err = store.CompactFile(c.data)
+	}
+	if err == nil {
+		err = store.Defrag(c.data, seen)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := store.DiskUsage(c.data)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(call.Out, "%s: %d bytes before, %d bytes after\n", c.data, before, after)
+	versions, bytes, err := store.History(c.data)
+	if versions > 0 {
+		fmt.Fprintf(call.Out, "%d old versions (%d bytes) are kept as history. Compaction would free them: `apilet defrag --compact`, or a server after --history\n", versions, bytes)
+	}
+	return err
 }
 
 // runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
 func (c *command) runBackup(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet backup", time.Second)()
+	dest := call.Args[0]
 	if c.remote.Server != "" || c.remote.Kubeconfig != "" {
-		return download(c.remote, "", call.Args[0], seen)
+		copied, err := download(c.remote, "", dest, seen)
+		copied.print(call.Out, dest, err)
+		return err
 	}
 	st, err := store.Open(c.data, store.Options{})
 	if err != nil {
@@ -145,9 +179,14 @@ func (c *command) runBackup(call commandline.Call) error {
 	}
 	up, err := store.NewMaintenance(st)
 	if err == nil {
-		err = up.Backup(context.Background(), call.Args[0], seen)
+		err = up.Backup(context.Background(), dest, seen)
 	}
-	return errors.Join(err, st.Close())
+	if err = errors.Join(err, st.Close()); err != nil {
+		return err
+	}
+	copied, err := vetCopy(dest)
+	copied.print(call.Out, dest, err)
+	return err
 }
 
 // runFork makes a file of a running server's present or past, which goes on with its own.
@@ -157,20 +196,22 @@ func (c *command) runFork(call commandline.Call) error {
 	}
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet fork", time.Second)()
-	return download(c.remote, c.at, call.Args[0], seen)
+	copied, err := download(c.remote, c.at, call.Args[0], seen)
+	copied.print(call.Out, call.Args[0], err)
+	return err
 }
 
 // download fetches a backup from a server, as of a moment where one is named. The file at dest is there when it is whole.
-func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progress) error {
+func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progress) (copied copyReport, err error) {
 	client, err := remote.Client()
 	if err != nil {
-		return err
+		return copied, err
 	}
 	path := request.PathBackup
 	if moment != "" {
 		path += "?at=" + url.QueryEscape(moment)
 	}
-	return atomicfile.PlaceFile(dest, func(temp string) error {
+	err = atomicfile.PlaceFile(dest, func(temp string) error {
 		answer, err := client.Get(context.Background(), path)
 		if err != nil {
 			return err
@@ -183,8 +224,12 @@ func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progres
 		if err := saveSynced(temp, io.TeeReader(answer.Body, seen)); err != nil {
 			return err
 		}
-		return vetBackup(temp)
+		if copied, err = vetCopy(temp); err != nil {
+			return fmt.Errorf("what the server sent is no sound backup: %w", err)
+		}
+		return nil
 	})
+	return copied, err
 }
 
 // refusedBackup says why there is none, in the server's words where it has any.
@@ -207,16 +252,44 @@ func saveSynced(path string, content io.Reader) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// vetBackup looks at every record of what came.
-func vetBackup(path string) error {
-	report, err := store.Check(path)
-	if err == nil && len(report.Problems) > 0 {
-		err = errors.New(report.Problems[0])
+// A keyCount counts encrypted objects by the key that they need.
+type keyCount map[string]int
+
+func (k keyCount) add(sealed []byte) { k[encryption.KeyName(sealed)]++ }
+
+func (k keyCount) print(out io.Writer) {
+	for _, key := range slices.Sorted(maps.Keys(k)) {
+		fmt.Fprintf(out, "  %s (%d objects)\n", key, k[key])
 	}
+}
+
+// A copyReport describes a copy: the revision, the number of objects, and the encryption keys.
+type copyReport struct {
+	store.Report
+	keys keyCount
+}
+
+// vetCopy reads every record of a copy.
+func vetCopy(path string) (r copyReport, err error) {
+	r.keys = keyCount{}
+	r.Report, err = store.CheckObjects(path, store.Inspection{Encrypted: r.keys.add}, nil)
+	if err == nil && len(r.Problems) > 0 {
+		err = errors.New(r.Problems[0])
+	}
+	return r, err
+}
+
+// print prints the report of a copy that was made without an error.
+func (r copyReport) print(out io.Writer, path string, err error) {
 	if err != nil {
-		return fmt.Errorf("what the server sent is no sound backup: %w", err)
+		return
 	}
-	return nil
+	fmt.Fprintf(out, "%s: revision %d, %d objects\n", path, r.Revision, r.Objects)
+	if len(r.keys) == 0 {
+		return
+	}
+	fmt.Fprintln(out, "Some objects are encrypted. A server on the copy needs --encryption-provider-config with these keys, which are not in the copy:")
+	r.keys.print(out)
 }
 
 // defineMigration is for migrate.

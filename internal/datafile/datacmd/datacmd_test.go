@@ -80,9 +80,13 @@ func TestFileIsCheckedCopiedAndMadeSmaller(t *testing.T) {
 		t.Error(out)
 	}
 	before := apitest.ReadFile(t, path)
-	want(t, "defrag", "--data", path)
-	if after := apitest.ReadFile(t, path); len(after) >= len(before) {
+	out := want(t, "defrag", "--data", path)
+	after := apitest.ReadFile(t, path)
+	if len(after) >= len(before) {
 		t.Errorf("%d bytes, were %d", len(after), len(before))
+	}
+	if sizes := fmt.Sprintf("%s: %d bytes before, %d bytes after\n", path, len(before), len(after)); out != sizes {
+		t.Errorf("got %q, want %q", out, sizes)
 	}
 	dest := filepath.Join(t.TempDir(), "copy.db")
 	want(t, "backup", "--data", path, dest)
@@ -93,6 +97,50 @@ func TestFileIsCheckedCopiedAndMadeSmaller(t *testing.T) {
 	}
 	if _, errs, code := run("backup", "--data", path, dest); code != 1 || !strings.Contains(errs, "file already exists") {
 		t.Errorf("over another file: %d %s", code, errs)
+	}
+}
+
+func TestDefragSaysThatCompactionWouldFreeMore(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	fill(t, path, 200).Close()
+	if out := want(t, "defrag", "--data", path); !strings.Contains(out, "\n360 old versions (") || !strings.Contains(out, "--compact") {
+		t.Error(out)
+	}
+	before := len(apitest.ReadFile(t, path))
+	out := want(t, "defrag", "--compact", "--data", path)
+	after := len(apitest.ReadFile(t, path))
+	if after > before/2 || out != fmt.Sprintf("%s: %d bytes before, %d bytes after\n", path, before, after) {
+		t.Errorf("%d bytes, were %d: %s", after, before, out)
+	}
+	if out := want(t, "check", "--data", path); !strings.Contains(out, "revision 380, compacted to 380, 20 objects, 20 records") {
+		t.Error(out)
+	}
+}
+
+// A server that was killed leaves a log. Its commits are in the packed file, and its bytes count as the file's.
+func TestDefragTakesOverTheLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	killed, path := filepath.Join(dir, "killed.db"), filepath.Join(dir, "a.db")
+	fill(t, killed, 100)
+	size := 0
+	for _, suffix := range []string{"", "-wal"} {
+		content := apitest.ReadFile(t, killed+suffix)
+		size += len(content)
+		if err := os.WriteFile(path+suffix, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := want(t, "defrag", "--compact", "--data", path)
+	if after := len(apitest.ReadFile(t, path)); !strings.HasPrefix(out, fmt.Sprintf("%s: %d bytes before, %d bytes after\n", path, size, after)) {
+		t.Error(out)
+	}
+	if _, err := os.Stat(path + "-wal"); err == nil {
+		t.Error("the log is still there")
+	}
+	if out := want(t, "check", "--data", path); !strings.Contains(out, " 10 objects, 10 records") {
+		t.Error(out)
 	}
 }
 

@@ -29,6 +29,11 @@ import (
 
 // Serve answers calls until the listener ends.
 func Serve(listener net.Listener, keys string) error {
+	return ServeAltered(listener, keys, func(_ string, answer []byte, err error) ([]byte, error) { return answer, err })
+}
+
+// ServeAltered is Serve for a plug-in that lies: alter replaces the answer of each call of a method.
+func ServeAltered(listener net.Listener, keys string, alter func(method string, answer []byte, err error) ([]byte, error)) error {
 	p := &plugin{keys}
 	server := grpc.NewServer(grpc.ForceServerCodec(raw{}))
 	one := func(name string, answer func(fields) ([]byte, error)) grpc.MethodDesc {
@@ -38,6 +43,7 @@ func Serve(listener net.Listener, keys string) error {
 				return nil, err
 			}
 			text, err := answer(parse(message))
+			text, err = alter(name, text, err)
 			return &text, err
 		}}
 	}

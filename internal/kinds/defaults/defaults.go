@@ -71,7 +71,6 @@ func Set(obj runtime.Object) {
 	case *corev1.Service:
 		defaultService(o)
 	case *discoveryv1.EndpointSlice:
-		dropEmpty(&o.Endpoints)
 		for i := range o.Ports {
 			OrNew(&o.Ports[i].Name, "")
 			OrNew(&o.Ports[i].Protocol, corev1.ProtocolTCP)
@@ -177,7 +176,6 @@ func defaultCluster(obj runtime.Object) {
 	case *corev1.PersistentVolumeClaim:
 		defaultClaim(o)
 	case *corev1.LimitRange:
-		dropEmpty(&o.Spec.Limits)
 		for i := range o.Spec.Limits {
 			defaultLimits(&o.Spec.Limits[i])
 		}
@@ -186,8 +184,6 @@ func defaultCluster(obj runtime.Object) {
 	case *storagev1.StorageClass:
 		OrNew(&o.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
 		OrNew(&o.VolumeBindingMode, storagev1.VolumeBindingImmediate)
-	case *storagev1.CSINode:
-		dropEmpty(&o.Spec.Drivers)
 	case *storagev1.CSIDriver:
 		defaultCSIDriver(&o.Spec)
 	case *storagev1.VolumeAttachment:
@@ -206,10 +202,6 @@ func defaultCluster(obj runtime.Object) {
 // defaultPolicy is for the kinds that tell the API server what to do.
 func defaultPolicy(obj runtime.Object) {
 	switch o := obj.(type) {
-	case *rbacv1.Role:
-		dropEmpty(&o.Rules)
-	case *rbacv1.ClusterRole:
-		dropEmpty(&o.Rules)
 	case *rbacv1.RoleBinding:
 		Or(&o.RoleRef.APIGroup, rbacv1.GroupName)
 		defaultSubjects(o.Subjects)
@@ -256,8 +248,33 @@ func OrNew[T any](field **T, value T) {
 	}
 }
 
-// dropEmpty makes an empty list nil: lists that are written even when empty read as null, since Kubernetes stores protobuf, which has no
-// empty list.
+// DropEmptyLists makes the empty lists nil that a type encodes even if they are empty. Kubernetes stores protobuf, which has no empty lists, and
+// therefore returns null. The writer owns the field all the same, so that this comes after the managedFields are written.
+func DropEmptyLists(obj runtime.Object) {
+	switch o := obj.(type) {
+	case *corev1.LimitRange:
+		dropEmpty(&o.Spec.Limits)
+	case *corev1.Node:
+		for i := range o.Status.Images {
+			dropEmpty(&o.Status.Images[i].Names)
+		}
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		dropEmpty(&o.Status.CurrentMetrics)
+	case *discoveryv1.EndpointSlice:
+		dropEmpty(&o.Endpoints)
+		dropEmpty(&o.Ports)
+	case *rbacv1.Role:
+		dropEmpty(&o.Rules)
+	case *rbacv1.ClusterRole:
+		dropEmpty(&o.Rules)
+	case *storagev1.CSINode:
+		dropEmpty(&o.Spec.Drivers)
+		for i := range o.Spec.Drivers {
+			dropEmpty(&o.Spec.Drivers[i].TopologyKeys)
+		}
+	}
+}
+
 func dropEmpty[T any](list *[]T) {
 	if len(*list) == 0 {
 		*list = nil

@@ -111,6 +111,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 		validation.FitFamilies(svc, nil, []corev1.IPFamily{corev1.IPv4Protocol})
 	}
 	strategy.Canonicalize(obj)
+	defaults.DropEmptyLists(obj)
 	out, err := json.Marshal(obj)
 	if err != nil {
 		t.Fatal(err)

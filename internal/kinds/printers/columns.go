@@ -57,6 +57,10 @@ func ColumnsOf(res *scheme.Resource) []metav1.TableColumnDefinition {
 	return printerOf(res).columns
 }
 
+// Default reports whether the table of a resource has the columns of types that have no printer of their own. kube-apiserver leaves the rows of
+// such a table null if there are none.
+func Default(res *scheme.Resource) bool { return printerOf(res) == &plainPrinter }
+
 // CellsOf returns one row's cells for ColumnsOf(res). now is for ages.
 func CellsOf(res *scheme.Resource, obj scheme.Object, now time.Time) []any {
 	if c := res.Custom; c != nil && c.Cells != nil {

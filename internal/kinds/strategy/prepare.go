@@ -323,6 +323,18 @@ func nameSecretsOnly(account *corev1.ServiceAccount) {
 	}
 }
 
+// FillFolded adds the annotation that kube-apiserver makes of a field of its internal type, so that a writer who omits it owns it all the same.
+func FillFolded(obj runtime.Object) {
+	ds, ok := obj.(*appsv1.DaemonSet)
+	if !ok || ds.Annotations[appsv1.DeprecatedTemplateGeneration] != "" {
+		return
+	}
+	if ds.Annotations == nil {
+		ds.Annotations = map[string]string{}
+	}
+	ds.Annotations[appsv1.DeprecatedTemplateGeneration] = "0"
+}
+
 // countTemplate keeps a DaemonSet's count of template changes in the annotation that outlived its field; old is nil at creation.
 func countTemplate(ds, old *appsv1.DaemonSet) {
 	count := int64(1)
@@ -548,7 +560,8 @@ func availability(o *apiregistrationv1.APIService) {
 }
 
 func addEphemeralContainers(sent, pod *corev1.Pod) {
-	pod.ResourceVersion, pod.Spec.EphemeralContainers = sent.ResourceVersion, sent.Spec.EphemeralContainers
+	pod.ResourceVersion, pod.ManagedFields = sent.ResourceVersion, sent.ManagedFields
+	pod.Spec.EphemeralContainers = sent.Spec.EphemeralContainers
 }
 
 // finalize takes what metadata an update may change, too.
@@ -558,7 +571,7 @@ func finalize(sent, ns *corev1.Namespace) {
 
 // resize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.
 func resize(sent, pod *corev1.Pod) {
-	pod.ResourceVersion = sent.ResourceVersion
+	pod.ResourceVersion, pod.ManagedFields = sent.ResourceVersion, sent.ManagedFields
 	pod.Spec.Containers = resized(sent.Spec.Containers, pod.Spec.Containers)
 	pod.Spec.InitContainers = resized(sent.Spec.InitContainers, pod.Spec.InitContainers)
 }

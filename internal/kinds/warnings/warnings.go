@@ -12,7 +12,7 @@
 // How it is read: texts are collected as package validation collects errors, by one function for each kind, in Kubernetes' order. Where
 // Kubernetes makes the difference, an update is told of what it made odd, and not of what was odd before.
 //
-// Invariants: objects come validated and defaulted; nothing is changed but by [DropDuplicateOwners], which says so; a text is cut where it
+// Invariants: objects come validated and defaulted; nothing is changed except by [DropDuplicateOwners] and [DropAdmittedDuplicates]; a text is cut where it
 // quotes what the client has sent.
 package warnings
 
@@ -46,9 +46,19 @@ import (
 const JobDeletionWarning = "child pods are preserved by default when jobs are deleted; " +
 	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
 
-// DropDuplicateOwners removes equal ownerReferences from an object and returns the warning to give then, "" when there were none.
-func DropDuplicateOwners(obj metav1.Object) string {
+// DropDuplicateOwners removes equal ownerReferences from the object of a request. It returns the warning about them, or "" if there were none.
+func DropDuplicateOwners(obj metav1.Object) string { return dropDuplicateOwners(obj, "") }
+
+// DropAdmittedDuplicates does the same for an object that a patch or the mutating plug-ins have made. Its warning says so.
+func DropAdmittedDuplicates(obj metav1.Object) string {
+	return dropDuplicateOwners(obj, " after mutating admission happens")
+}
+
+func dropDuplicateOwners(obj metav1.Object, when string) string {
 	refs := obj.GetOwnerReferences()
+	if len(refs) < 2 {
+		return ""
+	}
 	var kept []metav1.OwnerReference
 	var uids []string
 	seen := make(map[ownerValue]bool, len(refs))
@@ -65,8 +75,8 @@ func DropDuplicateOwners(obj metav1.Object) string {
 		return ""
 	}
 	obj.SetOwnerReferences(kept)
-	return fmt.Sprintf(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, "+
-		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %s", strings.Join(uids, ", "))
+	return fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, "+
+		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %s", when, strings.Join(uids, ", "))
 }
 
 // An ownerValue is a reference to an owner, to be compared.

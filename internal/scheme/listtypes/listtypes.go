@@ -1,22 +1,28 @@
-// Package listtypes says what the elements of a list, and the members of a map, are to each other: where the tags of the Go types tell it, by
-// [OfTags]; where only their comments do (+listType, +listMapKey, +mapType, +structType), by the tables [Relations] and [Atomic].
-// Server-side apply and OpenAPI read it.
+// Package listtypes describes how the elements of lists and the members of maps relate to each other. [OfTags] reads the relations that the
+// tags of the Go types declare. The tables [Relations], [Defaults] and [IsAtomic] have those that only comments in the Go sources declare
+// (+listType, +listMapKey, +mapType, +structType, +default). Server-side apply and OpenAPI read them.
 //
-//	listtypes.Relations["core.ServiceSpec.ports"]    "port,protocol": a map by these keys
-//	"set" · "atomic" · "granular"                    each its own element · one owner for all · a struct by its fields
+//	listtypes.Relations["core.ServiceSpec.ports"]      "port,protocol": a map with these keys
+//	"set" · "atomic" · "granular"                      each its own element · one owner for all · a struct by its fields
+//	listtypes.Defaults["core.ServicePort.protocol"]    "TCP": the key of an element that omits it
 //
-// A type is named without its version ([TypeName]), since all versions of a type are alike in this. The tables are not changed. Of ours it
-// imports nothing.
+// Names of types have no version ([TypeName]), because the relations are the same in all versions of a type. IsAtomic handles the only
+// exception. The tables must not be modified. This package does not import other packages of this program.
 package listtypes
 
 import (
 	"cmp"
 	"reflect"
+	"slices"
 	"strings"
 )
 
-// Atomic are the types whose values are owned whole wherever they stand.
-var Atomic = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
+// IsAtomic reports whether a value of the struct type t has one owner, wherever the value stands.
+func IsAtomic(t reflect.Type) bool {
+	return slices.Contains(atomic, TypeName(t)) && t.PkgPath() != "k8s.io/api/autoscaling/v2" // v1 alone has the marker
+}
+
+var atomic = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
 	"admissionregistration.ParamKind", "admissionregistration.ParamRef", "admissionregistration.Variable",
 	"autoscaling.CrossVersionObjectReference", "core.ConfigMapKeySelector", "core.EndpointAddress", "core.EndpointPort",
 	"core.FileKeySelector", "core.LocalObjectReference", "core.NodeSelector", "core.NodeSelectorTerm", "core.ObjectFieldSelector",
@@ -32,7 +38,7 @@ func OfTags(tag reflect.StructTag) string {
 	return cmp.Or(tag.Get("patchMergeKey"), "set")
 }
 
-// Relations of single fields, where the tags say nothing or something else.
+// Relations maps a field to its relation, for fields whose tags do not declare it.
 var Relations = map[string]string{
 	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
 	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",
@@ -46,6 +52,7 @@ var Relations = map[string]string{
 	"core.ContainerRestartRuleOnExitCodes.values":                                  "set",
 	"core.EphemeralContainerCommon.ports":                                          "containerPort,protocol",
 	"core.NodeAllocatableResourceClaimStatus.containers":                           "set",
+	"core.PersistentVolumeClaimStatus.allocatedResourceStatuses":                   "granular",
 	"core.PersistentVolumeSpec.claimRef":                                           "granular",
 	"core.PodSpec.nodeSelector":                                                    "atomic",
 	"core.PodSpec.topologySpreadConstraints":                                       "topologyKey,whenUnsatisfiable",
@@ -66,6 +73,36 @@ var Relations = map[string]string{
 	"resource.AllocatedDeviceStatus.conditions":                                    "type",
 	"resource.ResourceClaimStatus.devices":                                         "driver,device,pool,shareID",
 	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
+}
+
+// Defaults maps a field to the default value that the sources declare. If an element of a list omits a key, the default is used as the key.
+// If a field without an entry is always encoded, its default is the zero value of its type.
+var Defaults = map[string]any{
+	"autoscaling.ScaleSpec.replicas":                  0,
+	"core.AzureDiskVolumeSource.cachingMode":          "ReadWrite",
+	"core.AzureDiskVolumeSource.fsType":               "ext4",
+	"core.AzureDiskVolumeSource.kind":                 "Shared",
+	"core.AzureDiskVolumeSource.readOnly":             false,
+	"core.ContainerPort.protocol":                     "TCP",
+	"core.FileKeySelector.optional":                   false,
+	"core.GRPCAction.service":                         "",
+	"core.ISCSIPersistentVolumeSource.iscsiInterface": "default",
+	"core.ISCSIVolumeSource.iscsiInterface":           "default",
+	"core.LocalObjectReference.name":                  "",
+	"core.RBDPersistentVolumeSource.keyring":          "/etc/ceph/keyring",
+	"core.RBDPersistentVolumeSource.pool":             "rbd",
+	"core.RBDPersistentVolumeSource.user":             "admin",
+	"core.RBDVolumeSource.keyring":                    "/etc/ceph/keyring",
+	"core.RBDVolumeSource.pool":                       "rbd",
+	"core.RBDVolumeSource.user":                       "admin",
+	"core.ReplicationControllerSpec.minReadySeconds":  0,
+	"core.ReplicationControllerSpec.replicas":         1,
+	"core.ScaleIOPersistentVolumeSource.fsType":       "xfs",
+	"core.ScaleIOPersistentVolumeSource.storageMode":  "ThinProvisioned",
+	"core.ScaleIOVolumeSource.fsType":                 "xfs",
+	"core.ScaleIOVolumeSource.storageMode":            "ThinProvisioned",
+	"core.ServicePort.protocol":                       "TCP",
+	"resource.DeviceToleration.operator":              "Equal",
 }
 
 // TypeName names a Go type by group and type, as the tables do: core.Container for k8s.io/api/core/v1.Container.

@@ -28,14 +28,22 @@ func Copy(base, path string, look func(*Pages) error) error {
 		return err
 	}
 	defer db.Close()
-	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	tree, err := readMetas(from)
+	if err != nil {
+		return ExplainOpen(base, err)
+	}
+	size := int64(tree.high) * int64(tree.pageSize)
+	to, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	if shareBlocks(to, from) != nil {
 		if _, err = from.Seek(0, io.SeekStart); err == nil {
-			_, err = io.Copy(to, from)
+			_, err = io.Copy(to, io.LimitReader(from, size)) // what follows is no part of the file, and may be the hole of a sparse one
 		}
+	}
+	if err == nil {
+		err = signNotes(to)
 	}
 	return errors.Join(err, to.Close())
 }

@@ -37,15 +37,26 @@ func Create(path string, fill func(*bbolt.DB) error) error {
 	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
 }
 
+// fillFile makes a file that ends with its last page. bbolt grows a file ahead of its content, by up to 16 MiB.
 func fillFile(path string, fill func(*bbolt.DB) error) error {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, NoSync: true, FreelistType: bbolt.FreelistMapType})
+	options := &bbolt.Options{Timeout: time.Second, NoSync: true, NoGrowSync: true, FreelistType: bbolt.FreelistMapType}
+	db, err := bbolt.Open(path, 0o600, options)
 	if err != nil {
 		return err
 	}
-	return errors.Join(fill(db), db.Sync(), db.Close())
+	var used int64
+	err = errors.Join(fill(db), db.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil }), db.Close())
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Truncate(used), file.Sync(), file.Close())
 }
 
-// Pack rewrites a stopped server's file without its free pages.
+// Pack rewrites a stopped server's file without its free pages. It keeps the file if the new one is not smaller.
 func Pack(path string, seen *Progress) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -59,9 +70,11 @@ func Pack(path string, seen *Progress) error {
 	packed := path + ".defrag"
 	os.Remove(packed) // of a run that was killed
 	defer os.Remove(packed)
-	if info, err := os.Stat(path); err == nil {
-		seen.Begin("bytes written, of a file with", info.Size())
+	before, err := os.Stat(path)
+	if err != nil {
+		return err
 	}
+	seen.Begin("bytes written, of a file with", before.Size())
 	err = Create(packed, func(dst *bbolt.DB) error {
 		defer followSize(dst.Path(), seen)()
 		return WithoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
@@ -69,10 +82,13 @@ func Pack(path string, seen *Progress) error {
 	if err == nil {
 		err = src.Close() // Windows renames over closed files only
 	}
-	if err == nil {
-		err = os.Rename(packed, path)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, atomicfile.SyncDir(filepath.Dir(path)))
+	if after, err := os.Stat(packed); err != nil || after.Size() >= before.Size() {
+		return err
+	}
+	return errors.Join(os.Rename(packed, path), atomicfile.SyncDir(filepath.Dir(path)))
 }
 
 // followSize shows how a file grows, until stop is called.

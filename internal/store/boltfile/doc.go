@@ -14,7 +14,7 @@
 // It knows four buckets by number, the bucket rev's sequence, and in the bucket meta the file's format and lineage, by which a log finds its file. What else
 // is in the buckets is the affair of package store, its only user.
 //
-// Read file.go first (transactions, and what follows from damage), then wal.go (the log; its checkpoints), logfile.go (the log's bytes), ledger.go (what is in
+// Read file.go first (transactions, and what follows from damage), then wal.go (the log; its checkpoints), logfile.go (the log's bytes), proof.go (whether file and log belong together), ledger.go (what is in
 // a record), vet.go and recover.go (a start after whatever happened), tree.go (reading), guard.go (writing) and finger.go (finding the next record), page.go
 // (how pages lie), seal.go (files of versions without a log), create.go and damage.go.
 //

@@ -26,7 +26,7 @@ import (
 // Why nothing was written.
 var (
 	// ErrFull is a full disk. Nothing has changed.
-	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
+	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still accepted and makes room in the file immediately unless old versions are kept (--history)")
 
 	// ErrLost: the file's name leads nowhere or elsewhere, and what goes to a removed file is lost at exit. Reads go on.
 	ErrLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
@@ -45,6 +45,7 @@ type File struct {
 	handle    *os.File                 // bbolt's own
 	file      os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
 	fatal     func(error)              // ends the process
+	warn      func(string)             // receives a line for the administrator; may be nil
 	Found     DamageBook               // what reads and scrubs have met
 	meta      atomic.Pointer[metaPage] // of the newest commit
 	metas     metaMap                  // for reads, which look whether there is a meta page
@@ -71,12 +72,13 @@ type Options struct {
 	LogBytes  int64              // of the write-ahead log; 0: 16 MiB, or less where the disk is small
 	Fatal     func(error)        // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
 	Damaged   func(place string) // told of each place where the file is found damaged, once; may be nil
+	Warn      func(text string)  // receives a line for the administrator; may be nil
 }
 
 // Open opens a file that VetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
 // open, to be abandoned.
 func Open(path string, left *LeftLog, o Options) (f *File, err error) {
-	f = &File{Path: path, fatal: o.Fatal, Found: DamageBook{report: o.Damaged}}
+	f = &File{Path: path, fatal: o.Fatal, warn: o.Warn, Found: DamageBook{report: o.Damaged}}
 	return f, WithoutFaults(func() error { return f.begin(left, o) })
 }
 
@@ -193,6 +195,20 @@ func (f *File) DiskSpace() (free, size int64, known bool) {
 	return free, size, known
 }
 
+// Sizes returns the sizes of the file and of its log, in bytes, as ls shows them.
+func (f *File) Sizes() (data, log int64) {
+	if info, err := f.handle.Stat(); err == nil {
+		data = info.Size()
+	}
+	if f.file == nil { // ephemeral
+		return data, 0
+	}
+	if info, err := os.Stat(f.Path + LogSuffix); err == nil {
+		log = info.Size()
+	}
+	return data, log
+}
+
 // FreeBytes are the bytes of pages that are free, or will be after the next checkpoint.
 func (f *File) FreeBytes() int64 {
 	s := f.Db.Stats()
@@ -290,6 +306,11 @@ func (f *File) Update(fn func(*Ledger) error) error {
 	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
 		return err
 	}
+	if f.wal != nil && !f.wal.inPlace() {
+		if err := f.leaveLog(); err != nil {
+			return err
+		}
+	}
 	if f.wal == nil && f.logHalf > 0 {
 		switch err := f.startLog(); {
 		case errors.Is(err, errLogLost):
@@ -307,7 +328,10 @@ func (f *File) Update(fn func(*Ledger) error) error {
 			return err
 		}
 	}
-	return f.Transact(fn)
+	if err := f.Transact(fn); err != nil || f.wal == nil || f.wal.inPlace() {
+		return err
+	}
+	return f.leaveLog() // before the write is acknowledged
 }
 
 // makePages sees to it that the next transaction finds free pages: those that wait for a checkpoint when the disk has no others.
@@ -414,7 +438,17 @@ func (f *File) Transact(fn func(*Ledger) error) error {
 
 // commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
 func (f *File) commit(l *Ledger) error {
-	if f.wal == nil || l.unlogged {
+	if f.wal == nil {
+		return l.Tx.Commit()
+	}
+	number := f.wal.number
+	if !l.unlogged {
+		number++
+	}
+	if err := setMark(l.Tx, newMark(f.wal.complete, number)); err != nil {
+		return errors.Join(err, l.Tx.Rollback())
+	}
+	if l.unlogged {
 		return l.Tx.Commit()
 	}
 	return f.wal.commit(l)
@@ -429,6 +463,9 @@ func (f *File) committed(txid int) error {
 		return f.Explain(err)
 	}
 	f.meta.Store(&m)
+	if f.wal != nil {
+		f.wal.note()
+	}
 	return nil
 }
 

@@ -11,7 +11,7 @@ package boltfile
 // A head says from where on a start goes:
 //
 //	     0     8  "apiletWL"
-//	     8     4  version, 1
+//	     8     4  version, 2
 //	    12     4  phase. 1 idle: the data file counts as it is, and there are no records. 2 used: what counts is the checkpoint and the records behind it
 //	    16     8  generation: of two heads the one with the higher number counts
 //	    24    16  the data file's lineage
@@ -20,15 +20,16 @@ package boltfile
 //	    56     8  the half in which it lies, 0 or 1
 //	    64     8  its number
 //	    72     8  the checkpoint's revision
-//	    80    80  the checkpoint: bbolt's meta page, as it lay in the data file
-//	   160     4  CRC of the 160 bytes before
+//	    80     8  the bytes that the log is known to have had: a shorter one was cut
+//	    88    80  the checkpoint: bbolt's meta page, as it lay in the data file
+//	   168     4  CRC of the 168 bytes before
 //
 // A record lies at a multiple of 8. One that has room in a block of 4096 bytes does not cross a border of blocks, so that its sync writes one block:
 //
 //	     0     4  the body's length
 //	     4     4  CRC of all that follows
 //	     8     8  epoch: how many times a half has been taken into use, from a random number on
-//	    16     8  number: each record has the one after that before it
+//	    16     8  number: each record has the one after that before it, beginning at a random one at each start of a server (proof.go)
 //	    24     8  its own offset in the log
 //	    32        the body: what one transaction has changed (ledger.go)
 //
@@ -41,20 +42,19 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"os"
 )
 
 const (
 	LogSuffix     = "-wal"
 	logMagic      = "apiletWL"
-	logVersion    = 1
+	logVersion    = 2
 	logBlock      = 4096
 	logHeadsSize  = 2 * logBlock
-	logHeadSize   = 164
+	logHeadSize   = 172
 	logRecordHead = 32
 	logIdle       = 1
 	logUsed       = 2
-	logHalfMax    = 1 << 30
+	logHalfMax    = logBytesMax
 )
 
 // A logHead is what a log's head says.
@@ -67,6 +67,7 @@ type logHead struct {
 	at         int // which half
 	number     uint64
 	rev        int64
+	length     int64 // of the log, at least
 	meta       [metaSize]byte
 }
 
@@ -76,7 +77,7 @@ func (h *logHead) encode() []byte {
 	b = binary.BigEndian.AppendUint32(b, h.phase)
 	b = binary.BigEndian.AppendUint64(b, h.generation)
 	b = append(b, h.lineage[:]...)
-	for _, n := range [...]uint64{uint64(h.half), h.epoch, uint64(h.at), h.number, uint64(h.rev)} {
+	for _, n := range [...]uint64{uint64(h.half), h.epoch, uint64(h.at), h.number, uint64(h.rev), uint64(h.length)} {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}
 	b = append(b, h.meta[:]...)
@@ -84,7 +85,10 @@ func (h *logHead) encode() []byte {
 	return b[:logBlock]
 }
 
-var errLogVersion = errors.New("of a newer version")
+var (
+	errLogNewer = errors.New("of a newer version")
+	errLogOlder = errors.New("of an older version")
+)
 
 // decodeHead reads a head; ok is false when it is none.
 func decodeHead(b []byte) (h logHead, ok bool, err error) {
@@ -92,16 +96,19 @@ func decodeHead(b []byte) (h logHead, ok bool, err error) {
 	if len(b) < logHeadSize || string(b[:8]) != logMagic {
 		return h, false, nil
 	}
-	if v := binary.BigEndian.Uint32(b[8:]); v > logVersion && v < 1<<16 {
-		return h, false, errLogVersion
+	switch v := binary.BigEndian.Uint32(b[8:]); {
+	case v > logVersion && v < 1<<16:
+		return h, false, errLogNewer
+	case v > 0 && v < logVersion:
+		return h, false, errLogOlder
 	}
 	if crc32.Checksum(b[:logHeadSize-4], castagnoli) != binary.BigEndian.Uint32(b[logHeadSize-4:]) {
 		return h, false, nil
 	}
 	h = logHead{phase: binary.BigEndian.Uint32(b[12:]), generation: u64(16), half: int64(u64(40)), epoch: u64(48), at: int(u64(56)),
-		number: u64(64), rev: int64(u64(72))}
+		number: u64(64), rev: int64(u64(72)), length: int64(u64(80))}
 	copy(h.lineage[:], b[24:])
-	copy(h.meta[:], b[80:])
+	copy(h.meta[:], b[88:])
 	ok = (h.phase == logIdle || h.phase == logUsed) && h.half >= logBlock && h.half <= logHalfMax && h.half%logBlock == 0 && (h.at == 0 || h.at == 1)
 	return h, ok, nil
 }
@@ -179,7 +186,7 @@ func (l *LeftLog) Revision() (rev int64) {
 
 // readLog reads the log of a data file; nil when it has none. It tells a torn tail, which was answered to nobody, from damage.
 func readLog(path string) (*LeftLog, error) {
-	file, err := os.Open(path + LogSuffix)
+	file, size, err := openRegular(path + LogSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -188,10 +195,16 @@ func readLog(path string) (*LeftLog, error) {
 	}
 	defer file.Close()
 	l := &LeftLog{path: path + LogSuffix}
-	if l.head, err = readHead(file, l.path); err != nil || l.head.phase == logIdle {
+	if l.head, err = readHead(file, l.path); err != nil {
 		return l, err
 	}
-	return l, l.readRecords(file)
+	if size < l.head.length {
+		return l, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: put the whole log back, or restore a backup", l.path, size, l.head.length)
+	}
+	if l.head.phase == logIdle {
+		return l, nil
+	}
+	return l, l.readRecords(file, size)
 }
 
 // readHead finds the head that counts.
@@ -201,8 +214,11 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 		b := make([]byte, logHeadSize)
 		size, _ := file.ReadAt(b, n*logBlock)
 		h, ok, err := decodeHead(b[:size])
-		if err != nil {
+		switch {
+		case errors.Is(err, errLogNewer):
 			return newest, fmt.Errorf("%s is a log of a newer version of apilet: use the version that wrote it", path)
+		case errors.Is(err, errLogOlder):
+			return newest, fmt.Errorf("%s is a log of an older version of apilet: start and stop the version that wrote it, which leaves one file", path)
 		}
 		if ok && (!found || h.generation > newest.generation) {
 			newest, found = h, true
@@ -217,10 +233,10 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 
 // readRecords reads from the first record on, through one half and then the other. Each was synced before the next one was begun, so that one that is there
 // behind one that is not means damage.
-func (l *LeftLog) readRecords(file io.ReaderAt) error {
+func (l *LeftLog) readRecords(file io.ReaderAt, fileSize int64) error {
 	var halves [2][]byte
 	for i := range halves {
-		b := make([]byte, l.head.half)
+		b := make([]byte, max(0, min(l.head.half, fileSize-l.head.start(i)))) // a head may claim more than there is
 		n, err := file.ReadAt(b, l.head.start(i))
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("%s cannot be read: %w", l.path, err)
@@ -243,11 +259,24 @@ func (l *LeftLog) readRecords(file io.ReaderAt) error {
 			next, at = next+1, (at+size+7)&^7
 		}
 	}
+	return l.vetEnd(halves, next)
+}
+
+// vetEnd checks that no record follows the end of the records.
+func (l *LeftLog) vetEnd(halves [2][]byte, next uint64) error {
+	summed := int64(0) // a log that was made to keep a start busy has many heads of long records
 	for turn := range 2 {
 		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
-			if r, _, ok := l.head.recordAt(halves[half], half, at, epoch); ok && r.number >= next {
+			r, size, ok := l.head.recordAt(halves[half], half, at, epoch)
+			if ok && r.number >= next {
 				return fmt.Errorf("%s: %w", l.path, Damaged("record %d of the log, while record %d is there", next, r.number))
+			}
+			if r.body == nil {
+				continue
+			}
+			if summed += size; summed > 3*l.head.half { // those that were read, and a torn one
+				return fmt.Errorf("%s: %w", l.path, Damaged("the log has many records that do not check"))
 			}
 		}
 	}

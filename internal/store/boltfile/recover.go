@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 )
 
 // VetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
@@ -106,14 +107,29 @@ func (l *LeftLog) putBack(path string) error {
 	if err := l.head.settle(l.path); err != nil || !l.Used() {
 		return err
 	}
-	t := &pageTree{file: file}
-	if err := t.adopt(l, nil); err != nil {
+	m, _ := decodeMeta(l.head.meta[:])
+	t := &pageTree{}
+	t.take(l, m)
+	note, err := l.endNote(file)
+	if err != nil {
 		return err
 	}
 	other := 1 - t.meta.at/int64(t.pageSize)
-	page := make([]byte, t.pageSize) // the checkpoint's own, whole
+	page, before := make([]byte, t.pageSize), t.meta.before(other) // the checkpoint's own, whole
 	copy(page, l.head.meta[:])
-	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, t.meta.before(other), other*int64(t.pageSize)))
+	copy(page[noteAt:], note)
+	copy(before[noteAt:], note)
+	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, before, other*int64(t.pageSize)))
+}
+
+// endNote is the note of a file that is put back: it keeps what the meta pages said that are written over.
+func (l *LeftLog) endNote(file *os.File) ([]byte, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	inode, _, _ := identity(info)
+	return logNote{number: l.head.number + uint64(len(l.records)), generation: l.head.generation, inode: inode, written: time.Now()}.encode(), nil
 }
 
 // takeBack undoes in a file that no process writes what a power cut has left of a commit.

@@ -57,10 +57,14 @@ func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 type Pages struct {
 	metaPage
 	mapped []byte // up to the high-water mark
+	Moved  bool   // Verdict.Moved
 }
 
+// ListsFree reports whether the file lists its free pages, as a clean close does.
+func (p *Pages) ListsFree() bool { return p.freelist != noFreelist }
+
 func newPages(db *bbolt.DB, m metaPage) *Pages {
-	return &Pages{m, mapping(db, int(m.high)*m.pageSize)}
+	return &Pages{metaPage: m, mapped: mapping(db, int(m.high)*m.pageSize)}
 }
 
 // committedPages are the file as a write transaction found it.

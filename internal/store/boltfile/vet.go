@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"time"
 
@@ -21,8 +22,56 @@ type Verdict struct {
 	Clean    bool     // closed cleanly, or left with a log whose checkpoint lists the free pages: they need not be walked through
 	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
 	Log      *LeftLog // that lies beside; nil: none
+	Moved    bool     // it is not as and where its server left it: a copy, which may have been made while it was written
 	Torn     bool     // the newest meta page does not count: its commit was cut short
 	Problems []string // damaged pages
+}
+
+// statRegular looks for a regular file. Opening a named pipe would wait for ever.
+func statRegular(path string) (os.FileInfo, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file: choose another file", path)
+	}
+	return info, nil
+}
+
+// Regular returns an error unless there is a regular file at path.
+func Regular(path string) error {
+	_, err := statRegular(path)
+	return err
+}
+
+// overflowMax is the size of the largest page with its overflow. A sparse file has room for any.
+const overflowMax = 256 << 20
+
+// smallMax is the size of the largest file that ReadSmall reads.
+const smallMax = 64 << 10
+
+// ReadSmall reads a regular file of some lines.
+func ReadSmall(path string) ([]byte, error) {
+	file, size, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if size > smallMax {
+		return nil, fmt.Errorf("%s has %d bytes, which is too many: choose another file", path, size)
+	}
+	return io.ReadAll(file)
+}
+
+// openRegular opens a regular file for reading, and returns its size.
+func openRegular(path string) (*os.File, int64, error) {
+	info, err := statRegular(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	file, err := os.Open(path)
+	return file, info.Size(), err
 }
 
 // openShared opens a file that no process writes for reading, with the handle that bbolt has. Nobody can write it until it is closed.
@@ -41,12 +90,10 @@ func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 // Vet looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
 // peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
 func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
-	info, err := os.Stat(path)
+	info, err := statRegular(path)
 	switch {
 	case err != nil:
-		return v, fmt.Errorf("cannot open %s: %w", path, err)
-	case !info.Mode().IsRegular(): // opening a named pipe would wait for ever
-		return v, fmt.Errorf("%s is no regular file: choose another file", path)
+		return v, err
 	case info.Size() == 0:
 		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
 	}
@@ -59,24 +106,28 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 		return v, err
 	}
 	tree, err := readMetas(file)
-	if v.Log.Used() {
-		if tree == nil {
-			tree = &pageTree{file: file}
-		}
-		err = tree.adopt(v.Log, tree.found)
+	switch {
+	case err != nil:
+		return v, ExplainOpen(path, err)
+	case v.Log.Used():
+		err = tree.adopt(v.Log)
+	case v.Log != nil:
+		err = v.Log.ends(tree)
 	}
 	if err != nil {
-		return v, ExplainOpen(path, err)
+		return v, err
 	}
+	v.Moved = tree.moved(info, v.Log.Used())
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	v.Torn = tree.torn != nil
 	v.Clean = v.Clean && !v.Torn
-	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
+	if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
+		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // of a forged file any number
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))
-	walked := thorough || !v.Clean
+	walked := thorough || !v.Clean || v.Moved
 	v.Problems = tree.vet(walked)
 	p := newPages(db, tree.meta.metaPage)
 	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
@@ -91,7 +142,11 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 			return v, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return v, WithoutFaults(func() error { return look(p) })
+	p.Moved = v.Moved
+	if err = WithoutFaults(func() error { return look(p) }); errors.Is(err, ErrDamaged) {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return v, err
 }
 
 // A pageTree reads one file's pages, checking what bbolt takes for granted.
@@ -103,6 +158,7 @@ type pageTree struct {
 	high         uint64
 	invalidMetas int
 	found        []*placedMeta // that are valid
+	notes        []logNote     // that are
 	meta         *placedMeta   // that counts
 	torn         *placedMeta   // a newer one that does not; nil mostly
 	progress     *Progress
@@ -116,10 +172,14 @@ type pageTree struct {
 // at every size.
 func readMetas(file io.ReaderAt) (*pageTree, error) {
 	var found []*placedMeta
-	buf := make([]byte, runsAt)
+	notes := map[int64]logNote{} // by where they lie
+	buf := make([]byte, noteAt+noteSize)
 	for at := int64(0); at <= 64<<10 && len(found) < 2; at = max(1024, at*2) {
 		if n, _ := file.ReadAt(buf, at); n < len(buf) {
 			break
+		}
+		if n, ok := decodeNote(buf[noteAt:]); ok {
+			notes[at] = n
 		}
 		m, ok := decodeMeta(buf)
 		if !ok || at != 0 && int64(m.pageSize) != at || m.pageSize < 1024 || m.pageSize > 64<<10 {
@@ -142,6 +202,11 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 		}
 	}
 	t.meta, t.pageSize, t.root, t.freelist, t.high = m, m.pageSize, m.root, m.freelist, m.high
+	for _, at := range [...]int64{0, int64(m.pageSize)} {
+		if n, ok := notes[at]; ok {
+			t.notes = append(t.notes, n)
+		}
+	}
 	return t, nil
 }
 
@@ -201,7 +266,7 @@ func (t *pageTree) load(id uint64, level int) page {
 		return nil
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
-	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.high-id {
+	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.high-id || overflow > uint64(overflowMax/t.pageSize) {
 		t.problem("page %d has a damaged header", id)
 		return nil
 	}
@@ -310,13 +375,13 @@ func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	return what
 }
 
-// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for.
-func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
+// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for, but the log has to have all of it.
+func (t *pageTree) adopt(l *LeftLog) error {
 	m, ok := decodeMeta(l.head.meta[:])
 	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
 		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
 	}
-	for _, other := range found {
+	for _, other := range t.found {
 		switch {
 		case other.pageSize != m.pageSize:
 			return l.notOurs("its pages have another size")
@@ -326,11 +391,22 @@ func (t *pageTree) adopt(l *LeftLog, found []*placedMeta) error {
 			return l.notOurs("transactions of one number differ")
 		}
 	}
+	there, err := l.covers(t, m)
+	if err != nil {
+		return err
+	}
+	if there < uint64(len(l.records)) { // a meta page that is lost had no more than the log
+		t.invalidMetas = 0
+	}
+	t.take(l, m)
+	return nil
+}
+
+// take makes the checkpoint of a log, whose meta page is m, what counts.
+func (t *pageTree) take(l *LeftLog, m metaPage) {
 	at := int64(m.txid%2) * int64(m.pageSize)
 	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
-	t.invalidMetas = 0
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
-	return nil
 }
 
 // vouches checks that the tree at a log's checkpoint is that of which the log speaks.

@@ -42,12 +42,16 @@ package boltfile
 // the pin is let go before bbolt's commit, which does no harm as long as no other transaction begins, and the data file is synced before the answer.
 // So a mapping that is small, on 32 bits or on Windows, where it would size the file, costs no more than that.
 //
+// The log may be removed, replaced or cut while the server runs. Before a write is acknowledged its file is looked for by its name. When it is not there, or
+// too short, the data file is closed as at a clean close, since it has all commits, and the next write makes a new log (File.leaveLog).
+//
 // While there is a log the data file's format is 3, so that an older apilet refuses it, and so does this one when the log is missing. The log comes
 // before the format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs
 // do the work.
 //
 // What is trusted of the disk: that what it says is synced stays; that a block which is written anew keeps the bytes that do not change (the last
-// block of the log is written for each record in it). Damage of the very last record cannot be told from a torn one: that write is gone, unnoticed.
+// block of the log is written for each record in it). Damage of the very last record is told from a torn one by the note in the data file (proof.go), which a
+// power cut may take along: then that write is gone, unnoticed.
 //
 // Rejected: bbolt's commits only at checkpoints, and what is newer in memory in order (etcd's way), which saves the kernel's writing back of pages,
 // but has every reader merge two sources; a log that is made anew instead of used again, whose size changes with each record, which the file system
@@ -85,27 +89,34 @@ var errLogLost = errors.New("the write-ahead log cannot go on")
 // A wal is a log in use. All of it is the writer's, but for what the goroutine of a checkpoint was given.
 type wal struct {
 	db    *bbolt.DB
+	data  *os.File                  // the data file, for notes
+	meta  *atomic.Pointer[metaPage] // of its newest commit
+	inode uint64                    // of the data file
 	path  string
 	file  *os.File
-	heads *os.File // the same file, for its heads
+	info  os.FileInfo // of file
+	heads *os.File    // the same file, for its heads
 	Disk
 
-	head   logHead       // the newest that was asked for
-	epoch  uint64        // that is written
-	half   int           // in which
-	pos    int64         // where the next record goes, from the half's start
-	made   [2]int64      // how far each half is known to be long enough
-	number uint64        // of the next record
-	buf    []byte        // of records; reused
-	pin    *bbolt.Tx     // on the checkpoint, or on the one that is being made
-	began  time.Time     // when the epoch did
-	making chan error    // answers when the checkpoint under way is there; nil: none is
-	mapped int64         // bbolt's mapping has at least so many bytes
-	had    int64         // bytes that the log had of the disk when it was opened
-	growth *atomic.Int64 // bytes of the disk that it may take beside those that it has
-	short  bool          // the disk has no room: pages that wait for a checkpoint are room
-	spare  int64         // how much room there is for what can wait
-	turns  int           // checkpoints that were begun
+	head     logHead       // the newest that was asked for
+	epoch    uint64        // that is written
+	half     int           // in which
+	pos      int64         // where the next record goes, from the half's start
+	made     [2]int64      // how far each half is known to be long enough
+	number   uint64        // of the next record
+	length   int64         // bytes that the log has on the disk, at least
+	complete uint64        // generation of the newest head that is on the disk
+	buf      []byte        // of records; reused
+	pin      *bbolt.Tx     // on the checkpoint, or on the one that is being made
+	before   *bbolt.Tx     // on the checkpoint before the one that is being made; nil if there is none
+	began    time.Time     // when the epoch did
+	making   chan error    // answers when the checkpoint under way is there; nil: none is
+	mapped   int64         // bbolt's mapping has at least so many bytes
+	had      int64         // bytes that the log had of the disk when it was opened
+	growth   *atomic.Int64 // bytes of the disk that it may take beside those that it has
+	short    bool          // the disk has no room: pages that wait for a checkpoint are room
+	spare    int64         // how much room there is for what can wait
+	turns    int           // checkpoints that were begun
 
 	grown    PageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
 	grownFor int     // the checkpoint after which that was done last
@@ -171,7 +182,7 @@ func createLog(path string, h logHead) error {
 
 // openLog opens the log at path for writing.
 func (f *File) openLog(path string, h logHead) (w *wal, err error) {
-	w = &wal{db: f.Db, path: path, growth: &f.logGrowth, head: h, epoch: h.epoch, half: h.at, number: h.number}
+	w = &wal{db: f.Db, data: f.handle, meta: &f.meta, path: path, growth: &f.logGrowth, head: h, epoch: h.epoch, half: h.at, number: h.number, complete: h.generation}
 	if w.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, err
 	}
@@ -182,8 +193,16 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 	w.SyncData = func(high uint64, but PageRun) error { return syncPages(w.db, high, but) }
 	m := f.meta.Load()
 	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
-	if info, err := w.file.Stat(); err == nil {
-		w.had = diskUse(info) - logHeadsSize
+	err = syncFile(w.file) // the heads are about to name its length
+	if err == nil {
+		w.info, err = w.file.Stat()
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	w.had, w.length = diskUse(w.info)-logHeadsSize, w.info.Size()
+	if info, err := f.handle.Stat(); err == nil {
+		w.inode, _, _ = identity(info)
 	}
 	w.tellGrowth()
 	w.WriteAtHead, w.SyncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
@@ -194,7 +213,7 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 func freshHead(lineage [16]byte, half int64) logHead {
 	var random [8]byte
 	rand.Read(random[:])
-	return logHead{phase: logIdle, generation: 1, lineage: lineage, half: half, epoch: binary.BigEndian.Uint64(random[:]) >> 2}
+	return logHead{phase: logIdle, generation: 1, lineage: lineage, half: half, epoch: binary.BigEndian.Uint64(random[:]) >> 2, number: firstNumber(), length: logHeadsSize}
 }
 
 // mapBytes is how much bbolt maps for a file of a size.
@@ -255,6 +274,7 @@ func (w *wal) commit(l *Ledger) error {
 		return err
 	}
 	w.pos, w.number, w.settled = (at+size+7)&^7, w.number+1, w.settled+1
+	w.length = max(w.length, w.head.start(w.half)+w.made[w.half])
 	return nil
 }
 
@@ -336,16 +356,22 @@ func (w *wal) commitWhole(l *Ledger) error {
 	}
 	w.unpin()
 	err := l.Tx.Commit()
+	if err == nil {
+		w.number++ // the mark counts it, as if it had a record
+	}
 	if failed := w.checkpointNow(); failed != nil {
 		return lostLog(failed)
 	}
 	return err
 }
 
-func (w *wal) unpin() {
-	if w.pin != nil {
-		_ = w.pin.Rollback() // of a reader: it has nothing to fail with
-		w.pin = nil
+func (w *wal) unpin() { release(&w.pin) }
+
+// release ends a read transaction; nil is none.
+func release(tx **bbolt.Tx) {
+	if *tx != nil {
+		_ = (*tx).Rollback() // of a reader: it has nothing to fail with
+		*tx = nil
 	}
 }
 
@@ -391,13 +417,14 @@ func (w *wal) turn() error {
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	before, grown := w.pin, w.grown
+	grown := w.grown
+	w.before = w.pin
 	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
 	w.turns++
 	w.grown = PageRun{}
 	making := make(chan error, 1)
 	w.making = making
-	go func() { making <- w.checkpoint(h, before, grown) }() // it ends with the disk
+	go func() { making <- w.checkpoint(h, grown) }() // it ends with the disk
 	return nil
 }
 
@@ -408,7 +435,7 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 		return h, err
 	}
 	h = w.head
-	h.phase, h.generation, h.epoch, h.at, h.number = logUsed, h.generation+1, w.epoch+1, 1-w.half, w.number
+	h.phase, h.generation, h.epoch, h.at, h.number, h.length = logUsed, h.generation+1, w.epoch+1, 1-w.half, w.number, w.length
 	copy(h.meta[:], mapping(w.db, 2*m.pageSize)[int(tx.ID()%2)*m.pageSize:])
 	w.mapped = max(w.mapped, mapBytes(int64(m.high)*int64(m.pageSize)))
 	err = WithoutFaults(func() error {
@@ -419,19 +446,13 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	return h, err
 }
 
-// checkpoint syncs the pages, then says so in the head, then lets go the checkpoint before. grown are free pages, of which no byte counts.
-func (w *wal) checkpoint(h logHead, before *bbolt.Tx, grown PageRun) error {
+// checkpoint syncs the pages, then says so in the head. grown are free pages, of which no byte counts.
+func (w *wal) checkpoint(h logHead, grown PageRun) error {
 	m, _ := decodeMeta(h.meta[:])
 	if err := w.SyncData(m.high, grown); err != nil {
 		return err
 	}
-	if err := w.writeHead(h); err != nil {
-		return err
-	}
-	if before != nil {
-		return before.Rollback()
-	}
-	return nil
+	return w.writeHead(h)
 }
 
 // writeHead writes both copies, each synced before the other is touched.
@@ -448,7 +469,8 @@ func (w *wal) writeHead(h logHead) error {
 	return nil
 }
 
-// reap takes the answer of the checkpoint under way, if there is one already, or waits for it.
+// reap takes the answer of the checkpoint under way, if there is one already, or waits for it. Before the pages of the checkpoint before are free, the data file
+// notes that the log has another one now.
 func (w *wal) reap(wait bool) (err error) {
 	if w.making == nil {
 		return nil
@@ -463,7 +485,13 @@ func (w *wal) reap(wait bool) (err error) {
 		}
 	}
 	w.making, w.settled = nil, 0
-	return err
+	if err != nil {
+		return err
+	}
+	w.complete = w.head.generation
+	w.note()
+	release(&w.before)
+	return nil
 }
 
 // ---- Pages ahead
@@ -549,6 +577,7 @@ func (f *File) startLog() (err error) {
 		return left.notOurs("it came while this one was open")
 	case left != nil && left.head.lineage == lineage: // of a start or a close that was cut short: it is long enough
 		h = left.head
+		h.number = firstNumber()
 	case left != nil:
 		err = os.Remove(path)
 		fallthrough
@@ -587,6 +616,7 @@ func (f *File) useLog(w *wal) error {
 
 func (w *wal) close() error {
 	_ = w.reap(true)
+	release(&w.before)
 	w.unpin()
 	return errors.Join(w.file.Close(), w.heads.Close())
 }
@@ -607,7 +637,7 @@ func (f *File) resume(left *LeftLog) error {
 		}
 	}
 	h := left.head
-	h.epoch, h.number = h.epoch+1, h.number+uint64(len(left.records)) // the next one is above all that a half may have
+	h.epoch, h.number = h.epoch+1, firstNumber() // the epoch is above all that a half may have
 	w, err := f.openLog(left.path, h)
 	if err != nil {
 		return err
@@ -622,7 +652,7 @@ func (l *LeftLog) replay(to *Ledger) error {
 			return fmt.Errorf("%s: record %d: %w", l.path, r.number, err)
 		}
 	}
-	return nil
+	return setMark(to.Tx, newMark(l.head.generation, l.head.number+uint64(len(l.records))))
 }
 
 func (l *LeftLog) txid() uint64 {
@@ -646,13 +676,33 @@ func (f *File) endLog() error {
 		return err
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
-	if err := f.Transact(func(l *Ledger) error { return errors.Join(last(l), l.PutMetaInt("format", FormatClosed)) }); err != nil {
+	if err := f.Transact(func(l *Ledger) error {
+		return errors.Join(last(l), l.PutMetaInt("format", FormatClosed), setMark(l.Tx, 0))
+	}); err != nil {
 		return err // the log is idle: the next opening needs it no more, and is not hindered
 	}
+	w.note()
 	if !ours {
 		return nil
 	}
 	return errors.Join(os.Remove(w.path), atomicfile.SyncDir(filepath.Dir(w.path)))
+}
+
+// inPlace reports whether the log still has its name and its length.
+func (w *wal) inPlace() bool {
+	info, err := os.Stat(w.path)
+	return err == nil && os.SameFile(info, w.info) && info.Size() >= w.length
+}
+
+// leaveLog closes a file whose log was removed, replaced or cut, without that log: the file has all commits. The next write makes a new one.
+func (f *File) leaveLog() error {
+	if f.warn != nil {
+		f.warn(fmt.Sprintf("%s was removed, replaced or cut while in use; all commits are written into the data file, and the next write makes a new log", f.wal.path))
+	}
+	if err := f.endLog(); err != nil {
+		return f.lose(lostLog(err))
+	}
+	return nil
 }
 
 // sameFile tells whether an open file is still what has its name.

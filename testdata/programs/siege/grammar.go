@@ -49,8 +49,8 @@ type generator struct {
 
 // families are the names for -only, in the order in which they begin. Each gets time by its share.
 var (
-	families = []string{"crowds", "numbers", "depths", "lists", "maps", "strings", "patches", "protobuf", "options"}
-	shares   = map[string]int{"crowds": 3, "numbers": 2, "depths": 4, "lists": 6, "maps": 4, "strings": 2, "patches": 2, "protobuf": 1, "options": 1}
+	families = []string{"crowds", "numbers", "depths", "lists", "maps", "strings", "patches", "protobuf", "options", "clients"}
+	shares   = map[string]int{"crowds": 3, "numbers": 2, "depths": 4, "lists": 6, "maps": 4, "strings": 2, "patches": 2, "protobuf": 1, "options": 1, "clients": 4}
 )
 
 // A production is a choice of the grammar: its name and the node that it makes of the room that there is.
@@ -203,6 +203,8 @@ func alternatives(family string) []func(*generator, card) *request {
 		return []func(*generator, card) *request{(*generator).repeated, (*generator).mutated}
 	case "options":
 		return []func(*generator, card) *request{(*generator).reading, (*generator).reading, (*generator).aside}
+	case "clients":
+		return detours
 	}
 	return nil
 }

@@ -8,7 +8,7 @@
 // The server's OpenAPI documents say which types there are and what is expected where (schema.go). A grammar puts in what a schema
 // does not forbid: numbers with exponents, elements that are all the same or in a bad order, depth times width, long texts (grammar.go). A
 // tenant with `edit` in one namespace sends it, a node, a stranger, or an administrator; crowds of connections ask for one large object and
-// do not read it. Four meters are watched (meters.go): processor time and memory against the bytes that were sent, stored and answered; how
+// do not read it, and requests take detours by other servers and names (clients.go). Four meters are watched (meters.go): processor time and memory against the bytes that were sent, stored and answered; how
 // long others wait; and whether the server ends, starts, and has kept everything (siege.go).
 //
 // A request that trips a meter is tried again on a fresh server, made as small as it may be while it still does so (shrink.go), and printed as

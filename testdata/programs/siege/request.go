@@ -19,6 +19,7 @@ type request struct {
 	Query       [][2]string `json:"query,omitempty"`
 	Accept      string      `json:"accept,omitempty"`
 	ContentType string      `json:"contentType,omitempty"`
+	Header      [][2]string `json:"header,omitempty"` // sent as they are written
 	Body        *node       `json:"body,omitempty"`
 	Before      []*request  `json:"before,omitempty"`
 	Connections int         `json:"connections,omitempty"` // 0: one request, which is read to its end
@@ -56,6 +57,9 @@ func (q *request) http(base string, body []byte) (*http.Request, error) {
 	if q.As != "stranger" {
 		r.Header.Set("Authorization", "Bearer "+tokenPrefix+q.As)
 	}
+	for _, h := range q.Header {
+		r.Header[h[0]] = []string{h[1]}
+	}
 	return r, nil
 }
 
@@ -75,6 +79,9 @@ func (q *request) features() []string {
 	}
 	if q.Manner != "" {
 		all = append(all, q.Manner)
+	}
+	for _, h := range q.Header {
+		all = append(all, "Header "+h[0])
 	}
 	for _, n := range q.Body.nodes() {
 		all = append(all, n.Tags...)
@@ -97,6 +104,9 @@ func (q *request) curl(file string) string {
 		if h[1] != "" {
 			fmt.Fprintf(&b, " -H '%s: %s'", h[0], h[1])
 		}
+	}
+	for _, h := range q.Header {
+		fmt.Fprintf(&b, " -H '%s: %.200s'", h[0], h[1])
 	}
 	if q.Body != nil {
 		fmt.Fprintf(&b, " --data-binary @%s", file)

@@ -67,7 +67,7 @@ func start(ctx context.Context, binary, dir string) (*server, error) {
 	defer log.Close()
 	s := &server{dir: dir, ended: make(chan struct{}), clients: map[string]*http.Client{}}
 	s.process = exec.Command(binary, "--data", s.data(), "--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", tokens, "--kubeconfig", kubeconfig,
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--listen", "127.0.0.1:0", "--log-format", "json")
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--listen", "127.0.0.1:0", "--log-format", "json", "--compaction-interval=20s")
 	s.process.Stderr = log
 	if err := s.process.Start(); err != nil {
 		return nil, err

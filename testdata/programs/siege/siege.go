@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,6 +32,7 @@ type siege struct {
 
 	server  *server
 	by      *bystanders
+	behind  *httptest.Server   // serves an API group of the server's
 	leave   context.CancelFunc // ends the bystanders
 	servers int                // servers so far that began without data
 	logSeen int64
@@ -258,7 +260,13 @@ func (s *siege) fresh(ctx context.Context) error {
 	if err := s.server.furnish(); err != nil {
 		return err
 	}
-	return s.learn(ctx)
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
+	if s.behind == nil {
+		s.behind = newBackend()
+	}
+	return register(s.server, s.behind)
 }
 
 // serve starts a server on dir.

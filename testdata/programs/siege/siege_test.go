@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -210,5 +211,36 @@ func TestQuantitiesAreKnownByTheirSchema(t *testing.T) {
 	}
 	if p := prefixes(k.resolve(k.resolve(k.schema.Properties["spec"]).Properties["any"])); !slices.Contains(p, "f:") {
 		t.Errorf("names in a free object begin with %q by its description, want f:", p)
+	}
+}
+
+// TestDetours: the family makes requests of each production, and the server behind answers.
+func TestDetours(t *testing.T) {
+	s := besieged(t)
+	made := map[string]bool{}
+	for range 400 {
+		q := s.gen.next("clients")
+		for _, tag := range q.Tags {
+			name, _, _ := strings.Cut(tag, " ")
+			made[name] = true
+		}
+		r, err := q.http(s.server.url, nil)
+		if err != nil {
+			t.Fatalf("%+v: %v", q, err)
+		}
+		for _, h := range q.Header {
+			if len(r.Header[h[0]]) == 0 {
+				t.Errorf("the header %s is not sent as it is written", h[0])
+			}
+		}
+	}
+	for _, want := range []string{"answer", "proxy", "eviction", "apply", "old", "pretending", "critical"} {
+		if !made[want] {
+			t.Errorf("no request of the sort %q", want)
+		}
+	}
+	code, answer, err := s.server.ask("administrator", "GET", behindPath+"/things/twice", nil)
+	if code != 200 || string(answer) != "{}" || err != nil {
+		t.Errorf("got %d %q %v from the server behind, want 200 {}", code, answer, err)
 	}
 }

@@ -32,6 +32,12 @@ var animals = []animal{
 		about: "takes the first of two objects for a sign that both are there"},
 	{name: "cached", workload: "basic", watches: []string{eggs}, reconcile: trustsCache,
 		about: "trusts its cache right after its own write"},
+	{name: "duplicate", workload: "cycle", watches: []string{eggs}, reconcile: duplicate,
+		about: "remembers in memory only how many objects it has made, under generated names: after a crash it makes them again"},
+	{name: "exleader", workload: "cycle", replicas: 2, watches: []string{eggs}, reconcile: exLeader,
+		about: "decides as the leader, and creates under generated names after it has lost the Lease: the next leader has created the same objects"},
+	{name: "unwatched", workload: "basic", reconcile: unwatched,
+		about: "removes its finalizer although the cleanup failed; it watches its own type only"},
 }
 
 // wanted is how many eggs a nest is to have.
@@ -380,4 +386,79 @@ func trustsCache(z *zoo, nest *object) error {
 	}
 	time.Sleep(50 * time.Millisecond) // whatever takes time: the cache is up to date by then, as a rule
 	return setStatus(z, nest, "laid", true)
+}
+
+func duplicate(z *zoo, nest *object) error {
+	if z.mended {
+		return layAll(z, nest, wanted(nest))
+	}
+	for z.laid[nest.Metadata.UID] < wanted(nest) {
+		made := egg(nest, "")
+		made.Metadata.GenerateName = nest.Metadata.Name + "-"
+		if _, err := z.create(eggs, made); err != nil {
+			return gentle(err, 404)
+		}
+		z.laid[nest.Metadata.UID]++
+	}
+	return nil
+}
+
+// exLeader counts a nest's eggs on the server, writes the status, and then creates the missing eggs. Names that follow from the nest's are safe: the second
+// creation is refused.
+func exLeader(z *zoo, nest *object) error {
+	if !z.leads.valid() {
+		time.Sleep(10 * time.Millisecond)
+		return errNotLeader
+	}
+	all, err := z.list(eggs, nest.Metadata.Namespace)
+	if err != nil {
+		return err
+	}
+	have := 0
+	for i := range all {
+		if all[i].Metadata.Labels["nest"] == nest.Metadata.Name {
+			have++
+		}
+	}
+	if err := setStatus(z, nest, "wanted", wanted(nest)); err != nil {
+		return err
+	}
+	if z.mended {
+		return layAll(z, nest, wanted(nest))
+	}
+	for ; have < wanted(nest); have++ {
+		made := egg(nest, "")
+		made.Metadata.GenerateName = nest.Metadata.Name + "-"
+		if _, err := z.create(eggs, made); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unwatched keeps an entry for each nest, as finalizer does, and reads it from the server.
+func unwatched(z *zoo, nest *object) error {
+	entry := egg(nest, "entry-"+nest.Metadata.Name)
+	entry.Metadata.OwnerReferences = nil
+	guarded := len(nest.Metadata.Finalizers) > 0
+	next := nest.copied()
+	switch {
+	case nest.Metadata.DeletionTimestamp != "" && !guarded:
+		return nil
+	case nest.Metadata.DeletionTimestamp != "":
+		if err := z.remove(eggs, entry); err != nil && z.mended && !is(err, 404) {
+			return err
+		}
+		next.Metadata.Finalizers = nil
+		return gentle(z.update(nests, next), 404)
+	case !guarded:
+		next.Metadata.Finalizers = []string{guard}
+		return gentle(z.update(nests, next), 404)
+	}
+	live, err := z.get(nests, nest.Metadata.Namespace, nest.Metadata.Name)
+	if err != nil || live.Metadata.UID != nest.Metadata.UID || live.Metadata.DeletionTimestamp != "" {
+		return gentle(err, 404)
+	}
+	_, err = z.create(eggs, entry)
+	return gentle(err, 409)
 }

@@ -35,7 +35,8 @@ type zoo struct {
 	mended bool
 	id     string // of this process
 	caches map[string]*cache
-	leads  *lease // nil where nobody leads
+	leads  *lease         // nil where nobody leads
+	laid   map[string]int // number of eggs that this process has laid, by the nest's uid; used by duplicate alone
 }
 
 func main() {
@@ -55,7 +56,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "zoo: no controller %q\n", *name)
 		os.Exit(2)
 	}
-	z := &zoo{client: &client{*server, "zoo-" + *name}, animal: &animals[i], mended: *mended, id: fmt.Sprint(os.Getpid()), caches: map[string]*cache{}}
+	z := &zoo{client: &client{*server, "zoo-" + *name}, animal: &animals[i], mended: *mended, id: fmt.Sprint(os.Getpid()), caches: map[string]*cache{}, laid: map[string]int{}}
 	z.run(context.Background())
 }
 

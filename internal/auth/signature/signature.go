@@ -1,0 +1,119 @@
+// Package signature checks the signatures of JSON Web Tokens at a bounded cost. It runs before the server knows the client, and therefore before
+// flow control.
+//
+//	var gate signature.Gate                     // one per issuer: a costly issuer delays only its own tokens
+//	token, err := signature.Parse(bearer)       // decodes the header; nothing is trusted yet
+//	err = gate.Verify(ctx, token, keys)         // nil: one of the keys has signed the token
+//
+// Invariants: at most half of the processors check signatures of one Gate; no key is tried after the request has ended; at most MaxKeys keys are
+// tried for one token; a token with a critical header extension is refused, because this package implements none.
+package signature
+
+import (
+	"context"
+	"crypto"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	// MaxKeys is the maximum number of keys that are tried for one token.
+	MaxKeys = 16
+	// MaxModulusBits and MaxExponent limit RSA keys. The cost of a check grows with the square of the first and with the length of the second.
+	MaxModulusBits = 8192
+	MaxExponent    = 1<<24 + 1
+)
+
+// ErrInvalid reports that none of the keys has signed the token.
+var ErrInvalid = errors.New("invalid signature")
+
+// A Token is a parsed token whose signature has not been verified.
+type Token struct {
+	KeyID     string // "" if the header names no key
+	Algorithm string
+	Payload   []byte // the claims, in JSON
+
+	method    jwt.SigningMethod
+	signed    string // the part of the token that the signature covers
+	signature []byte
+}
+
+// Parse splits a token and decodes its header. It refuses a header with "crit" (RFC 7515, section 4.1.11).
+func Parse(text string) (*Token, error) {
+	parts := strings.Split(text, ".")
+	if len(parts) != 3 {
+		return nil, errors.New("the token does not have three parts")
+	}
+	decoded := [3][]byte{}
+	for i, part := range parts {
+		var err error
+		if decoded[i], err = base64.RawURLEncoding.DecodeString(part); err != nil {
+			return nil, errors.New("the token is not base64")
+		}
+	}
+	var header map[string]json.RawMessage
+	if err := json.Unmarshal(decoded[0], &header); err != nil {
+		return nil, errors.New("the token's header is not JSON")
+	}
+	if _, ok := header["crit"]; ok {
+		return nil, errors.New("the token's header has critical extensions, which are not supported")
+	}
+	t := &Token{Payload: decoded[1], signed: text[:len(parts[0])+1+len(parts[1])], signature: decoded[2]}
+	for name, into := range map[string]*string{"alg": &t.Algorithm, "kid": &t.KeyID} {
+		if value, ok := header[name]; ok && json.Unmarshal(value, into) != nil {
+			return nil, errors.New("the token's header has no text as " + name)
+		}
+	}
+	if t.method = jwt.GetSigningMethod(t.Algorithm); t.method == nil {
+		return nil, errors.New("the token's algorithm is not supported")
+	}
+	return t, nil
+}
+
+// A Gate limits how many signatures are checked concurrently. The zero Gate is ready to use.
+type Gate struct {
+	once   sync.Once
+	places chan struct{} // one element for each check that runs
+	checks atomic.Int64
+}
+
+// Checks returns how many signatures have been compared with a key.
+func (g *Gate) Checks() int64 { return g.checks.Load() }
+
+// Do calls check when there is a free place. It returns the context's error if the request ends first.
+func (g *Gate) Do(ctx context.Context, check func() error) error {
+	g.once.Do(func() { g.places = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) })
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case g.places <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-g.places }()
+	return check()
+}
+
+// Verify returns nil if one of the keys has signed the token, and ErrInvalid if none has. Any other error is the context's.
+func (g *Gate) Verify(ctx context.Context, t *Token, keys []crypto.PublicKey) error {
+	return g.Do(ctx, func() error {
+		for _, key := range keys[:min(len(keys), MaxKeys)] {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			g.checks.Add(1)
+			if t.method.Verify(t.signed, t.signature, key) == nil {
+				return nil
+			}
+		}
+		return ErrInvalid
+	})
+}

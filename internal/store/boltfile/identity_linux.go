@@ -1,0 +1,16 @@
+package boltfile
+
+import (
+	"os"
+	"syscall"
+	"time"
+)
+
+// identity returns the inode of a file, and when its content or its attributes were last changed. No user can set that time.
+func identity(info os.FileInfo) (inode uint64, changed time.Time, known bool) {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, changed, false
+	}
+	return s.Ino, time.Unix(int64(s.Ctim.Sec), int64(s.Ctim.Nsec)), true
+}

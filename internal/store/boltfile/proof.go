@@ -1,0 +1,206 @@
+package boltfile
+
+// This file checks that a data file and its log belong to the same moment. Users copy the two files of a running server one after the other, and a copy may
+// be incomplete. A kill leaves both files intact, and a power cut loses only bytes that were not synced, so these checks never reject either. The data file
+// stores three facts about its log.
+//
+//	mark        in the meta page of each commit: the number of the log's next record after this commit, and the generation of the log's head at the time
+//	note        behind the newest meta page, written after the record is synced and before the write is answered: the same two numbers, now known to be
+//	            durable. It also names the file's inode and the time.
+//	checkpoint  the meta page itself, which the log's head repeats to the byte
+//
+// The head of the log contains the number of the first record, and the numbers of the following records are consecutive. Each time the file is opened,
+// numbering starts at a new random number. Therefore the numbers of two runs of a server differ.
+//
+//	the pair                                     is refused because
+//	the log is older, or lost its end            the mark or the note counts records that the log does not have
+//	a checkpoint was made after the log's copy   the mark or the note has a newer generation: pages of the older checkpoint may have been reused
+//	the file is older than the log's checkpoint  its meta pages are older than the one in the head
+//	either is from another run, or a fork        the numbers are far apart
+//
+// The file may contain one commit that is missing from the log, because the record is synced while bbolt commits, and the power may fail in between. The
+// write was not acknowledged, and no note counts it.
+//
+// A data file is copied page by page, while the server writes it. If the log was copied first, a checkpoint may have come and gone before the last page was
+// copied, and nothing in the file's first pages shows that. The same happens to a closed file if a server is started on it before the last page was copied.
+// So a file that is not in its place (it has another inode than its note names, or was changed after the note) is read in full before it is opened: all
+// pages here, all records and keys by package store (Pages.Moved).
+//
+//	OFFSET  SIZE  MEANING of a note, which lies at byte 80 of a meta page
+//	     0     8  "apiletNT"
+//	     8     8  the number of the next record
+//	    16     8  the generation of the log's head
+//	    24     8  the data file's inode; 0 where files have none
+//	    32     8  the time, in milliseconds since 1970
+//	    40     4  CRC-32C of the 40 bytes before
+//
+// A mark is 64 bits: 1 at bit 62, 14 bits of the generation, 48 bits of the number. Bit 63 is zero, as it is one in a seal's mark (seal.go). A file that was
+// closed has the mark 0.
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"time"
+	"unsafe"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	markLogged     = 1 << 62
+	markNumberBits = 48
+	markGeneration = 1<<14 - 1
+	runMax         = 1 << 24 // larger than the number of records in a log
+
+	noteMagic = "apiletNT"
+	noteSize  = 44
+	noteSlack = time.Second // between the time in a note and that of the write of the note
+)
+
+// newMark returns the mark of a commit.
+func newMark(generation, number uint64) uint64 {
+	return markLogged | generation&markGeneration<<markNumberBits | number&(1<<markNumberBits-1)
+}
+
+// logged reports whether a commit with this mark was made while its file had a log.
+func logged(mark uint64) bool { return mark>>62 == 1 }
+
+// firstNumber returns the number of the first record of a run.
+func firstNumber() uint64 { return rand.Uint64N(1 << (markNumberBits - 1)) }
+
+// setMark sets the mark that the meta page of a write transaction will have. bbolt keeps an unused number there, the sequence of its root bucket, and has no
+// method that changes it.
+func setMark(tx *bbolt.Tx, mark uint64) error {
+	meta := reflect.ValueOf(tx).Elem().FieldByName("meta")
+	if meta.Kind() != reflect.Pointer || meta.Type().Elem().Size() != metaSize-pageHeaderSize {
+		return fmt.Errorf("bbolt's transactions have no meta page of %d bytes", metaSize-pageHeaderSize)
+	}
+	b := unsafe.Slice((*byte)(meta.UnsafePointer()), metaSize-pageHeaderSize)
+	if binary.NativeEndian.Uint32(b) != metaMagic || binary.NativeEndian.Uint64(b[48:]) != uint64(tx.ID()) {
+		return fmt.Errorf("bbolt's meta page of transaction %d has other fields", tx.ID())
+	}
+	binary.NativeEndian.PutUint64(b[24:], mark)
+	return nil
+}
+
+// A logNote is a note, as it is read.
+type logNote struct {
+	number, generation, inode uint64
+	written                   time.Time
+}
+
+func (n logNote) encode() []byte {
+	b := append(make([]byte, 0, noteSize), noteMagic...)
+	for _, v := range [...]uint64{n.number, n.generation, n.inode, uint64(n.written.UnixMilli())} {
+		b = binary.BigEndian.AppendUint64(b, v)
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// decodeNote reads a note; ok is false if there is none.
+func decodeNote(b []byte) (n logNote, ok bool) {
+	if string(b[:len(noteMagic)]) != noteMagic || crc32.Checksum(b[:noteSize-4], castagnoli) != binary.BigEndian.Uint32(b[noteSize-4:]) {
+		return n, false
+	}
+	u64 := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
+	return logNote{number: u64(8), generation: u64(16), inode: u64(24), written: time.UnixMilli(int64(u64(32)))}, true
+}
+
+// fits reports whether the note was written into the file of info, and nobody but its server has changed the file since.
+func (n logNote) fits(info os.FileInfo) bool {
+	inode, changed, known := identity(info)
+	return known && n.inode == inode && changed.Before(n.written.Add(noteSlack))
+}
+
+// note writes into the data file that all records before the next one are durable. It is not synced: after a power cut the marks have to do. An error is of
+// no consequence for the same reason.
+func (w *wal) note() {
+	m := w.meta.Load()
+	n := logNote{number: w.number, generation: w.complete, inode: w.inode, written: time.Now()}
+	_, _ = w.data.WriteAt(n.encode(), int64(m.txid%2)*int64(m.pageSize)+noteAt)
+}
+
+// covers checks that a used log has all commits of which the data file knows, and that the file is not older than the log's checkpoint. It returns how many
+// of the log's records are in the file.
+func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err error) {
+	count := uint64(len(l.records))
+	for _, m := range t.found {
+		if m.txid <= checkpoint.txid {
+			continue
+		}
+		ahead := (m.mark - l.head.number) & (1<<markNumberBits - 1)
+		switch {
+		case !logged(m.mark):
+			return 0, l.notOurs("the file was closed without it")
+		case ahead > runMax:
+			return 0, l.notOurs("it is of another run of the server, or much older")
+		case ahead > count+1, newer(m.mark>>markNumberBits, l.head.generation):
+			return 0, l.tooOld()
+		}
+		there = max(there, ahead)
+	}
+	for _, n := range t.notes {
+		switch ahead := n.number - l.head.number; {
+		case ahead+runMax > 2*runMax: // of the run before the checkpoint
+		case int64(ahead) > int64(count), newer(n.generation, l.head.generation):
+			return 0, l.tooOld()
+		}
+	}
+	return there, nil
+}
+
+// newer reports whether a generation comes after another one. Only the low 14 bits are compared, because marks contain no more.
+func newer(generation, than uint64) bool {
+	ahead := (generation - than) & markGeneration
+	return ahead > 0 && ahead <= markGeneration/2
+}
+
+// tooOld returns the error for a log that lacks commits of its data file.
+func (l *LeftLog) tooOld() error {
+	return fmt.Errorf("%s lacks commits that its data file has (it was cut, damaged, or copied before the file): "+
+		"put the log of the same moment beside it, or restore a backup", l.path)
+}
+
+// ends checks that an idle log belongs to the data file, if that was not closed: it has to be as of the log's end.
+func (l *LeftLog) ends(t *pageTree) error {
+	m := t.meta
+	ahead := (m.mark - l.head.number) & (1<<markNumberBits - 1)
+	switch {
+	case !logged(m.mark), ahead == 0 && !newer(m.mark>>markNumberBits, l.head.generation):
+		return nil
+	case ahead > 0 && ahead < runMax:
+		return l.tooOld()
+	}
+	return l.notOurs("the file is of another moment")
+}
+
+// moved reports whether a data file was copied, moved or changed after its server wrote it. A new file has no note. used reports whether the log is in use.
+func (t *pageTree) moved(info os.FileInfo, used bool) bool {
+	for _, n := range t.notes {
+		if n.fits(info) {
+			return false
+		}
+	}
+	return used || len(t.notes) > 0 || logged(t.meta.mark)
+}
+
+// signNotes updates the note in a copy that was made while the original was locked.
+func signNotes(file *os.File) error {
+	t, err := readMetas(file)
+	if err != nil || len(t.notes) == 0 {
+		return err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	inode, _, _ := identity(info)
+	n := t.notes[0]
+	n.inode, n.written = inode, time.Now()
+	_, err = file.WriteAt(n.encode(), t.meta.at+noteAt)
+	return err
+}

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apilet/internal/store/boltfile"
+)
+
+// TestLogLostWhileInUse: a log that is removed, replaced or cut under a running store costs no write that is acknowledged after that, whatever follows.
+func TestLogLostWhileInUse(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(log string) error{
+		"removed":         os.Remove,
+		"cut to nothing":  func(log string) error { return os.Truncate(log, 0) },
+		"cut to its head": func(log string) error { return os.Truncate(log, headsBytes) },
+		"cut by a byte": func(log string) error {
+			info, err := os.Stat(log)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(log, info.Size()-1)
+		},
+		"moved away": func(log string) error { return os.Rename(log, log+".old") },
+		"replaced": func(log string) error {
+			b, err := os.ReadFile(log)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(log+".new", b[:headsBytes], 0o600); err != nil {
+				return err
+			}
+			return os.Rename(log+".new", log)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "a.db")
+			told := 0
+			st, err := Open(path, Options{LogBytes: 64 << 10, Fatal: func(err error) { t.Errorf("fatal: %v", err) }, Warn: func(text string) {
+				if strings.Contains(text, "was removed, replaced or cut while in use") {
+					told++
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { st.Close() })
+			for i := range 20 {
+				mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
+			}
+			if err := lose(path + boltfile.LogSuffix); err != nil {
+				t.Fatal(err)
+			}
+			acked := st.Revision()
+			for i := range 30 {
+				if _, err := storeWrite(st, OpCreate, fmt.Sprintf("//pods/x/m%d", i), 0, "a"); err == nil {
+					acked = st.Revision()
+				} else if name != "replaced" {
+					t.Fatal(err)
+				}
+				left := copyOpen(t, st)
+				if name == "replaced" && i < 4 { // the file has everything, and a foreign log lies beside it
+					os.Remove(left + boltfile.LogSuffix)
+				}
+				again := openTestStore(t, left)
+				if again.Revision() != acked {
+					t.Fatalf("write %d: revision %d after a kill, acknowledged %d", i, again.Revision(), acked)
+				}
+				again.Close()
+				if name == "replaced" && i == 3 {
+					os.Remove(path + boltfile.LogSuffix)
+				}
+			}
+			if told == 0 || acked < 40 {
+				t.Errorf("told %d times; revision %d", told, acked)
+			}
+		})
+	}
+}
+
+// TestLogLostDuringACommit: the log is removed after the record is synced, and before the write is acknowledged.
+func TestLogLostDuringACommit(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		sync := st.File.Disk().Sync
+		st.File.Disk().Sync = func() error { return errors.Join(sync(), os.Remove(st.File.Path+boltfile.LogSuffix)) }
+		return errRefused
+	})
+	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "b")
+	b, err := os.ReadFile(st.File.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := openTestStore(t, writeDataFile(t, b)); again.Revision() != 2 {
+		t.Errorf("revision %d after a kill", again.Revision())
+	}
+}
