@@ -522,7 +522,11 @@ func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableFiel
 			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
 			continue
 		}
-		if path != nil && path.Root().String() == "metadata" { // nil where there is no schema
+		if path == nil { // a version without a schema has no fields
+			c.Invalid(at, "jsonPath", f.JSONPath, "is an invalid path: does not refer to a valid field")
+			continue
+		}
+		if path.Root().String() == "metadata" {
 			c.Invalid(at, "jsonPath", f.JSONPath, "must not point to fields in metadata")
 		}
 		if found == nil || !slices.Contains([]string{"string", "boolean", "integer"}, found.Type) {
