@@ -1,8 +1,8 @@
 package rules
 
 // This file lists the resources whose strategies are imported from k8s.io/kubernetes/pkg/registry.
-// functions.go has the others. A strategy that calls rest.ValidateDeclarativelyWithMigrationChecks is
-// not imported: the call compares each error with each other, only to log differences, and an object of
+// functions.go has the others. A strategy that also runs declarative validation is not imported:
+// k8s.io/apiserver then compares each error with each other, only to log differences, and an object of
 // 3 MB has room for a hundred thousand errors.
 
 import (
