@@ -144,7 +144,9 @@ func (h *storage) preflight() (err error) {
 func (h *storage) warnOfCommittable() {
 	files := []string{h.options.Kubeconfig, h.options.Audit.Path}
 	if h.options.OwnCerts && h.options.CertDir != "" {
-		files = append(files, filepath.Join(h.options.CertDir, "ca.key"))
+		for _, name := range []string{"ca.key", "apiserver.key", "front-proxy-ca.key", "front-proxy-client.key"} {
+			files = append(files, filepath.Join(h.options.CertDir, name))
+		}
 	}
 	if !h.options.Ephemeral {
 		files = append(files, h.st.File.Path, h.st.File.Path+store.LogSuffix)

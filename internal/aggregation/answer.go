@@ -53,8 +53,8 @@ func headerSet(names string) map[string]bool {
 	return set
 }
 
-// tame removes everything from an answer that another server may not say to a client. ours are the headers that this server has set;
-// those that the answer replaces are deleted.
+// tame removes all headers from a response that an aggregated server may not set. ours are the headers
+// of this server. Headers that the response replaces are deleted from ours.
 func (g *Aggregator) tame(ours http.Header, answer *http.Response) {
 	code, location := answer.StatusCode, answer.Header.Get("Location")
 	redirects := code >= 300 && code <= 399 && location != ""

@@ -29,6 +29,7 @@ type pair struct {
 	t     *testing.T
 	g     *Aggregator
 	front *httptest.Server
+	route *route // to the server behind
 
 	mu     sync.Mutex // guards answer, seen and logged
 	answer string
@@ -67,7 +68,8 @@ func startPair(t *testing.T) *pair {
 			return new(net.Dialer).DialContext(ctx, "tcp", back.Listener.Addr().String())
 		}}
 	}
-	s := &server{name: "v1.g", available: true, route: &route{host: "back.svc:443", plain: transport(), upgrades: transport()}}
+	p.route = &route{host: "back.svc:443", plain: transport(), upgrades: transport()}
+	s := &server{name: "v1.g", available: true, route: p.route}
 	p.front = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &request.Request{Info: request.Parse(r), User: request.User{Name: "alice"}, ID: "own-id"}
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -297,5 +299,17 @@ func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
 		if written := w.Body.Len() > 0; written == hijacked {
 			t.Errorf("hijacked %v, written %v", hijacked, written)
 		}
+	}
+}
+
+// TestUnaskedSwitchIsAnError: the body of a 101 is the connection itself, and reading it would not end.
+func TestUnaskedSwitchIsAnError(t *testing.T) {
+	t.Parallel()
+	p := startPair(t)
+	p.holds = make(chan struct{})
+	t.Cleanup(func() { close(p.holds) })
+	p.answers("HTTP/1.1 101 X\nConnection: Upgrade\nUpgrade: x\n\n")
+	if _, err := p.route.get(t.Context(), "/apis/g/v1", "", "", 100); err == nil || !strings.Contains(err.Error(), "101") {
+		t.Errorf("got %v, want an error that names the 101", err)
 	}
 }

@@ -326,6 +326,9 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 		return answer{}, &url.Error{Op: method[:1] + strings.ToLower(method[1:]), URL: r.url(path), Err: err}
 	}
 	defer a.Body.Close()
+	if a.StatusCode == http.StatusSwitchingProtocols { // its body would be an open connection, which no deadline ends
+		return answer{}, fmt.Errorf("%s responded 101 to a request that did not ask to switch protocols", r.url(path))
+	}
 	if most == 0 {
 		return answer{code: a.StatusCode, header: a.Header}, nil
 	}

@@ -19,7 +19,7 @@ import (
 // few chains concurrently, refuses keys that are expensive to check, and remembers rejected chains for a moment.
 type chainVerifier struct {
 	gate     signature.Gate
-	rejected memory.Of[*x509.CertPool] // by the hash of a whole chain: the authorities that did not vouch for it
+	rejected memory.Of[*x509.CertPool] // authorities that did not sign a chain, by the hash of the chain
 	searches atomic.Int64              // how many chains have been searched for
 }
 
@@ -37,7 +37,7 @@ func (v *chainVerifier) verify(ctx context.Context, shown []*x509.Certificate, r
 	if err != nil {
 		return until, err
 	}
-	moment := time.Now() // not now, which an administrator may set back
+	moment := time.Now() // for the cache; an administrator may set back the other clock
 	if by, ok := v.rejected.Get(hash, moment); ok && by == roots {
 		return until, errBadChain
 	}
@@ -47,13 +47,14 @@ func (v *chainVerifier) verify(ctx context.Context, shown []*x509.Certificate, r
 		return err
 	})
 	var ofTime x509.CertificateInvalidError
-	if err != nil && ctx.Err() == nil && !errors.As(err, &ofTime) { // a certificate that is not yet valid becomes so
+	if err != nil && ctx.Err() == nil && !errors.As(err, &ofTime) { // a certificate may become valid later
 		v.rejected.Put(hash, roots, moment, moment.Add(rejectedFor))
 	}
 	return until, err
 }
 
-// hashOfChain covers all certificates: the same one may be good with others beside it.
+// hashOfChain returns the hash of all certificates of a chain. The first one alone is not enough,
+// because it may be valid with other intermediate certificates.
 func hashOfChain(shown []*x509.Certificate) (hash [sha256.Size]byte, err error) {
 	if len(shown) > maxShown {
 		return hash, errBadChain

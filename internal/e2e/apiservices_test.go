@@ -196,7 +196,7 @@ func TestKubectlExplainsAPIServices(t *testing.T) {
 	for _, kubectl := range apitest.Kubectls(t) {
 		cmd := exec.Command(kubectl, "--server", s.url, "--cache-dir", home, "explain", "apiservices.spec.service")
 		cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HOME="+home)
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "The port of the Service") {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "the port on the service that hosting webhook") {
 			t.Errorf("%s: %v %s", kubectl, err, out)
 		}
 	}

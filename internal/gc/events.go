@@ -146,7 +146,7 @@ func newEvent(it *item, ref *metav1.OwnerReference, now metav1.Time) *corev1.Eve
 	_, _ = fmt.Fprintf(id, "%s/%s", it.uid, ref.UID) // never fails
 	suffix := fmt.Sprintf("%016x", id.Sum64())
 	name := it.name + "." + suffix
-	if len(apivalidation.NameIsDNSSubdomain(name, false)) > 0 { // too long, or of a kind with other names
+	if len(apivalidation.NameIsDNSSubdomain(name, false)) > 0 { // the name is too long, or is not a DNS subdomain
 		name = suffix
 	}
 	return &corev1.Event{

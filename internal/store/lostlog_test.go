@@ -102,3 +102,43 @@ func TestLogLostDuringACommit(t *testing.T) {
 		t.Errorf("revision %d after a kill", again.Revision())
 	}
 }
+
+// TestForeignLogRefusesWritesUntilItIsGone puts an older log of the same file in place of the log.
+func TestForeignLogRefusesWritesUntilItIsGone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	log := path + boltfile.LogSuffix
+	var warned []string
+	st, err := Open(path, Options{LogBytes: 64 << 10, Fatal: func(err error) { t.Errorf("fatal: %v", err) }, Warn: func(text string) { warned = append(warned, text) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	old, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "a")
+	if err := errors.Join(os.Remove(log), os.WriteFile(log, old, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/x/c", JSON: []byte("{}")}); !errors.Is(err, ErrFileLost) || !errors.Is(st.File.Writable(), ErrFileLost) {
+		t.Errorf("a write beside a foreign log: %v, writable: %v; want ErrFileLost", err, st.File.Writable())
+	}
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.File.Writable(); err != nil {
+		t.Errorf("writable without the foreign log: %v", err)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/c", 0, "a")
+	for _, key := range []string{"//pods/x/a", "//pods/x/b", "//pods/x/c"} {
+		if _, err := st.Get(key); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if len(warned) == 0 {
+		t.Error("no warning about the lost log")
+	}
+}

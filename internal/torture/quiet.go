@@ -24,14 +24,14 @@ import (
 // A quietState is the state at one quiet point.
 type quietState struct {
 	state  state
-	judged bool // the plan's point was reached before, and nothing was hidden
+	judged bool // true if the point of the plan was reached and no change was hidden from the controller
 }
 
 // A gap is a time in which the workload is hidden from the controller. The zero gap has not begun.
 type gap struct {
 	mu     sync.Mutex    // guards the fields below
 	over   chan struct{} // closed at the end; nil before the beginning
-	passed int           // the quiet point that was passed in it, from 1; 0: none
+	passed int           // number of the quiet point that was passed during the gap, from 1; 0 if none
 }
 
 func (g *gap) begin() {

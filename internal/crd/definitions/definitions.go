@@ -181,8 +181,9 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 			l.learn(s)
 		}
 	}
+	now, before := indexVersions(&crd.Spec), indexVersions(spec)
 	for i := range crd.Spec.Versions {
-		l.compare(crd, old, &crd.Spec.Versions[i])
+		l.compare(now, before, &crd.Spec.Versions[i])
 	}
 	l.manySelectable[""] = len(spec.SelectableFields) > maxSelectable && equality.Semantic.DeepEqual(crd.Spec.SelectableFields, spec.SelectableFields)
 	return l
@@ -204,15 +205,45 @@ func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	}
 }
 
-// compare takes note of what did not change in a version.
-func (l *lenience) compare(crd, old *apiextensions.CustomResourceDefinition, v *apiextensions.CustomResourceDefinitionVersion) {
-	schema, err := apiextensions.GetSchemaForVersion(crd, v.Name)
-	before, errBefore := apiextensions.GetSchemaForVersion(old, v.Name)
-	l.sameSchema[v.Name] = err == nil && errBefore == nil && equality.Semantic.DeepEqual(schema, before)
-	for _, was := range old.Spec.Versions {
-		if was.Name == v.Name && len(was.SelectableFields) > maxSelectable && equality.Semantic.DeepEqual(v.SelectableFields, was.SelectableFields) {
-			l.manySelectable[v.Name] = true
+// A versionIndex finds the versions of a definition by name, so that the cost of comparing two
+// definitions is linear in their versions.
+type versionIndex struct {
+	spec       *apiextensions.CustomResourceDefinitionSpec
+	perVersion bool // the schemas are in the versions
+	byName     map[string]*apiextensions.CustomResourceDefinitionVersion
+}
+
+func indexVersions(spec *apiextensions.CustomResourceDefinitionSpec) *versionIndex {
+	x := &versionIndex{spec, apiextensions.HasPerVersionSchema(spec.Versions), map[string]*apiextensions.CustomResourceDefinitionVersion{}}
+	for i := range spec.Versions {
+		if v := &spec.Versions[i]; x.byName[v.Name] == nil {
+			x.byName[v.Name] = v
 		}
+	}
+	return x
+}
+
+// schema returns the schema of a version. ok is false if the version does not exist, or if schemas are
+// given both at the top and in versions.
+func (x *versionIndex) schema(name string) (schema *apiextensions.CustomResourceValidation, ok bool) {
+	if !x.perVersion {
+		return x.spec.Validation, true
+	}
+	v := x.byName[name]
+	if x.spec.Validation != nil || v == nil {
+		return nil, false
+	}
+	return v.Schema, true
+}
+
+// compare records which parts of a version did not change.
+func (l *lenience) compare(now, before *versionIndex, v *apiextensions.CustomResourceDefinitionVersion) {
+	schema, ok := now.schema(v.Name)
+	oldSchema, okBefore := before.schema(v.Name)
+	l.sameSchema[v.Name] = ok && okBefore && equality.Semantic.DeepEqual(schema, oldSchema)
+	if was := before.byName[v.Name]; was != nil && len(was.SelectableFields) > maxSelectable &&
+		equality.Semantic.DeepEqual(v.SelectableFields, was.SelectableFields) {
+		l.manySelectable[v.Name] = true
 	}
 }
 
@@ -308,8 +339,13 @@ func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.Cu
 		c.Invalid(p, "preserveUnknownFields", true, "must be false in order to use defaults in the schema")
 	}
 	c.structural = !c.notStructural || !preserves || hasDefaults || anySchema(spec, hasExtensions)
+	perVersion := apiextensions.HasPerVersionSubresources(spec.Versions)
 	for i := range spec.Versions {
-		c.version(ctx, p.Child("versions").Index(i), spec, &spec.Versions[i])
+		subresources := spec.Subresources
+		if perVersion {
+			subresources = spec.Versions[i].Subresources
+		}
+		c.version(ctx, p.Child("versions").Index(i), hasStatus(subresources), &spec.Versions[i])
 	}
 	c.versions(p, spec)
 	c.Filled(p.Child("names"), "plural", spec.Names.Plural, "singular", spec.Names.Singular, "kind", spec.Names.Kind, "listKind", spec.Names.ListKind)
@@ -390,15 +426,10 @@ func (c checker) versions(p *field.Path, spec *apiextensions.CustomResourceDefin
 	c.Maybe(p, "version", spec.Version, joined(utilvalidation.IsDNS1035Label))
 }
 
-func (c checker) version(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec,
-	v *apiextensions.CustomResourceDefinitionVersion) {
+func (c checker) version(ctx context.Context, p *field.Path, status bool, v *apiextensions.CustomResourceDefinitionVersion) {
 	c.Words(p, "name", v.Name, joined(utilvalidation.IsDNS1035Label))
 	c.deprecation(p, v)
-	subresources := spec.Subresources
-	if apiextensions.HasPerVersionSubresources(spec.Versions) {
-		subresources = v.Subresources
-	}
-	c.schema(ctx, p.Child("schema"), versionSchema{v.Schema, v.Name, hasStatus(subresources)})
+	c.schema(ctx, p.Child("schema"), versionSchema{v.Schema, v.Name, status})
 	c.subresources(p.Child("subresources"), v.Subresources)
 	c.columns(p.Child("additionalPrinterColumns"), v.AdditionalPrinterColumns)
 	if len(v.SelectableFields) > 0 && lacksSchema(*v) { // the words are Kubernetes', the opposite is meant
@@ -522,7 +553,11 @@ func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableFiel
 			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
 			continue
 		}
-		if path != nil && path.Root().String() == "metadata" { // nil where there is no schema
+		if path == nil { // a version without a schema has no fields
+			c.Invalid(at, "jsonPath", f.JSONPath, "is an invalid path: does not refer to a valid field")
+			continue
+		}
+		if path.Root().String() == "metadata" {
 			c.Invalid(at, "jsonPath", f.JSONPath, "must not point to fields in metadata")
 		}
 		if found == nil || !slices.Contains([]string{"string", "boolean", "integer"}, found.Type) {

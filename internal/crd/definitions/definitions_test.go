@@ -131,6 +131,9 @@ func TestPartsOfDefinitions(t *testing.T) {
 		{oneVersion(`{type: object}`, `, selectableFields: [{jsonPath: .spec}, {jsonPath: ".spec.a"}]`), "",
 			`spec.selectableFields[0].jsonPath: Invalid value: ".spec": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.` + "\n" +
 				`spec.selectableFields[1].jsonPath: Invalid value: ".spec.a": is an invalid path: does not refer to a valid field`},
+		{`{name: v1, served: true, storage: true, schema: {}, selectableFields: [{jsonPath: .metadata.name}]}`, "",
+			"spec.versions[0].schema.openAPIV3Schema: Required value\n" +
+				`spec.selectableFields[0].jsonPath: Invalid value: ".metadata.name": is an invalid path: does not refer to a valid field`},
 		{oneVersion(`{type: object, additionalProperties: true}`, `, selectableFields: [{jsonPath: .spec.a.b}]`), "",
 			`spec.selectableFields[0].jsonPath: Invalid value: ".spec.a.b": is an invalid path: does not refer to a valid field`},
 		{good, `, preserveUnknownFields: true`,

@@ -77,7 +77,7 @@ func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
 
 func (c *command) defineDefrag(f *flag.FlagSet) {
 	c.defineData(f)
-	f.BoolVar(&c.compact, "compact", false, "delete the history first: all versions that were replaced or deleted. `apilet log` no longer finds them, and clients list again")
+	f.BoolVar(&c.compact, "compact", false, "delete the history first: all versions that were replaced or deleted. apilet log no longer finds them, and clients list again")
 }
 
 // defineCheck is for those who look into objects.

@@ -40,23 +40,24 @@ var errMetaMoved = errors.New("the meta page was replaced")
 
 // A File is an open bbolt file.
 type File struct {
-	Path      string                   // of the file
-	Db        *bbolt.DB                // for the writer; reads go past it, page by page
-	handle    *os.File                 // bbolt's own
-	file      os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
-	fatal     func(error)              // ends the process
-	warn      func(string)             // receives a line for the administrator; may be nil
-	Found     DamageBook               // what reads and scrubs have met
-	meta      atomic.Pointer[metaPage] // of the newest commit
-	metas     metaMap                  // for reads, which look whether there is a meta page
-	logHalf   int64                    // bytes of half a log; 0: there is to be none
-	wal       *wal                     // from the first write on; the writer's
-	logGrowth atomic.Int64             // bytes that the log may take of the disk beside those that it has
-	Refusal   atomic.Pointer[error]    // why nothing can be written now; nil while it can
-	failed    atomic.Bool              // a transaction was left open: bbolt can no longer be closed
-	lazyFree  bool                     // commits leave the freelist out; the writer's
-	changed   bool                     // something was committed; the writer's
-	notes     []byte                   // of ledgers, used again; the writer's
+	Path       string                          // of the file
+	Db         *bbolt.DB                       // for the writer; reads go past it, page by page
+	handle     *os.File                        // bbolt's own
+	file       os.FileInfo                     // what lies at path; nil when nothing does, being ephemeral
+	fatal      func(error)                     // ends the process
+	warn       func(string)                    // receives a line for the administrator; may be nil
+	Found      DamageBook                      // what reads and scrubs have met
+	meta       atomic.Pointer[metaPage]        // of the newest commit
+	metas      metaMap                         // for reads, which look whether there is a meta page
+	logHalf    int64                           // bytes of half a log; 0: there is to be none
+	wal        *wal                            // from the first write on; the writer's
+	logGrowth  atomic.Int64                    // bytes that the log may take of the disk beside those that it has
+	Refusal    atomic.Pointer[error]           // why nothing can be written now; nil while it can
+	foreignLog atomic.Pointer[foreignLogError] // the log that refused the newest write; nil if none did
+	failed     atomic.Bool                     // a transaction was left open: bbolt can no longer be closed
+	lazyFree   bool                            // commits leave the freelist out; the writer's
+	changed    bool                            // something was committed; the writer's
+	notes      []byte                          // of ledgers, used again; the writer's
 }
 
 // freelistMax is how many free pages a checkpoint lists: 64 KiB of numbers.
@@ -161,6 +162,9 @@ func (f *File) Close() (err error) {
 	}
 	if errors.Is(err, ErrFull) || errors.Is(err, ErrDamaged) {
 		err = nil // all is there; only the next opening scans
+	}
+	if foreign := f.foreignLog.Load(); foreign != nil && f.warn != nil && f.Writable() != nil {
+		f.warn(foreign.Error() + ". The next start refuses it")
 	}
 	if f.failed.Load() {
 		return err
@@ -303,7 +307,7 @@ func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
 // show the new state already. There is one writer.
 func (f *File) Update(fn func(*Ledger) error) error {
-	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
+	if err := f.inPlace(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
 		return err
 	}
 	if f.wal != nil && !f.wal.inPlace() {
@@ -475,8 +479,21 @@ func (f *File) replaced(known metaPage) bool {
 	return err == nil && next.txid > known.txid
 }
 
-// Writable returns why nothing can be written now, nil while it can.
+// Writable returns why nothing can be written now, or nil.
 func (f *File) Writable() error {
+	if err := f.inPlace(); err != nil {
+		return err
+	}
+	if foreign := f.foreignLog.Load(); foreign != nil {
+		if _, err := os.Lstat(foreign.path); err == nil {
+			return foreign
+		}
+	}
+	return nil
+}
+
+// inPlace returns ErrLost if the file does not have its name any more, or the reason for which no further write is made.
+func (f *File) inPlace() error {
 	if refusal := f.Refusal.Load(); refusal != nil {
 		return *refusal
 	}

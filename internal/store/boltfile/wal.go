@@ -574,7 +574,9 @@ func (f *File) startLog() (err error) {
 	case err != nil:
 		return err
 	case left.Used():
-		return left.notOurs("it came while this one was open")
+		foreign := &foreignLogError{path}
+		f.foreignLog.Store(foreign)
+		return foreign
 	case left != nil && left.head.lineage == lineage: // of a start or a close that was cut short: it is long enough
 		h = left.head
 		h.number = firstNumber()
@@ -587,6 +589,7 @@ func (f *File) startLog() (err error) {
 	if err != nil {
 		return err
 	}
+	f.foreignLog.Store(nil)
 	w, err := f.openLog(path, h)
 	if err != nil {
 		return err
@@ -604,6 +607,17 @@ func (f *File) startLog() (err error) {
 	}
 	return f.useLog(w)
 }
+
+// A foreignLogError refuses writes while the log of another data file, or of an earlier moment, has the
+// name of this file's log. For callers it is an ErrLost.
+type foreignLogError struct{ path string }
+
+func (e *foreignLogError) Error() string {
+	return e.path + " is not the write-ahead log of the running server: remove it, or move it elsewhere. The data file has all acknowledged writes"
+}
+
+// Is reports whether target is ErrLost.
+func (e *foreignLogError) Is(target error) bool { return target == ErrLost }
 
 // useLog makes a checkpoint of the file, and has the log do what bbolt's syncs did.
 func (f *File) useLog(w *wal) error {

@@ -1,0 +1,342 @@
+package rules
+
+// This file has the rules of the resources whose strategies are not imported, because their packages
+// also contain clients and storage, or because they are too slow (strategies.go). Each function calls
+// the validation functions that the strategy in k8s.io/kubernetes/pkg/registry/GROUP/RESOURCE calls.
+
+import (
+	"context"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	apiregistrationvalidation "k8s.io/kube-aggregator/pkg/apis/apiregistration/validation"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
+	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	batchvalidation "k8s.io/kubernetes/pkg/apis/batch/validation"
+	"k8s.io/kubernetes/pkg/apis/certificates"
+	certificatesvalidation "k8s.io/kubernetes/pkg/apis/certificates/validation"
+	"k8s.io/kubernetes/pkg/apis/core"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/discovery"
+	discoveryvalidation "k8s.io/kubernetes/pkg/apis/discovery/validation"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
+	flowcontrolvalidation "k8s.io/kubernetes/pkg/apis/flowcontrol/validation"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
+	"k8s.io/kubernetes/pkg/apis/node"
+	nodevalidation "k8s.io/kubernetes/pkg/apis/node/validation"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	rbacvalidation "k8s.io/kubernetes/pkg/apis/rbac/validation"
+	"k8s.io/kubernetes/pkg/apis/resource"
+	resourcevalidation "k8s.io/kubernetes/pkg/apis/resource/validation"
+	"k8s.io/kubernetes/pkg/apis/storage"
+	storagevalidation "k8s.io/kubernetes/pkg/apis/storage/validation"
+	"k8s.io/kubernetes/pkg/features"
+	volumevalidation "k8s.io/kubernetes/pkg/volume/validation"
+	"k8s.io/utils/ptr"
+)
+
+// coreRules returns the rules of the core group.
+func coreRules() map[reflect.Type]*rules {
+	return map[reflect.Type]*rules{
+		reflect.TypeFor[*core.ConfigMap]():             fromFuncs(corevalidation.ValidateConfigMap, corevalidation.ValidateConfigMapUpdate, nil),
+		reflect.TypeFor[*core.Secret]():                fromFuncs(corevalidation.ValidateSecret, corevalidation.ValidateSecretUpdate, nil),
+		reflect.TypeFor[*core.ServiceAccount]():        fromFuncs(corevalidation.ValidateServiceAccount, corevalidation.ValidateServiceAccountUpdate, nil),
+		reflect.TypeFor[*core.Endpoints]():             fromFuncs(corevalidation.ValidateEndpointsCreate, corevalidation.ValidateEndpointsUpdate, nil),
+		reflect.TypeFor[*core.Event]():                 eventRules(),
+		reflect.TypeFor[*core.Namespace]():             namespaceRules(),
+		reflect.TypeFor[*core.Node]():                  fromFuncs(corevalidation.ValidateNode, both(corevalidation.ValidateNode, corevalidation.ValidateNodeUpdate), corevalidation.ValidateNodeUpdate),
+		reflect.TypeFor[*core.PersistentVolume]():      fromFuncs(validatePersistentVolume, validatePersistentVolumeUpdate, corevalidation.ValidatePersistentVolumeStatusUpdate),
+		reflect.TypeFor[*core.PersistentVolumeClaim](): fromFuncs(validateClaim, validateClaimUpdate, validateClaimStatus),
+		reflect.TypeFor[*core.Pod]():                   podRules(),
+		reflect.TypeFor[*core.ReplicationController](): fromFuncs(validateReplicationController, validateReplicationControllerUpdate, corevalidation.ValidateReplicationControllerStatusUpdate),
+		reflect.TypeFor[*core.Service]():               fromFuncs(corevalidation.ValidateServiceCreate, corevalidation.ValidateServiceUpdate, corevalidation.ValidateServiceStatusUpdate),
+	}
+}
+
+// otherRules returns the rules of other groups.
+func otherRules() map[reflect.Type]*rules {
+	return map[reflect.Type]*rules{
+		reflect.TypeFor[*autoscaling.HorizontalPodAutoscaler]():    fromFuncs(validateAutoscaler, validateAutoscalerUpdate, autoscalingvalidation.ValidateHorizontalPodAutoscalerStatusUpdate),
+		reflect.TypeFor[*batch.CronJob]():                          fromFuncs(validateCronJob, validateCronJobUpdate, noRules),
+		reflect.TypeFor[*flowcontrol.PriorityLevelConfiguration](): priorityLevelRules(),
+		reflect.TypeFor[*networking.IngressClass]():                fromFuncs(networkingvalidation.ValidateIngressClass, networkingvalidation.ValidateIngressClassUpdate, nil),
+		reflect.TypeFor[*networking.IPAddress]():                   fromFuncs(networkingvalidation.ValidateIPAddress, both(networkingvalidation.ValidateIPAddress, networkingvalidation.ValidateIPAddressUpdate), nil),
+		reflect.TypeFor[*networking.NetworkPolicy]():               fromFuncs(validateNetworkPolicy, validateNetworkPolicyUpdate, nil),
+		reflect.TypeFor[*node.RuntimeClass]():                      fromFuncs(nodevalidation.ValidateRuntimeClass, both(nodevalidation.ValidateRuntimeClass, nodevalidation.ValidateRuntimeClassUpdate), nil),
+		reflect.TypeFor[*rbac.ClusterRole]():                       fromFuncs(validateClusterRole, validateClusterRoleUpdate, nil),
+		reflect.TypeFor[*rbac.Role]():                              fromFuncs(rbacvalidation.ValidateRole, rbacvalidation.ValidateRoleUpdate, nil),
+		reflect.TypeFor[*rbac.RoleBinding]():                       fromFuncs(rbacvalidation.ValidateRoleBinding, rbacvalidation.ValidateRoleBindingUpdate, nil),
+		reflect.TypeFor[*resource.DeviceClass]():                   fromFuncs(resourcevalidation.ValidateDeviceClass, resourcevalidation.ValidateDeviceClassUpdate, nil),
+		reflect.TypeFor[*storage.StorageClass]():                   fromFuncs(storagevalidation.ValidateStorageClass, both(storagevalidation.ValidateStorageClass, storagevalidation.ValidateStorageClassUpdate), nil).limit(limitTopologies),
+		reflect.TypeFor[*storage.VolumeAttachment]():               fromFuncs(storagevalidation.ValidateVolumeAttachment, storagevalidation.ValidateVolumeAttachmentUpdate, noRules),
+		reflect.TypeFor[*apiregistration.APIService]():             fromFuncs(apiregistrationvalidation.ValidateAPIService, apiregistrationvalidation.ValidateAPIServiceUpdate, apiregistrationvalidation.ValidateAPIServiceStatusUpdate),
+		reflect.TypeFor[*apps.ReplicaSet]():                        fromFuncs(validateReplicaSet, validateReplicaSetUpdate, appsvalidation.ValidateReplicaSetStatusUpdate),
+		reflect.TypeFor[*batch.Job]():                              jobRules(),
+		reflect.TypeFor[*certificates.CertificateSigningRequest](): certificateRules(),
+		reflect.TypeFor[*discovery.EndpointSlice]():                fromFuncs(discoveryvalidation.ValidateEndpointSliceCreate, discoveryvalidation.ValidateEndpointSliceUpdate, nil),
+		reflect.TypeFor[*resource.ResourceClaim]():                 fromFuncs(resourcevalidation.ValidateResourceClaim, resourcevalidation.ValidateResourceClaimUpdate, resourcevalidation.ValidateResourceClaimStatusUpdate),
+		reflect.TypeFor[*resource.ResourceClaimTemplate]():         fromFuncs(resourcevalidation.ValidateResourceClaimTemplate, both(resourcevalidation.ValidateResourceClaimTemplate, resourcevalidation.ValidateResourceClaimTemplateUpdate), nil),
+		reflect.TypeFor[*resource.ResourceSlice]():                 fromFuncs(resourcevalidation.ValidateResourceSlice, resourcevalidation.ValidateResourceSliceUpdate, nil),
+	}
+}
+
+// fromFuncs returns the rules of a type with the internal type *T. status may be nil.
+func fromFuncs[T any](create func(*T) field.ErrorList, update, status func(obj, old *T) field.ErrorList) *rules {
+	r := &rules{
+		create:  func(_ context.Context, obj runtime.Object) field.ErrorList { return create(any(obj).(*T)) },
+		updates: map[string]updateFunc{"": forUpdate(update)},
+	}
+	if status != nil {
+		r.updates["status"] = forUpdate(status)
+	}
+	return r
+}
+
+func forUpdate[T any](f func(obj, old *T) field.ErrorList) updateFunc {
+	return func(_ context.Context, obj, old runtime.Object) field.ErrorList {
+		return f(any(obj).(*T), any(old).(*T))
+	}
+}
+
+// both returns the rules of an update that validates the object as a new one first.
+func both[T any](create func(*T) field.ErrorList, update func(obj, old *T) field.ErrorList) func(obj, old *T) field.ErrorList {
+	return func(obj, old *T) field.ErrorList { return append(create(obj), update(obj, old)...) }
+}
+
+// noRules accepts every status.
+func noRules[T any](_, _ *T) field.ErrorList { return nil }
+
+// maxQuadratic is the maximum length of the lists that Kubernetes compares element by element.
+const maxQuadratic = 100
+
+// limit adds a check that comes before all rules. It protects lists whose validation takes time in the
+// square of their length.
+func (r *rules) limit(check func(obj runtime.Object) *field.Error) *rules {
+	create, update := r.create, r.updates[""]
+	r.create = func(ctx context.Context, obj runtime.Object) field.ErrorList {
+		if err := check(obj); err != nil {
+			return field.ErrorList{err}
+		}
+		return create(ctx, obj)
+	}
+	r.updates[""] = func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+		if err := check(obj); err != nil {
+			return field.ErrorList{err}
+		}
+		return update(ctx, obj, old)
+	}
+	return r
+}
+
+func limitTopologies(obj runtime.Object) *field.Error {
+	if n := len(obj.(*storage.StorageClass).AllowedTopologies); n > maxQuadratic {
+		return field.TooMany(field.NewPath("allowedTopologies"), n, maxQuadratic)
+	}
+	return nil
+}
+
+// limitTolerations allows more tolerations, because comparing two is cheap.
+func limitTolerations(obj runtime.Object) *field.Error {
+	if n := len(obj.(*core.Pod).Spec.Tolerations); n > 10*maxQuadratic {
+		return field.TooMany(field.NewPath("spec", "tolerations"), n, 10*maxQuadratic)
+	}
+	return nil
+}
+
+// limitScopes bounds the scopes, each of which is compared with every resource.
+func limitScopes(obj runtime.Object) *field.Error {
+	spec := &obj.(*core.ResourceQuota).Spec
+	if n := len(spec.Scopes); n > maxQuadratic {
+		return field.TooMany(field.NewPath("spec", "scopes"), n, maxQuadratic)
+	}
+	if spec.ScopeSelector != nil && len(spec.ScopeSelector.MatchExpressions) > maxQuadratic {
+		return field.TooMany(field.NewPath("spec", "scopeSelector", "matchExpressions"), len(spec.ScopeSelector.MatchExpressions), maxQuadratic)
+	}
+	return nil
+}
+
+func limitDrivers(obj runtime.Object) *field.Error {
+	if n := len(obj.(*storage.CSINode).Spec.Drivers); n > maxQuadratic {
+		return field.TooMany(field.NewPath("spec", "drivers"), n, maxQuadratic)
+	}
+	return nil
+}
+
+// eventRules validates Events by the version of the request: those of events.k8s.io/v1 have more rules.
+func eventRules() *rules {
+	return &rules{
+		create: func(ctx context.Context, obj runtime.Object) field.ErrorList {
+			return corevalidation.ValidateEventCreate(obj.(*core.Event), requestVersion(ctx))
+		},
+		updates: map[string]updateFunc{"": func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+			return corevalidation.ValidateEventUpdate(obj.(*core.Event), old.(*core.Event), requestVersion(ctx))
+		}},
+	}
+}
+
+func requestVersion(ctx context.Context) schema.GroupVersion {
+	info, _ := request.RequestInfoFrom(ctx)
+	return schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+}
+
+func namespaceRules() *rules {
+	r := fromFuncs(corevalidation.ValidateNamespace, both(corevalidation.ValidateNamespace, corevalidation.ValidateNamespaceUpdate), corevalidation.ValidateNamespaceStatusUpdate)
+	r.updates["finalize"] = forUpdate(corevalidation.ValidateNamespaceFinalizeUpdate)
+	return r
+}
+
+func validatePersistentVolume(pv *core.PersistentVolume) field.ErrorList {
+	return validateVolume(pv, corevalidation.ValidationOptionsForPersistentVolume(pv, nil))
+}
+
+func validateVolume(pv *core.PersistentVolume, opts corevalidation.PersistentVolumeSpecValidationOptions) field.ErrorList {
+	return append(corevalidation.ValidatePersistentVolume(pv, opts), volumevalidation.ValidatePersistentVolume(pv)...)
+}
+
+func validatePersistentVolumeUpdate(pv, old *core.PersistentVolume) field.ErrorList {
+	opts := corevalidation.ValidationOptionsForPersistentVolume(pv, old)
+	return append(validateVolume(pv, opts), corevalidation.ValidatePersistentVolumeUpdate(pv, old, opts)...)
+}
+
+func validateClaim(pvc *core.PersistentVolumeClaim) field.ErrorList {
+	return corevalidation.ValidatePersistentVolumeClaim(pvc, corevalidation.ValidationOptionsForPersistentVolumeClaim(pvc, nil))
+}
+
+func validateClaimUpdate(pvc, old *core.PersistentVolumeClaim) field.ErrorList {
+	return corevalidation.ValidatePersistentVolumeClaimUpdate(pvc, old, corevalidation.ValidationOptionsForPersistentVolumeClaim(pvc, old))
+}
+
+func validateClaimStatus(pvc, old *core.PersistentVolumeClaim) field.ErrorList {
+	return corevalidation.ValidatePersistentVolumeClaimStatusUpdate(pvc, old, corevalidation.ValidationOptionsForPersistentVolumeClaim(pvc, old))
+}
+
+func podRules() *rules {
+	r := fromFuncs(func(pod *core.Pod) field.ErrorList {
+		opts := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)
+		opts.ResourceIsPod = true
+		return corevalidation.ValidatePodCreate(pod, opts)
+	}, withPodOptions(corevalidation.ValidatePodUpdate), withPodOptions(corevalidation.ValidatePodStatusUpdate)).limit(limitTolerations)
+	r.updates["ephemeralcontainers"] = forUpdate(withPodOptions(corevalidation.ValidatePodEphemeralContainersUpdate))
+	r.updates["resize"] = forUpdate(withPodOptions(corevalidation.ValidatePodResize))
+	return r
+}
+
+// withPodOptions calls f with the options that follow from the fields which the two Pods use.
+func withPodOptions(f func(pod, old *core.Pod, opts corevalidation.PodValidationOptions) field.ErrorList) func(pod, old *core.Pod) field.ErrorList {
+	return func(pod, old *core.Pod) field.ErrorList {
+		opts := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, &old.Spec, &pod.ObjectMeta, &old.ObjectMeta)
+		opts.ResourceIsPod = true
+		return f(pod, old, opts)
+	}
+}
+
+func validateReplicationController(rc *core.ReplicationController) field.ErrorList {
+	return corevalidation.ValidateReplicationController(rc, podutil.GetValidationOptionsFromPodTemplate(rc.Spec.Template, nil))
+}
+
+func validateReplicationControllerUpdate(rc, old *core.ReplicationController) field.ErrorList {
+	return corevalidation.ValidateReplicationControllerUpdate(rc, old, podutil.GetValidationOptionsFromPodTemplate(rc.Spec.Template, old.Spec.Template))
+}
+
+func validateReplicaSet(rs *apps.ReplicaSet) field.ErrorList {
+	return appsvalidation.ValidateReplicaSet(rs, podutil.GetValidationOptionsFromPodTemplate(&rs.Spec.Template, nil))
+}
+
+func validateReplicaSetUpdate(rs, old *apps.ReplicaSet) field.ErrorList {
+	return appsvalidation.ValidateReplicaSetUpdate(rs, old, podutil.GetValidationOptionsFromPodTemplate(&rs.Spec.Template, &old.Spec.Template))
+}
+
+func certificateRules() *rules {
+	r := fromFuncs(certificatesvalidation.ValidateCertificateSigningRequestCreate, certificatesvalidation.ValidateCertificateSigningRequestUpdate,
+		certificatesvalidation.ValidateCertificateSigningRequestStatusUpdate)
+	r.updates["approval"] = forUpdate(certificatesvalidation.ValidateCertificateSigningRequestApprovalUpdate)
+	return r
+}
+
+func validateCronJob(job *batch.CronJob) field.ErrorList {
+	return batchvalidation.ValidateCronJobCreate(job, podutil.GetValidationOptionsFromPodTemplate(&job.Spec.JobTemplate.Spec.Template, nil))
+}
+
+func validateCronJobUpdate(job, old *batch.CronJob) field.ErrorList {
+	opts := podutil.GetValidationOptionsFromPodTemplate(&job.Spec.JobTemplate.Spec.Template, &old.Spec.JobTemplate.Spec.Template)
+	return batchvalidation.ValidateCronJobUpdate(job, old, opts)
+}
+
+func validateNetworkPolicy(policy *networking.NetworkPolicy) field.ErrorList {
+	return networkingvalidation.ValidateNetworkPolicy(policy, networkingvalidation.ValidationOptionsForNetworking(policy, nil))
+}
+
+func validateNetworkPolicyUpdate(policy, old *networking.NetworkPolicy) field.ErrorList {
+	return networkingvalidation.ValidateNetworkPolicyUpdate(policy, old, networkingvalidation.ValidationOptionsForNetworking(policy, old))
+}
+
+func validateClusterRole(role *rbac.ClusterRole) field.ErrorList {
+	return rbacvalidation.ValidateClusterRole(role, rbacvalidation.ClusterRoleValidationOptions{})
+}
+
+// validateClusterRoleUpdate accepts invalid selectors if the old role has some.
+func validateClusterRoleUpdate(role, old *rbac.ClusterRole) field.ErrorList {
+	var opts rbacvalidation.ClusterRoleValidationOptions
+	if rule := old.AggregationRule; rule != nil {
+		opts.AllowInvalidLabelValueInSelector = slices.ContainsFunc(rule.ClusterRoleSelectors, func(selector metav1.LabelSelector) bool {
+			return len(metav1validation.ValidateLabelSelector(&selector, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
+		})
+	}
+	return rbacvalidation.ValidateClusterRoleUpdate(role, old, opts)
+}
+
+// priorityLevelRules validates by the version of the request: v1beta3 does not allow zero shares.
+func priorityLevelRules() *rules {
+	validate := func(ctx context.Context, obj runtime.Object) field.ErrorList {
+		return flowcontrolvalidation.ValidatePriorityLevelConfiguration(obj.(*flowcontrol.PriorityLevelConfiguration), requestVersion(ctx),
+			flowcontrolvalidation.PriorityLevelValidationOptions{})
+	}
+	return &rules{create: validate, updates: map[string]updateFunc{
+		"": func(ctx context.Context, obj, _ runtime.Object) field.ErrorList { return validate(ctx, obj) },
+		"status": forUpdate(func(obj, old *flowcontrol.PriorityLevelConfiguration) field.ErrorList {
+			return flowcontrolvalidation.ValidatePriorityLevelConfigurationStatusUpdate(old, obj)
+		}),
+	}}
+}
+
+func validateAutoscaler(hpa *autoscaling.HorizontalPodAutoscaler) field.ErrorList {
+	return autoscalingvalidation.ValidateHorizontalPodAutoscaler(hpa, autoscalerOptions(hpa, nil))
+}
+
+func validateAutoscalerUpdate(hpa, old *autoscaling.HorizontalPodAutoscaler) field.ErrorList {
+	return autoscalingvalidation.ValidateHorizontalPodAutoscalerUpdate(hpa, old, autoscalerOptions(hpa, old))
+}
+
+// autoscalerOptions accepts the values that the old autoscaler has. old is nil for a create.
+func autoscalerOptions(hpa, old *autoscaling.HorizontalPodAutoscaler) autoscalingvalidation.HorizontalPodAutoscalerSpecValidationOptions {
+	opts := autoscalingvalidation.HorizontalPodAutoscalerSpecValidationOptions{MinReplicasLowerBound: 1}
+	opts.ObjectMetricsValidationOptions.AllowEmptyAPIGroup = true
+	if enabled(features.HPAScaleToZero) || old != nil && ptr.Equal(old.Spec.MinReplicas, ptr.To[int32](0)) {
+		opts.MinReplicasLowerBound = 0
+	}
+	target := &hpa.Spec.ScaleTargetRef
+	if old != nil && old.Spec.ScaleTargetRef.APIVersion == target.APIVersion && old.Spec.ScaleTargetRef.Kind == target.Kind {
+		opts.ScaleTargetRefValidationOptions.AllowInvalidAPIVersion = true
+	} else {
+		opts.ScaleTargetRefValidationOptions.AllowEmptyAPIGroup = target.Kind == "ReplicationController"
+	}
+	if old != nil {
+		opts.ObjectMetricsValidationOptions.AllowInvalidAPIVersion = slices.ContainsFunc(old.Spec.Metrics, func(m autoscaling.MetricSpec) bool {
+			return m.Type == autoscaling.ObjectMetricSourceType && m.Object != nil &&
+				autoscalingvalidation.ValidateAPIVersion(m.Object.DescribedObject, opts.ObjectMetricsValidationOptions) != nil
+		})
+	}
+	return opts
+}

@@ -1,0 +1,109 @@
+package rules
+
+// This file has the rules of Jobs, whose strategy decides which of them apply from the changes.
+
+import (
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	batchvalidation "k8s.io/kubernetes/pkg/apis/batch/validation"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/utils/ptr"
+)
+
+func jobRules() *rules {
+	return fromFuncs(func(job *batch.Job) field.ErrorList {
+		return batchvalidation.ValidateJob(job, batchvalidation.JobValidationOptions{
+			PodValidationOptions:  podutil.GetValidationOptionsFromPodTemplate(&job.Spec.Template, nil),
+			RequirePrefixedLabels: true,
+		})
+	}, func(job, old *batch.Job) field.ErrorList {
+		opts := jobUpdateOptions(job, old)
+		return append(batchvalidation.ValidateJob(job, opts), batchvalidation.ValidateJobUpdate(job, old, opts)...)
+	}, func(job, old *batch.Job) field.ErrorList {
+		return batchvalidation.ValidateJobUpdateStatus(job, old, jobStatusOptions(job, old))
+	})
+}
+
+// jobUpdateOptions allows changes to the Pod template of a Job that is suspended and runs no Pods.
+func jobUpdateOptions(job, old *batch.Job) batchvalidation.JobValidationOptions {
+	labels := old.Spec.Template.Labels
+	_, hasName := labels[batch.JobNameLabel]
+	_, hasUID := labels[batch.ControllerUidLabel]
+	opts := batchvalidation.JobValidationOptions{
+		PodValidationOptions:  podutil.GetValidationOptionsFromPodTemplate(&job.Spec.Template, &old.Spec.Template),
+		RequirePrefixedLabels: hasName && hasUID,
+	}
+	if metav1validation.LabelSelectorHasInvalidLabelValue(old.Spec.Selector) {
+		opts.AllowInvalidLabelValueInSelector = true
+	}
+	suspended := ptr.Deref(old.Spec.Suspend, false)
+	notStarted := old.Status.StartTime == nil
+	idle := suspended && old.Status.Active == 0 && batchvalidation.IsConditionTrue(old.Status.Conditions, batch.JobSuspended)
+	opts.AllowMutableSchedulingDirectives = suspended && notStarted
+	if enabled(features.MutableSchedulingDirectivesForSuspendedJobs) {
+		opts.AllowMutableSchedulingDirectives = idle
+	}
+	if enabled(features.MutablePodResourcesForSuspendedJobs) {
+		opts.AllowMutablePodResources = idle
+	}
+	return opts
+}
+
+// jobStatusOptions returns the rules for a change of the status. A rule applies if the change touches
+// one of its fields, so that other changes to a status that was invalid before are accepted. The Job
+// controller may need several updates to follow a change of the spec.
+func jobStatusOptions(job, old *batch.Job) batchvalidation.JobStatusValidationOptions {
+	if !enabled(features.JobManagedBy) {
+		return batchvalidation.JobStatusValidationOptions{AllowForSuccessCriteriaMetInExtendedScope: enabled(features.JobPodReplacementPolicy)}
+	}
+	now, before := &job.Status, &old.Status
+	turned := func(condition batch.JobConditionType) bool {
+		return batchvalidation.IsConditionTrue(now.Conditions, condition) != batchvalidation.IsConditionTrue(before.Conditions, condition)
+	}
+	finished := batchvalidation.IsJobFinished(old) != batchvalidation.IsJobFinished(job)
+	completed := batchvalidation.IsJobComplete(old) != batchvalidation.IsJobComplete(job)
+	failed := batchvalidation.IsJobFailed(old) != batchvalidation.IsJobFailed(job)
+	completedIndexes := before.CompletedIndexes != now.CompletedIndexes
+	failedIndexes := !ptr.Equal(before.FailedIndexes, now.FailedIndexes)
+	active := before.Active != now.Active
+	ready := !ptr.Equal(before.Ready, now.Ready)
+	startTime := !ptr.Equal(before.StartTime, now.StartTime)
+	completionTime := !ptr.Equal(before.CompletionTime, now.CompletionTime)
+	uncounted := !apiequality.Semantic.DeepEqual(before.UncountedTerminatedPods, now.UncountedTerminatedPods)
+	indexed := ptr.Deref(job.Spec.CompletionMode, batch.NonIndexedCompletion) == batch.IndexedCompletion
+	neverStarted := ptr.Deref(job.Spec.Suspend, false) && ptr.Equal(job.Spec.Completions, ptr.To[int32](0))
+	resumed := batchvalidation.IsConditionTrue(before.Conditions, batch.JobSuspended) &&
+		batchvalidation.IsConditionFalse(now.Conditions, batch.JobSuspended)
+	return batchvalidation.JobStatusValidationOptions{
+		RejectDecreasingSucceededCounter:             !indexed || !ptr.Equal(job.Spec.Completions, job.Spec.Parallelism),
+		RejectDecreasingFailedCounter:                true,
+		RejectDisablingTerminalCondition:             true,
+		RejectMutatingCompletionTime:                 true,
+		AllowForSuccessCriteriaMetInExtendedScope:    true,
+		RejectInvalidCompletedIndexes:                completedIndexes,
+		RejectCompletedIndexesForNonIndexedJob:       completedIndexes,
+		RejectInvalidFailedIndexes:                   failedIndexes,
+		RejectFailedIndexesForNoBackoffLimitPerIndex: failedIndexes,
+		RejectFailedIndexesOverlappingCompleted:      failedIndexes || completedIndexes,
+		RejectFailedJobWithoutFailureTarget:          failed || failedIndexes,
+		RejectCompleteJobWithoutSuccessCriteriaMet:   completed || turned(batch.JobSuccessCriteriaMet),
+		RejectFinishedJobWithActivePods:              finished || active,
+		RejectFinishedJobWithoutStartTime:            (finished || startTime) && !neverStarted,
+		RejectFinishedJobWithUncountedTerminatedPods: finished || uncounted,
+		RejectFinishedJobWithTerminatingPods:         finished || !ptr.Equal(before.Terminating, now.Terminating),
+		RejectStartTimeUpdateForUnsuspendedJob:       startTime && !resumed,
+		RejectCompletionTimeBeforeStartTime:          startTime || completionTime,
+		RejectNotCompleteJobWithCompletionTime:       completed || completionTime,
+		RejectCompleteJobWithoutCompletionTime:       completed || completionTime,
+		RejectCompleteJobWithFailedCondition:         completed || failed,
+		RejectCompleteJobWithFailureTargetCondition:  completed || turned(batch.JobFailureTarget),
+		RejectMoreReadyThanActivePods:                ready || active,
+	}
+}
+
+func enabled(gate featuregate.Feature) bool { return utilfeature.DefaultFeatureGate.Enabled(gate) }

@@ -1,0 +1,101 @@
+package rules
+
+// This file lists the resources whose strategies are imported from k8s.io/kubernetes/pkg/registry.
+// functions.go has the others. A strategy that also runs declarative validation is not imported:
+// k8s.io/apiserver then compares each error with each other, only to log differences, and an object of
+// 3 MB has room for a hundred thousand errors.
+
+import (
+	"context"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	_ "k8s.io/kubernetes/pkg/apis/apps/install"
+	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
+	_ "k8s.io/kubernetes/pkg/apis/batch/install"
+	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
+	_ "k8s.io/kubernetes/pkg/apis/events/install"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
+	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	_ "k8s.io/kubernetes/pkg/apis/networking/install"
+	_ "k8s.io/kubernetes/pkg/apis/node/install"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	_ "k8s.io/kubernetes/pkg/apis/resource/install"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
+	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
+	"k8s.io/kubernetes/pkg/apis/storage"
+	_ "k8s.io/kubernetes/pkg/apis/storage/install"
+	"k8s.io/kubernetes/pkg/registry/apps/controllerrevision"
+	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
+	"k8s.io/kubernetes/pkg/registry/apps/deployment"
+	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
+	"k8s.io/kubernetes/pkg/registry/coordination/lease"
+	"k8s.io/kubernetes/pkg/registry/core/limitrange"
+	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
+	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/flowschema"
+	"k8s.io/kubernetes/pkg/registry/networking/ingress"
+	"k8s.io/kubernetes/pkg/registry/networking/servicecidr"
+	"k8s.io/kubernetes/pkg/registry/policy/poddisruptionbudget"
+	"k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding"
+	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+	"k8s.io/kubernetes/pkg/registry/storage/csidriver"
+	"k8s.io/kubernetes/pkg/registry/storage/csinode"
+	"k8s.io/kubernetes/pkg/registry/storage/csistoragecapacity"
+	"k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass"
+)
+
+// A strategy is the part of rest.RESTCreateUpdateStrategy that validates.
+type strategy interface {
+	statusStrategy
+	Validate(ctx context.Context, obj runtime.Object) field.ErrorList
+}
+
+// A statusStrategy validates updates of /status.
+type statusStrategy interface {
+	ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList
+}
+
+// strategyRules returns the rules of the imported strategies.
+func strategyRules() map[reflect.Type]*rules {
+	return map[reflect.Type]*rules{
+		reflect.TypeFor[*core.LimitRange]():               fromStrategy(limitrange.Strategy, nil),
+		reflect.TypeFor[*core.PodTemplate]():              fromStrategy(podtemplate.Strategy, nil),
+		reflect.TypeFor[*core.ResourceQuota]():            fromStrategy(resourcequota.Strategy, resourcequota.StatusStrategy).limit(limitScopes),
+		reflect.TypeFor[*apps.ControllerRevision]():       fromStrategy(controllerrevision.Strategy, nil),
+		reflect.TypeFor[*apps.DaemonSet]():                fromStrategy(daemonset.Strategy, daemonset.StatusStrategy),
+		reflect.TypeFor[*apps.Deployment]():               fromStrategy(deployment.Strategy, deployment.StatusStrategy),
+		reflect.TypeFor[*apps.StatefulSet]():              fromStrategy(statefulset.Strategy, statefulset.StatusStrategy),
+		reflect.TypeFor[*coordination.Lease]():            fromStrategy(lease.Strategy, nil),
+		reflect.TypeFor[*flowcontrol.FlowSchema]():        fromStrategy(flowschema.Strategy, flowschema.StatusStrategy),
+		reflect.TypeFor[*networking.Ingress]():            fromStrategy(ingress.Strategy, ingress.StatusStrategy),
+		reflect.TypeFor[*networking.ServiceCIDR]():        fromStrategy(servicecidr.Strategy, servicecidr.StatusStrategy),
+		reflect.TypeFor[*policy.PodDisruptionBudget]():    fromStrategy(poddisruptionbudget.Strategy, poddisruptionbudget.StatusStrategy),
+		reflect.TypeFor[*rbac.ClusterRoleBinding]():       fromStrategy(clusterrolebinding.Strategy, nil),
+		reflect.TypeFor[*scheduling.PriorityClass]():      fromStrategy(priorityclass.Strategy, nil),
+		reflect.TypeFor[*storage.CSIDriver]():             fromStrategy(csidriver.Strategy, nil),
+		reflect.TypeFor[*storage.CSINode]():               fromStrategy(csinode.Strategy, nil).limit(limitDrivers),
+		reflect.TypeFor[*storage.CSIStorageCapacity]():    fromStrategy(csistoragecapacity.Strategy, nil),
+		reflect.TypeFor[*storage.VolumeAttributesClass](): fromStrategy(volumeattributesclass.Strategy, nil),
+	}
+}
+
+// fromStrategy returns the rules of a strategy. status is nil for types without a status subresource.
+func fromStrategy(s strategy, status statusStrategy) *rules {
+	r := &rules{create: s.Validate, updates: map[string]updateFunc{"": s.ValidateUpdate}}
+	if status != nil {
+		r.updates["status"] = status.ValidateUpdate
+	}
+	return r
+}
