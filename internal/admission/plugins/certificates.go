@@ -20,10 +20,10 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 
 	"apilet/internal/admission"
 	"apilet/internal/request"
-	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
 // signers knows who may do what.

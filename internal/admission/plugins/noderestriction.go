@@ -33,13 +33,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
 	"apilet/internal/bounded"
+	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
 	"apilet/internal/store"
-	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
 // restrictedToNodes are the writes that NodeRestriction looks at.
@@ -335,7 +336,7 @@ func (w *nodeWrite) claim() error {
 	}
 	if !equality.Semantic.DeepEqual(claim, old) {
 		return w.forbid("node %q is not allowed to update fields other than status.quantity and status.conditions: %v", w.node,
-			validation.DifferenceOf(old, claim))
+			validation.Difference(old, claim))
 	}
 	return nil
 }

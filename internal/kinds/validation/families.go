@@ -23,6 +23,7 @@ import (
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 
 	"apilet/internal/kinds/defaults"
+	"apilet/internal/kinds/internalversion"
 )
 
 // FitFamilies gives a Service the policy and the families that it has not named, out of those that the cluster offers, the first by default; or says
@@ -64,9 +65,9 @@ func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.Erro
 func validateClusterIPs(svc, old *corev1.Service) field.ErrorList {
 	var before *core.Service
 	if old != nil {
-		before = toInternal(old).(*core.Service)
+		before = internalversion.From(old).(*core.Service)
 	}
-	return corevalidation.ValidateServiceClusterIPsRelatedFields(toInternal(svc).(*core.Service), before)
+	return corevalidation.ValidateServiceClusterIPsRelatedFields(internalversion.From(svc).(*core.Service), before)
 }
 
 // A familyChecker collects the errors of the families of a Service.

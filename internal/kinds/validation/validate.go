@@ -12,11 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
-	"k8s.io/kubernetes/pkg/capabilities"
+
+	"apilet/internal/kinds/internalversion"
 )
 
 // ValidateCreate returns the errors of a new object and its metadata. gv is the group and version of
@@ -37,10 +36,10 @@ func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj
 	if rules == nil || rules.updates[sub] == nil {
 		return nil
 	}
-	return rules.updates[sub](withRequest(ctx, gv, sub), obj, toInternal(old))
+	return rules.updates[sub](withRequest(ctx, gv, sub), obj, internalversion.From(old))
 }
 
-// rules are the validation functions of one type. They take the objects that toInternal returns.
+// rules are the validation functions of one type. They take the objects that internalversion.From returns.
 type rules struct {
 	create  createFunc
 	updates map[string]updateFunc // by subresource; "" is the object itself
@@ -51,37 +50,21 @@ type (
 	updateFunc func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 )
 
-// rulesOf returns obj as toInternal returns it, and its rules. They are nil for a type without rules.
+// rulesOf returns the internal form of obj and its rules. They are nil for a type without rules.
 func rulesOf(obj runtime.Object) (runtime.Object, *rules) {
 	all := allRules()
-	obj = toInternal(obj)
+	obj = internalversion.From(obj)
 	return obj, all[reflect.TypeOf(obj)]
 }
 
-// allRules returns the rules by Go type. The first call also allows privileged Pods in the process,
-// as kube-apiserver's --allow-privileged does.
+// allRules returns the rules by Go type.
 var allRules = sync.OnceValue(func() map[reflect.Type]*rules {
-	capabilities.Setup(true, 0)
-	apiregistration.Install(legacyscheme.Scheme)
 	all := strategyRules()
 	maps.Copy(all, coreRules())
 	maps.Copy(all, otherRules())
 	maps.Copy(all, policyRules())
 	return all
 })
-
-// toInternal converts obj to the internal type of its group. Both share memory. Objects whose rules
-// are not imported have no internal type, and are returned as they are.
-func toInternal(obj runtime.Object) runtime.Object {
-	internal, err := legacyscheme.Scheme.UnsafeConvertToVersion(obj, runtime.InternalGroupVersioner)
-	switch {
-	case runtime.IsNotRegisteredError(err):
-		return obj
-	case err != nil:
-		panic(err) // the conversion of a decoded object cannot fail
-	}
-	return internal
-}
 
 // withRequest returns a context with the request information that strategies read. Its logger drops
 // the differences between declarative and handwritten validation, which are Kubernetes' own to fix.
@@ -92,6 +75,6 @@ func withRequest(ctx context.Context, gv schema.GroupVersion, sub string) contex
 
 // ValidateTolerations returns the errors of tolerations at the path name.
 func ValidateTolerations(name string, list []corev1.Toleration) field.ErrorList {
-	pod := toInternal(&corev1.Pod{Spec: corev1.PodSpec{Tolerations: list}}).(*core.Pod)
+	pod := internalversion.From(&corev1.Pod{Spec: corev1.PodSpec{Tolerations: list}}).(*core.Pod)
 	return corevalidation.ValidateTolerations(pod.Spec.Tolerations, field.NewPath(name), corevalidation.PodValidationOptions{})
 }
