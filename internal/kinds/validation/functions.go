@@ -79,7 +79,7 @@ func otherRules() map[reflect.Type]*rules {
 		reflect.TypeFor[*rbac.Role]():                              fromFuncs(rbacvalidation.ValidateRole, rbacvalidation.ValidateRoleUpdate, nil),
 		reflect.TypeFor[*rbac.RoleBinding]():                       fromFuncs(rbacvalidation.ValidateRoleBinding, rbacvalidation.ValidateRoleBindingUpdate, nil),
 		reflect.TypeFor[*resource.DeviceClass]():                   fromFuncs(resourcevalidation.ValidateDeviceClass, resourcevalidation.ValidateDeviceClassUpdate, nil),
-		reflect.TypeFor[*storage.StorageClass]():                   fromFuncs(storagevalidation.ValidateStorageClass, both(storagevalidation.ValidateStorageClass, storagevalidation.ValidateStorageClassUpdate), nil).limit(limitTopologies),
+		reflect.TypeFor[*storage.StorageClass]():                   fromFuncs(storagevalidation.ValidateStorageClass, both(storagevalidation.ValidateStorageClass, storagevalidation.ValidateStorageClassUpdate), nil),
 		reflect.TypeFor[*storage.VolumeAttachment]():               fromFuncs(storagevalidation.ValidateVolumeAttachment, storagevalidation.ValidateVolumeAttachmentUpdate, noRules),
 		reflect.TypeFor[*apiregistration.APIService]():             fromFuncs(apiregistrationvalidation.ValidateAPIService, apiregistrationvalidation.ValidateAPIServiceUpdate, apiregistrationvalidation.ValidateAPIServiceStatusUpdate),
 		reflect.TypeFor[*apps.ReplicaSet]():                        fromFuncs(validateReplicaSet, validateReplicaSetUpdate, appsvalidation.ValidateReplicaSetStatusUpdate),
@@ -117,62 +117,6 @@ func both[T any](create func(*T) field.ErrorList, update func(obj, old *T) field
 
 // noRules accepts every status.
 func noRules[T any](_, _ *T) field.ErrorList { return nil }
-
-// maxQuadratic is the maximum length of the lists that Kubernetes compares element by element.
-const maxQuadratic = 100
-
-// limit adds a check that comes before all rules. It protects lists whose validation takes time in the
-// square of their length.
-func (r *rules) limit(check func(obj runtime.Object) *field.Error) *rules {
-	create, update := r.create, r.updates[""]
-	r.create = func(ctx context.Context, obj runtime.Object) field.ErrorList {
-		if err := check(obj); err != nil {
-			return field.ErrorList{err}
-		}
-		return create(ctx, obj)
-	}
-	r.updates[""] = func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-		if err := check(obj); err != nil {
-			return field.ErrorList{err}
-		}
-		return update(ctx, obj, old)
-	}
-	return r
-}
-
-func limitTopologies(obj runtime.Object) *field.Error {
-	if n := len(obj.(*storage.StorageClass).AllowedTopologies); n > maxQuadratic {
-		return field.TooMany(field.NewPath("allowedTopologies"), n, maxQuadratic)
-	}
-	return nil
-}
-
-// limitTolerations allows more tolerations, because comparing two is cheap.
-func limitTolerations(obj runtime.Object) *field.Error {
-	if n := len(obj.(*core.Pod).Spec.Tolerations); n > 10*maxQuadratic {
-		return field.TooMany(field.NewPath("spec", "tolerations"), n, 10*maxQuadratic)
-	}
-	return nil
-}
-
-// limitScopes bounds the scopes, each of which is compared with every resource.
-func limitScopes(obj runtime.Object) *field.Error {
-	spec := &obj.(*core.ResourceQuota).Spec
-	if n := len(spec.Scopes); n > maxQuadratic {
-		return field.TooMany(field.NewPath("spec", "scopes"), n, maxQuadratic)
-	}
-	if spec.ScopeSelector != nil && len(spec.ScopeSelector.MatchExpressions) > maxQuadratic {
-		return field.TooMany(field.NewPath("spec", "scopeSelector", "matchExpressions"), len(spec.ScopeSelector.MatchExpressions), maxQuadratic)
-	}
-	return nil
-}
-
-func limitDrivers(obj runtime.Object) *field.Error {
-	if n := len(obj.(*storage.CSINode).Spec.Drivers); n > maxQuadratic {
-		return field.TooMany(field.NewPath("spec", "drivers"), n, maxQuadratic)
-	}
-	return nil
-}
 
 // eventRules validates Events by the version of the request: those of events.k8s.io/v1 have more rules.
 func eventRules() *rules {
@@ -227,7 +171,7 @@ func podRules() *rules {
 		opts := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)
 		opts.ResourceIsPod = true
 		return corevalidation.ValidatePodCreate(pod, opts)
-	}, withPodOptions(corevalidation.ValidatePodUpdate), withPodOptions(corevalidation.ValidatePodStatusUpdate)).limit(limitTolerations)
+	}, withPodOptions(corevalidation.ValidatePodUpdate), withPodOptions(corevalidation.ValidatePodStatusUpdate))
 	r.updates["ephemeralcontainers"] = forUpdate(withPodOptions(corevalidation.ValidatePodEphemeralContainersUpdate))
 	r.updates["resize"] = forUpdate(withPodOptions(corevalidation.ValidatePodResize))
 	return r
@@ -266,12 +210,12 @@ func certificateRules() *rules {
 }
 
 func validateCronJob(job *batch.CronJob) field.ErrorList {
-	return batchvalidation.ValidateCronJobCreate(job, podutil.GetValidationOptionsFromPodTemplate(&job.Spec.JobTemplate.Spec.Template, nil))
+	return batchvalidation.ValidateCronJobCreate(readableCronJob(job), podutil.GetValidationOptionsFromPodTemplate(&job.Spec.JobTemplate.Spec.Template, nil))
 }
 
 func validateCronJobUpdate(job, old *batch.CronJob) field.ErrorList {
 	opts := podutil.GetValidationOptionsFromPodTemplate(&job.Spec.JobTemplate.Spec.Template, &old.Spec.JobTemplate.Spec.Template)
-	return batchvalidation.ValidateCronJobUpdate(job, old, opts)
+	return batchvalidation.ValidateCronJobUpdate(readableCronJob(job), old, opts)
 }
 
 func validateNetworkPolicy(policy *networking.NetworkPolicy) field.ErrorList {

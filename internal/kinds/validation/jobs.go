@@ -17,16 +17,40 @@ import (
 
 func jobRules() *rules {
 	return fromFuncs(func(job *batch.Job) field.ErrorList {
-		return batchvalidation.ValidateJob(job, batchvalidation.JobValidationOptions{
+		return batchvalidation.ValidateJob(readableJob(job), batchvalidation.JobValidationOptions{
 			PodValidationOptions:  podutil.GetValidationOptionsFromPodTemplate(&job.Spec.Template, nil),
 			RequirePrefixedLabels: true,
 		})
 	}, func(job, old *batch.Job) field.ErrorList {
+		job = readableJob(job)
 		opts := jobUpdateOptions(job, old)
 		return append(batchvalidation.ValidateJob(job, opts), batchvalidation.ValidateJobUpdate(job, old, opts)...)
 	}, func(job, old *batch.Job) field.ErrorList {
 		return batchvalidation.ValidateJobUpdateStatus(job, old, jobStatusOptions(job, old))
 	})
+}
+
+// readable removes the success policy of an indexed Job without completions. Kubernetes' rules for it
+// read spec.completions, although an earlier rule reports that it is missing.
+func readable(spec batch.JobSpec) batch.JobSpec {
+	if spec.Completions == nil && ptr.Deref(spec.CompletionMode, "") == batch.IndexedCompletion {
+		spec.SuccessPolicy = nil
+	}
+	return spec
+}
+
+// readableJob returns a shallow copy of a Job with a readable spec.
+func readableJob(job *batch.Job) *batch.Job {
+	copied := *job
+	copied.Spec = readable(job.Spec)
+	return &copied
+}
+
+// readableCronJob returns a shallow copy of a CronJob with a readable template.
+func readableCronJob(job *batch.CronJob) *batch.CronJob {
+	copied := *job
+	copied.Spec.JobTemplate.Spec = readable(job.Spec.JobTemplate.Spec)
+	return &copied
 }
 
 // jobUpdateOptions allows changes to the Pod template of a Job that is suspended and runs no Pods.

@@ -56,7 +56,7 @@ func strategyRules() map[reflect.Type]*rules {
 	return map[reflect.Type]*rules{
 		reflect.TypeFor[*core.LimitRange]():               fromStrategy(limitrange.Strategy, nil),
 		reflect.TypeFor[*core.PodTemplate]():              fromStrategy(podtemplate.Strategy, nil),
-		reflect.TypeFor[*core.ResourceQuota]():            fromStrategy(resourcequota.Strategy, resourcequota.StatusStrategy).limit(limitScopes),
+		reflect.TypeFor[*core.ResourceQuota]():            fromStrategy(resourcequota.Strategy, resourcequota.StatusStrategy),
 		reflect.TypeFor[*apps.ControllerRevision]():       fromStrategy(controllerrevision.Strategy, nil),
 		reflect.TypeFor[*apps.DaemonSet]():                fromStrategy(daemonset.Strategy, daemonset.StatusStrategy),
 		reflect.TypeFor[*apps.Deployment]():               fromStrategy(deployment.Strategy, deployment.StatusStrategy),
@@ -69,7 +69,7 @@ func strategyRules() map[reflect.Type]*rules {
 		reflect.TypeFor[*rbac.ClusterRoleBinding]():       fromStrategy(clusterrolebinding.Strategy, nil),
 		reflect.TypeFor[*scheduling.PriorityClass]():      fromStrategy(priorityclass.Strategy, nil),
 		reflect.TypeFor[*storage.CSIDriver]():             fromStrategy(csidriver.Strategy, nil),
-		reflect.TypeFor[*storage.CSINode]():               fromStrategy(csinode.Strategy, nil).limit(limitDrivers),
+		reflect.TypeFor[*storage.CSINode]():               fromStrategy(csinode.Strategy, nil),
 		reflect.TypeFor[*storage.CSIStorageCapacity]():    fromStrategy(csistoragecapacity.Strategy, nil),
 		reflect.TypeFor[*storage.VolumeAttributesClass](): fromStrategy(volumeattributesclass.Strategy, nil),
 	}

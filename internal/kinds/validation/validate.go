@@ -21,9 +21,13 @@ import (
 // ValidateCreate returns the errors of a new object and its metadata. gv is the group and version of
 // the request, because the rules of Events depend on it.
 func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Object) field.ErrorList {
-	obj, rules := rulesOf(obj)
+	rules, convert := rulesFor(obj)
 	if rules == nil {
 		return nil
+	}
+	obj = convert(obj)
+	if err := exceedsLimit("", obj, nil); err != nil {
+		return field.ErrorList{err}
 	}
 	return rules.create(withRequest(ctx, gv, ""), obj)
 }
@@ -32,14 +36,18 @@ func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Obj
 // request writes to, or "". Most rules validate the metadata again that the caller has validated, and
 // so report its errors twice, as kube-apiserver does.
 func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object) field.ErrorList {
-	obj, rules := rulesOf(obj)
+	rules, convert := rulesFor(obj)
 	if rules == nil || rules.updates[sub] == nil {
 		return nil
 	}
-	return rules.updates[sub](withRequest(ctx, gv, sub), obj, internalversion.From(old))
+	obj, old = convert(obj), convert(old)
+	if err := exceedsLimit(sub, obj, old); err != nil {
+		return field.ErrorList{err}
+	}
+	return rules.updates[sub](withRequest(ctx, gv, sub), obj, old)
 }
 
-// rules are the validation functions of one type. They take the objects that internalversion.From returns.
+// rules are the validation functions of one type.
 type rules struct {
 	create  createFunc
 	updates map[string]updateFunc // by subresource; "" is the object itself
@@ -50,14 +58,17 @@ type (
 	updateFunc func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 )
 
-// rulesOf returns the internal form of obj and its rules. They are nil for a type without rules.
-func rulesOf(obj runtime.Object) (runtime.Object, *rules) {
+// rulesFor returns the rules of an object's type, and the function that converts objects for them. The
+// rules are nil for a type without any.
+func rulesFor(obj runtime.Object) (*rules, func(runtime.Object) runtime.Object) {
 	all := allRules()
-	obj = internalversion.From(obj)
-	return obj, all[reflect.TypeOf(obj)]
+	if own := all[reflect.TypeOf(obj)]; own != nil {
+		return own, func(obj runtime.Object) runtime.Object { return obj }
+	}
+	return all[reflect.TypeOf(internalversion.From(obj))], internalversion.From
 }
 
-// allRules returns the rules by Go type.
+// allRules returns the rules by Go type, which is an internal type but for policyRules.
 var allRules = sync.OnceValue(func() map[reflect.Type]*rules {
 	all := strategyRules()
 	maps.Copy(all, coreRules())

@@ -1,10 +1,12 @@
 package validation
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +51,7 @@ func TestEveryTypeHasRules(t *testing.T) {
 		if res.Virtual || res.StoredType() == nil {
 			continue
 		}
-		_, rules := rulesOf(res.NewObject())
+		rules, _ := rulesFor(res.NewObject())
 		if rules == nil {
 			t.Errorf("%s of %s/%s have no rules", res.Plural, res.Group, res.Version)
 			continue
@@ -63,7 +65,7 @@ func TestEveryTypeHasRules(t *testing.T) {
 
 // Lists that Kubernetes compares element by element have a maximum length.
 func TestQuadraticListsAreLimited(t *testing.T) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, 10*maxQuadratic+1)}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: make([]corev1.Toleration, maxTolerations+1)}}
 	class := &storagev1.StorageClass{AllowedTopologies: make([]corev1.TopologySelectorTerm, maxQuadratic+1)}
 	node := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: make([]storagev1.CSINodeDriver, maxQuadratic+1)}}
 	quota := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Scopes: make([]corev1.ResourceQuotaScope, maxQuadratic+1)}}
@@ -74,5 +76,56 @@ func TestQuadraticListsAreLimited(t *testing.T) {
 		if len(errs) != 2 || errs[0].Type != field.ErrorTypeTooMany || errs[1].Type != field.ErrorTypeTooMany {
 			t.Errorf("%T: got %v, want two errors of too many items", obj, errs)
 		}
+	}
+}
+
+// TestJobsWithoutCompletions: Kubernetes' rules for the success policy read spec.completions.
+func TestJobsWithoutCompletions(t *testing.T) {
+	indexed, indexes := batchv1.IndexedCompletion, "0-1"
+	spec := batchv1.JobSpec{CompletionMode: &indexed, SuccessPolicy: &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: &indexes}}}}
+	spec.Parallelism = new(int32)
+	spec.BackoffLimit = new(int32)
+	job := &batchv1.Job{Spec: spec}
+	cron := &batchv1.CronJob{Spec: batchv1.CronJobSpec{JobTemplate: batchv1.JobTemplateSpec{Spec: spec}}}
+	for _, obj := range []runtime.Object{job, cron} {
+		gv := batchv1.SchemeGroupVersion
+		for _, errs := range []field.ErrorList{ValidateCreate(t.Context(), gv, obj), ValidateUpdate(t.Context(), gv, "", obj, obj)} {
+			if !slices.ContainsFunc(errs, func(err *field.Error) bool {
+				return err.Type == field.ErrorTypeRequired && strings.HasSuffix(err.Field, "completions")
+			}) {
+				t.Errorf("%T: got %v, want an error for completions", obj, errs)
+			}
+		}
+	}
+}
+
+// Updates that kube-apiserver refuses with a diff are refused without one if the objects are long.
+func TestLongDiffsAreNotMade(t *testing.T) {
+	pod := func(image string, words ...string) *corev1.Pod {
+		c := corev1.Container{Name: "c", Image: image, Args: append(words, make([]string, maxDiffLines)...)}
+		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
+	}
+	forbidden := func(sub string, obj, old runtime.Object) bool {
+		errs := ValidateUpdate(t.Context(), corev1.SchemeGroupVersion, sub, obj, old)
+		return len(errs) == 1 && errs[0].Type == field.ErrorTypeForbidden && strings.HasSuffix(errs[0].Detail, tooLongToShow)
+	}
+	if !forbidden("", pod("i", "a"), pod("i", "b")) {
+		t.Error("a Pod with other arguments was not refused")
+	}
+	if forbidden("", pod("i", "a"), pod("j", "a")) {
+		t.Error("a Pod with another image was refused")
+	}
+	debug := func(words ...string) *corev1.Pod {
+		c := corev1.EphemeralContainerCommon{Name: "d", Args: append(words, make([]string, maxDiffLines)...)}
+		return &corev1.Pod{Spec: corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: c}}}}
+	}
+	if !forbidden("ephemeralcontainers", debug("a"), debug("b")) {
+		t.Error("a changed ephemeral container was not refused")
+	}
+	claim := func(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{AccessModes: slices.Repeat([]corev1.PersistentVolumeAccessMode{mode}, maxDiffLines)}}
+	}
+	if !forbidden("", claim("a"), claim("b")) {
+		t.Error("a claim with other access modes was not refused")
 	}
 }
