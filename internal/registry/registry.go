@@ -34,8 +34,7 @@
 //	applyScale                     subresource.go             . . . . . x .   422: a negative count
 //	req.validated                  subresource.go             . . . . . x .   as Admission.Validate, of the Scale
 //	checkRevision                  update.go                  . u p a s x .   409: a newer version; 422: none is named
-//	FillDefaults                   registry.go                c u p a . x .   413: defaults of a custom resource
-//	defaults.DefaultStatus         kinds/defaults/defaults.go . . . . s . .
+//	FillDefaults                   registry.go                c u p a s x .   413: defaults of a custom resource
 //	recordOwners                   fields.go                  c u p a s x .
 //	Admission.Admit                admission/chain.go         c u p a s x .   403 and what webhooks say; 500: they do not answer
 //	strategy.ValidateDelete        kinds/strategy/strategy.go . . . . . . d   403: what has to stay
