@@ -70,9 +70,7 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 	if err := cmp.Or(wr.checkGrant(ctx, p.Resource, p.obj, p.old), wr.checkParams(ctx, p.Resource, p.obj, p.old)); err != nil {
 		return p.rec, err
 	}
-	if p.Subresource == "" {
-		warnAbout(ctx, p.Resource, p.obj, p.old)
-	}
+	wr.warnAbout(ctx, p)
 	if err := wr.Admission.Validate(ctx, p.attributes()); err != nil {
 		return p.rec, err
 	}

@@ -186,7 +186,7 @@ func (p *passes) cost(at []int, how string, n int) (paid price) {
 	gv := groupVersion(p.res)
 	validation.ValidateCreate(p.t.Context(), gv, obj)
 	validation.ValidateUpdate(p.t.Context(), gv, "", obj, obj)
-	warnings.ForObject(obj, nil)
+	warnings.ForObject(p.t.Context(), obj, nil)
 	printers.CellsOf(p.res, obj, began)
 	_, _, _ = p.res.EncodeStored(obj) // what cannot be stored has cost what it costs
 	paid.took = time.Since(began)

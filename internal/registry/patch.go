@@ -224,8 +224,7 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 	return obj, p.target.check(obj)
 }
 
-// completeMerged does for the outcome of a merge what decoding does for a body: a custom resource is brought into shape. Defaults are
-// filled in here only where compute does not: those of a version that is not the stored one, and those of spec on the way to a status.
+// completeMerged brings the outcome of a merge into shape if it is a custom resource, as decoding does for a body.
 func (p *patchRequest) completeMerged(merged scheme.Object) error {
 	res := p.target.Resource
 	if u, ok := merged.(*unstructured.Unstructured); ok && res.Custom != nil {
@@ -235,9 +234,6 @@ func (p *patchRequest) completeMerged(merged scheme.Object) error {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		return nil
-	}
-	if res.Conversion != nil || p.target.Subresource == "status" {
-		return FillDefaults(res, merged)
 	}
 	return nil
 }

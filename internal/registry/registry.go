@@ -34,8 +34,7 @@
 //	applyScale                     subresource.go             . . . . . x .   422: a negative count
 //	req.validated                  subresource.go             . . . . . x .   as Admission.Validate, of the Scale
 //	checkRevision                  update.go                  . u p a s x .   409: a newer version; 422: none is named
-//	FillDefaults                   registry.go                c u p a . x .   413: defaults of a custom resource
-//	defaults.DefaultStatus         kinds/defaults/defaults.go . . . . s . .
+//	FillDefaults                   registry.go                c u p a s x .   413: defaults of a custom resource
 //	recordOwners                   fields.go                  c u p a s x .
 //	Admission.Admit                admission/chain.go         c u p a s x .   403 and what webhooks say; 500: they do not answer
 //	strategy.ValidateDelete        kinds/strategy/strategy.go . . . . . . d   403: what has to stay
@@ -51,7 +50,7 @@
 //	validate                       commit.go                  c u p a s x .   422: the rules of the type
 //	checkGrant                     registry.go                c u p a s x .   403: more rights than the writer has
 //	checkParams                    params.go                  c u p a s x .   422: params that the writer may not read
-//	warnAbout                      registry.go                c u p a . x .
+//	warnAbout                      registry.go                c u p a s x .
 //	Admission.Validate             admission/chain.go         c u p a s x .   403 422 and what webhooks say
 //	Quotas.Charge                  admission/quota/quota.go   c u p a s x .   403: a quota is full
 //	strategy.Canonicalize          kinds/strategy/strategy.go c . . . . . .
@@ -205,15 +204,25 @@ func (wr *Writer) checkGrant(ctx context.Context, res *scheme.Resource, obj, old
 	return wr.Auth.MayGrant(rec, obj, old)
 }
 
-// warnAbout tells the client what is odd about a valid object.
-func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) {
-	var before runtime.Object // a nil object must be a nil runtime.Object
-	if old != nil {
-		before = old
+// warnAbout adds the warnings about a valid object to the response. Kubernetes' functions for built-in
+// types expect objects that are valid.
+func (wr *Writer) warnAbout(ctx context.Context, p *plan) {
+	if p.Resource.Custom == nil && !wr.Validating {
+		return
 	}
-	texts := warnings.ForObject(obj, before)
-	if res.Custom != nil && res.Custom.Warnings != nil {
-		texts = append(texts, res.Custom.Warnings(obj, old)...)
+	var old runtime.Object // a nil object must be a nil runtime.Object
+	if p.old != nil {
+		old = p.old
+	}
+	var texts []string
+	switch p.Subresource {
+	case "":
+		texts = warnings.ForObject(ctx, p.obj, old)
+		if custom := p.Resource.Custom; custom != nil && custom.Warnings != nil {
+			texts = append(texts, custom.Warnings(p.obj, p.old)...)
+		}
+	case "status":
+		texts = warnings.ForStatus(ctx, p.obj, old)
 	}
 	for _, text := range texts {
 		warning.AddWarning(ctx, "", text)

@@ -23,7 +23,6 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
-	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/warnings"
 	"apilet/internal/response"
@@ -187,12 +186,8 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 	if err := checkRevision(t.Resource, obj, rev); err != nil {
 		return nil, err
 	}
-	if t.Subresource != "status" {
-		if err := FillDefaults(t.Resource, obj); err != nil {
-			return nil, err
-		}
-	} else {
-		defaults.DefaultStatus(obj)
+	if err := FillDefaults(t.Resource, obj); err != nil {
+		return nil, err
 	}
 	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
 		return nil, err

@@ -1,10 +1,12 @@
 package scheme
 
 import (
+	"strings"
 	"testing"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"apilet/internal/apitest/kubetest"
@@ -60,10 +62,10 @@ func TestVersionsConvertAsInKubeAPIServer(t *testing.T) {
 		"status":{"currentReplicas":1,"desiredReplicas":2,"currentCPUUtilizationPercentage":33}}`
 	cases := []struct{ name, plural, inVersion, outVersion, body, want string }{
 		{"autoscaler read in v1", "horizontalpodautoscalers", "autoscaling/v2", "autoscaling/v1", hpaV2, hpaV1},
-		{"autoscaler written in v1", "horizontalpodautoscalers", "autoscaling/v1", "autoscaling/v2", hpaV1, hpaV2},
+		{"autoscaler written in v1", "horizontalpodautoscalers", "autoscaling/v1", "autoscaling/v2", hpaV1, strings.Replace(hpaV2, `"maxReplicas"`, `"minReplicas":1,"maxReplicas"`, 1)},
 		{"autoscaler without metrics", "horizontalpodautoscalers", "autoscaling/v1", "autoscaling/v2",
 			`{"metadata":{"name":"x"},"spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"x"}}}`,
-			`{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"x","resourceVersion":""},"spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"x"},
+			`{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"x","resourceVersion":""},"spec":{"minReplicas":1,"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"x"},
 				"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":80}}}]},"status":{"desiredReplicas":0,"currentMetrics":null}}`},
 		{"event written in events.k8s.io", "events", "events.k8s.io/v1", "v1",
 			`{"metadata":{"name":"e1","namespace":"default"},"eventTime":"2026-01-01T00:00:00.000000Z","series":{"count":3,"lastObservedTime":"2026-01-01T00:00:00.123456Z"},"action":"a","reason":"r","regarding":{"kind":"Pod","name":"p","namespace":"default"},"related":{"kind":"Node","name":"n"},"note":"note","type":"Normal","reportingController":"c","reportingInstance":"i"}`,
@@ -80,9 +82,11 @@ func TestVersionsConvertAsInKubeAPIServer(t *testing.T) {
 			`{"kind":"PriorityLevelConfiguration","apiVersion":"flowcontrol.apiserver.k8s.io/v1beta3","metadata":{"name":"x","annotations":{"flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares":""}},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":0,"limitResponse":{"type":""}}},"status":{}}`},
 		{"level that keeps zero shares", "prioritylevelconfigurations", "flowcontrol.apiserver.k8s.io/v1beta3", "flowcontrol.apiserver.k8s.io/v1",
 			`{"metadata":{"name":"x","annotations":{"flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares":""}},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":0}}}`,
-			`{"kind":"PriorityLevelConfiguration","apiVersion":"flowcontrol.apiserver.k8s.io/v1","metadata":{"name":"x","resourceVersion":""},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":0,"limitResponse":{"type":""}}},"status":{}}`},
+			`{"kind":"PriorityLevelConfiguration","apiVersion":"flowcontrol.apiserver.k8s.io/v1","metadata":{"name":"x","resourceVersion":""},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":0,"limitResponse":{"type":""},"lendablePercent":0}},"status":{}}`},
 		{"cron job", "cronjobs", "batch/v1beta1", "batch/v1", `{"metadata":{"name":"x"},"spec":{"schedule":"* * * * *"}}`,
-			`{"kind":"CronJob","apiVersion":"batch/v1","metadata":{"name":"x","resourceVersion":""},"spec":{"schedule":"* * * * *","jobTemplate":{"metadata":{},"spec":{"template":{"metadata":{},"spec":{"containers":null}}}}},"status":{}}`},
+			`{"kind":"CronJob","apiVersion":"batch/v1","metadata":{"name":"x","resourceVersion":""},"spec":{"schedule":"* * * * *","concurrencyPolicy":"Allow","suspend":false,
+				"jobTemplate":{"metadata":{},"spec":{"template":{"metadata":{},"spec":{"containers":null,"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{},"schedulerName":"default-scheduler"}}}},
+				"successfulJobsHistoryLimit":3,"failedJobsHistoryLimit":1},"status":{}}`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,16 +107,26 @@ func TestAutoscalerMetricsOfEverySourceRoundTrip(t *testing.T) {
 
 func TestEventsSurviveBothWays(t *testing.T) {
 	event := kubetest.Filled(NewRegistry().Lookup("", "v1", "events").GoType).(*corev1.Event)
-	if back := eventFromV1(eventToV1(event)); !equality.Semantic.DeepEqual(event, withoutTypeMeta(back)) {
+	res := NewRegistry().Lookup("events.k8s.io", "v1", "events")
+	if back := res.ConvertIn(res.ConvertOut(event)); !equality.Semantic.DeepEqual(event, back) {
 		t.Errorf("got  %+v\nwant %+v", back, event)
-	}
-	var series *eventsv1.EventSeries
-	if seriesFromV1(series) != nil {
-		t.Error("an event gained a series")
 	}
 }
 
-func withoutTypeMeta(e *corev1.Event) *corev1.Event {
-	e.TypeMeta.Kind, e.TypeMeta.APIVersion = "", ""
-	return e
+// The annotations of autoscaling/v1 are documents of their own, which have limits as bodies have.
+func TestAnnotationsOfAutoscalersAreBounded(t *testing.T) {
+	res := NewRegistry().Lookup("autoscaling", "v1", "horizontalpodautoscalers")
+	for text, want := range map[string]int{
+		`[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1"}}]`:             1,
+		`[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1e-2147483648"}}]`: 0,
+		`[{"type":"Pods","pods":{"metricName":"m","TARGETAVERAGEVALUE":"1e-2147483648"}}]`: 1,
+		`{`: 0,
+	} {
+		utilization := int32(50)
+		hpa := &autoscalingv1.HorizontalPodAutoscaler{Spec: autoscalingv1.HorizontalPodAutoscalerSpec{TargetCPUUtilizationPercentage: &utilization}}
+		hpa.Annotations = map[string]string{"autoscaling.alpha.kubernetes.io/metrics": text}
+		if got := len(res.ConvertIn(hpa).(*autoscalingv2.HorizontalPodAutoscaler).Spec.Metrics); got != want+1 {
+			t.Errorf("%.100s: %d metrics, want %d", text, got, want+1)
+		}
+	}
 }

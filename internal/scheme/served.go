@@ -7,6 +7,7 @@ package scheme
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -40,7 +41,8 @@ var Optional = slices.Concat(
 
 // older is the row of a version with the fields of the stable one, deprecated since a minor version and to go three later.
 func older[Stable any](traits Trait, group, names, subresources string, deprecated int) *Resource {
-	res := Row[Stable](traits, names, subresources).storedIn(group, sameShape[Stable](nil, nil))
+	t := reflect.TypeFor[Stable]()
+	res := Row[Stable](traits, names, subresources).storedIn(group, &Conversion{wire: t, stored: t})
 	res.Deprecation = &Deprecation{Deprecated: [2]int{1, deprecated}, Removed: [2]int{1, deprecated + 3}}
 	return res
 }

@@ -90,7 +90,7 @@ var Builtins = slices.Concat(
 		Row[appsv1.StatefulSet](Namespaced|inAll|Counted, "statefulsets sts", "scale status")),
 	GroupVersion("events.k8s.io", "v1",
 		Row[eventsv1.Event](Namespaced, "events ev", "").
-			storedIn("", converting(eventFromV1, eventToV1))),
+			storedIn("", converting[eventsv1.Event, corev1.Event]())),
 	GroupVersion("authentication.k8s.io", "v1",
 		Row[authenticationv1.SelfSubjectReview](createOnly, "selfsubjectreviews", ""),
 		Row[authenticationv1.TokenReview](createOnly, "tokenreviews", "")),
@@ -103,13 +103,13 @@ var Builtins = slices.Concat(
 		Row[autoscalingv2.HorizontalPodAutoscaler](Namespaced|inAll, "horizontalpodautoscalers hpa", "status")),
 	GroupVersion("autoscaling", "v1",
 		Row[autoscalingv1.HorizontalPodAutoscaler](Namespaced|inAll, "horizontalpodautoscalers hpa", "status").
-			storedIn("autoscaling", converting(hpaFromV1, hpaToV1))),
+			storedIn("autoscaling", converting[autoscalingv1.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscaler]())),
 	GroupVersion("batch", "v1",
 		Row[batchv1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status"),
 		Row[batchv1.Job](Namespaced|inAll|Counted, "jobs", "status")),
 	GroupVersion("batch", "v1beta1",
 		Row[batchv1beta1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status").
-			storedIn("batch", sameShape[batchv1.CronJob](nil, nil))),
+			storedIn("batch", converting[batchv1beta1.CronJob, batchv1.CronJob]())),
 	GroupVersion("certificates.k8s.io", "v1",
 		Row[certificatesv1.CertificateSigningRequest](0, "certificatesigningrequests csr", "approval status")),
 	GroupVersion("networking.k8s.io", "v1",
@@ -122,7 +122,7 @@ var Builtins = slices.Concat(
 		Row[policyv1.PodDisruptionBudget](Namespaced|Counted, "poddisruptionbudgets pdb", "status")),
 	GroupVersion("policy", "v1beta1",
 		Row[policyv1beta1.PodDisruptionBudget](Namespaced|Counted, "poddisruptionbudgets pdb", "status").
-			storedIn("policy", sameShape(budgetFromV1beta1, budgetToV1beta1))),
+			storedIn("policy", converting[policyv1beta1.PodDisruptionBudget, policyv1.PodDisruptionBudget]())),
 	GroupVersion("rbac.authorization.k8s.io", "v1",
 		Row[rbacv1.ClusterRoleBinding](0, "clusterrolebindings", ""),
 		Row[rbacv1.ClusterRole](0, "clusterroles", ""),
@@ -160,9 +160,9 @@ var Builtins = slices.Concat(
 		Row[flowcontrolv1.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status")),
 	GroupVersion("flowcontrol.apiserver.k8s.io", "v1beta3",
 		Row[flowcontrolv1beta3.FlowSchema](Counted, "flowschemas", "status").
-			storedIn("flowcontrol.apiserver.k8s.io", sameShape[flowcontrolv1.FlowSchema](nil, nil)),
+			storedIn("flowcontrol.apiserver.k8s.io", converting[flowcontrolv1beta3.FlowSchema, flowcontrolv1.FlowSchema]()),
 		Row[flowcontrolv1beta3.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status").
-			storedIn("flowcontrol.apiserver.k8s.io", sameShape(levelFromV1beta3, levelToV1beta3))),
+			storedIn("flowcontrol.apiserver.k8s.io", converting[flowcontrolv1beta3.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfiguration]())),
 )
 
 // groupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
@@ -395,27 +395,6 @@ func lifecycleOf(goType any) *Deprecation {
 func (res *Resource) storedIn(group string, c *Conversion) *Resource {
 	res.StorageGroup, res.Conversion = group, c
 	return res
-}
-
-// converting joins two Go types by functions between them.
-func converting[Served, Stored any](in func(*Served) *Stored, out func(*Stored) *Served) *Conversion {
-	return &Conversion{
-		wire: reflect.TypeFor[Served](), stored: reflect.TypeFor[Stored](),
-		in:  func(obj Object) Object { return any(in(any(obj).(*Served))).(Object) },
-		Out: func(obj Object) Object { return any(out(any(obj).(*Stored))).(Object) },
-	}
-}
-
-// sameShape serves a version whose JSON and protobuf are those of the storage version, but for what in and out change in place.
-func sameShape[Stored any](in, out func(*Stored)) *Conversion {
-	inPlace := func(change func(*Stored)) func(Object) Object {
-		if change == nil {
-			return nil
-		}
-		return func(obj Object) Object { change(any(obj).(*Stored)); return obj }
-	}
-	t := reflect.TypeFor[Stored]()
-	return &Conversion{wire: t, stored: t, in: inPlace(in), Out: inPlace(out)}
 }
 
 // GroupVersion writes group and version into rows and returns them: a piece of the table.
@@ -706,4 +685,11 @@ func (res *Resource) PatchSchema() any {
 		return nil
 	}
 	return reflect.Zero(res.GoType).Interface()
+}
+
+// NamespacedName returns the namespace and name of an object's key, /group/resource/namespace/name.
+func NamespacedName(key string) (namespace, name string) {
+	slash := strings.LastIndexByte(key, '/')
+	rest := key[:slash]
+	return rest[strings.LastIndexByte(rest, '/')+1:], key[slash+1:]
 }

@@ -93,16 +93,19 @@ func rowOf(t testing.TB, obj runtime.Object) *scheme.Resource {
 // madeHere is what defaults, the plug-ins of an empty cluster and preparation make of a document.
 func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte) {
 	t.Helper()
-	obj := kubetest.Decode(t, doc)
-	res := rowOf(t, obj)
+	res := rowOf(t, kubetest.Decode(t, doc))
+	obj, _, err := res.Decode(doc, "application/json", "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	defaults.Set(obj)
-	obj.(metav1.Object).SetUID(types.UID(kubetest.FixedUID))
+	obj.SetUID(types.UID(kubetest.FixedUID))
 	table := plugins.Table(plugins.Config{Store: st, Webhooks: &admission.Webhooks{}, Tolerations: plugins.TolerationSeconds{NotReady: 300, Unreachable: 300}})
 	on, err := plugins.Select(table, nil, []string{"NamespaceLifecycle", "ServiceAccount"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := admission.Attributes{Resource: res, Operation: admission.OpCreate, Object: obj.(scheme.Object)}
+	a := admission.Attributes{Resource: res, Operation: admission.OpCreate, Object: obj}
 	if _, err := admission.NewChain(table, on).Admit(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +115,8 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 	}
 	strategy.Canonicalize(obj)
 	defaults.DropEmptyLists(obj)
-	out, err := json.Marshal(obj)
+	gvk := res.GroupVersionKind()
+	out, err := scheme.MarshalAs(res.ConvertOut(obj), gvk.GroupVersion().String(), gvk.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@
 package internalversion
 
 import (
+	"reflect"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -55,10 +56,19 @@ func Into(obj, internal runtime.Object) {
 		return
 	}
 	kind := obj.GetObjectKind().GroupVersionKind()
+	reflect.ValueOf(obj).Elem().SetZero() // a conversion does not set the fields that internal types lack
 	if err := scheme().Convert(internal, obj, nil); err != nil {
 		panic(err) // see From
 	}
 	obj.GetObjectKind().SetGroupVersionKind(kind)
+}
+
+// Normalize converts obj to the internal type of its group and back, as kube-apiserver does for each
+// object that it decodes. An object that cannot be converted stays as it is.
+func Normalize(obj runtime.Object) {
+	if internal, err := scheme().UnsafeConvertToVersion(obj, runtime.InternalGroupVersioner); err == nil {
+		Into(obj, internal)
+	}
 }
 
 // Default sets the default values of obj.

@@ -22,7 +22,7 @@ func TestDeprecatedVersions(t *testing.T) {
 	if errs := ValidateCreate(t.Context(), batchv1beta1.SchemeGroupVersion, cron); !slices.ContainsFunc(errs, func(err *field.Error) bool { return err.Field == "spec.schedule" }) {
 		t.Errorf("got %v", errs)
 	}
-	for _, annotations := range []map[string]string{nil, {defaults.ZeroShares: ""}} {
+	for _, annotations := range []map[string]string{nil, {flowcontrolv1beta3.PriorityLevelPreserveZeroConcurrencySharesKey: ""}} {
 		level := &flowcontrolv1beta3.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "l", Annotations: annotations}}
 		level.Spec.Type = flowcontrolv1beta3.PriorityLevelEnablementLimited
 		level.Spec.Limited = &flowcontrolv1beta3.LimitedPriorityLevelConfiguration{LimitResponse: flowcontrolv1beta3.LimitResponse{Type: "Reject"}}

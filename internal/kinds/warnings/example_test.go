@@ -1,6 +1,7 @@
 package warnings_test
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +16,7 @@ func ExampleForObject() {
 		NodeSelector: map[string]string{"beta.kubernetes.io/os": "linux"},
 		Containers:   []corev1.Container{{Name: "web", Env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}}},
 	}}
-	for _, text := range warnings.ForObject(pod, nil) {
+	for _, text := range warnings.ForObject(context.Background(), pod, nil) {
 		fmt.Println(text)
 	}
 	// Output:

@@ -1,0 +1,131 @@
+package warnings
+
+// This file keeps lists away from Kubernetes' functions that compare each element with each other.
+
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	"k8s.io/kubernetes/pkg/apis/core"
+)
+
+const (
+	maxComparisons = 5000    // of ports with one number, and of files in one volume: a hundred of each
+	maxPathBytes   = 4 << 20 // of all paths that are compared
+)
+
+// costly reports whether the warnings about the Pods that obj is or makes take too long to compute.
+func costly(obj runtime.Object) bool {
+	spec := podSpecOf(obj)
+	return spec != nil && (portComparisons(spec) > maxComparisons || !comparablePaths(spec.Volumes))
+}
+
+// podSpecOf returns the PodSpec of a Pod, or of the Pods that a controller makes from obj, or nil.
+func podSpecOf(obj runtime.Object) *core.PodSpec {
+	switch o := obj.(type) {
+	case *core.Pod:
+		return &o.Spec
+	case *core.PodTemplate:
+		return &o.Template.Spec
+	case *core.ReplicationController:
+		if o.Spec.Template != nil {
+			return &o.Spec.Template.Spec
+		}
+	case *apps.DaemonSet:
+		return &o.Spec.Template.Spec
+	case *apps.Deployment:
+		return &o.Spec.Template.Spec
+	case *apps.ReplicaSet:
+		return &o.Spec.Template.Spec
+	case *apps.StatefulSet:
+		return &o.Spec.Template.Spec
+	case *batch.Job:
+		return &o.Spec.Template.Spec
+	case *batch.CronJob:
+		return &o.Spec.JobTemplate.Spec.Template.Spec
+	}
+	return nil
+}
+
+// portComparisons returns the number of pairs of ports that have the same number and protocol.
+func portComparisons(spec *core.PodSpec) (pairs int) {
+	type key struct {
+		number   int32
+		protocol core.Protocol
+	}
+	var count map[key]int
+	for c := range podutil.ContainerIter(spec, podutil.AllContainers) {
+		for _, port := range c.Ports {
+			if count == nil {
+				count = map[key]int{}
+			}
+			at := key{port.ContainerPort, port.Protocol}
+			pairs += count[at]
+			count[at]++
+		}
+	}
+	return pairs
+}
+
+// comparablePaths reports whether the paths of the files in each volume may be compared with each other.
+func comparablePaths(volumes []core.Volume) bool {
+	pairs, bytes := 0, 0
+	for i := range volumes {
+		n, length := pathsIn(&volumes[i])
+		pairs += n * (n - 1) / 2
+		bytes += n * length
+	}
+	return pairs <= maxComparisons && bytes <= maxPathBytes
+}
+
+// pathsIn returns the number of the paths of a volume and the sum of their lengths.
+func pathsIn(v *core.Volume) (n, length int) {
+	add := func(path string) { n, length = n+1, length+len(path) }
+	keys := func(items []core.KeyToPath) {
+		for i := range items {
+			add(items[i].Path)
+		}
+	}
+	files := func(items []core.DownwardAPIVolumeFile) {
+		for i := range items {
+			add(items[i].Path)
+		}
+	}
+	if v.ConfigMap != nil {
+		keys(v.ConfigMap.Items)
+	}
+	if v.Secret != nil {
+		keys(v.Secret.Items)
+	}
+	if v.DownwardAPI != nil {
+		files(v.DownwardAPI.Items)
+	}
+	if v.Projected == nil {
+		return n, length
+	}
+	for i := range v.Projected.Sources {
+		source := &v.Projected.Sources[i]
+		if source.ConfigMap != nil {
+			keys(source.ConfigMap.Items)
+		}
+		if source.Secret != nil {
+			keys(source.Secret.Items)
+		}
+		if source.DownwardAPI != nil {
+			files(source.DownwardAPI.Items)
+		}
+		if source.ServiceAccountToken != nil {
+			add(source.ServiceAccountToken.Path)
+		}
+		if source.ClusterTrustBundle != nil {
+			add(source.ClusterTrustBundle.Path)
+		}
+		if c := source.PodCertificate; c != nil {
+			add(c.CertificateChainPath)
+			add(c.KeyPath)
+			add(c.CredentialBundlePath)
+		}
+	}
+	return n, length
+}
