@@ -32,7 +32,6 @@ import (
 	"apilet/internal/options"
 	"apilet/internal/request"
 	"apilet/internal/serving"
-	"apilet/internal/tlsbatch"
 )
 
 // flowFront makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
@@ -526,7 +525,6 @@ func testWaitingPost(t *testing.T, start func(*httptest.Server), dial func(netwo
 	fc, g := smallFlowControl(nothingStored), &seatGate{open: make(chan struct{})}
 	server := httptest.NewUnstartedServer(flowFront(fc.middleware(g)))
 	server.Config.ConnContext = withConn
-	server.Listener = tlsbatch.Listener{Listener: server.Listener}
 	start(server)
 	defer server.Close()
 	defer close(g.open)

@@ -77,7 +77,6 @@ import (
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/findings"
-	"apilet/internal/footprint"
 	"apilet/internal/gc"
 	"apilet/internal/health"
 	"apilet/internal/history"
@@ -636,7 +635,6 @@ func (s *server) startWorkers() {
 			s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
 		}
 	})
-	work.Go("giving pages back", func() { footprint.Run(ctx) })
 	if s.storage.keys.On() {
 		work.Go("looking at the file about encryption", func() { s.storage.keys.Run(ctx) })
 	}

@@ -836,7 +836,8 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 // deadline ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client says so.
 func (b *instrumentation) deadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if rec := request.From(r.Context()); rec.Follows || request.LongRunning(&rec.Info) {
+		rec := request.From(r.Context())
+		if rec.Follows || request.LongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -852,7 +853,7 @@ func (b *instrumentation) deadline(next http.Handler) http.Handler {
 				limit = min(limit, asked)
 			}
 		}
-		ctx, cancel := request.WithDeadline(r.Context(), request.From(r.Context()).Received.Add(limit))
+		ctx, cancel := context.WithDeadline(r.Context(), rec.Received.Add(limit))
 		defer cancel()
 		*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
 		next.ServeHTTP(w, r)

@@ -26,7 +26,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,10 +58,9 @@ func TestPowerChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &powerChild{t: t, dir: dir, said: said}
-	p.must(atomicfile.PlaceFile(filepath.Join(dir, "a.db"), func(temp string) error { // the first start has a file of format 1 to upgrade
-		return fillSynced(temp, storetest.Unpack(t, "testdata/golden/format-1.db.gz"))
+	p.must(atomicfile.PlaceFile(filepath.Join(dir, "a.db"), func(temp string) error { // the first start has a file with a history
+		return fillSynced(temp, storetest.Unpack(t, "testdata/golden/format-2.db.gz"))
 	}))
-	p.say("upgrading")
 	p.serve(func(s *server) {
 		p.crowd(0, 40)
 		p.say("backing-up %s", "online.db")
@@ -363,7 +361,6 @@ func (d *powerDisk) cut(rnd *rand.Rand) (names map[string]int, files map[int]*po
 
 // powerClaims is what had been said when the power went.
 type powerClaims struct {
-	upgrading   bool // a file of an older format, and the server has not said that it is ready
 	ready       bool
 	asked, done map[string]int   // the last step of each object
 	revs        map[string]int64 // what "NAME STEP" was answered
@@ -378,10 +375,8 @@ func newPowerClaims() *powerClaims {
 func (c *powerClaims) hear(line string) {
 	word := strings.Fields(line)
 	switch word[0] {
-	case "upgrading":
-		c.upgrading = true
 	case "ready":
-		c.ready, c.upgrading = true, false
+		c.ready = true
 	case "backing-up":
 		c.backups[word[1]] = &powerClaims{done: maps.Clone(c.done), asked: c.asked, revs: c.revs, newest: c.newest}
 	case "backed-up":
@@ -513,7 +508,7 @@ func (c *powerClaims) judgeLog(st *store.Store) (wrong []string) {
 		}
 		for _, ev := range evs {
 			name, ours := strings.CutPrefix(ev.Key, "//configmaps/default/")
-			if !ours { // of the file before it was upgraded
+			if !ours { // of the golden file
 				continue
 			}
 			step, what := c.judgeRecord(name, &ev.Record)
@@ -539,7 +534,6 @@ type powerCampaign struct {
 	images string // folder for them
 
 	cuts, opened, backups, absent int
-	formats                       map[int64]int // how many data files had which, when the power was cut while one was upgraded
 	wrong                         []string
 	failed                        int
 }
@@ -590,10 +584,6 @@ func (p *powerCampaign) look(names map[string]int, files map[int]*powerFile, nam
 		return []string{err.Error()}
 	} else if name == "a.db" {
 		p.opened++
-		if claims.upgrading {
-			rep, _ := store.Check(path) // verify finds out what is wrong
-			p.formats[rep.Format]++
-		}
 	} else {
 		p.backups++
 	}
@@ -648,15 +638,6 @@ func (p *powerCampaign) choose(n int) map[int]int {
 	return chosen
 }
 
-// chooseUpgrade adds cuts around the first commit, which is that of the upgrade.
-func (p *powerCampaign) chooseUpgrade(chosen map[int]int) map[int]int {
-	begun := slices.IndexFunc(p.events, func(ev diskEvent) bool { return ev.op == diskSaid && ev.name == "upgrading" })
-	for i := range 30 {
-		chosen[begun+i] += 2
-	}
-	return chosen
-}
-
 // recordPower runs the child and keeps what it did.
 func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -671,7 +652,7 @@ func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	if tr.record(t, cmd); tr.exit != 0 {
 		t.Fatalf("the recorded server ended with %d\n%s", tr.exit, out.String())
 	}
-	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: inMemory(t), formats: map[int64]int{}}
+	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: inMemory(t)}
 }
 
 // inMemory is a folder in memory, where there is room for it: what is recorded, and each image of it, is written, opened and thrown away.
@@ -703,13 +684,9 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	}
 	t.Logf("seed %d; recorded %d writes, %d changes of size, %d syncs, %d names", seed, counts[diskWrite], counts[diskTruncate], counts[diskSync],
 		counts[diskCreate]+counts[diskLink]+counts[diskRename]+counts[diskRemove])
-	p.play(p.chooseUpgrade(p.choose(images)), nil)
+	p.play(p.choose(images), nil)
 	t.Logf("%d power cuts: %d data files and %d backups opened, checked clean, lost nothing (%d were not there yet); %d failed",
 		p.cuts, p.opened, p.backups, p.absent, p.failed)
-	if p.formats[1] == 0 || p.formats[storetest.CurrentFormat(t)] == 0 {
-		t.Errorf("the upgrade was not cut on both sides: %v", p.formats)
-	}
-	t.Logf("%v data files by format, of those cut while one was upgraded", p.formats)
 	for _, what := range p.wrong[:min(len(p.wrong), 10)] {
 		t.Error(what)
 	}
@@ -736,7 +713,7 @@ func missingSyncs(t *testing.T, p *powerCampaign) {
 		"those of the log's heads":   func(n int, ev diskEvent) bool { return logs[ev.file] && afterHead(n) },
 		"names left to chance":       func(_ int, ev diskEvent) bool { return ev.file == 0 },
 	} {
-		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images, formats: map[int64]int{}}
+		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images}
 		for m.cuts < 800 && m.failed == 0 { // some show in every tenth image only
 			m.play(m.choose(40), skip)
 		}

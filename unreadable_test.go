@@ -232,7 +232,7 @@ func TestProtobufOfAnyDepthIsSurvived(t *testing.T) {
 // unpackPoisoned is the poisoned file in a temporary folder.
 func unpackPoisoned(t testing.TB) string {
 	t.Helper()
-	packed, err := os.Open("testdata/poisoned/format-1.db.gz")
+	packed, err := os.Open("testdata/poisoned/apilet.db.gz")
 	if err != nil {
 		t.Fatal(err)
 	}

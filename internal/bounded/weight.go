@@ -24,6 +24,10 @@ import (
 const (
 	weightMax = 32 << 20 // bytes of structs, lists and maps; texts are as long as they are in the document
 	mapWeight = 64       // bytes of an entry beside its value
+
+	// elementWeight is the least weight of an element of a list or map. Validation makes errors for it:
+	// an empty port of a Service has four of 170 bytes.
+	elementWeight = 512
 )
 
 var errHeavy = fmt.Errorf("the object would take more than %d MiB of memory", weightMax>>20)
@@ -84,6 +88,7 @@ func (w *weightShaper) field(t reflect.Type) weightField {
 		if each.bytes += int64(t.Elem().Size()); t.Kind() == reflect.Map {
 			each.bytes += mapWeight
 		}
+		each.bytes = max(each.bytes, elementWeight)
 		w.heaviest = max(w.heaviest, each.bytes)
 		return weightField{shape: &weightShape{each: &each, isMap: t.Kind() == reflect.Map}}
 	case reflect.Struct:
@@ -128,7 +133,7 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 
 // checkWeight says whether JSON may be decoded into a Go type. What is no sound JSON is left for the decoder to say.
 func checkWeight(doc []byte, t reflect.Type) error {
-	const least = 64 // bytes per element that nobody need look at
+	const least = elementWeight // bytes per element that nobody need look at
 	if int64(len(doc))*least <= weightMax/16 {
 		return nil
 	}

@@ -28,7 +28,6 @@ type figures struct {
 	damaged                   int64 // what reads and writes found damaged
 	writable                  bool
 	format                    int64
-	formatRaised              bool
 	room                      store.Room
 	unreadable                int64 // live objects that cannot be decoded
 	commits, changes          int64
@@ -56,7 +55,6 @@ var (
 	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
 	storeWritable   = prometheus.NewDesc("apilet_store_writable", "0 while nothing can be written, because the data file was removed or replaced, or a commit has met damage.", nil, nil)
 	storeFormat     = prometheus.NewDesc("apilet_store_format", "Format of the data file.", nil, nil)
-	storeRaised     = prometheus.NewDesc("apilet_store_format_raised", "1 if this start has raised the format of the data file, which older versions refuse now.", nil, nil)
 	storeUsed       = prometheus.NewDesc("apilet_store_used_bytes", "Size of the data file without its free pages: what --quota-backend-bytes limits.", nil, nil)
 	storeQuota      = prometheus.NewDesc("apilet_store_quota_bytes", "Used bytes above which writes other than deletes are refused; no series where there is no limit.", nil, nil)
 	diskBytes       = prometheus.NewDesc("apilet_disk_bytes", "Size of the data file's file system; no series where that is not known.", nil, nil)
@@ -75,7 +73,7 @@ var (
 // Describe is prometheus.Collector's.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeLogBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
-		storeWritable, storeFormat, storeRaised, storeUsed, storeQuota, diskBytes, diskFree, diskReserve, diskFull, storeTracked,
+		storeWritable, storeFormat, storeUsed, storeQuota, diskBytes, diskFree, diskReserve, diskFull, storeTracked,
 		storageSize, storageObjects, resourceObjects, resourceBytes} {
 		ch <- d
 	}
@@ -101,7 +99,6 @@ func (s *figures) send(ch chan<- prometheus.Metric) {
 	gauge(storeUnreadable, s.unreadable)
 	gauge(storeWritable, oneIf(s.writable))
 	gauge(storeFormat, s.format)
-	gauge(storeRaised, oneIf(s.formatRaised))
 	gauge(storeUsed, s.room.Used)
 	if s.room.Quota > 0 {
 		gauge(storeQuota, s.room.Quota)
@@ -146,7 +143,7 @@ func (c *Collector) read() figures {
 	}
 	gauges.damaged = int64(c.Store.File.Found.Count())
 	gauges.writable, gauges.room = c.Store.File.Writable() == nil, c.Store.Room()
-	gauges.format, gauges.formatRaised = c.Store.Format()
+	gauges.format = c.Store.Format()
 	gauges.trackedShort, gauges.trackedGeneral = c.Tracked()
 	gauges.unreadable = int64(c.Unreadable.Count())
 	if problems := c.Scrub.problems.Load(); problems != nil {

@@ -60,7 +60,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		b, _ := os.ReadFile(path)
 		return b
 	}
-	ours := storetest.CurrentFormat(t)
+	const ours = int64(store.Format)
 	plain := filepath.Join(t.TempDir(), "plain.db")
 	db, err := bbolt.Open(plain, 0o600, nil)
 	if err != nil {
@@ -73,8 +73,9 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"a newer format":    {withFormat(ours + 2), fmt.Sprintf("has format %d and this version of apilet reads format %d", ours+2, ours)},
-		"no known format":   {withFormat(0), fmt.Sprintf("has format 0 and this version of apilet reads format %d", ours)},
+		"a newer format":    {withFormat(ours + 2), fmt.Sprintf("has format %d, and this version of apilet reads format %d", ours+2, ours)},
+		"an older format":   {withFormat(ours - 1), fmt.Sprintf("has format %d, and this version of apilet reads format %d", ours-1, ours)},
+		"no known format":   {withFormat(0), fmt.Sprintf("has format 0, and this version of apilet reads format %d", ours)},
 		"etcd, or any bolt": {plainBytes, "is a bbolt file of another program"},
 		"SQLite":            {append([]byte("SQLite format 3\x00\x10\x00\x01\x01\x00\x40\x20\x20"), make([]byte, 8172)...), "not an apilet data file"},
 		"nothing":           {nil, "is empty (0 bytes)"},

@@ -1,10 +1,10 @@
 package e2e
 
-// These tests open data files of every format that was ever released, as they were written then. testdata/golden has for each format
-// the file, packed with gzip, and one line of JSON for each thing in it: the live objects, and the history that was not compacted.
+// These tests open data files that were written earlier. testdata/golden has a file that was closed and the files of a server that was
+// killed, packed with gzip, and one line of JSON for each live object and for each event that was not compacted.
 //
-// A new format gets new files (go test -run TestGoldenFiles -update writes those of the present format when they are missing). The old ones are
-// never written again: they are what people have on their disks.
+// A new format gets new files: go test -run TestGolden -update writes the files that are missing. Existing files are never written again,
+// because users have such files on their disks.
 
 import (
 	"bytes"
@@ -35,19 +35,13 @@ type goldenLine struct {
 	JSON      json.RawMessage
 }
 
-func TestGoldenFiles(t *testing.T) {
+func TestGoldenFile(t *testing.T) {
 	t.Parallel()
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
 		t.Skip("bbolt's files have the byte order of the machine that wrote them, and these are little endian")
 	}
-	for format := 1; format <= int(storetest.CurrentFormat(t)); format++ {
-		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) { openGolden(t, format) })
-	}
-}
-
-func openGolden(t *testing.T, format int) {
-	name := fmt.Sprintf("../../testdata/golden/format-%d", format)
-	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && int64(format) == storetest.CurrentFormat(t) {
+	name := fmt.Sprintf("../../testdata/golden/format-%d", store.Format)
+	if _, err := os.Stat(name + ".db.gz"); err != nil && *update {
 		makeGolden(t, name, false)
 	}
 	file := storetest.Unpack(t, name+".db.gz")
@@ -97,34 +91,6 @@ func TestGoldenFileAndLog(t *testing.T) {
 	}
 	if got := goldenLines(t, storetest.Open(t, path)); got != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-// Opening raises a file's format: who cannot go back is told, once.
-func TestUpgradeOfDataFileIsTold(t *testing.T) {
-	t.Parallel()
-	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
-		t.Skip("the golden files are little endian")
-	}
-	path := storetest.WriteFile(t, storetest.Unpack(t, "../../testdata/golden/format-1.db.gz"))
-	told := func() (raised []string) {
-		st, err := store.Open(path, store.Options{Warn: func(what string) {
-			if strings.Contains(what, "format") {
-				raised = append(raised, what)
-			}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		st.Close()
-		return raised
-	}
-	want := fmt.Sprintf("%s: format 1 is now %d; older versions of apilet refuse it: the way back is a backup that was made before", path, storetest.CurrentFormat(t))
-	if got := told(); len(got) != 1 || got[0] != want {
-		t.Errorf("the first start says %q, want %q", got, want)
-	}
-	if got := told(); len(got) != 0 {
-		t.Errorf("the second start says %q", got)
 	}
 }
 

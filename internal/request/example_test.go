@@ -1,10 +1,8 @@
 package request_test
 
 import (
-	"context"
 	"fmt"
 	"net/http/httptest"
-	"time"
 
 	"apilet/internal/request"
 )
@@ -68,14 +66,4 @@ func ExampleUser_Authenticated() {
 	fmt.Println(alice.Authenticated().Groups, alice.Groups)
 	// Output:
 	// [dev system:authenticated] [dev]
-}
-
-// A context that nobody waits for costs no timer; who asks when it ends gets what context.WithDeadline says.
-func ExampleWithDeadline() {
-	ctx, cancel := request.WithDeadline(context.Background(), time.Now().Add(-time.Second))
-	defer cancel()
-	<-ctx.Done()
-	fmt.Println(ctx.Err())
-	// Output:
-	// context deadline exceeded
 }

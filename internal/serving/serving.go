@@ -34,7 +34,6 @@ import (
 	"apilet/internal/auth/certs"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
-	"apilet/internal/tlsbatch"
 )
 
 const renewEvery = 6 * time.Hour // certificates are looked at
@@ -178,7 +177,7 @@ func Accept(server *http.Server, listener net.Listener) error {
 	if server.TLSConfig == nil {
 		return server.Serve(listener)
 	}
-	return server.ServeTLS(tlsbatch.Listener{Listener: listener}, "", "")
+	return server.ServeTLS(listener, "", "")
 }
 
 // WriteKubeconfig writes how to reach this server, at once and whole, where that is asked for.

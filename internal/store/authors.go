@@ -22,8 +22,8 @@ package store
 // which authors the records that are left still name, and lets the others go.
 //
 // Times are the clock's when the commit began. They do not run back where the clock is put right by less than a minute; a clock that was
-// hours ahead is followed back. Records of format 1 have neither time nor author, nor have those that fill a replica, and what others on
-// its cluster wrote has a time alone: that of its arrival here.
+// hours ahead is followed back. Records that fill a replica have neither time nor author. Later writes of other servers on its cluster have
+// a time only, the time of their arrival here.
 
 import (
 	"errors"

@@ -3,8 +3,8 @@ package store
 // This file finds what was when: the revision that was current at a time, one object as it was at a revision, since when a key is that
 // object's and no other's, and whether a set of objects was the same at two revisions.
 //
-// Records of format 2 say when they were written, so that the newest of them that is not later than a moment is found by halving the
-// revisions that are kept. Records of before do not know, and are taken to be older than those that do; where one of them is the answer,
+// Records contain the time when they were written, so that a binary search in the kept revisions finds the newest record that is not later
+// than a moment. Records that filled a replica have no time, and count as older than the others; where one of them is the answer,
 // the marks of compaction vouch for a revision at or before the moment. Where the clock ran back, some moments came twice: one of the two
 // is found.
 

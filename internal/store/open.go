@@ -1,8 +1,9 @@
 package store
 
-// This file opens a store: what kind of file it is to be, what lies there, and what is brought to today's format before anybody reads it.
+// This file opens a store. It decides what kind of file is wanted, makes the file if it does not exist, and checks an existing one.
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -100,20 +101,14 @@ func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
 	if err != nil {
 		return err
 	}
-	backup, made, format := false, int64(0), int64(0)
+	backup, made := false, int64(0)
 	err = st.readSnapshot(func(s *snapshot) error {
-		backup, made, format = s.meta().Get([]byte("backup")) != nil, boltfile.MetaInt(s.meta(), "backup"), boltfile.MetaInt(s.meta(), "format")
+		backup, made = s.meta().Get([]byte("backup")) != nil, boltfile.MetaInt(s.meta(), "backup")
 		return st.countKeys(s)
 	})
-	if err == nil && format != st.mode.format && format != boltfile.FormatLogged {
-		st.raised = true
-		if err = st.File.Transact(upgrade(st.mode.format)); err == nil && st.Opts.Warn != nil {
-			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.File.Path, format, st.mode.format))
-		}
-	}
 	if err == nil && backup {
 		bump := int64(backupRevBump)
-		if made > backupRevBump { // in backups of earlier versions it is the revision
+		if made > 0 { // a forged time must not overflow
 			bump += max(0, st.Now().Unix()-made) * backupRevRate
 		}
 		err = st.File.Transact(adoptBackup(bump))
@@ -149,9 +144,6 @@ func (st *Store) warnAbout(path string, fresh bool, verdict boltfile.Verdict) {
 	}
 	if verdict.Moved {
 		warn(path + " was copied, moved or changed since a server wrote it; all of it has been checked")
-	}
-	if verdict.Torn {
-		warn(path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
 	if !verdict.Clean {
 		warn(path + " does not list its free pages, since it was not shut down cleanly; all pages have been checked")
@@ -209,10 +201,11 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 		}
 	}
 	meta, _ := p.Bucket(boltfile.InMeta)
-	own, replica := isOwnFormat(boltfile.MetaInt(meta, "format")), isFormat(boltfile.MetaInt(meta, "format"), replicaFormat)
-	switch format := boltfile.MetaInt(meta, "format"); {
+	format := boltfile.MetaInt(meta, "format")
+	own, replica := isOwnFormat(format), format == replicaFormat
+	switch {
 	case own && want != replicaFormat, replica && want != Format:
-		if _, ok := p.Bucket(boltfile.InAuthors); !ok && (format == Format || format == replicaFormat) {
+		if _, ok := p.Bucket(boltfile.InAuthors); !ok {
 			return boltfile.Damaged("the bucket authors is missing")
 		}
 	case replica:
@@ -220,24 +213,9 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 	case own:
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	default:
-		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, Format)
+		return fmt.Errorf("%s has format %d, and this version of apilet reads format %d: use the version that wrote it", path, format, cmp.Or(want, Format))
 	}
 	return nil
-}
-
-// upgrade makes a file of format 1 one of format 2, and a replica's likewise: all in one transaction.
-func upgrade(to int64) func(*boltfile.Ledger) error {
-	return func(l *boltfile.Ledger) error {
-		s, err := newStage(l)
-		if err == nil {
-			err = s.guard.VetMeta()
-		}
-		if err != nil {
-			return err
-		}
-		_, err = l.Tx.CreateBucketIfNotExists(boltfile.Buckets[boltfile.InAuthors])
-		return errors.Join(err, l.PutMetaInt("format", to))
-	}
 }
 
 // adoptBackup makes a backup's file a history of its own at its first opening.

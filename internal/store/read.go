@@ -51,7 +51,7 @@ func (s *snapshot) meta() boltfile.Tree {
 	return meta
 }
 
-// authors is the bucket of that name. A file of format 1 has none; check alone reads one as it is.
+// authors is the bucket of that name.
 func (s *snapshot) authors() boltfile.Tree {
 	t, _ := s.Bucket(boltfile.InAuthors)
 	return t

@@ -34,7 +34,7 @@ package store
 //
 // Four buckets (layout.go reads and writes what is in them). Integers are big endian, CRCs are CRC-32C:
 //
-//	meta   "format"       8  version of this layout: 2, or 102 for a replica, whose revisions have gaps; 1 and 101 become them
+//	meta   "format"       8  version of this layout: 2, or 102 for a replica, whose revisions have gaps; 3 while there is a log
 //	       "lineage"     16  random; files of different history differ
 //	       "compact"      8  CompactRev: reads and watches below it are refused
 //	       "swept"        8  how far compaction has deleted; below CompactRev after a crash
@@ -53,7 +53,7 @@ package store
 //	           17     4  CRC of all the rest, started from the revision: a record in another's place shows
 //	           21     2  k, the key's length
 //	           23     k  key
-//	         23+k     6  time in milliseconds since 1970, where it is stamped (format 1 does not know it),
+//	         23+k     6  time in milliseconds since 1970, where it is stamped,
 //	         29+k  1..5  and the author's number (uvarint), 0: nobody known; see authors.go
 //	                     JSON, final but for kind and apiVersion, which reading puts before it; or what sealing has made of it
 //
@@ -133,9 +133,8 @@ var (
 )
 
 const (
-	Format        = boltfile.FormatClosed // of the data file: one before it is brought to it when it is opened, any other is refused
+	Format        = boltfile.FormatClosed // of the data file; files of other formats are refused
 	replicaFormat = 102
-	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
 	backupRevRate = 100_000       // and for each second since it was made, for what was begun from the same backup meanwhile: more than can be written
 
@@ -280,7 +279,6 @@ type Store struct {
 	waiting       revisionWaiters
 	shared        atomic.Bool  // some revision has several records
 	distrusted    atomic.Bool  // see Distrust
-	raised        bool         // the opening has raised the file's format
 	reserve       int64        // bytes of the disk that are kept for deletes; 0: none
 	diskFailed    atomic.Bool  // the last commit failed for want of room
 	low           atomic.Bool  // creates and updates are refused, as of the last commit
@@ -312,8 +310,8 @@ func (st *Store) tally(prefix string) *tally {
 	return t
 }
 
-// Format is the data file's, and whether this opening has raised it.
-func (st *Store) Format() (format int64, raised bool) { return st.mode.format, st.raised }
+// Format returns the format of the data file.
+func (st *Store) Format() int64 { return st.mode.format }
 
 // Close waits for the commit in progress. Changes that still wait are answered with errClosed. Closing twice does nothing.
 func (st *Store) Close() (err error) {
@@ -352,13 +350,8 @@ func (st *Store) Now() time.Time {
 // Shared tells whether others write to the log, too: other servers on the same cluster.
 func (st *Store) Shared() bool { return st.mode.others }
 
-// isFormat tells whether a file's format is one that is wanted, or the one before it.
-func isFormat(format, want int64) bool { return format == want || format == want-formatBefore }
-
-// isOwnFormat tells a file that holds objects of its own.
-func isOwnFormat(format int64) bool {
-	return isFormat(format, Format) || format == boltfile.FormatLogged
-}
+// isOwnFormat reports whether a file of this format is not a replica.
+func isOwnFormat(format int64) bool { return format == Format || format == boltfile.FormatLogged }
 
 // A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
 type pendingWrite struct {

@@ -550,7 +550,7 @@ func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err
 func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
 	s := newSnapshot(p, 0)
 	rep.Format = boltfile.MetaInt(s.meta(), "format")
-	rep.gaps = isFormat(rep.Format, replicaFormat)
+	rep.gaps = rep.Format == replicaFormat
 	rep.inspectAuthors(s)
 	s.compact = boltfile.MetaInt(s.meta(), "compact")
 	rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
@@ -595,9 +595,6 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 
 // inspectAuthors looks at all authors: there are few.
 func (rep *Report) inspectAuthors(s *snapshot) {
-	if _, ok := s.Bucket(boltfile.InAuthors); !ok {
-		return // format 1
-	}
 	err := boltfile.WithoutFaults(func() error {
 		authors := s.authors()
 		c := authors.Cursor()

@@ -189,19 +189,27 @@ func probe(t *testing.T, what, path string) (out string, opened bool) {
 
 func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	dir := t.TempDir()
-	newer := filepath.Join(dir, "newer.db")
-	st := openTestStore(t, newer)
-	st.File.Db.Update(func(tx *bbolt.Tx) error {
-		return (&boltfile.Ledger{Tx: tx}).PutMetaInt("format", boltfile.FormatLogged+1)
-	})
-	st.Close()
+	ofFormat := func(format int64) string {
+		path := filepath.Join(dir, fmt.Sprintf("format-%d.db", format))
+		openTestStore(t, path).Close()
+		db, err := bbolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Update(func(tx *bbolt.Tx) error { return (&boltfile.Ledger{Tx: tx}).PutMetaInt("format", format) })
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 	foreign := filepath.Join(dir, "foreign.db")
 	db, _ := bbolt.Open(foreign, 0o600, nil)
 	db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err })
 	db.Close()
 	cases := map[string][2]string{
 		"a folder":          {dir, "no regular file"},
-		"a newer format":    {newer, fmt.Sprint("format ", boltfile.FormatLogged+1)},
+		"an older format":   {ofFormat(Format - 1), "has format 1, and this version of apilet reads format 2: use the version that wrote it"},
+		"a newer format":    {ofFormat(boltfile.FormatLogged + 1), "has format 4, and this version of apilet reads format 2: use the version that wrote it"},
 		"another program's": {foreign, "another program"},
 		"empty":             {writeDataFile(t, nil), "is empty"},
 		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},

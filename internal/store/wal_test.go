@@ -341,7 +341,7 @@ func dumped(t *testing.T, st *Store) string {
 	return b.String()
 }
 
-// TestCleanCloseLeavesOneFile, of the format that older versions open.
+// TestCleanCloseLeavesOneFile checks that a clean stop removes the log and sets the format of a closed file.
 func TestCleanCloseLeavesOneFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -395,8 +395,8 @@ func TestLogsThatAreRefused(t *testing.T) {
 		"another's log": {func(path string) { copyTo(made(20)+boltfile.LogSuffix, path+boltfile.LogSuffix) }, "is the log of another data file"},
 		"a closed file": {func(path string) { copyTo(closed, path) }, "is the log of another data file"},
 		"both heads":    {func(path string) { overwrite(t, path+boltfile.LogSuffix, 0, make([]byte, headsBytes)) }, "has lost both of its heads"},
-		"newer version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 3}) }, "newer version"},
-		"older version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 1}) }, "older version"},
+		"newer version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 3}) }, "has version 3, and this version of apilet reads version 2"},
+		"older version": {func(path string) { overwrite(t, path+boltfile.LogSuffix, 8, []byte{0, 0, 0, 1}) }, "has version 1, and this version of apilet reads version 2"},
 		"first record":  {func(path string) { overwrite(t, path+boltfile.LogSuffix, headsBytes+int64(32), []byte("xxxx")) }, "record"},
 		"a middle block": {func(path string) {
 			overwrite(t, path+boltfile.LogSuffix, headsBytes+headBytes, make([]byte, headBytes))

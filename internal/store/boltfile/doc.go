@@ -16,7 +16,7 @@
 //
 // Read file.go first (transactions, and what follows from damage), then wal.go (the log; its checkpoints), logfile.go (the log's bytes), proof.go (whether file and log belong together), ledger.go (what is in
 // a record), vet.go and recover.go (a start after whatever happened), tree.go (reading), guard.go (writing) and finger.go (finding the next record), page.go
-// (how pages lie), seal.go (files of versions without a log), create.go and damage.go.
+// (how pages lie), create.go and damage.go.
 //
 // The words are the field's: write-ahead log, checkpoint, group commit and torn page as in PostgreSQL's documentation ("Reliability and the Write-Ahead Log")
 // and SQLite's ("Write-Ahead Logging"); copy-on-write pages, whose other name is shadow paging, in LMDB's. What a failed sync means is from "Can Applications

@@ -85,22 +85,14 @@ func (h *logHead) encode() []byte {
 	return b[:logBlock]
 }
 
-var (
-	errLogNewer = errors.New("of a newer version")
-	errLogOlder = errors.New("of an older version")
-)
-
-// decodeHead reads a head; ok is false when it is none.
+// decodeHead reads a head. ok is false if b is not a head. err reports a head of another version.
 func decodeHead(b []byte) (h logHead, ok bool, err error) {
 	u64 := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
 	if len(b) < logHeadSize || string(b[:8]) != logMagic {
 		return h, false, nil
 	}
-	switch v := binary.BigEndian.Uint32(b[8:]); {
-	case v > logVersion && v < 1<<16:
-		return h, false, errLogNewer
-	case v > 0 && v < logVersion:
-		return h, false, errLogOlder
+	if v := binary.BigEndian.Uint32(b[8:]); v != logVersion && v > 0 && v < 1<<16 { // another number is damage
+		return h, false, fmt.Errorf("has version %d, and this version of apilet reads version %d: use the version that wrote it", v, logVersion)
 	}
 	if crc32.Checksum(b[:logHeadSize-4], castagnoli) != binary.BigEndian.Uint32(b[logHeadSize-4:]) {
 		return h, false, nil
@@ -214,11 +206,8 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 		b := make([]byte, logHeadSize)
 		size, _ := file.ReadAt(b, n*logBlock)
 		h, ok, err := decodeHead(b[:size])
-		switch {
-		case errors.Is(err, errLogNewer):
-			return newest, fmt.Errorf("%s is a log of a newer version of apilet: use the version that wrote it", path)
-		case errors.Is(err, errLogOlder):
-			return newest, fmt.Errorf("%s is a log of an older version of apilet: start and stop the version that wrote it, which leaves one file", path)
+		if err != nil {
+			return newest, fmt.Errorf("%s %w", path, err)
 		}
 		if ok && (!found || h.generation > newest.generation) {
 			newest, found = h, true

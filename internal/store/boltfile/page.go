@@ -10,16 +10,16 @@ package boltfile
 //	    12     4  overflow: how many following pages belong to this one
 //	    16    16  each element. branch: key offset 4, key size 4, child 8. leaf: flags 4 (1: a bucket), offset 4, key size 4, value size 4
 //
-// Pages 0 and 1 hold a meta each, the valid one with the higher transaction number counts, unless its commit was cut short (seal.go):
+// Pages 0 and 1 hold a meta each. The valid one with the higher transaction number counts:
 //
 //	    16     8  magic 0xED0CDAED, version 2
 //	    24     8  page size, flags
 //	    32     8  root page of the tree of buckets
-//	    40     8  the mark of a sealed commit
+//	    40     8  the mark (proof.go), in a field that bbolt does not use
 //	    48     8  freelist page, or all ones: not written, so the file was not closed cleanly
 //	    56     8  high-water mark: pages from here on are no part of the file
 //	    64     8  transaction number
-//	    72     8  FNV-1a of the 56 bytes from the magic on; seal.go draws what follows
+//	    72     8  FNV-1a of the 56 bytes from the magic on; a note follows (proof.go)
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ type metaPage struct {
 	freelist uint64
 	high     uint64 // pages from here on are no part of the file
 	pageSize int
-	mark     uint64 // seal.go tells
+	mark     uint64 // see proof.go
 }
 
 const metaSize = pageHeaderSize + 64
@@ -55,6 +55,35 @@ func decodeMeta(page []byte) (m metaPage, ok bool) {
 	return metaPage{txid: u64(48), root: u64(16), freelist: u64(32), high: u64(40), pageSize: int(binary.NativeEndian.Uint32(b[8:])),
 		mark: u64(24)}, true
 }
+
+// sumMeta sets the checksum of a meta page.
+func sumMeta(b []byte) {
+	sum := fnv.New64a()
+	sum.Write(b[pageHeaderSize : metaSize-8])
+	binary.NativeEndian.PutUint64(b[metaSize-8:], sum.Sum64())
+}
+
+// A placedMeta is a meta page and its place in a file.
+type placedMeta struct {
+	metaPage
+	at  int64
+	raw [metaSize]byte
+}
+
+// before returns a meta page for the given slot with the content of m, as an earlier transaction.
+func (m *placedMeta) before(slot int64) []byte {
+	page := make([]byte, m.pageSize)
+	copy(page, m.raw[:])
+	binary.NativeEndian.PutUint64(page, uint64(slot))
+	binary.NativeEndian.PutUint64(page[pageHeaderSize+48:], m.txid-1)
+	sumMeta(page)
+	return page
+}
+
+// A PageRun is a run of adjacent pages.
+type PageRun struct{ First, Count uint64 }
+
+func (r PageRun) holds(id uint64) bool { return id >= r.First && id-r.First < r.Count }
 
 // A page is a branch or leaf page with its overflow, or a small bucket's only page, which lies in its parent's value.
 type page []byte

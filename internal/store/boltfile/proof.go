@@ -34,8 +34,7 @@ package boltfile
 //	    32     8  the time, in milliseconds since 1970
 //	    40     4  CRC-32C of the 40 bytes before
 //
-// A mark is 64 bits: 1 at bit 62, 14 bits of the generation, 48 bits of the number. Bit 63 is zero, as it is one in a seal's mark (seal.go). A file that was
-// closed has the mark 0.
+// A mark is 64 bits: 0 at bit 63, 1 at bit 62, 14 bits of the generation, 48 bits of the number. A file that was closed has the mark 0.
 
 import (
 	"encoding/binary"
@@ -56,6 +55,7 @@ const (
 	markGeneration = 1<<14 - 1
 	runMax         = 1 << 24 // larger than the number of records in a log
 
+	noteAt    = metaSize // in a meta page
 	noteMagic = "apiletNT"
 	noteSize  = 44
 	noteSlack = time.Second // between the time in a note and that of the write of the note

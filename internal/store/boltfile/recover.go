@@ -1,6 +1,6 @@
 package boltfile
 
-// This file brings a file that a power cut or kill -9 has left to the state of its last checkpoint, or of its last commit that counts, before bbolt opens it.
+// This file brings a file that a power cut or kill -9 has left to the state of its last checkpoint, before bbolt opens it.
 
 import (
 	"bytes"
@@ -11,16 +11,11 @@ import (
 	"time"
 )
 
-// VetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. Where a log was left, the
-// file is as of its checkpoint then. look is Vet's.
+// VetToWrite vets a file before it is written. If its server left a log, VetToWrite brings the file back to the log's checkpoint. look is Vet's.
 func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 	verdict, err := Vet(path, false, nil, look)
-	switch {
-	case err != nil:
-	case verdict.Log != nil:
+	if err == nil && verdict.Log != nil {
 		err = verdict.Log.putBack(path)
-	case verdict.Torn:
-		err = takeBack(path)
 	}
 	return verdict, err
 }
@@ -130,20 +125,6 @@ func (l *LeftLog) endNote(file *os.File) ([]byte, error) {
 	}
 	inode, _, _ := identity(info)
 	return logNote{number: l.head.number + uint64(len(l.records)), generation: l.head.generation, inode: inode, written: time.Now()}.encode(), nil
-}
-
-// takeBack undoes in a file that no process writes what a power cut has left of a commit.
-func takeBack(path string) error {
-	db, file, err := openShared(path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	tree, err := readMetas(file)
-	if err != nil || tree.torn == nil {
-		return err
-	}
-	return writeSynced(path, tree.meta.before(tree.torn.at/int64(tree.pageSize)), tree.torn.at)
 }
 
 // writeSynced writes into an existing file. Two processes may do so at once with the same bytes.

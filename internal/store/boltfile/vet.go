@@ -23,7 +23,6 @@ type Verdict struct {
 	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
 	Log      *LeftLog // that lies beside; nil: none
 	Moved    bool     // it is not as and where its server left it: a copy, which may have been made while it was written
-	Torn     bool     // the newest meta page does not count: its commit was cut short
 	Problems []string // damaged pages
 }
 
@@ -119,8 +118,6 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	}
 	v.Moved = tree.moved(info, v.Log.Used())
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
-	v.Torn = tree.torn != nil
-	v.Clean = v.Clean && !v.Torn
 	if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
 		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // of a forged file any number
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
@@ -160,7 +157,6 @@ type pageTree struct {
 	found        []*placedMeta // that are valid
 	notes        []logNote     // that are
 	meta         *placedMeta   // that counts
-	torn         *placedMeta   // a newer one that does not; nil mostly
 	progress     *Progress
 
 	seen     []uint64 // a bit for each page that something refers to
@@ -185,21 +181,15 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 		if !ok || at != 0 && int64(m.pageSize) != at || m.pageSize < 1024 || m.pageSize > 64<<10 {
 			continue
 		}
-		found = append(found, &placedMeta{m, at, [metaSize]byte(buf), binary.NativeEndian.Uint64(buf[noteAt:])})
+		found = append(found, &placedMeta{m, at, [metaSize]byte(buf)})
 	}
 	if len(found) == 0 {
 		return nil, berrors.ErrInvalid
 	}
 	m := found[0]
 	t := &pageTree{file: file, found: found, invalidMetas: 2 - len(found)}
-	if len(found) == 2 {
-		other := found[1]
-		if other.txid > m.txid {
-			m, other = other, m
-		}
-		if !m.counts(file, other) {
-			m, t.torn = other, m
-		}
+	if len(found) == 2 && found[1].txid > m.txid {
+		m = found[1]
 	}
 	t.meta, t.pageSize, t.root, t.freelist, t.high = m, m.pageSize, m.root, m.freelist, m.high
 	for _, at := range [...]int64{0, int64(m.pageSize)} {
@@ -405,7 +395,7 @@ func (t *pageTree) adopt(l *LeftLog) error {
 // take makes the checkpoint of a log, whose meta page is m, what counts.
 func (t *pageTree) take(l *LeftLog, m metaPage) {
 	at := int64(m.txid%2) * int64(m.pageSize)
-	t.meta, t.torn = &placedMeta{metaPage: m, at: at, raw: l.head.meta}, nil
+	t.meta = &placedMeta{metaPage: m, at: at, raw: l.head.meta}
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
 }
 

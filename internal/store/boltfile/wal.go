@@ -45,7 +45,7 @@ package boltfile
 // The log may be removed, replaced or cut while the server runs. Before a write is acknowledged its file is looked for by its name. When it is not there, or
 // too short, the data file is closed as at a clean close, since it has all commits, and the next write makes a new log (File.leaveLog).
 //
-// While there is a log the data file's format is 3, so that an older apilet refuses it, and so does this one when the log is missing. The log comes
+// While there is a log the data file's format is 3, so that the file is refused if the log is missing. The log comes
 // before the format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs
 // do the work.
 //

@@ -115,20 +115,7 @@ func WriteFile(t testing.TB, b []byte) string {
 	return path
 }
 
-// FormatOf is the format that a data file says it has.
-func FormatOf(path string) (format int64, err error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
-	if err != nil {
-		return 0, err
-	}
-	err = db.View(func(tx *bbolt.Tx) error {
-		format = int64(binary.BigEndian.Uint64(tx.Bucket([]byte("meta")).Get([]byte("format"))))
-		return nil
-	})
-	return format, errors.Join(err, db.Close())
-}
-
-// SetFormat makes it say another.
+// SetFormat changes the format that a data file has.
 func SetFormat(t testing.TB, path string, format int64) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
@@ -141,22 +128,6 @@ func SetFormat(t testing.TB, path string, format int64) {
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// CurrentFormat is the format of new data files.
-func CurrentFormat(t testing.TB) int64 {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "new.db")
-	st, err := store.Open(path, store.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	st.Close()
-	format, err := FormatOf(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return format
 }
 
 // Unpack returns what is in a file that was packed with gzip.
