@@ -52,7 +52,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
 	kubestorage "k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/apierror"
@@ -78,10 +80,9 @@ const (
 
 // reads answers GET and LIST.
 type reads struct {
-	st       *store.Store
-	tokens   *tokenCodec
-	chunking bool                    // the feature gate APIListChunking
-	lost     *unreadable.Unreadables // nil of the past, which nobody can mend
+	st     *store.Store
+	tokens *tokenCodec
+	lost   *unreadable.Unreadables // nil of the past, which nobody can mend
 
 	// readSlots bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
@@ -321,7 +322,7 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	}
 	checked := q.ListOptions
 	internalversion.SetListOptionsDefaults(&checked, true)
-	if errs := listvalidation.ValidateListOptions(&checked, true); len(errs) > 0 {
+	if errs := listvalidation.ValidateListOptions(&checked, utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	q.match, err = terms.For(res, info)
@@ -403,9 +404,6 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	q, err := parseQuery(res, &request.From(r.Context()).Info)
 	if err != nil {
 		return err
-	}
-	if !rd.chunking {
-		q.Limit, q.Continue = 0, ""
 	}
 	pos, err := rd.locate(r.Context(), q)
 	if err != nil {

@@ -285,6 +285,9 @@ func startServer(c *config) (*server, error) {
 	if err := c.Finish(); err != nil {
 		return nil, err
 	}
+	if err := c.SetFeatureGates(); err != nil {
+		return nil, err
+	}
 	if c.starting == nil {
 		c.starting = context.Background()
 	}
@@ -400,7 +403,7 @@ func (s *server) assemble(context.Context) (err error) {
 	tell := lost.NoteSealed
 	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
-	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys), chunking: c.Chunking,
+	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys),
 		podsByNode: st.NewIndex(podKeys, podNode), storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
 		news: notify.New(st)}
@@ -452,6 +455,7 @@ func (s *server) observe(context.Context) error {
 	m.registry.MustRegister(s.storage.keys.Collectors()...)
 	m.clockBehind(s.clock.Behind)
 	m.leader(s.storage.leads.Load)
+	m.featureGates(options.FeatureGates())
 	m.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	return nil

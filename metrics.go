@@ -40,6 +40,7 @@ import (
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/component-base/featuregate"
 	podsecurity "k8s.io/pod-security-admission/api"
 
 	"apilet/internal/admission"
@@ -581,6 +582,14 @@ func (m *metrics) buildInfo(labels map[string]string) {
 		Help: beta + "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running."})
 	g.Set(1)
 	m.registry.MustRegister(g)
+}
+
+// featureGates reports which feature gates are enabled. They do not change while the server runs.
+func (m *metrics) featureGates(gates featuregate.MutableFeatureGate) {
+	g := m.registry.Gauges("kubernetes_feature_enabled", beta+"This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"})
+	for name, spec := range gates.GetAll() {
+		g.WithLabelValues(string(name), string(spec.PreRelease)).Set(oneIf(gates.Enabled(name)))
+	}
 }
 
 // clockBehind tells how far the machine's clock lies behind what is known to have passed.

@@ -61,7 +61,7 @@ func service(name string, kind corev1.ServiceType, ports int) *corev1.Service {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(i + 1)})
 	}
 	defaults.Set(svc)
-	strategy.PrepareForCreate(svc)
+	strategy.PrepareForCreate(context.Background(), svc)
 	return svc
 }
 

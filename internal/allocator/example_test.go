@@ -26,7 +26,7 @@ func ExampleAllocator_Assign() {
 	service := func(name string) *corev1.Service {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.3.4"}}
 		defaults.Set(svc)
-		strategy.PrepareForCreate(svc)
+		strategy.PrepareForCreate(context.Background(), svc)
 		return svc
 	}
 	web, err := alloc.Assign(service("web"), nil, false)

@@ -96,7 +96,7 @@ func TestSecondAddressComesLater(t *testing.T) {
 	}
 	now := web.DeepCopy()
 	now.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyPreferDualStack)
-	strategy.PrepareForUpdate(now, web)
+	strategy.PrepareForUpdate(context.Background(), "", now, web)
 	given, err := s.Assign(now, web, false)
 	if err != nil || given.Claim(context.Background()) != nil || len(now.Spec.ClusterIPs) != 2 || now.Spec.ClusterIPs[0] != web.Spec.ClusterIP || len(web.Spec.ClusterIPs) != 1 {
 		t.Fatal(err, now.Spec, web.Spec.ClusterIPs)

@@ -28,7 +28,7 @@ import (
 //
 // The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
 // differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
-// ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode, "services: CIDR,CIDR" --service-cluster-ip-range, by which the
+// ("plugins: A,B" is --enable-admission-plugins, "gates: A=true,B=true" --feature-gates, "authorization: RBAC" --authorization-mode, "services: CIDR,CIDR" --service-cluster-ip-range, by which the
 // addresses that the server has chosen get names, too: four1 and six1), and a section "configuration" may hold the
 // file of --admission-control-config-file. "managedFields: shown" keeps the managedFields of the answers.
 func TestConversations(t *testing.T) {
@@ -93,6 +93,8 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 			switch flag[1] {
 			case "plugins":
 				plugins = flag[2]
+			case "gates":
+				flags = append(flags, "--feature-gates="+flag[2])
 			case "authorization":
 				flags = append(flags, "--authorization-mode="+flag[2])
 			case "services":

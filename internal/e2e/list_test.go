@@ -347,15 +347,6 @@ func TestPageAfterRestart(t *testing.T) {
 	apitest.Expect(t, s.list("limit=2&continue="+token), "c d @z, more, 1 left")
 }
 
-func TestChunkingCanBeTurnedOff(t *testing.T) {
-	t.Parallel()
-	s := startScene(t, "--feature-gates=APIListChunking=false")
-	s.check(t, []briefCase{
-		{"limit is ignored", "limit=2", "a b c d e @now"},
-		{"a token is ignored", "limit=2&continue=bogus", "a b c d e @now"},
-	})
-}
-
 // TestLargeListIsStreamed lists what no buffer of the server holds at once.
 func TestLargeListIsStreamed(t *testing.T) {
 	t.Parallel()

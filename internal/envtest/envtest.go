@@ -270,8 +270,8 @@ func (t *translation) add(name, value string) error {
 		if slices.Contains(strings.Split(value, ","), "ServiceAccount") {
 			t.args = append(t.args, "--namespace-defaults=false")
 		}
-	case "feature-gates", "etcd-servers", "etcd-prefix", "etcd-cafile", "etcd-certfile", "etcd-keyfile":
-		t.unused = append(t.unused, name) // all gates that kube-apiserver 1.36 has are about other things; the etcd of a test is apilet, too
+	case "etcd-servers", "etcd-prefix", "etcd-cafile", "etcd-certfile", "etcd-keyfile":
+		t.unused = append(t.unused, name) // the etcd of a test is apilet, too
 	default:
 		t.pass(name, value)
 	}

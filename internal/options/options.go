@@ -73,7 +73,6 @@ type Options struct {
 	RuntimeConfig                           []string // for scheme.Served
 	LogFormat                               string
 	Verbosity                               int
-	Chunking                                bool // the feature gate APIListChunking
 }
 
 // AutoSeats stands instead of a number of seats: as many as the machine carries.
@@ -191,7 +190,7 @@ func (o *Options) defineRequests(f *flag.FlagSet) {
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
 	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "how long to go on serving after SIGTERM, with /readyz failing and clients asked to connect anew, so that load balancers send nobody here any more")
 	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
-	f.Func("feature-gates", "comma-separated `list`: APIListChunking=true|false", commandline.Listed(&o.FeatureGates))
+	f.Func("feature-gates", "comma-separated `list` of Kubernetes' feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.Listed(&o.FeatureGates))
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
@@ -282,15 +281,6 @@ func (o *Options) Finish() error {
 	}
 	if err := o.finishOthers(); err != nil {
 		return err
-	}
-	o.Chunking = true
-	for _, gate := range o.FeatureGates {
-		switch name, value, _ := strings.Cut(gate, "="); {
-		case name == "APIListChunking" && (value == "true" || value == "false"):
-			o.Chunking = value == "true"
-		default:
-			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
-		}
 	}
 	if addr, err := netip.ParseAddr(o.Advertised); o.Advertised != "" && (err != nil || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "") {
 		return fmt.Errorf("--advertise-address: %q is not an IP address of a server", o.Advertised)

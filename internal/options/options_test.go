@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/kubernetes/pkg/features"
+
 	"apilet/internal/auth"
 	"apilet/internal/commandline"
 )
@@ -280,6 +282,49 @@ func TestOriginPatternsAreChecked(t *testing.T) {
 		}
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("--cors-allowed-origins=%s: %q, want %q", list, got, want)
+		}
+	}
+}
+
+// TestFeatureGates sets copies of the gates, because the gates belong to the process.
+func TestFeatureGates(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ flag, want string }{
+		{"Foo=true", "--feature-gates: unrecognized feature gate: Foo"},
+		{"SidecarContainers=false", "--feature-gates: cannot set feature gate SidecarContainers to false, feature is locked to true"},
+		{"SidecarContainers", "--feature-gates: missing bool value for SidecarContainers"},
+		{"HPAScaleToZero=maybe", `--feature-gates: invalid value of HPAScaleToZero=maybe, err: strconv.ParseBool: parsing "maybe": invalid syntax`},
+		{"wardle:HPAScaleToZero=true", "--feature-gates: component not registered: wardle"},
+	} {
+		o, f := flags()
+		if err := f.Parse([]string{"--feature-gates=" + c.flag}); err != nil {
+			t.Fatal(err)
+		}
+		if err := setGates(FeatureGates().DeepCopy(), o.FeatureGates); err == nil || err.Error() != c.want {
+			t.Errorf("%s: got %v, want %s", c.flag, err, c.want)
+		}
+	}
+	for _, c := range []struct {
+		flags                              string
+		scaleToZero, podResources, signals bool // alpha, beta, alpha
+	}{
+		{"", false, true, false},
+		{"--feature-gates=kube:HPAScaleToZero=true --feature-gates=PodLevelResources=false,InPlacePodLevelResourcesVerticalScaling=false",
+			true, false, false},
+		{"--feature-gates=AllAlpha=true,HPAScaleToZero=false", false, true, true},
+		{"--feature-gates=AllBeta=false", false, false, false},
+	} {
+		o, f := flags()
+		if err := f.Parse(strings.Fields(c.flags)); err != nil {
+			t.Fatal(err)
+		}
+		gates := FeatureGates().DeepCopy()
+		if err := setGates(gates, o.FeatureGates); err != nil {
+			t.Errorf("%s: %v", c.flags, err)
+		}
+		got := [...]bool{gates.Enabled(features.HPAScaleToZero), gates.Enabled(features.PodLevelResources), gates.Enabled(features.ContainerStopSignals)}
+		if got != [...]bool{c.scaleToZero, c.podResources, c.signals} {
+			t.Errorf("%s: HPAScaleToZero, PodLevelResources, ContainerStopSignals are %v", c.flags, got)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	if p.old != nil {
 		if errs := wr.validateChanged(ctx, p); len(errs) > 0 {
-			return apierror.Invalid(p.Resource.GroupKind(), p.Name, errs)
+			return apierror.Invalid(storedKind(p.Resource), p.Name, errs)
 		}
 		return nil
 	}
@@ -94,7 +94,12 @@ func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(apierror.Invalid(p.Resource.GroupKind(), p.Name, errs)))
+	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(apierror.Invalid(storedKind(p.Resource), p.Name, errs)))
+}
+
+// storedKind returns the kind that errors name. An error of an Event in events.k8s.io names the core group, in which it is stored.
+func storedKind(res *scheme.Resource) schema.GroupKind {
+	return schema.GroupKind{Group: res.StorageGroup, Kind: res.Kind}
 }
 
 // validateNew returns the errors of a new object. The rules of a built-in type include its metadata.

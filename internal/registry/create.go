@@ -91,17 +91,14 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if res.Generation {
 		obj.SetGeneration(1)
 	}
-	for _, text := range strategy.AppArmorTexts(obj) {
-		warning.AddWarning(ctx, "", text)
-	}
-	obj = prepareNew(res, obj)
-	if rec := request.From(ctx); rec != nil {
-		strategy.NameRequester(obj, &rec.User)
-	}
-	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
+	if generated {
+		strategy.NameNew(obj)
+	}
+	obj = prepareNew(ctx, res, obj)
+	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	for try, lost := 1, 0; ; try++ {
-		if generated {
+		if generated && try > 1 {
 			strategy.NameNew(obj)
 		}
 		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, obj: obj})
@@ -146,12 +143,12 @@ func typeEnding(res *scheme.Resource, obj scheme.Object) error {
 	return apierrors.NewForbidden(res.GroupResource(), obj.GetName(), errors.New("create not allowed while custom resource definition is terminating"))
 }
 
-// prepareNew gives a new object its initial status, and what else the server decides.
-func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
+// prepareNew sets the initial status of a new object and the other fields that clients cannot set.
+func prepareNew(ctx context.Context, res *scheme.Resource, obj scheme.Object) scheme.Object {
 	if res.Custom != nil {
 		return res.Custom.Prepare(obj, nil, "")
 	}
-	strategy.PrepareForCreate(obj)
+	strategy.PrepareForCreate(ctx, obj)
 	return obj
 }
 

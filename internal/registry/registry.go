@@ -18,7 +18,7 @@
 //	parseWriteOptions              options.go                 c u p a s x .   400 422
 //	res.Decode(body)               scheme/codec.go            c u . . s x .   415 400: not such an object
 //	warnings.DropDuplicateOwners   kinds/warnings/warnings.go c u . . s . .
-//	strategy.WipeSystemFields      kinds/strategy/prepare.go  c . . . . . .
+//	strategy.WipeSystemFields      kinds/strategy/metadata.go c . . . . . .
 //	refuseEnding                   create.go                  c . . . . . .   403: the type is being deleted
 //	refuseEarly                    namespaces.go              c . . . . . .   404 403: no namespace, or one that is being deleted
 //	Store.Get(key)                 store/read.go              . u p a s x d   404
@@ -39,12 +39,12 @@
 //	Admission.Admit                admission/chain.go         c u p a s x .   403 and what webhooks say; 500: they do not answer
 //	strategy.ValidateDelete        kinds/strategy/strategy.go . . . . . . d   403: what has to stay
 //	Admission.Decide               admission/chain.go         . . . . . . d   as Admission.Admit and Admission.Validate
-//	strategy.FillSystemFields      kinds/strategy/prepare.go  c . . . . . .
+//	strategy.FillSystemFields      kinds/strategy/metadata.go c . . . . . .
+//	strategy.NameNew               kinds/strategy/metadata.go c . . . . . .
 //	prepareNew                     create.go                  c . . . . . .
 //	prepare                        update.go                  . u p a s x .
 //	markDeleting                   deleting.go                . . . . . . d
 //	warnings.DropAdmittedDuplicates kinds/warnings/warnings.go c u p a s x .
-//	strategy.NameNew               kinds/strategy/strategy.go c . . . . . .
 //	checkAndCommit                 commit.go                  c u p a s x .   504: the time is over
 //	Allocator.Assign               allocator/alloc.go         c u p a . x .   422: families, an address or a port of another Service
 //	validate                       commit.go                  c u p a s x .   422: the rules of the type

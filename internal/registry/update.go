@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"path"
-	"reflect"
 	"strconv"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -196,7 +195,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 	if err != nil {
 		return nil, err
 	}
-	obj = prepare(t, obj, old)
+	obj = prepare(ctx, t, obj, old)
 	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	return obj, nil
 }
@@ -230,19 +229,18 @@ func namedRevision(obj scheme.Object) (uint64, error) {
 	return n, nil
 }
 
-// prepare takes from obj what the request may write and the rest from old.
-func prepare(t *Target, obj, old scheme.Object) scheme.Object {
-	switch {
-	case t.Resource.Custom != nil:
+// prepare restores the fields of obj that the request cannot change, and increments its generation if the change counts.
+func prepare(ctx context.Context, t *Target, obj, old scheme.Object) scheme.Object {
+	if t.Resource.Custom != nil {
 		obj = t.Resource.Custom.Prepare(obj, old, t.Subresource)
-	case t.Subresource == "":
-		strategy.PrepareForUpdate(obj, old)
-	case t.Subresource == "status":
-		strategy.PrepareForStatusUpdate(obj, old)
-	default:
-		obj = strategy.PrepareForSubresource(t.Subresource, obj, old)
+		obj.SetGeneration(old.GetGeneration())
+		if t.Resource.Generation && t.Subresource != "status" && !sameSpec(obj, old) {
+			obj.SetGeneration(old.GetGeneration() + 1)
+		}
+	} else {
+		obj.SetGeneration(old.GetGeneration())
+		strategy.PrepareForUpdate(ctx, t.Subresource, obj, old)
 	}
-	obj.SetGeneration(old.GetGeneration())
 	if obj.GetUID() == "" {
 		obj.SetUID(old.GetUID())
 	}
@@ -255,30 +253,17 @@ func prepare(t *Target, obj, old scheme.Object) scheme.Object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.Resource.Generation && t.Subresource != "status" && t.Subresource != "binding" && !(sameSpec(obj, old) && strategy.SameNotes(obj, old)) {
-		obj.SetGeneration(old.GetGeneration() + 1)
-	}
 	fieldmanager.KeepTimes(old, obj)
 	return obj
 }
 
-// sameSpec compares two objects apart from metadata and status: what metadata.generation counts. The status of a custom resource that
-// has no such subresource is a field like any other; of one that has it, old and new status are equal here.
+// sameSpec reports whether two objects are equal in the fields that metadata.generation counts. The status of a custom resource counts
+// if the resource has no status subresource. If it has one, the old and new status are equal here.
 func sameSpec(a, b scheme.Object) bool {
 	if ua, ok := a.(*unstructured.Unstructured); ok {
 		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))
 	}
-	va, vb := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
-	for i := range va.NumField() {
-		switch va.Type().Field(i).Name {
-		case "TypeMeta", "ObjectMeta", "Status":
-			continue
-		}
-		if !apiequality.Semantic.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
-			return false
-		}
-	}
-	return true
+	return strategy.SameSpec(a, b)
 }
 
 // specOf is a custom resource without apiVersion, kind and metadata.

@@ -58,7 +58,7 @@ func TestEnvtestStartsAndStops(t *testing.T) {
 	started := time.Now()
 	env, config, complaints := begin(t, func() *envtest.Environment {
 		env := &envtest.Environment{BinaryAssetsDirectory: assets(t), CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true}
-		env.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "SomeGate=true").Append("max-requests-inflight", "100").
+		env.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "HPAScaleToZero=true").Append("max-requests-inflight", "100").
 			Set("runtime-config", "batch/v2alpha1=true").Append("disable-admission-plugins", "ServiceAccount", "NamespaceLifecycle")
 		return env
 	})

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -35,7 +37,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/bounded"
-	"apilet/internal/kinds/strategy"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -149,7 +151,7 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 	if len(errs) == 0 && levels.Warn.Level == podsecurity.LevelPrivileged && levels.Audit.Level == podsecurity.LevelPrivileged {
 		return nil
 	}
-	template := strategy.PodTemplateOf(a.Object)
+	template := podTemplate(a.Object)
 	if template == nil {
 		return nil
 	}
@@ -457,4 +459,27 @@ func (c *podSecurityConfig) validate() (errs field.ErrorList) {
 		return nil
 	})
 	return errs
+}
+
+// podTemplate returns the template of the Pods that obj creates, or nil.
+func podTemplate(obj scheme.Object) *corev1.PodTemplateSpec {
+	switch o := obj.(type) {
+	case *corev1.PodTemplate:
+		return &o.Template
+	case *corev1.ReplicationController:
+		return o.Spec.Template
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Template
+	case *appsv1.Deployment:
+		return &o.Spec.Template
+	case *appsv1.DaemonSet:
+		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	case *batchv1.Job:
+		return &o.Spec.Template
+	case *batchv1.CronJob:
+		return &o.Spec.JobTemplate.Spec.Template
+	}
+	return nil
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/apis/core/v1/helper/qos"
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
-	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/store"
 )
@@ -77,7 +77,7 @@ func (t tolerations) admit(ctx context.Context, a *admission.Attributes) error {
 			return err
 		}
 	}
-	if strategy.QosClass(&pod.Spec) != corev1.PodQOSBestEffort {
+	if qos.ComputePodQOS(pod) != corev1.PodQOSBestEffort {
 		more = append(more[:len(more):len(more)], corev1.Toleration{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
 	}
 	if n := len(pod.Spec.Tolerations) + len(more); n > maxTolerations {

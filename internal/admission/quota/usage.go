@@ -30,8 +30,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
 	podresources "k8s.io/component-helpers/resource"
+	"k8s.io/kubernetes/pkg/apis/core/v1/helper/qos"
 
-	"apilet/internal/kinds/strategy"
 	"apilet/internal/scheme"
 )
 
@@ -312,11 +312,7 @@ func isTerminating(pod *corev1.Pod) bool {
 }
 
 func isBestEffort(pod *corev1.Pod) bool {
-	class := pod.Status.QOSClass
-	if class == "" {
-		class = strategy.QosClass(&pod.Spec)
-	}
-	return class == corev1.PodQOSBestEffort
+	return qos.GetPodQOS(pod) == corev1.PodQOSBestEffort
 }
 
 // looksAbroad says that a pod's place depends on pods of other namespaces.

@@ -109,7 +109,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 	if _, err := admission.NewChain(table, on).Admit(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	strategy.PrepareForCreate(obj)
+	strategy.PrepareForCreate(t.Context(), obj)
 	if svc, ok := obj.(*corev1.Service); ok {
 		validation.FitFamilies(svc, nil, []corev1.IPFamily{corev1.IPv4Protocol})
 	}

@@ -1,84 +1,96 @@
 package strategy
 
-// This file: what PrepareForStatusUpdate and the approval of a CertificateSigningRequest keep of it (in Kubernetes
-// pkg/registry/certificates/certificates/strategy.go).
+// This file prepares CertificateSigningRequests, as
+// k8s.io/kubernetes/pkg/registry/certificates/certificates/strategy.go does.
 
 import (
+	"context"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/request"
 )
 
-func createSigningRequest(csr *certificatesv1.CertificateSigningRequest) {
+// createSigningRequest replaces the requester with the user of the context.
+func createSigningRequest(ctx context.Context, obj runtime.Object) {
+	csr := obj.(*certificatesv1.CertificateSigningRequest)
 	csr.Status = certificatesv1.CertificateSigningRequestStatus{}
+	spec := &csr.Spec
+	spec.Username, spec.UID, spec.Groups, spec.Extra = "", "", nil, nil
+	rec := request.From(ctx)
+	if rec == nil {
+		return
+	}
+	spec.Username, spec.UID, spec.Groups = rec.User.Name, rec.User.UID, rec.User.Groups
+	for key, values := range rec.User.Extra {
+		if spec.Extra == nil {
+			spec.Extra = map[string]certificatesv1.ExtraValue{}
+		}
+		spec.Extra[key] = values
+	}
 }
 
-func updateSigningRequest(csr, old *certificatesv1.CertificateSigningRequest) { csr.Spec = old.Spec }
+func updateSigningRequest(csr, old *certificatesv1.CertificateSigningRequest) {
+	csr.Spec, csr.Status = old.Spec, old.Status
+}
 
 func updateSigningRequestStatus(csr, old *certificatesv1.CertificateSigningRequest) {
-	keepDecision(csr, old)
+	csr.Spec = old.Spec
+	keepDecisions(csr, old, certificatesv1.CertificateApproved)
+	keepDecisions(csr, old, certificatesv1.CertificateDenied)
 	stampConditions(csr, old)
 }
 
-// approve takes the conditions, and what metadata an update may change.
-func approve(sent, csr *certificatesv1.CertificateSigningRequest) {
-	stampConditions(sent, csr)
-	csr.ObjectMeta, csr.Status.Conditions = sent.ObjectMeta, sent.Status.Conditions
+// approve keeps only the conditions of the new status.
+func approve(csr, old *certificatesv1.CertificateSigningRequest) {
+	stampConditions(csr, old)
+	conditions := csr.Status.Conditions
+	csr.Spec, csr.Status = old.Spec, old.Status
+	csr.Status.Conditions = conditions
 }
 
-// nameRequester writes into a request for a certificate who makes it, whatever the request says.
-func nameRequester(csr *certificatesv1.CertificateSigningRequest, by *request.User) {
-	csr.Spec.Username, csr.Spec.UID, csr.Spec.Groups, csr.Spec.Extra = by.Name, by.UID, by.Groups, nil
-	for key, values := range by.Extra {
-		if csr.Spec.Extra == nil {
-			csr.Spec.Extra = map[string]certificatesv1.ExtraValue{}
+// keepDecisions restores the conditions of a type. If their number differs, it leaves them for validation
+// to refuse.
+func keepDecisions(csr, old *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) {
+	indices := func(conditions []certificatesv1.CertificateSigningRequestCondition) (found []int) {
+		for i := range conditions {
+			if conditions[i].Type == kind {
+				found = append(found, i)
+			}
 		}
-		csr.Spec.Extra[key] = values
+		return found
+	}
+	now, before := indices(csr.Status.Conditions), indices(old.Status.Conditions)
+	if len(now) != len(before) {
+		return
+	}
+	for i := range now {
+		csr.Status.Conditions[now[i]] = old.Status.Conditions[before[i]]
 	}
 }
 
-// keepDecision puts back what was decided: a signer repeats it with its status. Where the number of decisions differs, validation says so.
-func keepDecision(csr, old *certificatesv1.CertificateSigningRequest) {
-	for _, kind := range [...]certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied} {
-		are, were := conditionsAt(csr, kind), conditionsAt(old, kind)
-		if len(are) != len(were) {
-			continue
-		}
-		for i := range are {
-			csr.Status.Conditions[are[i]] = old.Status.Conditions[were[i]]
-		}
-	}
-}
-
-func conditionsAt(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) (at []int) {
-	for i := range csr.Status.Conditions {
-		if csr.Status.Conditions[i].Type == kind {
-			at = append(at, i)
-		}
-	}
-	return at
-}
-
-// stampConditions fills in the times that a writer has left out. A condition that was there has changed when it did.
+// stampConditions sets the times that a request omits. A condition that old has keeps its transition time.
 func stampConditions(csr, old *certificatesv1.CertificateSigningRequest) {
-	stamp := Now()
+	now := Now()
 	for i := range csr.Status.Conditions {
 		condition := &csr.Status.Conditions[i]
 		if condition.LastUpdateTime.IsZero() {
-			condition.LastUpdateTime = stamp
+			condition.LastUpdateTime = now
 		}
 		if condition.LastTransitionTime.IsZero() {
-			condition.LastTransitionTime = lastTransition(condition, old.Status.Conditions, stamp)
+			condition.LastTransitionTime = lastTransition(condition, old.Status.Conditions, now)
 		}
 	}
 }
 
-func lastTransition(condition *certificatesv1.CertificateSigningRequestCondition, old []certificatesv1.CertificateSigningRequestCondition, otherwise metav1.Time) metav1.Time {
+// lastTransition returns the transition time of the same condition in old, or now.
+func lastTransition(condition *certificatesv1.CertificateSigningRequestCondition, old []certificatesv1.CertificateSigningRequestCondition, now metav1.Time) metav1.Time {
 	for i := range old {
 		if old[i].Type == condition.Type && old[i].Status == condition.Status && !old[i].LastTransitionTime.IsZero() {
 			return old[i].LastTransitionTime
 		}
 	}
-	return otherwise
+	return now
 }

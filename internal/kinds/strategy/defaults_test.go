@@ -18,7 +18,7 @@ func TestStatusUpdateKeepsTheRest(t *testing.T) {
 	*changed.Spec.Replicas = 7
 	changed.Labels["a"] = "c"
 	changed.Status.Replicas = 3
-	PrepareForStatusUpdate(changed, old)
+	PrepareForUpdate(t.Context(), "status", changed, old)
 	if *changed.Spec.Replicas != 1 || changed.Labels["a"] != "b" || changed.Status.Replicas != 3 {
 		t.Errorf("got replicas %d, labels %v, status %d; want 1, a=b, 3", *changed.Spec.Replicas, changed.Labels, changed.Status.Replicas)
 	}
@@ -28,17 +28,17 @@ func TestUpdateKeepsStatusAndAllocations(t *testing.T) {
 	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
 		Ports: []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30001}, {Name: "b", Port: 81, NodePort: 30002}}}}
 	defaults.Set(old)
-	PrepareForUpdate(old, old)
+	PrepareForUpdate(t.Context(), "", old, old)
 	changed := old.DeepCopy()
 	changed.Spec.ClusterIP, changed.Spec.ClusterIPs = "", nil
 	changed.Spec.Ports = []corev1.ServicePort{{Name: "b", Port: 81}, {Name: "c", Port: 82, NodePort: 30001}}
 	defaults.Set(changed)
-	PrepareForUpdate(changed, old)
+	PrepareForUpdate(t.Context(), "", changed, old)
 	if changed.Spec.ClusterIP != "10.96.0.9" || len(changed.Spec.ClusterIPs) != 1 || changed.Spec.Ports[0].NodePort != 30002 {
-		t.Errorf("an update that leaves addresses out got %+v", changed.Spec)
+		t.Errorf("an update that omits addresses got %+v", changed.Spec)
 	}
 	changed.Spec.Type = corev1.ServiceTypeExternalName
-	PrepareForUpdate(changed, old)
+	PrepareForUpdate(t.Context(), "", changed, old)
 	if changed.Spec.ClusterIP != "" || changed.Spec.IPFamilies != nil || changed.Spec.IPFamilyPolicy != nil {
 		t.Errorf("a Service that became an external name kept %+v", changed.Spec)
 	}
@@ -48,7 +48,7 @@ func BenchmarkDefaultsConfigMap(b *testing.B) {
 	cm := &corev1.ConfigMap{Data: map[string]string{"a": "b"}}
 	for b.Loop() {
 		defaults.Set(cm)
-		PrepareForCreate(cm)
+		PrepareForCreate(b.Context(), cm)
 	}
 }
 
@@ -59,6 +59,6 @@ func BenchmarkDefaultsDeployment(b *testing.B) {
 		fresh := d.DeepCopy()
 		b.StartTimer()
 		defaults.Set(fresh)
-		PrepareForCreate(fresh)
+		PrepareForCreate(b.Context(), fresh)
 	}
 }

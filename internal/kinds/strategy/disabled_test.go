@@ -9,9 +9,9 @@ import (
 	"apilet/internal/kinds/defaults"
 )
 
-// TestWhatIsOffIsForgottenByWritesAlone: reading an object (which fills in defaults) leaves what a server with the feature has stored, a create forgets it,
-// and an update does unless the old object has it.
-func TestWhatIsOffIsForgottenByWritesAlone(t *testing.T) {
+// TestDisabledFieldsAreDroppedByWrites checks the field of a disabled feature. A create drops it. An update
+// drops it unless the old object has it.
+func TestDisabledFieldsAreDroppedByWrites(t *testing.T) {
 	t.Parallel()
 	signal := corev1.SIGTERM
 	with := func() *appsv1.Deployment {
@@ -21,22 +21,25 @@ func TestWhatIsOffIsForgottenByWritesAlone(t *testing.T) {
 		defaults.Set(d)
 		return d
 	}
-	has := func(d *appsv1.Deployment) bool { return hasStopSignal(&d.Spec.Template.Spec) }
+	has := func(d *appsv1.Deployment) bool {
+		lifecycle := d.Spec.Template.Spec.Containers[1].Lifecycle
+		return lifecycle != nil && lifecycle.StopSignal != nil
+	}
 	if !has(with()) {
-		t.Error("defaults have forgotten it")
+		t.Error("defaults have dropped it")
 	}
 	created := with()
-	if PrepareForCreate(created); has(created) {
+	if PrepareForCreate(t.Context(), created); has(created) {
 		t.Error("a create has kept it")
 	}
 	if c := created.Spec.Template.Spec.Containers; c[0].Lifecycle != nil || c[1].Lifecycle == nil {
 		t.Errorf("left are %v and %v", c[0].Lifecycle, c[1].Lifecycle)
 	}
 	updated := with()
-	if PrepareForUpdate(updated, with()); !has(updated) {
-		t.Error("an update has forgotten what was there")
+	if PrepareForUpdate(t.Context(), "", updated, with()); !has(updated) {
+		t.Error("an update has dropped the field of the old object")
 	}
-	if PrepareForUpdate(updated, created); has(updated) {
-		t.Error("an update has brought it")
+	if PrepareForUpdate(t.Context(), "", updated, created); has(updated) {
+		t.Error("an update has added it")
 	}
 }

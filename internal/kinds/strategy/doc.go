@@ -1,15 +1,20 @@
-// Package strategy holds what single built-in types do differently from all others: what a new object's status is, which fields an update
-// may not touch, who may be created by a PUT, which fields the rarer subresources write, whose deletion waits.
+// Package strategy has the rules by which single built-in types differ from the others: the status of a new
+// object, the fields that an update cannot change, the resources that a PUT may create, the subresources
+// that write a part of an object, and the deletions that wait.
 //
-//	strategy.PrepareForCreate(obj)              // a Job's selector, a Pod's QoS class, the initial status
-//	strategy.Canonicalize(obj)                  // completes what validation has nothing against
-//	strategy.PrepareForUpdate(obj, old)         // status stays, and what else is not the client's
+//	strategy.PrepareForCreate(ctx, obj)              // a Job's selector, a Pod's QoS class, the initial status
+//	strategy.Canonicalize(obj)                       // completes an object after validation
+//	strategy.PrepareForUpdate(ctx, "", obj, old)     // restores the status and allocated values
 //	err := strategy.ValidateDelete(res, "kube-system")
 //
-// These are the RESTStrategies of Kubernetes (pkg/registry/GROUP/RESOURCE/strategy.go, and k8s.io/apiserver/pkg/registry/rest for what they
-// have in common), as the rows of one table (table.go) and the functions that they name. The walk that every write takes is in package registry, which names no type:
-// it asks here, in this order: defaults, prepare (prepare.go), validate (package validation).
+// Most rules are Kubernetes' own: a strategy of k8s.io/kubernetes/pkg/registry is imported if its package
+// is small (kubernetes.go). The packages of the other strategies also contain clients and storage. Their
+// preparation is written here, on the internal types and with Kubernetes' helper functions. A field behind
+// a disabled feature gate is dropped unless the old object has it.
 //
-// Invariants: an object comes with its defaults (package defaults) and leaves with what a validator may rely on; old is never changed;
-// nothing is read but the objects, and of the outside only the time.
+// The rules are the rows of one table (table.go). Package registry has the sequence of steps that all
+// writes take, and calls this package between admission and validation.
+//
+// Invariants: an object has its defaults before it is prepared. Only the objects, the context, the feature
+// gates and the clock are read.
 package strategy

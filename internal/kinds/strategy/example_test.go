@@ -1,6 +1,7 @@
 package strategy_test
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,11 +10,11 @@ import (
 	"apilet/internal/scheme"
 )
 
-// An update of a pod cannot write its status: what the kubelet has said stays.
+// An update of a pod cannot write its status: the status that the kubelet has written stays.
 func ExamplePrepareForUpdate() {
 	old := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	next := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
-	strategy.PrepareForUpdate(next, old)
+	strategy.PrepareForUpdate(context.Background(), "", next, old)
 	fmt.Println(next.Spec.NodeName, next.Status.Phase)
 	// Output:
 	// n1 Running

@@ -1,14 +1,10 @@
 package strategy
 
-// This file answers the walk's questions with what a type's row says, or what holds for all types without a word of their own: who may be
-// created by a PUT, what a write makes of an object, which fields the rarer subresources write, whose deletion waits.
-//
-//	write            function                 the status becomes         the rest
-//	create           PrepareForCreate         the initial one            QoS class, selectors, ... are decided
-//	update, patch    PrepareForUpdate         what it was                what an update may leave out is kept
-//	.../status       PrepareForStatusUpdate   what the request says      what it was
+// This file has the functions that package registry calls. They look up the row of a resource or of an
+// object's type in the table.
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"slices"
@@ -19,118 +15,68 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
 
-// allowCreateOnUpdate says that a PUT to a name that does not exist creates the object; of the other types it answers 404.
+// AllowCreateOnUpdate reports whether a PUT to a name that does not exist creates the object.
 func AllowCreateOnUpdate(res *scheme.Resource) bool { return strategyFor(res).allowCreateOnUpdate }
 
-// AllowUnconditionalUpdate says that an update need not name a resourceVersion. That of a custom resource has to.
+// AllowUnconditionalUpdate reports whether an update may omit the resourceVersion. Updates of custom
+// resources may not.
 func AllowUnconditionalUpdate(res *scheme.Resource) bool {
 	return res.GoType != nil && !strategyFor(res).conditionalUpdate
 }
 
-// returnsDeleted says that a DELETE is answered with the object that is gone, not with a Status.
+// ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a Status.
 func ReturnsDeleted(res *scheme.Resource) bool { return strategyFor(res).returnsDeleted }
 
-// orphansByDefault says that dependents stay when a DELETE does not say what shall become of them.
+// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents.
 func OrphansByDefault(res *scheme.Resource) bool { return strategyFor(res).orphansByDefault }
 
-// ---- What a write makes of an object ----
+// ---- Preparation ----
 
-// PrepareForCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
-// set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
-// CertificateSigningRequest.
-func PrepareForCreate(obj runtime.Object) {
-	dropDisabled(obj, nil)
+// PrepareForCreate sets the initial status and generation of a new object with defaults, and the other
+// fields that clients cannot set. The caller has set uid and name. The context has the request, and
+// receives warnings.
+func PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if prepare := of(obj).create; prepare != nil {
-		prepare(obj)
-		return
-	}
-	if status := statusOf(obj); status.IsValid() {
-		status.SetZero()
+		prepare(ctx, obj)
 	}
 }
 
-// Canonicalize completes a new object that validation has nothing against.
+// Canonicalize completes a new object after validation.
 func Canonicalize(obj runtime.Object) {
 	if complete := of(obj).canonicalize; complete != nil {
 		complete(obj)
 	}
 }
 
-// PrepareForUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
-// old where kube-apiserver does (a claim's two data sources).
-func PrepareForUpdate(obj, old runtime.Object) {
-	dropDisabled(obj, old)
-	if status := statusOf(obj); status.IsValid() {
-		status.Set(statusOf(old))
-	}
-	if prepare := of(obj).update; prepare != nil {
-		prepare(obj, old)
+// PrepareForUpdate restores the fields of obj that a write to a subresource of old cannot change. sub is
+// empty for the object itself. The caller has set the generation to that of old, and PrepareForUpdate
+// increments it if the change counts. It may change old where kube-apiserver does (the data sources of a
+// claim).
+func PrepareForUpdate(ctx context.Context, sub string, obj, old runtime.Object) {
+	if prepare := of(obj).updates[sub]; prepare != nil {
+		prepare(ctx, obj, old)
 	}
 }
 
-// PrepareForStatusUpdate puts back everything but metadata and status, and of metadata what a status writer may not touch.
-func PrepareForStatusUpdate(obj, old runtime.Object) {
-	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
-	for i := range to.NumField() {
-		switch to.Type().Field(i).Name {
+// SameSpec reports whether two objects of a type are equal except for metadata and status.
+func SameSpec(a, b runtime.Object) bool {
+	va, vb := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range va.NumField() {
+		switch va.Type().Field(i).Name {
 		case "TypeMeta", "ObjectMeta", "Status":
-		default:
-			to.Field(i).Set(from.Field(i))
+			continue
+		}
+		if !equality.Semantic.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+			return false
 		}
 	}
-	if prepare := of(obj).status; prepare != nil {
-		prepare(obj, old)
-	}
+	return true
 }
 
-// statusOf is the status of an object, not valid when its type has none. It is always the last field.
-func statusOf(obj runtime.Object) reflect.Value {
-	v := reflect.ValueOf(obj).Elem()
-	if last := v.NumField() - 1; v.Type().Field(last).Name == "Status" {
-		return v.Field(last)
-	}
-	return reflect.Value{}
-}
-
-// NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
-func NameNew(obj scheme.Object) {
-	before := obj.GetName()
-	obj.SetName(generateName(obj.GetGenerateName()))
-	if follow := of(obj).named; follow != nil {
-		follow(obj, before)
-	}
-}
-
-// SameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
-// EndpointSlices their labels.
-func SameNotes(obj, old scheme.Object) bool {
-	counted := of(obj).counted
-	return counted == nil || equality.Semantic.DeepEqual(counted(obj), counted(old))
-}
-
-// PrepareForSubresource takes from obj the fields that an update of a rarer subresource writes, and the others from old.
-func PrepareForSubresource(sub string, obj, old scheme.Object) scheme.Object {
-	restrict := of(obj).subresources[sub]
-	if restrict == nil {
-		return obj
-	}
-	out := old.DeepCopyObject().(scheme.Object)
-	restrict(obj, out)
-	return out
-}
-
-// NameRequester writes into an object who asks for it, if it is of a type that says so.
-func NameRequester(obj scheme.Object, by *request.User) {
-	if name := of(obj).requested; name != nil {
-		name(obj, by)
-	}
-}
-
-// RestrictCustomStatus takes only status (and what managed fields record of it) from a write to a custom resource's /status.
+// RestrictCustomStatus returns old with the status of obj, for a write to the /status of a custom resource.
 func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 	out := old.DeepCopy()
 	out.SetResourceVersion(obj.GetResourceVersion())
@@ -145,7 +91,7 @@ func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 
 // ---- Deletion ----
 
-// ValidateDelete refuses to delete what every cluster has to keep.
+// ValidateDelete returns an error for the objects that every cluster must keep.
 func ValidateDelete(res *scheme.Resource, name string) error {
 	if row := strategyFor(res); slices.Contains(row.undeletable, name) {
 		return apierrors.NewForbidden(res.GroupResource(), name, errors.New(row.whyNot))
@@ -153,7 +99,7 @@ func ValidateDelete(res *scheme.Resource, name string) error {
 	return nil
 }
 
-// GracePeriod is how many seconds a deletion waits.
+// GracePeriod returns the grace period of a deletion in seconds.
 func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	if grace := of(obj).grace; grace != nil {
 		return grace(obj, options)
@@ -161,10 +107,11 @@ func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	return 0
 }
 
-// Graceful says that a deletion is marked first even if nothing holds it back.
+// Graceful reports whether a deletion first marks the object, even without finalizers.
 func Graceful(obj scheme.Object) bool { return of(obj).grace != nil }
 
-// SetTerminating marks an object whose deletion has a phase instead of a grace period, and says whether it has.
+// SetTerminating marks an object whose deletion has a phase instead of a grace period. It reports whether
+// obj is one.
 func SetTerminating(obj scheme.Object) bool {
 	mark := of(obj).terminating
 	if mark != nil {
@@ -173,7 +120,7 @@ func SetTerminating(obj scheme.Object) bool {
 	return mark != nil
 }
 
-// HoldsContent says that what an object holds has to go before it.
+// HoldsContent reports whether the contents of an object must be deleted before the object.
 func HoldsContent(obj scheme.Object) bool {
 	full := of(obj).full
 	return full != nil && full(obj)

@@ -1,52 +1,97 @@
 package strategy
 
-// This file is the table: one row a resource that does anything differently from all others. A resource without a row, a custom resource
-// among them, takes the common way throughout. What a row says has Kubernetes' words for it where there are any: the methods of
-// rest.RESTCreateStrategy, RESTUpdateStrategy and RESTDeleteStrategy, and Store.ReturnDeletedObject.
+// This file is the table. It has one row for each resource that differs from the others. A resource without a row, such as a custom
+// resource, needs no preparation. The fields of a row are named like the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and
+// RESTDeleteStrategy, and Store.ReturnDeletedObject.
 //
-// A row is found by its resource (strategyFor) before an object is in hand, and by the object's Go type (of) after: both are one look into a map.
+// strategyFor finds a row by resource, and of finds it by the Go type of an object.
 
 import (
+	"context"
 	"reflect"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kubernetes/pkg/registry/apps/controllerrevision"
+	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
+	"k8s.io/kubernetes/pkg/registry/apps/deployment"
+	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
+	"k8s.io/kubernetes/pkg/registry/autoscaling/horizontalpodautoscaler"
+	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
+	"k8s.io/kubernetes/pkg/registry/coordination/lease"
+	"k8s.io/kubernetes/pkg/registry/core/limitrange"
+	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
+	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/flowschema"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/prioritylevelconfiguration"
+	"k8s.io/kubernetes/pkg/registry/networking/ingress"
+	"k8s.io/kubernetes/pkg/registry/networking/ingressclass"
+	"k8s.io/kubernetes/pkg/registry/networking/ipaddress"
+	"k8s.io/kubernetes/pkg/registry/networking/networkpolicy"
+	"k8s.io/kubernetes/pkg/registry/networking/servicecidr"
+	"k8s.io/kubernetes/pkg/registry/node/runtimeclass"
+	"k8s.io/kubernetes/pkg/registry/policy/poddisruptionbudget"
+	"k8s.io/kubernetes/pkg/registry/rbac/clusterrole"
+	"k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding"
+	"k8s.io/kubernetes/pkg/registry/rbac/role"
+	"k8s.io/kubernetes/pkg/registry/rbac/rolebinding"
+	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
+	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+	"k8s.io/kubernetes/pkg/registry/storage/csidriver"
+	"k8s.io/kubernetes/pkg/registry/storage/csinode"
+	"k8s.io/kubernetes/pkg/registry/storage/csistoragecapacity"
+	"k8s.io/kubernetes/pkg/registry/storage/storageclass"
+	"k8s.io/kubernetes/pkg/registry/storage/volumeattachment"
+	"k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass"
 
-	"apilet/internal/kinds/defaults"
-	"apilet/internal/request"
+	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
 )
 
-// A strategy is where one resource parts ways. A nil function goes the common way.
+// A strategy is the row of one resource. A nil function does nothing.
 type strategy struct {
 	allowCreateOnUpdate bool     // a PUT to a name that does not exist creates the object
-	conditionalUpdate   bool     // an update has to name a resourceVersion
-	returnsDeleted      bool     // a DELETE answers with the object that is gone
-	orphansByDefault    bool     // dependents stay when a DELETE says nothing of them
-	undeletable         []string // names that every cluster has to keep
-	whyNot              string   // what is said to those who delete them
+	conditionalUpdate   bool     // an update must name a resourceVersion
+	returnsDeleted      bool     // a DELETE responds with the deleted object
+	orphansByDefault    bool     // a DELETE without a propagation policy orphans the dependents
+	undeletable         []string // names that every cluster must keep
+	whyNot              string   // the error of their deletion
 
-	goType       reflect.Type             // pointer to the struct type that the functions take; nil for a row without
-	create       func(obj runtime.Object) // nil: the status becomes empty
-	update       func(obj, old runtime.Object)
-	status       func(obj, old runtime.Object)
-	subresources map[string]func(sent, out runtime.Object) // writes into out, a copy of what is stored, what may be written
-	requested    func(obj runtime.Object, by *request.User)
-	canonicalize func(obj runtime.Object)                                      // completes what validation has seen without it
-	named        func(obj runtime.Object, before string)                       // follows a generated name; before is the name until then
-	counted      func(obj runtime.Object) map[string]string                    // metadata that a generation counts
-	grace        func(obj runtime.Object, options *metav1.DeleteOptions) int64 // seconds; the deletion is marked first
-	terminating  func(obj runtime.Object)                                      // marks it in place of a grace period
-	full         func(obj runtime.Object) bool                                 // something in it has to go first
+	goType       reflect.Type // pointer to the struct type that the functions take; nil for a row without functions
+	imported     *Imported    // nil if the strategy is not imported
+	create       createFunc
+	updates      updates
+	canonicalize func(obj runtime.Object)
+	rename       func(obj runtime.Object, before string)                       // called after a name was generated in place of another
+	grace        func(obj runtime.Object, options *metav1.DeleteOptions) int64 // seconds; the deletion first marks the object
+	terminating  func(obj runtime.Object)                                      // marks a deletion without a grace period
+	full         func(obj runtime.Object) bool                                 // something in it must be deleted first
 }
+
+type (
+	createFunc func(ctx context.Context, obj runtime.Object)
+	updateFunc func(ctx context.Context, obj, old runtime.Object)
+	updates    map[string]updateFunc // by subresource; "" is the object itself
+)
 
 // strategyFor returns the row of a resource.
 func strategyFor(res *scheme.Resource) *strategy {
@@ -64,84 +109,110 @@ func of(obj runtime.Object) *strategy {
 	return &common
 }
 
-// common is the way of all resources without a row.
+// common is the row of resources without one.
 var common strategy
 
-// table has the rows by what the keys of their resource start with.
+// table has the rows by Resource.Base.
 var table = map[string]*strategy{
-	"//endpoints/":              {allowCreateOnUpdate: true},
-	"//events/":                 {allowCreateOnUpdate: true},
-	"//limitranges/":            {allowCreateOnUpdate: true},
-	"//podtemplates/":           {returnsDeleted: true},
-	"//resourcequotas/":         {returnsDeleted: true},
-	"//replicationcontrollers/": {orphansByDefault: true},
+	"//endpoints/":      {allowCreateOnUpdate: true},
+	"//events/":         {allowCreateOnUpdate: true},
+	"//limitranges/":    imported[*corev1.LimitRange](limitrange.Strategy, nil),
+	"//podtemplates/":   imported[*corev1.PodTemplate](podtemplate.Strategy, nil).returning(),
+	"//resourcequotas/": imported[*corev1.ResourceQuota](resourcequota.Strategy, resourcequota.StatusStrategy).returning(),
+	"//replicationcontrollers/": {orphansByDefault: true, goType: reflect.TypeFor[*corev1.ReplicationController](),
+		create: internal(one(createReplicationController)),
+		updates: updates{"": internalUpdate(two(updateReplicationController)),
+			"status": internalUpdate(two(updateReplicationControllerStatus))}},
 	"//namespaces/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.Namespace](),
 		undeletable: []string{"default", "kube-system", "kube-public"}, whyNot: "this namespace may not be deleted",
-		create: one(createNamespace), update: two(updateNamespace), named: func(obj runtime.Object, _ string) { defaults.LabelNamespace(obj.(*corev1.Namespace)) },
-		subresources: map[string]func(sent, out runtime.Object){"finalize": two(finalize)},
-		terminating:  one(terminateNamespace), full: namespaceFull},
-	"//nodes/":             {goType: reflect.TypeFor[*corev1.Node](), create: one(createNode)},
-	"//persistentvolumes/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolume](), create: one(createVolume), status: two(updateVolumeStatus)},
+		create:       one(createNamespace),
+		updates:      updates{"": two(updateNamespace), "status": two(updateNamespaceStatus), "finalize": two(finalizeNamespace)},
+		rename:       func(obj runtime.Object, _ string) { labelNamespace(obj.(*corev1.Namespace)) },
+		canonicalize: func(obj runtime.Object) { labelNamespace(obj.(*corev1.Namespace)) },
+		terminating:  func(obj runtime.Object) { terminateNamespace(obj.(*corev1.Namespace)) }, full: namespaceFull},
+	"//nodes/": {goType: reflect.TypeFor[*corev1.Node](), create: one(createNode),
+		updates: updates{"": two(updateNode), "status": two(updateNodeStatus)}},
+	"//persistentvolumes/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolume](),
+		create:  internal(one(createVolume)),
+		updates: updates{"": internalUpdate(two(updateVolume)), "status": two(updateVolumeStatus)}},
 	"//persistentvolumeclaims/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolumeClaim](),
-		create: one(createClaim), update: two(updateClaim)},
-	"//pods/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.Pod](), create: one(preparePod), status: two(updatePodStatus),
-		subresources: map[string]func(sent, out runtime.Object){"ephemeralcontainers": two(addEphemeralContainers), "resize": two(resize)},
-		grace:        podGrace},
-	"//serviceaccounts/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.ServiceAccount](), create: one(nameSecretsOnly),
-		update: func(obj, _ runtime.Object) { nameSecretsOnly(obj.(*corev1.ServiceAccount)) }},
-	"//services/": {allowCreateOnUpdate: true, returnsDeleted: true, goType: reflect.TypeFor[*corev1.Service](),
-		create: one(createService), update: two(updateService)},
+		create:  internal(one(createClaim)),
+		updates: updates{"": updateClaim, "status": internalUpdate(two(updateClaimStatus))}},
+	"//pods/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.Pod](), create: internal(createPod),
+		updates: updates{"": internalUpdate(two(updatePod)), "status": internalUpdate(two(updatePodStatus)),
+			"ephemeralcontainers": internalUpdate(two(addEphemeralContainers)), "resize": internalUpdate(two(resizePod))},
+		grace: podGrace},
+	"//serviceaccounts/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.ServiceAccount](), create: one(cleanSecrets),
+		updates: updates{"": func(_ context.Context, obj, _ runtime.Object) { cleanSecrets(obj.(*corev1.ServiceAccount)) }}},
+	"//services/": {allowCreateOnUpdate: true, returnsDeleted: true, goType: reflect.TypeFor[*corev1.Service](), create: one(createService),
+		updates: updates{"": two(updateService), "status": two(updateServiceStatus)}},
 
-	"/apps/daemonsets/": {goType: reflect.TypeFor[*appsv1.DaemonSet](), create: one(createDaemonSet), update: two(countTemplate), status: two(countTemplate)},
-	"/apps/deployments/": {goType: reflect.TypeFor[*appsv1.Deployment](), status: two(updateDeploymentStatus),
-		counted: func(obj runtime.Object) map[string]string { return obj.(*appsv1.Deployment).Annotations }},
-	"/batch/jobs/": {orphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: one(createJob), named: renameJob,
-		canonicalize: one(labelJob)},
+	"/apps/controllerrevisions/": imported[*appsv1.ControllerRevision](controllerrevision.Strategy, nil),
+	"/apps/daemonsets/":          imported[*appsv1.DaemonSet](daemonset.Strategy, daemonset.StatusStrategy),
+	"/apps/deployments/":         imported[*appsv1.Deployment](deployment.Strategy, deployment.StatusStrategy),
+	"/apps/statefulsets/":        imported[*appsv1.StatefulSet](statefulset.Strategy, statefulset.StatusStrategy),
+	"/apps/replicasets/": {goType: reflect.TypeFor[*appsv1.ReplicaSet](), create: internal(one(createReplicaSet)),
+		updates: updates{"": internalUpdate(two(updateReplicaSet)), "status": internalUpdate(two(updateReplicaSetStatus))}},
+	"/autoscaling/horizontalpodautoscalers/": imported[*autoscalingv2.HorizontalPodAutoscaler](
+		horizontalpodautoscaler.Strategy, horizontalpodautoscaler.StatusStrategy),
+	"/batch/cronjobs/": imported[*batchv1.CronJob](cronjob.Strategy, cronjob.StatusStrategy),
+	"/batch/jobs/": {orphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: internal(one(createJob)),
+		updates: updates{"": internalUpdate(two(updateJob)), "status": internalUpdate(two(updateJobStatus))},
+		rename:  renameJob, canonicalize: func(obj runtime.Object) { labelJob(obj.(*batchv1.Job)) }},
 	"/certificates.k8s.io/certificatesigningrequests/": {goType: reflect.TypeFor[*certificatesv1.CertificateSigningRequest](),
-		create: one(createSigningRequest), update: two(updateSigningRequest), status: two(updateSigningRequestStatus),
-		subresources: map[string]func(sent, out runtime.Object){"approval": two(approve)},
-		requested: func(obj runtime.Object, by *request.User) {
-			nameRequester(obj.(*certificatesv1.CertificateSigningRequest), by)
-		}},
-	"/coordination.k8s.io/leases/": {allowCreateOnUpdate: true, conditionalUpdate: true, goType: reflect.TypeFor[*coordinationv1.Lease](),
-		create: one(createLease), update: two(updateLease)},
-	"/discovery.k8s.io/endpointslices/": {goType: reflect.TypeFor[*discoveryv1.EndpointSlice](),
-		counted: func(obj runtime.Object) map[string]string { return obj.(*discoveryv1.EndpointSlice).Labels }},
-	"/flowcontrol.apiserver.k8s.io/flowschemas/":                 {goType: reflect.TypeFor[*flowcontrolv1.FlowSchema](), status: statusAlone},
-	"/flowcontrol.apiserver.k8s.io/prioritylevelconfigurations/": {goType: reflect.TypeFor[*flowcontrolv1.PriorityLevelConfiguration](), status: statusAlone},
-	"/node.k8s.io/runtimeclasses/":                               {allowCreateOnUpdate: true, conditionalUpdate: true},
-	"/policy/poddisruptionbudgets/":                              {conditionalUpdate: true},
-	PriorityClasses:                                              {undeletable: []string{SystemNodeCritical, SystemClusterCritical}, whyNot: "this is a system priority class and cannot be deleted"},
+		create:  createSigningRequest,
+		updates: updates{"": two(updateSigningRequest), "status": two(updateSigningRequestStatus), "approval": two(approve)}},
+	"/coordination.k8s.io/leases/": imported[*coordinationv1.Lease](lease.Strategy, nil).unless(usesNoElection),
+	"/discovery.k8s.io/endpointslices/": {goType: reflect.TypeFor[*discoveryv1.EndpointSlice](), create: one(createEndpointSlice),
+		updates: updates{"": two(updateEndpointSlice)}},
 
-	"/rbac.authorization.k8s.io/clusterrolebindings/": {allowCreateOnUpdate: true},
-	"/rbac.authorization.k8s.io/clusterroles/":        {allowCreateOnUpdate: true},
-	"/rbac.authorization.k8s.io/rolebindings/":        {allowCreateOnUpdate: true},
-	"/rbac.authorization.k8s.io/roles/":               {allowCreateOnUpdate: true},
+	"/flowcontrol.apiserver.k8s.io/flowschemas/": imported[*flowcontrolv1.FlowSchema](flowschema.Strategy, flowschema.StatusStrategy),
+	"/flowcontrol.apiserver.k8s.io/prioritylevelconfigurations/": imported[*flowcontrolv1.PriorityLevelConfiguration](
+		prioritylevelconfiguration.Strategy, prioritylevelconfiguration.StatusStrategy),
+	"/networking.k8s.io/ingressclasses/":  imported[*networkingv1.IngressClass](ingressclass.Strategy, nil),
+	"/networking.k8s.io/ingresses/":       imported[*networkingv1.Ingress](ingress.Strategy, ingress.StatusStrategy),
+	"/networking.k8s.io/ipaddresses/":     imported[*networkingv1.IPAddress](ipaddress.Strategy, nil),
+	"/networking.k8s.io/networkpolicies/": imported[*networkingv1.NetworkPolicy](networkpolicy.Strategy, nil),
+	"/networking.k8s.io/servicecidrs/":    imported[*networkingv1.ServiceCIDR](servicecidr.Strategy, servicecidr.StatusStrategy),
+	"/node.k8s.io/runtimeclasses/":        imported[*nodev1.RuntimeClass](runtimeclass.Strategy, nil),
+	"/policy/poddisruptionbudgets/":       imported[*policyv1.PodDisruptionBudget](poddisruptionbudget.Strategy, poddisruptionbudget.StatusStrategy),
+	PriorityClasses: imported[*schedulingv1.PriorityClass](priorityclass.Strategy, nil).
+		keeping("this is a system priority class and cannot be deleted", SystemNodeCritical, SystemClusterCritical),
 
-	"/resource.k8s.io/deviceclasses/":          {returnsDeleted: true},
-	"/resource.k8s.io/resourceclaims/":         {returnsDeleted: true},
-	"/resource.k8s.io/resourceclaimtemplates/": {returnsDeleted: true},
-	"/resource.k8s.io/resourceslices/":         {returnsDeleted: true},
+	"/rbac.authorization.k8s.io/clusterrolebindings/": imported[*rbacv1.ClusterRoleBinding](clusterrolebinding.Strategy, nil),
+	"/rbac.authorization.k8s.io/clusterroles/":        imported[*rbacv1.ClusterRole](clusterrole.Strategy, nil),
+	"/rbac.authorization.k8s.io/rolebindings/":        imported[*rbacv1.RoleBinding](rolebinding.Strategy, nil),
+	"/rbac.authorization.k8s.io/roles/":               imported[*rbacv1.Role](role.Strategy, nil),
 
-	"/storage.k8s.io/csidrivers/":              {conditionalUpdate: true, returnsDeleted: true},
-	"/storage.k8s.io/csinodes/":                {conditionalUpdate: true, returnsDeleted: true},
-	"/storage.k8s.io/csistoragecapacities/":    {conditionalUpdate: true},
-	"/storage.k8s.io/storageclasses/":          {returnsDeleted: true},
-	"/storage.k8s.io/volumeattachments/":       {conditionalUpdate: true, returnsDeleted: true},
-	"/storage.k8s.io/volumeattributesclasses/": {returnsDeleted: true},
+	"/resource.k8s.io/deviceclasses/": imported[*resourcev1.DeviceClass](deviceclass.Strategy, nil).returning(),
+	"/resource.k8s.io/resourceclaims/": {returnsDeleted: true, goType: reflect.TypeFor[*resourcev1.ResourceClaim](),
+		create:  internal(one(createResourceClaim)),
+		updates: updates{"": internalUpdate(two(updateResourceClaim)), "status": internalUpdate(two(updateResourceClaimStatus))}},
+	"/resource.k8s.io/resourceclaimtemplates/": {returnsDeleted: true, goType: reflect.TypeFor[*resourcev1.ResourceClaimTemplate](),
+		create: internal(one(createResourceClaimTemplate)), updates: updates{"": internalUpdate(two(updateResourceClaimTemplate))}},
+	"/resource.k8s.io/resourceslices/": {returnsDeleted: true, goType: reflect.TypeFor[*resourcev1.ResourceSlice](),
+		create: internal(one(createResourceSlice)), updates: updates{"": internalUpdate(two(updateResourceSlice))}},
 
-	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         {conditionalUpdate: true},
-	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   {conditionalUpdate: true},
-	"/admissionregistration.k8s.io/mutatingwebhookconfigurations/":     {conditionalUpdate: true},
-	"/admissionregistration.k8s.io/validatingadmissionpolicies/":       {conditionalUpdate: true},
-	"/admissionregistration.k8s.io/validatingadmissionpolicybindings/": {conditionalUpdate: true},
-	"/admissionregistration.k8s.io/validatingwebhookconfigurations/":   {conditionalUpdate: true},
-	"/apiextensions.k8s.io/customresourcedefinitions/":                 {conditionalUpdate: true},
+	"/storage.k8s.io/csidrivers/":              imported[*storagev1.CSIDriver](csidriver.Strategy, nil).returning(),
+	"/storage.k8s.io/csinodes/":                imported[*storagev1.CSINode](csinode.Strategy, nil).returning(),
+	"/storage.k8s.io/csistoragecapacities/":    imported[*storagev1.CSIStorageCapacity](csistoragecapacity.Strategy, nil),
+	"/storage.k8s.io/storageclasses/":          imported[*storagev1.StorageClass](storageclass.Strategy, nil).returning(),
+	"/storage.k8s.io/volumeattachments/":       imported[*storagev1.VolumeAttachment](volumeattachment.Strategy, volumeattachment.StatusStrategy).returning(),
+	"/storage.k8s.io/volumeattributesclasses/": imported[*storagev1.VolumeAttributesClass](volumeattributesclass.Strategy, nil).returning(),
+
+	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         counted[*admissionv1.MutatingAdmissionPolicy](),
+	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   counted[*admissionv1.MutatingAdmissionPolicyBinding](),
+	"/admissionregistration.k8s.io/mutatingwebhookconfigurations/":     counted[*admissionv1.MutatingWebhookConfiguration](),
+	"/admissionregistration.k8s.io/validatingadmissionpolicybindings/": counted[*admissionv1.ValidatingAdmissionPolicyBinding](),
+	"/admissionregistration.k8s.io/validatingwebhookconfigurations/":   counted[*admissionv1.ValidatingWebhookConfiguration](),
+	"/admissionregistration.k8s.io/validatingadmissionpolicies/": {conditionalUpdate: true, goType: reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicy](),
+		create: one(createPolicy), updates: updates{"": two(updatePolicy), "status": two(updatePolicyStatus)}},
+	"/apiextensions.k8s.io/customresourcedefinitions/": {conditionalUpdate: true},
 	"/apiregistration.k8s.io/apiservices/": {conditionalUpdate: true, goType: reflect.TypeFor[*apiregistrationv1.APIService](),
-		create: one(createAPIService), update: two(updateAPIService), status: two(updateAPIServiceStatus)},
+		create: one(createAPIService), updates: updates{"": two(updateAPIService), "status": two(updateAPIServiceStatus)}},
 }
 
-// byType has the rows with functions by the Go type that these take.
+// byType has the rows with functions by the Go type that the functions take.
 var byType = func() map[reflect.Type]*strategy {
 	rows := map[reflect.Type]*strategy{}
 	for _, row := range table {
@@ -152,16 +223,44 @@ var byType = func() map[reflect.Type]*strategy {
 	return rows
 }()
 
-// one is a function of one type's objects as one of any.
-func one[T runtime.Object](f func(T)) func(runtime.Object) {
-	return func(obj runtime.Object) { f(obj.(T)) }
+// counted returns the row of a type of admissionregistration.k8s.io without a status.
+func counted[T runtime.Object]() *strategy {
+	return &strategy{conditionalUpdate: true, goType: reflect.TypeFor[T](), create: startGeneration, updates: updates{"": incrementGeneration}}
 }
 
-func two[T runtime.Object](f func(obj, old T)) func(obj, old runtime.Object) {
-	return func(obj, old runtime.Object) { f(obj.(T), old.(T)) }
+// one adapts a function that takes one type.
+func one[T runtime.Object](prepare func(T)) createFunc {
+	return func(_ context.Context, obj runtime.Object) { prepare(obj.(T)) }
 }
 
-// PriorityClasses is what the keys of PriorityClasses start with; the name follows.
+// two adapts a function that takes two objects of one type.
+func two[T runtime.Object](prepare func(obj, old T)) updateFunc {
+	return func(_ context.Context, obj, old runtime.Object) { prepare(obj.(T), old.(T)) }
+}
+
+// internal adapts a function that takes an internal type.
+func internal(prepare createFunc) createFunc {
+	return func(ctx context.Context, obj runtime.Object) {
+		form := internalversion.From(obj)
+		prepare(ctx, form)
+		internalversion.Into(obj, form)
+	}
+}
+
+// internalUpdate adapts a function that takes two objects of an internal type.
+func internalUpdate(prepare updateFunc) updateFunc {
+	return func(ctx context.Context, obj, old runtime.Object) {
+		form := internalversion.From(obj)
+		prepare(ctx, form, internalversion.From(old))
+		internalversion.Into(obj, form)
+	}
+}
+
+func enabled(gate featuregate.Feature) bool { return utilfeature.DefaultFeatureGate.Enabled(gate) }
+
+func disabled(gate featuregate.Feature) bool { return !enabled(gate) }
+
+// PriorityClasses is the start of the keys of PriorityClasses, before the name.
 const PriorityClasses = "/scheduling.k8s.io/priorityclasses/"
 
 // The PriorityClasses that every cluster has.

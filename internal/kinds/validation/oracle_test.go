@@ -280,18 +280,19 @@ func fixed(obj runtime.Object) runtime.Object {
 func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	obj := fixed(kubetest.Decode(t, mutate(t, doc, c)))
 	if !c.Update {
-		strategy.PrepareForCreate(obj)
+		strategy.PrepareForCreate(t.Context(), obj)
 		if errs := fitFamilies(obj, nil); len(errs) > 0 {
 			return errs
 		}
 		return validation.ValidateCreate(t.Context(), gvOf(obj), obj)
 	}
 	old := fixed(kubetest.Decode(t, doc))
-	strategy.PrepareForCreate(old)
+	strategy.PrepareForCreate(t.Context(), old)
 	fitFamilies(old, nil)
 	allocate(old)
 	defaults.Set(old)
-	strategy.PrepareForUpdate(obj, old)
+	obj.(metav1.Object).SetGeneration(old.(metav1.Object).GetGeneration())
+	strategy.PrepareForUpdate(t.Context(), "", obj, old)
 	if errs := fitFamilies(obj, old); len(errs) > 0 {
 		return errs
 	}
@@ -324,7 +325,7 @@ func allocate(obj runtime.Object) {
 // checkStatus validates a broken status as the server does.
 func checkStatus(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	old, obj := fixed(kubetest.Decode(t, doc)), fixed(kubetest.Decode(t, mutate(t, doc, c)))
-	strategy.PrepareForStatusUpdate(obj, old)
+	strategy.PrepareForUpdate(t.Context(), "status", obj, old)
 	return validation.ValidateUpdate(t.Context(), gvOf(obj), "status", obj, old)
 }
 
@@ -412,7 +413,7 @@ func TestValidObjectsPass(t *testing.T) {
 	for _, file := range []string{"../../../testdata/defaults/objects.yaml", "testdata/objects.yaml"} {
 		for _, doc := range kubetest.ReadDocuments(t, file) {
 			obj := fixed(kubetest.Decode(t, doc))
-			strategy.PrepareForCreate(obj)
+			strategy.PrepareForCreate(t.Context(), obj)
 			allocate(obj)
 			if errs := validation.ValidateCreate(t.Context(), gvOf(obj), obj); len(errs) > 0 {
 				t.Errorf("%s: %v", doc, errs)
@@ -445,7 +446,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 		defaults.Set(obj)
 		gv := gvOf(kubetest.Decode(t, doc))
 		validation.ValidateUpdate(t.Context(), gv, "", obj, obj)
-		strategy.PrepareForCreate(obj)
+		strategy.PrepareForCreate(t.Context(), obj)
 		validation.ValidateCreate(t.Context(), gv, obj)
 	}
 	for _, doc := range kubetest.ReadDocuments(t, "testdata/statuses.yaml") {
@@ -460,7 +461,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 func BenchmarkValidateDeployment(b *testing.B) {
 	d := kubetest.TwentyContainers()
 	defaults.Set(d)
-	strategy.PrepareForCreate(d)
+	strategy.PrepareForCreate(b.Context(), d)
 	if errs := validation.ValidateCreate(b.Context(), appsv1.SchemeGroupVersion, d); len(errs) > 0 {
 		b.Fatal(errs)
 	}

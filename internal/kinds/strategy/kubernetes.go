@@ -1,0 +1,85 @@
+package strategy
+
+// This file imports strategies from k8s.io/kubernetes/pkg/registry. Only packages that add little to the
+// server are imported (see the package documentation).
+
+import (
+	"context"
+	"reflect"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"apilet/internal/kinds/internalversion"
+)
+
+// Imported is the strategy of one resource in k8s.io/kubernetes/pkg/registry. Its methods take internal types.
+type Imported struct {
+	Object rest.RESTCreateUpdateStrategy
+	Status rest.RESTUpdateStrategy // nil for types without a status subresource
+}
+
+// ImportedStrategies returns the imported strategies by internal type.
+func ImportedStrategies() map[reflect.Type]Imported {
+	all := map[reflect.Type]Imported{}
+	for goType, row := range byType {
+		if row.imported != nil {
+			obj := reflect.New(goType.Elem()).Interface().(runtime.Object)
+			all[reflect.TypeOf(internalversion.From(obj))] = *row.imported
+		}
+	}
+	return all
+}
+
+// imported returns the row of a type T with an imported strategy. status is nil for types without a status
+// subresource.
+func imported[T runtime.Object](object rest.RESTCreateUpdateStrategy, status rest.RESTUpdateStrategy) *strategy {
+	row := &strategy{
+		goType:              reflect.TypeFor[T](),
+		imported:            &Imported{object, status},
+		allowCreateOnUpdate: object.AllowCreateOnUpdate(),
+		conditionalUpdate:   !object.AllowUnconditionalUpdate(),
+		create:              internal(object.PrepareForCreate),
+		updates:             updates{"": internalUpdate(object.PrepareForUpdate)},
+	}
+	if status != nil {
+		row.updates["status"] = internalUpdate(status.PrepareForUpdate)
+	}
+	return row
+}
+
+// returning makes a DELETE respond with the deleted object.
+func (s *strategy) returning() *strategy {
+	s.returnsDeleted = true
+	return s
+}
+
+// keeping refuses the deletion of the objects with the given names.
+func (s *strategy) keeping(whyNot string, names ...string) *strategy {
+	s.whyNot, s.undeletable = whyNot, names
+	return s
+}
+
+// unless skips the preparation of objects that it would not change, and so their conversion.
+func (s *strategy) unless(unaffected func(obj runtime.Object) bool) *strategy {
+	create, update := s.create, s.updates[""]
+	s.create = func(ctx context.Context, obj runtime.Object) {
+		if !unaffected(obj) {
+			create(ctx, obj)
+		}
+	}
+	s.updates[""] = func(ctx context.Context, obj, old runtime.Object) {
+		if !unaffected(obj) {
+			update(ctx, obj, old)
+		}
+	}
+	return s
+}
+
+// usesNoElection reports whether a Lease has no field of coordinated leader election. The strategy
+// changes only those.
+func usesNoElection(obj runtime.Object) bool {
+	spec := &obj.(*coordinationv1.Lease).Spec
+	return spec.Strategy == nil && spec.PreferredHolder == nil
+}
