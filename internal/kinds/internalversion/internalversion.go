@@ -3,8 +3,7 @@
 //
 //	pod := internalversion.From(&corev1.Pod{...}).(*core.Pod) // shares memory with its argument
 //
-// The scheme is legacyscheme.Scheme, which kube-apiserver uses. The install packages that this package
-// imports register the types, their conversions and their defaults there.
+// The scheme is legacyscheme.Scheme, which kube-apiserver and the strategies use.
 package internalversion
 
 import (
@@ -12,28 +11,72 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
-	_ "k8s.io/kubernetes/pkg/apis/apps/install"
-	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
-	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
-	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
-	_ "k8s.io/kubernetes/pkg/apis/batch/install"
-	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
-	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
-	_ "k8s.io/kubernetes/pkg/apis/core/install"
-	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
-	_ "k8s.io/kubernetes/pkg/apis/events/install"
-	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
-	_ "k8s.io/kubernetes/pkg/apis/networking/install"
-	_ "k8s.io/kubernetes/pkg/apis/node/install"
-	_ "k8s.io/kubernetes/pkg/apis/policy/install"
-	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
-	_ "k8s.io/kubernetes/pkg/apis/resource/install"
-	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
-	_ "k8s.io/kubernetes/pkg/apis/storage/install"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
+	admissionregistrationv1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	appsv1 "k8s.io/kubernetes/pkg/apis/apps/v1"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
+	autoscalingv1 "k8s.io/kubernetes/pkg/apis/autoscaling/v1"
+	autoscalingv2 "k8s.io/kubernetes/pkg/apis/autoscaling/v2"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	batchv1 "k8s.io/kubernetes/pkg/apis/batch/v1"
+	batchv1beta1 "k8s.io/kubernetes/pkg/apis/batch/v1beta1"
+	"k8s.io/kubernetes/pkg/apis/certificates"
+	certificatesv1 "k8s.io/kubernetes/pkg/apis/certificates/v1"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+	coordinationv1 "k8s.io/kubernetes/pkg/apis/coordination/v1"
+	"k8s.io/kubernetes/pkg/apis/core"
+	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/discovery"
+	discoveryv1 "k8s.io/kubernetes/pkg/apis/discovery/v1"
+	"k8s.io/kubernetes/pkg/apis/events"
+	eventsv1 "k8s.io/kubernetes/pkg/apis/events/v1"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
+	flowcontrolv1 "k8s.io/kubernetes/pkg/apis/flowcontrol/v1"
+	flowcontrolv1beta3 "k8s.io/kubernetes/pkg/apis/flowcontrol/v1beta3"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	networkingv1 "k8s.io/kubernetes/pkg/apis/networking/v1"
+	"k8s.io/kubernetes/pkg/apis/node"
+	nodev1 "k8s.io/kubernetes/pkg/apis/node/v1"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	policyv1 "k8s.io/kubernetes/pkg/apis/policy/v1"
+	policyv1beta1 "k8s.io/kubernetes/pkg/apis/policy/v1beta1"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	rbacv1 "k8s.io/kubernetes/pkg/apis/rbac/v1"
+	"k8s.io/kubernetes/pkg/apis/resource"
+	resourcev1 "k8s.io/kubernetes/pkg/apis/resource/v1"
+	resourcev1beta2 "k8s.io/kubernetes/pkg/apis/resource/v1beta2"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
+	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+	"k8s.io/kubernetes/pkg/apis/storage"
+	storagev1 "k8s.io/kubernetes/pkg/apis/storage/v1"
 	"k8s.io/kubernetes/pkg/capabilities"
+)
+
+// registrations add the internal types and the served versions of each group. The install packages of
+// Kubernetes would also link the versions that are not served, which are 5 MB of the binary.
+var registrations = runtime.NewSchemeBuilder(
+	admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme,
+	apps.AddToScheme, appsv1.AddToScheme,
+	autoscaling.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme,
+	batch.AddToScheme, batchv1.AddToScheme, batchv1beta1.AddToScheme,
+	certificates.AddToScheme, certificatesv1.AddToScheme,
+	coordination.AddToScheme, coordinationv1.AddToScheme,
+	core.AddToScheme, corev1.AddToScheme,
+	discovery.AddToScheme, discoveryv1.AddToScheme,
+	events.AddToScheme, eventsv1.AddToScheme,
+	flowcontrol.AddToScheme, flowcontrolv1.AddToScheme, flowcontrolv1beta3.AddToScheme,
+	networking.AddToScheme, networkingv1.AddToScheme,
+	node.AddToScheme, nodev1.AddToScheme,
+	policy.AddToScheme, policyv1.AddToScheme, policyv1beta1.AddToScheme,
+	rbac.AddToScheme, rbacv1.AddToScheme,
+	resource.AddToScheme, resourcev1.AddToScheme, resourcev1beta2.AddToScheme,
+	scheduling.AddToScheme, schedulingv1.AddToScheme,
+	storage.AddToScheme, storagev1.AddToScheme,
+	apiregistration.AddToScheme, apiregistrationv1.AddToScheme,
 )
 
 // From converts obj to the internal type of its group. Both share memory. An object whose type has no
@@ -74,10 +117,12 @@ func Normalize(obj runtime.Object) {
 // Default sets the default values of obj.
 func Default(obj runtime.Object) { scheme().Default(obj) }
 
-// scheme returns legacyscheme.Scheme. The first call also registers the types of kube-aggregator and
+// scheme returns legacyscheme.Scheme. The first call registers the types and
 // allows privileged Pods in the process, as kube-apiserver's --allow-privileged does.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
-	apiregistration.Install(legacyscheme.Scheme)
+	if err := registrations.AddToScheme(legacyscheme.Scheme); err != nil {
+		panic(err) // two types of one name
+	}
 	capabilities.Setup(true, 0)
 	return legacyscheme.Scheme
 })
