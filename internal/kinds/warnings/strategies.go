@@ -1,7 +1,7 @@
 package warnings
 
-// This file has the warnings of the types. Strategies that would bring hundreds of packages into the
-// program are not imported: their warnings are few, and call the same functions as here.
+// This file returns the warnings for each type. Some strategies depend on hundreds of packages and are not
+// imported. Their few warnings are written here, with the same functions.
 
 import (
 	"context"
