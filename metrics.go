@@ -714,8 +714,8 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		}
 		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
 		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec)) // the record last: everybody asks for it
-		inner.URL = asked
-		next.ServeHTTP(out, inner) // one copy of r for both: that is what a value costs most
+		inner.URL = asked                                                  // one copy of r for both: that is what a value costs most
+		b.serveInTime(out, inner, rec, next)
 	})
 }
 
@@ -833,31 +833,28 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
 }
 
-// deadline ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client says so.
-func (b *instrumentation) deadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := request.From(r.Context())
-		if rec.Follows || request.LongRunning(&rec.Info) {
-			next.ServeHTTP(w, r)
+// serveInTime calls next. It ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client asks for that.
+func (b *instrumentation) serveInTime(w http.ResponseWriter, r *http.Request, rec *request.Request, next http.Handler) {
+	if rec.Follows || request.LongRunning(&rec.Info) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	limit := b.timeout
+	if strings.Contains(r.URL.RawQuery, "timeout=") {
+		text := r.URL.Query().Get("timeout")
+		asked, err := time.ParseDuration(text)
+		if err != nil && text != "" {
+			response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
 			return
 		}
-		limit := b.timeout
-		if strings.Contains(r.URL.RawQuery, "timeout=") {
-			text := r.URL.Query().Get("timeout")
-			asked, err := time.ParseDuration(text)
-			if err != nil && text != "" {
-				response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
-				return
-			}
-			if asked > 0 {
-				limit = min(limit, asked)
-			}
+		if asked > 0 {
+			limit = min(limit, asked)
 		}
-		ctx, cancel := context.WithDeadline(r.Context(), rec.Received.Add(limit))
-		defer cancel()
-		*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
-		next.ServeHTTP(w, r)
-	})
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), rec.Received.Add(limit))
+	defer cancel()
+	*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
+	next.ServeHTTP(w, r)
 }
 
 // responseWriter remembers what was answered.

@@ -1,5 +1,5 @@
 // Package printers compares the tables of apilet's built-in types (internal/kinds/printers) with those of
-// k8s.io/kubernetes/pkg/printers/internalversion, which would make the server 167 packages larger.
+// k8s.io/kubernetes/pkg/printers/internalversion, which would add 226 packages and 7 MB to the server.
 package printers
 
 import (
