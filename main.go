@@ -132,7 +132,7 @@ func main() {
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
-	defer limitStandardLog(c.log)()
+	defer limitOtherLogs(c.log)()
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
 		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
 		os.Exit(1)

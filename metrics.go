@@ -33,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -41,6 +42,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/klog/v2"
 	podsecurity "k8s.io/pod-security-admission/api"
 
 	"apilet/internal/admission"
@@ -556,19 +558,24 @@ func (l *lineLimit) count(now time.Time) int {
 	return l.lines
 }
 
-// limitStandardLog sends the lines of Go's standard logger to log, at most linesPerMinute a minute, until restore is called. net/http logs errors
-// of connections to other servers there. The other server controls the number of lines and a part of their text.
-func limitStandardLog(log zerolog.Logger) (restore func()) {
+// limitOtherLogs sends the lines of Go's standard logger and of klog to log, at most linesPerMinute a
+// minute, until restore is called. net/http logs errors of connections to other servers there, and
+// Kubernetes' packages log through klog. Clients and other servers control the number of lines and a
+// part of their text.
+func limitOtherLogs(log zerolog.Logger) (restore func()) {
+	limited := &lineLimit{log: levelWriter{log}}
 	out, flags := stdlog.Writer(), stdlog.Flags()
-	stdlog.SetOutput(&lineLimit{log: levelWriter{log}})
+	stdlog.SetOutput(limited)
 	stdlog.SetFlags(0)
+	klog.SetLogger(funcr.New(func(_, line string) { _, _ = limited.Write([]byte(line)) }, funcr.Options{}))
 	return func() {
 		stdlog.SetOutput(out)
 		stdlog.SetFlags(flags)
+		klog.ClearLogger()
 	}
 }
 
-// A levelWriter gives each line that a package of Go's own logs the level of a warning.
+// A levelWriter gives each line of another logger the level of a warning.
 type levelWriter struct{ log zerolog.Logger }
 
 func (w levelWriter) Write(line []byte) (int, error) {
