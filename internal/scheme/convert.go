@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 
 	"apilet/internal/bounded"
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // converting returns the conversion between the Go types of two versions.

@@ -19,7 +19,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // Set sets the default values of a built-in object and normalizes it as kube-apiserver does.

@@ -38,8 +38,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // A printer is how one kind is shown.

@@ -63,8 +63,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/storage/volumeattachment"
 	"k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass"
 
-	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // A strategy is the row of one resource. A nil function does nothing.

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apierror"
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy. That API version

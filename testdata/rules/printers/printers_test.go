@@ -20,9 +20,9 @@ import (
 	handlers "k8s.io/kubernetes/pkg/printers/internalversion"
 
 	"apilet/internal/kinds/defaults"
-	"apilet/internal/kinds/internalversion"
 	"apilet/internal/kinds/printers"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 var (
