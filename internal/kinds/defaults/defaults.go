@@ -726,6 +726,7 @@ func defaultCSIDriver(spec *storagev1.CSIDriverSpec) {
 	OrNew(&spec.StorageCapacity, false)
 	OrNew(&spec.RequiresRepublish, false)
 	OrNew(&spec.SELinuxMount, false)
+	OrNew(&spec.PreventPodSchedulingIfMissing, false)
 	OrNew(&spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
 	if len(spec.VolumeLifecycleModes) == 0 {
 		spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}

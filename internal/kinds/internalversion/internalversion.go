@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
@@ -32,6 +33,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/resource/install"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"
+	_ "k8s.io/kubernetes/pkg/apis/storagemigration/install"
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
@@ -46,6 +48,19 @@ func From(obj runtime.Object) runtime.Object {
 		panic(err) // the conversion of a decoded object cannot fail
 	}
 	return internal
+}
+
+// To converts an internal object to the type of the served version gv. Both share memory. An object
+// that is of that version is returned as it is.
+func To(gv schema.GroupVersion, obj runtime.Object) runtime.Object {
+	if kinds, _, _ := scheme().ObjectKinds(obj); len(kinds) == 0 || kinds[0].GroupVersion() == gv {
+		return obj
+	}
+	served, err := scheme().UnsafeConvertToVersion(obj, gv)
+	if err != nil {
+		panic(err) // see From
+	}
+	return served
 }
 
 // Into converts an internal object to the type of obj and overwrites obj with it, except for its kind

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 
@@ -29,7 +30,8 @@ func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Obj
 	if err := exceedsLimit("", obj, nil); err != nil {
 		return field.ErrorList{err}
 	}
-	return rules.create(withRequest(ctx, gv, ""), obj)
+	ctx = withRequest(ctx, gv, "")
+	return rules.addDeclared(ctx, "", rules.create(ctx, obj), obj, nil)
 }
 
 // ValidateUpdate returns the errors of an object that replaces old. sub is the subresource that the
@@ -44,18 +46,22 @@ func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj
 	if err := exceedsLimit(sub, obj, old); err != nil {
 		return field.ErrorList{err}
 	}
-	return rules.updates[sub](withRequest(ctx, gv, sub), obj, old)
+	ctx = withRequest(ctx, gv, sub)
+	return rules.addDeclared(ctx, sub, rules.updates[sub](ctx, obj, old), obj, old)
 }
 
 // rules are the validation functions of one type.
 type rules struct {
 	create  createFunc
-	updates map[string]updateFunc // by subresource; "" is the object itself
+	updates map[string]updateFunc     // by subresource; "" is the object itself
+	config  configFunc                // of declarative validation; nil means the zero value
+	paths   []field.NormalizationRule // for config
 }
 
 type (
 	createFunc func(ctx context.Context, obj runtime.Object) field.ErrorList
 	updateFunc func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	configFunc func(ctx context.Context, obj, old runtime.Object) rest.DeclarativeValidationConfig
 )
 
 // rulesFor returns the rules of an object's type, and the function that converts objects for them. The
