@@ -27,6 +27,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/internalversion"
 )
 
@@ -51,16 +52,16 @@ func (r *rules) normalize(paths []field.NormalizationRule) *rules {
 // addDeclared returns errs, the handwritten errors of an object, together with its declarative errors.
 // obj and old are as the handwritten rules take them; old is nil for a create.
 func (r *rules) addDeclared(ctx context.Context, sub string, errs field.ErrorList, obj, old runtime.Object) field.ErrorList {
+	if r.handwritten {
+		return errs
+	}
 	var config rest.DeclarativeValidationConfig
 	if r.config != nil {
 		config = r.config(ctx, obj, old)
 	}
 	beta := enabled(apiserverfeatures.DeclarativeValidationBeta)
 	declared := validate.FilterEnforcedDeclarativeErrors(ctx, declaredErrors(ctx, sub, config.Options, obj, old), beta)
-	if len(declared) == 0 {
-		return errs
-	}
-	return append(withoutCovered(errs, declared, config.NormalizationRules), declared...)
+	return append(withoutCovered(withoutRepeated(errs), declared, config.NormalizationRules), declared...)
 }
 
 // declaredErrors runs the declarative rules. A panic in them is reported as an error, as in kube-apiserver.
@@ -80,6 +81,25 @@ func declaredErrors(ctx context.Context, sub string, options map[string]bool, ob
 		return legacyscheme.Scheme.Validate(ctx, options, obj, subresources...)
 	}
 	return legacyscheme.Scheme.ValidateUpdate(ctx, options, obj, internalversion.To(gv, old), subresources...)
+}
+
+// withoutRepeated removes handwritten errors whose text is that of an earlier one, as far as an answer
+// has room for their texts.
+func withoutRepeated(errs field.ErrorList) field.ErrorList {
+	if len(errs) < 2 {
+		return errs
+	}
+	left, seen := apierror.NewBudget(), map[string]bool{}
+	return slices.DeleteFunc(errs, func(err *field.Error) bool {
+		if left.Spent() {
+			return false
+		}
+		text := err.Error()
+		left.Take(text)
+		repeated := seen[text]
+		seen[text] = true
+		return repeated
+	})
 }
 
 // A covering is what a declarative error has in common with the handwritten error that it replaces.

@@ -197,6 +197,7 @@ func validateCronJobUpdate(job, old *batch.CronJob) field.ErrorList {
 // apiServiceRules adapts the rules of APIServices, which take the context of the request.
 func apiServiceRules() *rules {
 	return &rules{
+		handwritten: true,
 		create: func(ctx context.Context, obj runtime.Object) field.ErrorList {
 			return apiregistrationvalidation.ValidateAPIService(ctx, obj.(*apiregistration.APIService))
 		},

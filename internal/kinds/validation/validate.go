@@ -35,19 +35,19 @@ func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Obj
 }
 
 // ValidateUpdate returns the errors of an object that replaces old. sub is the subresource that the
-// request writes to, or "". Most rules validate the metadata again that the caller has validated, and
-// so report its errors twice, as kube-apiserver does.
-func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object) field.ErrorList {
+// request writes to, or "". common are the errors that the caller has found in the metadata; the result
+// starts with them. Most rules find them again, but equal errors are reported once.
+func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object, common ...*field.Error) field.ErrorList {
 	rules, convert := rulesFor(obj)
 	if rules == nil || rules.updates[sub] == nil {
-		return nil
+		return common
 	}
 	obj, old = convert(obj), convert(old)
 	if err := exceedsLimit(sub, obj, old); err != nil {
-		return field.ErrorList{err}
+		return append(common, err)
 	}
 	ctx = withRequest(ctx, gv, sub)
-	return rules.addDeclared(ctx, sub, rules.updates[sub](ctx, obj, old), obj, old)
+	return rules.addDeclared(ctx, sub, append(common, rules.updates[sub](ctx, obj, old)...), obj, old)
 }
 
 // rules are the validation functions of one type.
@@ -56,6 +56,8 @@ type rules struct {
 	updates map[string]updateFunc     // by subresource; "" is the object itself
 	config  configFunc                // of declarative validation; nil means the zero value
 	paths   []field.NormalizationRule // for config
+
+	handwritten bool // there are no declarative rules
 }
 
 type (
