@@ -24,6 +24,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	batchv1beta1 "k8s.io/api/batch/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -41,6 +42,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
 )
 
@@ -196,6 +198,8 @@ func defaultCluster(obj runtime.Object) {
 		defaultDevices(&o.Spec.Devices)
 	case *resourcev1.ResourceClaimTemplate:
 		defaultDevices(&o.Spec.Spec.Devices)
+	case *resourcev1.DeviceTaintRule, *certificatesv1.PodCertificateRequest:
+		internalversion.Default(o)
 	}
 }
 
@@ -793,6 +797,7 @@ func defaultStatefulSet(ss *appsv1.StatefulSet) {
 	}
 	if rolling := ss.Spec.UpdateStrategy.RollingUpdate; rolling != nil && ss.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
 		OrNew(&rolling.Partition, 0)
+		OrNew(&rolling.MaxUnavailable, intstr.FromInt32(1))
 	}
 	OrNew(&ss.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
 	Or(&ss.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)

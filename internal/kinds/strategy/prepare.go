@@ -17,6 +17,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,6 +76,15 @@ func createClaim(o *corev1.PersistentVolumeClaim) {
 func updateClaim(o, old *corev1.PersistentVolumeClaim) {
 	pairDataSources(&o.Spec)
 	pairDataSources(&old.Spec)
+}
+
+// updateTaintRule sets the time of a taint whose effect changes, unless the client changes the time too.
+func updateTaintRule(rule, old *resourcev1.DeviceTaintRule) {
+	taint, before := &rule.Spec.Taint, &old.Spec.Taint
+	if taint.Effect != before.Effect && taint.TimeAdded.Equal(before.TimeAdded) {
+		now := Now()
+		taint.TimeAdded = &now
+	}
 }
 
 func createService(o *corev1.Service) {

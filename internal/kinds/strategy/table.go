@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -103,6 +104,8 @@ var table = map[string]*strategy{
 		requested: func(obj runtime.Object, by *request.User) {
 			nameRequester(obj.(*certificatesv1.CertificateSigningRequest), by)
 		}},
+	"/certificates.k8s.io/clustertrustbundles/":    {conditionalUpdate: true},
+	"/certificates.k8s.io/podcertificaterequests/": {conditionalUpdate: true},
 	"/coordination.k8s.io/leases/": {allowCreateOnUpdate: true, conditionalUpdate: true, goType: reflect.TypeFor[*coordinationv1.Lease](),
 		create: one(createLease), update: two(updateLease)},
 	"/discovery.k8s.io/endpointslices/": {goType: reflect.TypeFor[*discoveryv1.EndpointSlice](),
@@ -119,6 +122,7 @@ var table = map[string]*strategy{
 	"/rbac.authorization.k8s.io/roles/":               {allowCreateOnUpdate: true},
 
 	"/resource.k8s.io/deviceclasses/":          {returnsDeleted: true},
+	"/resource.k8s.io/devicetaintrules/":       {conditionalUpdate: true, returnsDeleted: true, goType: reflect.TypeFor[*resourcev1.DeviceTaintRule](), update: two(updateTaintRule)},
 	"/resource.k8s.io/resourceclaims/":         {returnsDeleted: true},
 	"/resource.k8s.io/resourceclaimtemplates/": {returnsDeleted: true},
 	"/resource.k8s.io/resourceslices/":         {returnsDeleted: true},
@@ -129,6 +133,8 @@ var table = map[string]*strategy{
 	"/storage.k8s.io/storageclasses/":          {returnsDeleted: true},
 	"/storage.k8s.io/volumeattachments/":       {conditionalUpdate: true, returnsDeleted: true},
 	"/storage.k8s.io/volumeattributesclasses/": {returnsDeleted: true},
+
+	"/storagemigration.k8s.io/storageversionmigrations/": {conditionalUpdate: true},
 
 	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         {conditionalUpdate: true},
 	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   {conditionalUpdate: true},

@@ -29,6 +29,7 @@ import (
 	resourcevalidation "k8s.io/kubernetes/pkg/apis/resource/validation"
 	"k8s.io/kubernetes/pkg/features"
 	volumevalidation "k8s.io/kubernetes/pkg/volume/validation"
+	"k8s.io/utils/clock"
 )
 
 // coreRules returns the rules of the core group.
@@ -58,6 +59,7 @@ func otherRules() map[reflect.Type]*rules {
 		reflect.TypeFor[*apps.ReplicaSet]():                        fromFuncs(validateReplicaSet, validateReplicaSetUpdate, appsvalidation.ValidateReplicaSetStatusUpdate),
 		reflect.TypeFor[*batch.Job]():                              jobRules(),
 		reflect.TypeFor[*certificates.CertificateSigningRequest](): certificateRules(),
+		reflect.TypeFor[*certificates.PodCertificateRequest]():     fromFuncs(certificatesvalidation.ValidatePodCertificateRequestCreate, certificatesvalidation.ValidatePodCertificateRequestUpdate, validatePodCertificateStatus),
 		reflect.TypeFor[*discovery.EndpointSlice]():                fromFuncs(discoveryvalidation.ValidateEndpointSliceCreate, discoveryvalidation.ValidateEndpointSliceUpdate, nil),
 		reflect.TypeFor[*resource.ResourceClaim](): fromFuncs(resourcevalidation.ValidateResourceClaim, resourcevalidation.ValidateResourceClaimUpdate, resourcevalidation.ValidateResourceClaimStatusUpdate).
 			normalize(resourcevalidation.ResourceNormalizationRules).declare(),
@@ -183,6 +185,10 @@ func certificateRules() *rules {
 		certificatesvalidation.ValidateCertificateSigningRequestStatusUpdate)
 	r.updates["approval"] = forUpdate(certificatesvalidation.ValidateCertificateSigningRequestApprovalUpdate)
 	return r
+}
+
+func validatePodCertificateStatus(req, old *certificates.PodCertificateRequest) field.ErrorList {
+	return certificatesvalidation.ValidatePodCertificateRequestStatusUpdate(req, old, clock.RealClock{})
 }
 
 func validateCronJob(job *batch.CronJob) field.ErrorList {
