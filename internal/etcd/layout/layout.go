@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -18,8 +19,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/encryption"
+	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
 )
 
@@ -63,7 +66,8 @@ const (
 func older() []*scheme.Resource {
 	return slices.Concat(
 		scheme.GroupVersion(certificatesv1.GroupName, "v1beta1",
-			scheme.Row[certificatesv1.ClusterTrustBundle](0, "clustertrustbundles", "")),
+			scheme.Row[certificatesv1.ClusterTrustBundle](0, "clustertrustbundles", ""),
+			scheme.Row[certificatesv1beta1.PodCertificateRequest](scheme.Namespaced, "podcertificaterequests", "")),
 		scheme.GroupVersion(resourcev1.GroupName, "v1beta2",
 			scheme.Row[resourcev1.DeviceTaintRule](0, "devicetaintrules", "")),
 		scheme.GroupVersion(storagemigrationv1.GroupName, "v1beta1",
@@ -98,7 +102,18 @@ func New(prefix string, reg *scheme.Registry) *Layout {
 	}
 	definitions := l.byBase[definitionBase]
 	definitions.in, definitions.out = definitionFromV1beta1, definitionToV1beta1
+	requests := l.byBase["/"+certificatesv1.GroupName+"/podcertificaterequests/"]
+	requests.in, requests.out = convertTo(certificatesv1.SchemeGroupVersion), convertTo(certificatesv1beta1.SchemeGroupVersion)
 	return l
+}
+
+// convertTo returns a conversion by way of the internal type.
+func convertTo(gv schema.GroupVersion) convert {
+	return func(obj scheme.Object) (scheme.Object, error) {
+		converted := internalversion.To(gv, internalversion.From(obj)).(scheme.Object)
+		converted.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		return converted, nil
+	}
 }
 
 // enter adds a row to its type. The first that keeps its objects as they are served is the one that the store has.
