@@ -548,5 +548,7 @@ func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.Va
 		c.Invalid(p, "", actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API "+
 			"response and headers serves no purpose)")
 	}
-	c.Need(p, "", len(actions) > 0, "at least one validation action is required")
+	if len(actions) == 0 {
+		c.Add(field.Required(p, "at least one validation action is required").MarkCoveredByDeclarative())
+	}
 }
