@@ -317,7 +317,6 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if strategy.OrphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)
 	}
-	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}

@@ -50,11 +50,15 @@ func From(obj runtime.Object) runtime.Object {
 	return internal
 }
 
-// To converts an internal object to the type of the served version gv. Both share memory. An object
-// that is of that version is returned as it is.
+// To converts an object to the type of the version gv. Both share memory. An object that is of that
+// version is returned as it is.
 func To(gv schema.GroupVersion, obj runtime.Object) runtime.Object {
-	if kinds, _, _ := scheme().ObjectKinds(obj); len(kinds) == 0 || kinds[0].GroupVersion() == gv {
+	kinds, _, _ := scheme().ObjectKinds(obj)
+	switch {
+	case len(kinds) == 0 || kinds[0].GroupVersion() == gv:
 		return obj
+	case kinds[0].Version != runtime.APIVersionInternal:
+		obj = From(obj)
 	}
 	served, err := scheme().UnsafeConvertToVersion(obj, gv)
 	if err != nil {

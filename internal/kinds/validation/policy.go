@@ -515,7 +515,10 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 
 func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
-	c.Name(p, "policyName", policy, validation.IsDNS1123Subdomain)
+	if policy == "" {
+		c.Add(field.Required(p.Child("policyName"), "").MarkCoveredByDeclarative())
+	}
+	c.Maybe(p, "policyName", policy, validation.IsDNS1123Subdomain)
 	if params != nil {
 		c.paramRef(p.Child("paramRef"), params)
 	}
