@@ -106,11 +106,8 @@ const (
 	stopWithin    = 30 * time.Second // for the process, from the end of --shutdown-delay-duration on, whatever it is doing: as long as Kubernetes gives a pod
 )
 
-// What /version says.
-const (
-	minorVersion = "36"
-	gitVersion   = "v1.36.0+apilet"
-)
+// gitVersion is the version that /version reports.
+const gitVersion = scheme.KubernetesVersion + "+apilet"
 
 // config is how a server is to be: what the flags say, and what none says.
 type config struct {
@@ -456,7 +453,7 @@ func (s *server) observe(context.Context) error {
 	m.clockBehind(s.clock.Behind)
 	m.leader(s.storage.leads.Load)
 	m.featureGates(options.FeatureGates())
-	m.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
+	m.buildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.KubernetesMinor), "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	return nil
 }
@@ -858,7 +855,7 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 // ---- The chain and the routes ----
 
 // speaks is the version of Kubernetes that this server speaks as.
-func speaks() [2]int { return serverVersion("1", minorVersion) }
+func speaks() [2]int { return [2]int{1, scheme.KubernetesMinor} }
 
 // An api answers requests about now, and leads those about what was to a readAPI.
 type api struct {
@@ -1215,8 +1212,9 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
-	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: "35", GitVersion: gitVersion, GitTreeState: "clean",
+	minor := strconv.Itoa(scheme.KubernetesMinor)
+	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minor, EmulationMajor: "1", EmulationMinor: minor,
+		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(scheme.KubernetesMinor - 1), GitVersion: gitVersion, GitTreeState: "clean",
 		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
 	response.WriteJSON(w, r, http.StatusOK, body)
 }

@@ -12,4 +12,4 @@ url=$1 token=$2
 	get /openapi/v3 | jq -r '.paths | to_entries[] | [.key, .value.serverRelativeURL] | @tsv' | while read -r path at; do
 		get "$at" | jq -cS --arg path "$path" '{$path, document: .}'
 	done
-} | zstd -q -19 --long=24 -f -o internal/discovery/testdata/kube-apiserver-1.36.jsonl.zst
+} | zstd -q -19 --long=24 -f -o internal/discovery/testdata/kube-apiserver-1.37.jsonl.zst

@@ -705,7 +705,9 @@ func (a *Authenticator) decide(u request.User, info request.Info) (verdict callo
 		allowed, reason = a.inTurn(u, info)
 	} else {
 		q := question(info, u)
-		allowed, reason = a.policy.Load().Allows(&q)
+		if allowed, reason = a.policy.Load().Allows(&q); !allowed {
+			reason = named(ModeRBAC, reason)
+		}
 	}
 	if allowed {
 		verdict = callout.Allow
@@ -727,10 +729,18 @@ func (a *Authenticator) inTurn(u request.User, info request.Info) (allowed bool,
 			return true, reason
 		}
 		if reason != "" {
-			reasons = append(reasons, reason)
+			reasons = append(reasons, named(mode, reason))
 		}
 	}
 	return false, strings.Join(reasons, "\n")
+}
+
+// named returns the reason of a refusal with the name of the authorizer in front.
+func named(mode, reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return strings.ToLower(mode) + ": " + reason
 }
 
 // isNode says that the authorizer for nodes decides about a user.

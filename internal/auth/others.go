@@ -177,7 +177,7 @@ func (a *Authenticator) byPlan(plan *callout.Plan, u request.User, info request.
 			problems = errors.Join(problems, err)
 		}
 		if reason != "" {
-			reasons = append(reasons, reason)
+			reasons = append(reasons, step.Name+": "+reason)
 		}
 		switch verdict {
 		case callout.Allow:

@@ -368,11 +368,11 @@ func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, 
 	j := &validator{cr: cr, schema: c.schema, rules: r, obj: obj.(*unstructured.Unstructured)}
 	switch {
 	case old == nil:
-		j.create()
+		j.create(ctx)
 	case sub == "status":
 		j.statusChange(old.(*unstructured.Unstructured))
 	default:
-		j.change(old.(*unstructured.Unstructured))
+		j.change(ctx, old.(*unstructured.Unstructured))
 	}
 	j.expressions(ctx)
 	return j.errs
@@ -391,11 +391,11 @@ type validator struct {
 
 func (j *validator) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
 
-func (j *validator) create() {
+func (j *validator) create(ctx context.Context) {
 	j.add(apivalidation.ValidateObjectMetaAccessor(j.obj, j.cr.res.Namespaced, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata")))
 	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, schemaValidator(j.rules.whole)))
 	j.scale()
-	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
+	j.add(objectmeta.Validate(ctx, nil, j.obj.Object, j.schema, false))
 	j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
 }
 
@@ -406,11 +406,11 @@ func (j *validator) follow(old *unstructured.Unstructured) {
 	j.add(apivalidation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
 }
 
-func (j *validator) change(old *unstructured.Unstructured) {
+func (j *validator) change(ctx context.Context, old *unstructured.Unstructured) {
 	j.follow(old)
 	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, schemaValidator(j.rules.whole), schemavalidation.WithRatcheting(j.same)))
 	j.scale()
-	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
+	j.add(objectmeta.Validate(ctx, nil, j.obj.Object, j.schema, false))
 	j.lists()
 }
 

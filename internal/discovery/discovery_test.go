@@ -33,7 +33,7 @@ func discoveryServer(t testing.TB, reg *scheme.Registry) *httptest.Server {
 	mux.HandleFunc("/openapi/v3", openAPI)
 	mux.HandleFunc("/openapi/v3/", openAPI)
 	mux.HandleFunc("/version", func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte(`{"major":"1","minor":"36","gitVersion":"v1.36.0"}`))
+		w.Write([]byte(`{"major":"1","minor":"37","gitVersion":"v1.37.2"}`))
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -227,7 +227,7 @@ func walkJSON(value any, visit func(key string, value any)) {
 	}
 }
 
-// What kube-apiserver 1.36 says of these fields, less defaults.
+// What kube-apiserver 1.37 says of these fields, less defaults.
 func TestSchemasDescribeFieldsAsKubeAPIServer(t *testing.T) {
 	docs := openAPIDocuments(t, scheme.NewRegistry())
 	cases := []struct{ doc, path, want string }{
@@ -245,7 +245,7 @@ func TestSchemasDescribeFieldsAsKubeAPIServer(t *testing.T) {
 		{"api/v1", "io.k8s.api.core.v1.ContainerPort/properties/protocol/enum", `["SCTP","TCP","UDP"]`},
 		{"api/v1", "io.k8s.api.core.v1.ServiceSpec/properties/ipFamilies/items/enum", `["","IPv4","IPv6"]`},
 		{"apis/discovery.k8s.io/v1", "io.k8s.api.discovery.v1.EndpointSlice/properties/addressType/enum", `["FQDN","IPv4","IPv6"]`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}],"default":{}}`},
+		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}`},
 		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/affinity", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Affinity"}],"description":"If specified, the pod's scheduling constraints"}`},
 		{"api/v1", "io.k8s.api.core.v1.Secret/properties/data/additionalProperties", `{"format":"byte","type":"string"}`},
 		{"api/v1", "io.k8s.api.core.v1.Volume/properties/emptyDir/allOf", `[{"$ref":"#/components/schemas/io.k8s.api.core.v1.EmptyDirVolumeSource"}]`},

@@ -301,7 +301,7 @@ func enumName(t reflect.Type) string {
 }
 
 var (
-	openAPIInfo     = map[string]string{"title": "Kubernetes", "version": "1.36"}
+	openAPIInfo     = map[string]string{"title": "Kubernetes", "version": "1.37"}
 	openAPISecurity = map[string]map[string]string{"BearerToken": {
 		"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"}}
 )
@@ -605,14 +605,22 @@ func isRequired(t reflect.Type, name, options string) bool {
 
 var omittedButRequired = strings.Fields(`
 	admissionregistration.v1.ValidatingAdmissionPolicyBinding.spec admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec.policyName
-	admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec.validationActions authentication.v1.TokenReviewSpec.token
+	admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec.validationActions apps.v1.DaemonSet.spec apps.v1.Deployment.spec
+	apps.v1.ReplicaSet.spec apps.v1.StatefulSet.spec authentication.v1.TokenReviewSpec.token
 	autoscaling.v1.HorizontalPodAutoscaler.spec autoscaling.v2.HorizontalPodAutoscaler.spec batch.v1.CronJob.spec
 	core.v1.ContainerRestartRule.action core.v1.ContainerRestartRuleOnExitCodes.operator core.v1.ImageVolumeStatus.imageRef
 	core.v1.PodCertificateProjection.keyType core.v1.PodCertificateProjection.signerName
+	flowcontrol.v1.FlowSchema.spec flowcontrol.v1.FlowSchemaCondition.type flowcontrol.v1.LimitedPriorityLevelConfiguration.limitResponse
+	flowcontrol.v1.PriorityLevelConfiguration.spec flowcontrol.v1.PriorityLevelConfigurationCondition.type
 	networking.v1.IPAddress.spec networking.v1.IPAddressSpec.parentRef networking.v1.ParentReference.name networking.v1.ParentReference.resource
-	resource.v1.CapacityRequestPolicyRange.min resource.v1.CounterSet.counters resource.v1.DeviceCounterConsumption.counters`)
+	resource.v1.CapacityRequestPolicyRange.min resource.v1.CounterSet.counters resource.v1.DeviceCounterConsumption.counters
+	resource.v1.DeviceTaintRuleSpec.taint`)
 
 var writtenButOptional = strings.Fields(`
+	apps.v1.ControllerRevision.revision apps.v1.DaemonSetCondition.status apps.v1.DaemonSetCondition.type apps.v1.DeploymentCondition.status
+	apps.v1.DeploymentCondition.type apps.v1.ReplicaSetCondition.status apps.v1.ReplicaSetCondition.type apps.v1.StatefulSetCondition.status
+	apps.v1.StatefulSetCondition.type resource.v1.DeviceClass.spec resource.v1.ResourceClaim.spec resource.v1.ResourceClaimTemplate.spec
+	resource.v1.ResourceClaimTemplateSpec.spec
 	apps.v1.StatefulSetOrdinals.start apps.v1.StatefulSetSpec.serviceName apps.v1.StatefulSetStatus.availableReplicas
 	authentication.v1.TokenRequest.spec authentication.v1.TokenRequestSpec.audiences authentication.v1.TokenRequestSpec.boundObjectRef
 	authentication.v1.TokenRequestSpec.expirationSeconds authentication.v1.TokenRequestStatus.expirationTimestamp
@@ -645,9 +653,9 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 		if t.Elem().Kind() == reflect.Uint8 {
 			return &oaSchema{Type: "string", Format: "byte"}
 		}
-		return &oaSchema{Type: "array", Items: d.element(t.Elem())}
+		return &oaSchema{Type: "array", Items: d.describe(t.Elem())}
 	case reflect.Map:
-		return &oaSchema{Type: "object", AdditionalProperties: d.element(t.Elem())}
+		return &oaSchema{Type: "object", AdditionalProperties: d.describe(t.Elem())}
 	case reflect.String:
 		return &oaSchema{Type: "string", Enum: d.enums[enumName(t)].values}
 	case reflect.Bool:
@@ -658,16 +666,6 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 		return &oaSchema{Type: "number", Format: "double"}
 	}
 	return &oaSchema{Type: "object"}
-}
-
-// element returns the schema of the elements of a list or map.
-func (d *oaDocument) element(t reflect.Type) *oaSchema {
-	s, byDefault := d.describe(t), zeroOf(t, false)
-	if byDefault != nil {
-		s = besides(s)
-		s.Default = byDefault
-	}
-	return s
 }
 
 func (d *oaDocument) reference(t reflect.Type) *oaSchema {

@@ -26,6 +26,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
@@ -41,7 +42,7 @@ var lists = []any{
 	autoscalingv2.HorizontalPodAutoscalerList{},
 	batchv1.CronJobList{}, batchv1.JobList{},
 	batchv1beta1.CronJobList{},
-	certificatesv1.CertificateSigningRequestList{},
+	certificatesv1.CertificateSigningRequestList{}, certificatesv1.ClusterTrustBundleList{}, certificatesv1.PodCertificateRequestList{},
 	coordinationv1.LeaseList{},
 	corev1.ComponentStatusList{}, corev1.ConfigMapList{}, corev1.EndpointsList{}, corev1.EventList{}, corev1.LimitRangeList{},
 	corev1.NamespaceList{}, corev1.NodeList{}, corev1.PersistentVolumeClaimList{}, corev1.PersistentVolumeList{}, corev1.PodList{},
@@ -57,10 +58,11 @@ var lists = []any{
 	policyv1.PodDisruptionBudgetList{},
 	policyv1beta1.PodDisruptionBudgetList{},
 	rbacv1.ClusterRoleBindingList{}, rbacv1.ClusterRoleList{}, rbacv1.RoleBindingList{}, rbacv1.RoleList{},
-	resourcev1.DeviceClassList{}, resourcev1.ResourceClaimList{}, resourcev1.ResourceClaimTemplateList{}, resourcev1.ResourceSliceList{},
+	resourcev1.DeviceClassList{}, resourcev1.DeviceTaintRuleList{}, resourcev1.ResourceClaimList{}, resourcev1.ResourceClaimTemplateList{}, resourcev1.ResourceSliceList{},
 	schedulingv1.PriorityClassList{},
 	storagev1.CSIDriverList{}, storagev1.CSINodeList{}, storagev1.CSIStorageCapacityList{}, storagev1.StorageClassList{},
 	storagev1.VolumeAttachmentList{}, storagev1.VolumeAttributesClassList{},
+	storagemigrationv1.StorageVersionMigrationList{},
 }
 
 // listsByItem are they by the types of their items.

@@ -72,12 +72,14 @@ type oaUnion struct {
 
 // unions maps a type to the discriminator and the members of its union.
 var unions = map[string]struct{ discriminator, members string }{
-	"core.AppArmorProfile":                       {"type", "localhostProfile"},
-	"core.PodSchedulingGroup":                    {"", "podGroupName"},
-	"core.SeccompProfile":                        {"type", "localhostProfile"},
-	"flowcontrol.LimitResponse":                  {"type", "queuing"},
-	"flowcontrol.PriorityLevelConfigurationSpec": {"type", "exempt limited"},
-	"flowcontrol.Subject":                        {"kind", "group serviceAccount user"},
+	"core.AppArmorProfile":                        {"type", "localhostProfile"},
+	"core.PodSchedulingGroup":                     {"", "podGroupName"},
+	"core.SeccompProfile":                         {"type", "localhostProfile"},
+	"flowcontrol.LimitResponse":                   {"type", "queuing"},
+	"flowcontrol.PriorityLevelConfigurationSpec":  {"type", "exempt limited"},
+	"flowcontrol.Subject":                         {"kind", "group serviceAccount user"},
+	"scheduling.WorkloadPodGroupDisruptionMode":   {"", "all single"},
+	"scheduling.WorkloadPodGroupSchedulingPolicy": {"", "basic gang"},
 }
 
 func unionsOf(t reflect.Type) []oaUnion {

@@ -18,9 +18,9 @@ import (
 	"apilet/internal/scheme"
 )
 
-// recordedFile has the OpenAPI v3 documents of a kube-apiserver 1.36 and the definitions of its version 2 document, one document a line:
+// recordedFile has the OpenAPI v3 documents of a kube-apiserver 1.37 and the definitions of its version 2 document, one document a line:
 // {"path": "apis/apps/v1", "document": {...}}. The script testdata/record-openapi.sh writes it.
-const recordedFile = "testdata/kube-apiserver-1.36.jsonl.zst"
+const recordedFile = "testdata/kube-apiserver-1.37.jsonl.zst"
 
 const swaggerPath = "openapi/v2" // the path of the line with the definitions of version 2
 
@@ -122,7 +122,7 @@ func TestSchemasAreKubernetes(t *testing.T) {
 	})
 }
 
-// olderVersion matches the schemas of the versions that kube-apiserver 1.36 no longer serves.
+// olderVersion matches the schemas of the versions that kube-apiserver 1.37 no longer serves.
 var olderVersion = regexp.MustCompile(`^io\.k8s\.api\.(batch|policy|flowcontrol)\.v1beta`)
 
 // The descriptions that SwaggerDoc lacks come from the recording, and from nowhere else.

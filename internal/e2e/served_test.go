@@ -10,13 +10,14 @@ func TestRuntimeConfig(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--runtime-config", "api/all=true", "--controllers=false")
 	for _, c := range []struct{ group, version, at, name, body, spec, warning string }{
-		{"networking.k8s.io", "v1beta1", "ipaddresses", "192.168.7.7", `{"metadata":{"name":"192.168.7.7"},"spec":{"parentRef":{"resource":"services","namespace":"a","name":"b"}}}`,
-			`{"parentRef":{"resource":"services","namespace":"a","name":"b"}}`, "IPAddress is deprecated in v1.34+, unavailable in v1.37+"},
-		{"networking.k8s.io", "v1beta1", "servicecidrs", "more", `{"metadata":{"name":"more"},"spec":{"cidrs":["10.99.0.0/24"]}}`, `{"cidrs":["10.99.0.0/24"]}`,
-			"ServiceCIDR is deprecated in v1.34+"},
+		{"storagemigration.k8s.io", "v1beta1", "storageversionmigrations", "m", `{"metadata":{"name":"m"},"spec":{"resource":{"group":"apps","resource":"deployments"}}}`,
+			`{"resource":{"group":"apps","resource":"deployments"}}`, "StorageVersionMigration is deprecated in v1.37+, unavailable in v1.40+"},
+		{"resource.k8s.io", "v1beta2", "devicetaintrules", "t", `{"metadata":{"name":"t"},"spec":{"taint":{"key":"a.b/c","effect":"NoSchedule","timeAdded":"2026-01-01T00:00:00Z"}}}`,
+			`{"taint":{"key":"a.b/c","effect":"NoSchedule","timeAdded":"2026-01-01T00:00:00Z"}}`, ""},
 		{"admissionregistration.k8s.io", "v1alpha1", "mutatingadmissionpolicybindings", "b", `{"metadata":{"name":"b"},"spec":{"policyName":"p"}}`, `{"policyName":"p"}`,
 			"MutatingAdmissionPolicyBinding is deprecated in v1.35+, unavailable in v1.38+"},
-		{"admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicybindings", "b2", `{"metadata":{"name":"b2"},"spec":{"policyName":"p"}}`, `{"policyName":"p"}`, ""},
+		{"admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicybindings", "b2", `{"metadata":{"name":"b2"},"spec":{"policyName":"p"}}`, `{"policyName":"p"}`,
+			"MutatingAdmissionPolicyBinding is deprecated in v1.37+, unavailable in v1.40+"},
 		{"resource.k8s.io", "v1beta2", "namespaces/default/resourceclaims", "c", `{"metadata":{"name":"c"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu"}}]}}}`,
 			`{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu","allocationMode":"ExactCount","count":1}}]}}`, "ResourceClaim is deprecated in v1.36+"},
 	} {
@@ -35,7 +36,7 @@ func TestRuntimeConfig(t *testing.T) {
 			t.Errorf("%s lists %v", path, got)
 		}
 	}
-	if got := s.want(200, "GET", "/apis/resource.k8s.io", "").get("versions.#.version").Raw; got != `["v1","v1beta2"]` {
+	if got := s.want(200, "GET", "/apis/resource.k8s.io", "").get("versions.#.version").Raw; got != `["v1","v1beta2","v1alpha3"]` {
 		t.Errorf("served are %s", got)
 	}
 	claims := s.want(200, "GET", "/openapi/v3/apis/resource.k8s.io/v1beta2", "").get(`components.schemas.io\.k8s\.api\.resource\.v1beta2\.ResourceClaim`)
@@ -43,13 +44,13 @@ func TestRuntimeConfig(t *testing.T) {
 		`[{"group":"resource.k8s.io","version":"v1beta2","kind":"ResourceClaim"}]"#/components/schemas/io.k8s.api.resource.v1beta2.ResourceClaimSpec"` {
 		t.Errorf("OpenAPI has %s", got)
 	}
-	s.want(200, "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.networking.k8s.io", "")
+	s.want(200, "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.storagemigration.k8s.io", "")
 }
 
 func TestRuntimeConfigOff(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, "--runtime-config", "batch/v1beta1=false,storage.k8s.io/v1beta1")
+	s := startTest(t, "--runtime-config", "batch/v1beta1=false,storagemigration.k8s.io/v1beta1")
 	s.want(404, "GET", "/apis/batch/v1beta1/cronjobs", "")
-	s.want(404, "GET", "/apis/networking.k8s.io/v1beta1/ipaddresses", "")
-	s.want(200, "GET", "/apis/storage.k8s.io/v1beta1/volumeattributesclasses", "")
+	s.want(404, "GET", "/apis/certificates.k8s.io/v1beta1/clustertrustbundles", "")
+	s.want(200, "GET", "/apis/storagemigration.k8s.io/v1beta1/storageversionmigrations", "")
 }

@@ -30,6 +30,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +52,7 @@ func builtInTypes(t testing.TB) map[string]reflect.Type {
 		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
 		certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
 		flowcontrolv1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
-		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
+		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme, storagemigrationv1.AddToScheme,
 	} {
 		if err := add(known); err != nil {
 			t.Fatal(err)
@@ -129,7 +130,7 @@ func openAPIName(goName string) string {
 	return strings.Join(append(host, path[1:]...), ".")
 }
 
-// A recordedWrite is one request and what kube-apiserver 1.36 made of it; requests to one object follow each other.
+// A recordedWrite is one request and what kube-apiserver 1.37 made of it; requests to one object follow each other.
 type recordedWrite struct {
 	ID, Kind, Subresource, Manager, Body string
 	Type                                 string // media type of a PATCH, or create

@@ -115,9 +115,9 @@ func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 	return errs
 }
 
-// validateChanged returns the errors of an update. The metadata of a built-in type is checked by the
-// rules for all types and again by those of its own type, so that its errors are listed twice, as in
-// kube-apiserver.
+// validateChanged returns the errors of an update. The metadata of an APIService or a custom resource is
+// checked by the rules for all types and again by those of its own type, so that its errors are listed
+// twice, as in kube-apiserver.
 func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
 	t, obj, old := &p.Target, p.obj, p.old
 	at := field.NewPath("metadata")
@@ -127,7 +127,7 @@ func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList 
 	case t.Resource.Custom != nil:
 		errs = append(errs, t.Resource.Custom.Validate(ctx, obj, old, t.Subresource)...)
 	case wr.Validating && !p.opts.Trusted:
-		errs = append(errs, validation.ValidateUpdate(ctx, groupVersion(t.Resource), t.Subresource, obj, old)...)
+		errs = validation.ValidateUpdate(ctx, groupVersion(t.Resource), t.Subresource, obj, old, errs...)
 	}
 	return errs
 }

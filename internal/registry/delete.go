@@ -13,10 +13,13 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/admission"
+	"apilet/internal/apierror"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/request"
@@ -277,6 +280,11 @@ func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, asked *requ
 	options, err := readDeleteOptions(w, r, asked, res)
 	if err != nil {
 		return nil, err
+	}
+	if option := options.IgnoreStoreReadErrorWithClusterBreakingPotential; option != nil && *option {
+		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", field.ErrorList{
+			field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true,
+				"is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	return func(ctx context.Context, found []*store.Record) error {
 		return inOrder(ctx, found, DeleteWorkers, func(ctx context.Context, rec *store.Record) error {

@@ -30,8 +30,12 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	_, name := scheme.NamespacedName(rec.Key)
 	conflict := func(what string, want, have any, hint string) error {
 		if isNamespaces(res) || res.Group == apiextensionsv1.GroupName { // kube-apiserver checks these before its store does
+			failed := "Precondition failed"
+			if res.Group == apiextensionsv1.GroupName {
+				failed = "precondition failed"
+			}
 			return apierrors.NewConflict(res.GroupResource(), name,
-				fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, have))
+				fmt.Errorf("%s: %s in precondition: %v, %s in object meta: %v", failed, what, want, what, have))
 		}
 		return apierrors.NewConflict(schema.GroupResource{Group: res.Group, Resource: res.Kind}, name, fmt.Errorf(
 			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, have, hint))

@@ -312,7 +312,6 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, rec *request.Requ
 	if strategy.OrphansByDefault(res) && res.Group == "batch" && res.Plural == "jobs" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)
 	}
-	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}

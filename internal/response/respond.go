@@ -420,7 +420,7 @@ func (v *View) ListTail(meta ListMeta) []byte {
 
 // WithoutItems are the ends of a list that turns out to have none, as the real server's encoders write it.
 func (v *View) WithoutItems(head, tail []byte) ([]byte, []byte) {
-	switch none := v.Media.As == "PartialObjectMetadataList" || v.Media.As == "Table" && printers.Default(v.Res); {
+	switch none := v.Media.As == "PartialObjectMetadataList" || v.Media.As == "Table" && printers.NullIfEmpty(v.Res); {
 	case v.Media.Format == scheme.YAMLFormat && none:
 		return append(bytes.TrimSuffix(head, []byte("\n")), " null\n"...), tail
 	case v.Media.Format == scheme.YAMLFormat:

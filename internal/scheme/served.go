@@ -2,8 +2,8 @@ package scheme
 
 // This file has the versions that kube-apiserver serves only where --runtime-config asks for them, and reads that flag. Each is an older version of a type
 // that has a stable one, with the same fields, in whose Go types its objects live: so it costs the binary nothing, and a version that is switched off
-// again takes nothing along. Left out are the types of 1.36 that have no stable version (LeaseCandidate, StorageVersion, DeviceTaintRule,
-// ResourcePoolStatusRequest), and resource.k8s.io/v1beta1, whose fields are others.
+// again takes nothing along. Left out are the types of 1.37 that have no stable version (LeaseCandidate, StorageVersion,
+// ResourcePoolStatusRequest), and those whose fields are others: resource.k8s.io/v1beta1, and PodCertificateRequests of certificates.k8s.io/v1beta1.
 
 import (
 	"fmt"
@@ -12,20 +12,22 @@ import (
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	networkingv1 "k8s.io/api/networking/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 )
 
-const networking, storage, registration, devices = "networking.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io", "resource.k8s.io"
+const (
+	certificates = "certificates.k8s.io"
+	registration = "admissionregistration.k8s.io"
+	devices      = "resource.k8s.io"
+	migration    = "storagemigration.k8s.io"
+)
 
 // Optional is the table of the rows that are off by default. The lifecycles are those of the types of k8s.io/api.
 var Optional = slices.Concat(
-	GroupVersion(networking, "v1beta1",
-		older[networkingv1.IPAddress](0, networking, "ipaddresses ip", "", 34),
-		older[networkingv1.ServiceCIDR](0, networking, "servicecidrs", "status", 34)),
-	GroupVersion(storage, "v1beta1",
-		older[storagev1.VolumeAttributesClass](0, storage, "volumeattributesclasses vac", "", 34).replacedByStable()),
+	GroupVersion(certificates, "v1beta1",
+		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 37).replacedByStable()),
 	GroupVersion(registration, "v1beta1",
 		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 37).replacedByStable(),
 		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 37).replacedByStable()),
@@ -34,9 +36,14 @@ var Optional = slices.Concat(
 		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 35)),
 	GroupVersion(devices, "v1beta2",
 		older[resourcev1.DeviceClass](Counted, devices, "deviceclasses", "", 36),
+		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 39),
 		older[resourcev1.ResourceClaim](Namespaced, devices, "resourceclaims", "status", 36),
 		older[resourcev1.ResourceClaimTemplate](Namespaced, devices, "resourceclaimtemplates", "", 36),
 		older[resourcev1.ResourceSlice](Counted, devices, "resourceslices", "", 36)),
+	GroupVersion(devices, "v1alpha3",
+		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 36)),
+	GroupVersion(migration, "v1beta1",
+		older[storagemigrationv1.StorageVersionMigration](0, migration, "storageversionmigrations", "status", 37).replacedByStable()),
 )
 
 // older is the row of a version with the fields of the stable one, deprecated since a minor version and to go three later.

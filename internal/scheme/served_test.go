@@ -10,9 +10,10 @@ import (
 
 	registrationv1alpha1 "k8s.io/api/admissionregistration/v1alpha1"
 	registrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
-	networkingv1beta1 "k8s.io/api/networking/v1beta1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	resourcev1alpha3 "k8s.io/api/resource/v1alpha3"
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
-	storagev1beta1 "k8s.io/api/storage/v1beta1"
+	storagemigrationv1beta1 "k8s.io/api/storagemigration/v1beta1"
 )
 
 // shape is what a Go type looks like in JSON and in protobuf.
@@ -39,10 +40,11 @@ func shape(t reflect.Type, above ...reflect.Type) string {
 
 // TestOptionalVersionsAreAsTheirTypesSay: k8s.io/api has types of their own for these versions, with the same fields, which the binary goes without.
 func TestOptionalVersionsAreAsTheirTypesSay(t *testing.T) {
-	types := []any{networkingv1beta1.IPAddress{}, networkingv1beta1.ServiceCIDR{}, storagev1beta1.VolumeAttributesClass{},
+	types := []any{certificatesv1beta1.ClusterTrustBundle{},
 		registrationv1beta1.MutatingAdmissionPolicy{}, registrationv1beta1.MutatingAdmissionPolicyBinding{},
 		registrationv1alpha1.MutatingAdmissionPolicy{}, registrationv1alpha1.MutatingAdmissionPolicyBinding{},
-		resourcev1beta2.DeviceClass{}, resourcev1beta2.ResourceClaim{}, resourcev1beta2.ResourceClaimTemplate{}, resourcev1beta2.ResourceSlice{}}
+		resourcev1beta2.DeviceClass{}, resourcev1beta2.DeviceTaintRule{}, resourcev1beta2.ResourceClaim{}, resourcev1beta2.ResourceClaimTemplate{},
+		resourcev1beta2.ResourceSlice{}, resourcev1alpha3.DeviceTaintRule{}, storagemigrationv1beta1.StorageVersionMigration{}}
 	if len(types) != len(Optional) {
 		t.Fatal(len(types), "types for", len(Optional), "rows")
 	}
@@ -73,13 +75,13 @@ func TestServed(t *testing.T) {
 		"":                             "",
 		"api/all=true":                 fmt.Sprint("+", len(Optional)),
 		"api/all":                      fmt.Sprint("+", len(Optional)),
-		"api/alpha=true":               "+2",
-		"api/all=true,api/alpha=false": fmt.Sprint("+", len(Optional)-2),
-		"api/alpha=false,api/all=true": fmt.Sprint("+", len(Optional)-2),
-		"networking.k8s.io/v1beta1":    "+2",
-		"networking.k8s.io/v1beta1=true, storage.k8s.io/v1beta1=true":                 "+3",
-		"networking.k8s.io/v1beta1=true,networking.k8s.io/v1beta1/servicecidrs=false": "+1",
-		"networking.k8s.io/v1beta1/ipaddresses=true,api/beta=false":                   "+1-4",
+		"api/alpha=true":               "+3",
+		"api/all=true,api/alpha=false": fmt.Sprint("+", len(Optional)-3),
+		"api/alpha=false,api/all=true": fmt.Sprint("+", len(Optional)-3),
+		"certificates.k8s.io/v1beta1":  "+1",
+		"certificates.k8s.io/v1beta1=true, storagemigration.k8s.io/v1beta1=true":    "+2",
+		"resource.k8s.io/v1beta2=true,resource.k8s.io/v1beta2/resourceslices=false": "+4",
+		"certificates.k8s.io/v1beta1/clustertrustbundles=true,api/beta=false":       "+1-4",
 		"batch/v1beta1=false":               "-1",
 		"apps/v1=true":                      "",
 		"apps/v1=false":                     "apps/v1 is always served",

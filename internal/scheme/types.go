@@ -47,6 +47,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -100,9 +101,9 @@ var Builtins = slices.Concat(
 		Row[authorizationv1.SelfSubjectRulesReview](createOnly, "selfsubjectrulesreviews", ""),
 		Row[authorizationv1.SubjectAccessReview](createOnly, "subjectaccessreviews", "")),
 	GroupVersion("autoscaling", "v2",
-		Row[autoscalingv2.HorizontalPodAutoscaler](Namespaced|inAll, "horizontalpodautoscalers hpa", "status")),
+		Row[autoscalingv2.HorizontalPodAutoscaler](Namespaced|inAll|Counted, "horizontalpodautoscalers hpa", "status")),
 	GroupVersion("autoscaling", "v1",
-		Row[autoscalingv1.HorizontalPodAutoscaler](Namespaced|inAll, "horizontalpodautoscalers hpa", "status").
+		Row[autoscalingv1.HorizontalPodAutoscaler](Namespaced|inAll|Counted, "horizontalpodautoscalers hpa", "status").
 			storedIn("autoscaling", converting[autoscalingv1.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscaler]())),
 	GroupVersion("batch", "v1",
 		Row[batchv1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status"),
@@ -111,7 +112,9 @@ var Builtins = slices.Concat(
 		Row[batchv1beta1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status").
 			storedIn("batch", converting[batchv1beta1.CronJob, batchv1.CronJob]())),
 	GroupVersion("certificates.k8s.io", "v1",
-		Row[certificatesv1.CertificateSigningRequest](0, "certificatesigningrequests csr", "approval status")),
+		Row[certificatesv1.CertificateSigningRequest](0, "certificatesigningrequests csr", "approval status"),
+		Row[certificatesv1.ClusterTrustBundle](0, "clustertrustbundles", ""),
+		Row[certificatesv1.PodCertificateRequest](Namespaced, "podcertificaterequests", "status")),
 	GroupVersion("networking.k8s.io", "v1",
 		Row[networkingv1.IngressClass](Counted, "ingressclasses", ""),
 		Row[networkingv1.Ingress](Namespaced|Counted, "ingresses ing", "status"),
@@ -130,7 +133,7 @@ var Builtins = slices.Concat(
 		Row[rbacv1.Role](Namespaced, "roles", "")),
 	GroupVersion("storage.k8s.io", "v1",
 		Row[storagev1.CSIDriver](0, "csidrivers", ""),
-		Row[storagev1.CSINode](0, "csinodes", ""),
+		Row[storagev1.CSINode](0, "csinodes", "status"),
 		Row[storagev1.CSIStorageCapacity](Namespaced, "csistoragecapacities", ""),
 		Row[storagev1.StorageClass](0, "storageclasses sc", ""),
 		Row[storagev1.VolumeAttachment](0, "volumeattachments", "status"),
@@ -152,9 +155,12 @@ var Builtins = slices.Concat(
 		Row[discoveryv1.EndpointSlice](Namespaced|Counted, "endpointslices", "")),
 	GroupVersion("resource.k8s.io", "v1",
 		Row[resourcev1.DeviceClass](Counted, "deviceclasses", ""),
+		Row[resourcev1.DeviceTaintRule](Counted, "devicetaintrules", "status"),
 		Row[resourcev1.ResourceClaim](Namespaced, "resourceclaims", "status"),
 		Row[resourcev1.ResourceClaimTemplate](Namespaced, "resourceclaimtemplates", ""),
 		Row[resourcev1.ResourceSlice](Counted, "resourceslices", "")),
+	GroupVersion("storagemigration.k8s.io", "v1",
+		Row[storagemigrationv1.StorageVersionMigration](0, "storageversionmigrations", "status")),
 	GroupVersion("flowcontrol.apiserver.k8s.io", "v1",
 		Row[flowcontrolv1.FlowSchema](Counted, "flowschemas", "status"),
 		Row[flowcontrolv1.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status")),
@@ -286,12 +292,15 @@ type Deprecation struct {
 	ReplacementGroup, ReplacementVersion, Replaced string // Replaced is the kind; "" without a replacement
 }
 
-// kubernetesMinor is the minor version of Kubernetes whose rules and types these are.
-const kubernetesMinor = 36
+// The version of Kubernetes whose rules and types are linked into the server. go.mod requires the same one.
+const (
+	KubernetesVersion = "v1.37.2"
+	KubernetesMinor   = 37
+)
 
 // Gone says that kube-apiserver of that version has the type no more.
 func (d *Deprecation) Gone() bool {
-	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
+	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= KubernetesMinor
 }
 
 // A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.

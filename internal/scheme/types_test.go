@@ -21,7 +21,7 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// describeRows writes rows as testdata/types/kube-apiserver-1.36.txt does.
+// describeRows writes rows as testdata/types/kube-apiserver-1.37.txt does.
 func describeRows(rows []*Resource) string {
 	dash := func(words []string) string {
 		if len(words) == 0 {
@@ -44,7 +44,7 @@ func describeRows(rows []*Resource) string {
 }
 
 func TestTableIsWhatKubeAPIServerServes(t *testing.T) {
-	golden, err := os.ReadFile("testdata/types/kube-apiserver-1.36.txt")
+	golden, err := os.ReadFile("testdata/types/kube-apiserver-1.37.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,9 @@ var selectableFields = map[string][]string{
 	"/services":               {"spec.clusterIP", "spec.type"},
 	"batch/jobs":              {"status.successful|0"},
 	"certificates.k8s.io/certificatesigningrequests": {"spec.signerName"},
-	"resource.k8s.io/resourceslices":                 {"spec.nodeName", "spec.driver"},
+	"certificates.k8s.io/clustertrustbundles":        {"spec.signerName"},
+	"certificates.k8s.io/podcertificaterequests":     {"spec.signerName", "spec.podName", "spec.nodeName"},
+	"resource.k8s.io/resourceslices":                 {"spec.nodeName", "spec.driver", "spec.pool.name"},
 }
 
 // strictFields are the kinds whose unknown fields kube-apiserver refuses in words of their own.

@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	followMax    = 4   // resources of a Follower, since Wait waits for each
+	followMax    = 5   // resources of a Follower, since Wait waits for each
 	eventsAtOnce = 256 // taken from the log
 )
 
@@ -47,7 +47,7 @@ type Follower struct {
 	events    []Event
 }
 
-// Follow follows up to four resources (`/group/resource/`), or Everything. Nothing is read yet.
+// Follow follows up to five resources (`/group/resource/`), or Everything. Nothing is read yet.
 func (st *Store) Follow(resources ...string) *Follower {
 	if len(resources) > followMax {
 		panic("too many resources for one Follower")
@@ -195,6 +195,7 @@ func (f *Follower) Wait(ctx context.Context, until time.Time, also <-chan struct
 	case <-wake[1]:
 	case <-wake[2]:
 	case <-wake[3]:
+	case <-wake[4]:
 	case <-due:
 	case <-also:
 	case <-ctx.Done():

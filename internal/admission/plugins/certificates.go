@@ -8,6 +8,8 @@ package plugins
 //	… /NAME/status, certificate or conditions    the verb sign on the signer         CertificateSigning
 //	POST, kubernetes.io/kube-apiserver-client    not for the group system:masters    CertificateSubjectRestriction
 //
+// PodCertificateRequests need the verb sign as well. A ClusterTrustBundle that names a signer needs the verb attest (ClusterTrustBundleAttest).
+//
 // A signer is a name of the resource signers, which exists in roles alone: example.com/foo, or example.com/* for all of that domain.
 // All three ask when the object has been checked by the rules of its type.
 
@@ -20,9 +22,11 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 
 	"apilet/internal/admission"
+	"apilet/internal/apierror"
 	"apilet/internal/request"
 )
 
@@ -45,20 +49,58 @@ func (s signers) signing(_ context.Context, a *admission.Attributes) error {
 	return s.check(a, "sign")
 }
 
-// check asks for a right on the signer, then on all of its domain. The server's own writes have all rights.
-func (s signers) check(a *admission.Attributes, verb string) error {
-	if a.Request == nil {
+// podSigning checks that the user may sign for the signer of a PodCertificateRequest whose status changes. In kube-apiserver the check is part
+// of the validation of the type and cannot be disabled.
+func (s signers) podSigning(_ context.Context, a *admission.Attributes) error {
+	req, old := a.Object.(*certificatesv1.PodCertificateRequest), a.Old.(*certificatesv1.PodCertificateRequest)
+	signer := old.Spec.SignerName
+	if equality.Semantic.DeepEqual(old.Status, req.Status) || s.permits(a, "sign", signer) {
 		return nil
 	}
+	return apierror.Invalid(a.Resource.GroupKind(), a.Name(), field.ErrorList{field.Forbidden(field.NewPath("spec", "signerName"),
+		fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", a.Request.User.Name, signer))})
+}
+
+// attest is ClusterTrustBundleAttest. A change to the owners and finalizers alone needs no right.
+func (s signers) attest(_ context.Context, a *admission.Attributes) error {
+	bundle := a.Object.(*certificatesv1.ClusterTrustBundle)
+	signer := bundle.Spec.SignerName
+	if signer == "" || a.Operation == admission.OpUpdate && sameContent(bundle, a.Old.(*certificatesv1.ClusterTrustBundle)) || s.permits(a, "attest", signer) {
+		return nil
+	}
+	return a.Forbidden(fmt.Errorf("user not permitted to attest for signerName %q", signer))
+}
+
+// sameContent reports whether two bundles differ in nothing but owners, finalizers and managed fields.
+func sameContent(bundle, old *certificatesv1.ClusterTrustBundle) bool {
+	changed := bundle.DeepCopy()
+	changed.OwnerReferences, changed.Finalizers, changed.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields
+	changed.ResourceVersion = old.ResourceVersion
+	return equality.Semantic.DeepEqual(changed, old)
+}
+
+// check asks for a right on the signer of a CertificateSigningRequest.
+func (s signers) check(a *admission.Attributes, verb string) error {
 	signer := a.Old.(*certificatesv1.CertificateSigningRequest).Spec.SignerName
+	if s.permits(a, verb, signer) {
+		return nil
+	}
+	return a.Forbidden(fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
+}
+
+// permits reports whether the user has a right on the signer, or on all signers of its domain. The server itself has all rights.
+func (s signers) permits(a *admission.Attributes, verb, signer string) bool {
+	if a.Request == nil {
+		return true
+	}
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
 		asked := request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name}
 		if allowed, _ := s.may(a.Request.User, asked); allowed {
-			return nil
+			return true
 		}
 	}
-	return a.Forbidden(fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
+	return false
 }
 
 // subject is CertificateSubjectRestriction: a certificate of this signer is a credential of this server, and nobody becomes its

@@ -9,13 +9,13 @@ package plugins
 //	claims                    the size and conditions in their status
 //	tokens of accounts        bound to a pod that runs on it, for an audience that the pod mounts
 //	its Lease, its CSINode, its ResourceSlices
-//	requests for certificates with its own name
+//	requests for certificates with its own name, and for certificates of pods that run on it
 //
 // What it asks about objects other than the one that is written is asked of what is newest: a replica first catches up with its log, so that a
 // pod that another server has just bound, moved or deleted neither costs its node anything nor gives a former one anything.
 //
 // The rules and words are those of kube-apiserver's plugin/pkg/admission/noderestriction. Drivers that stand in for volume plug-ins of
-// Kubernetes' own (CSI migration) are not looked for; podcertificaterequests are not served.
+// Kubernetes' own (CSI migration) are not looked for.
 
 import (
 	"context"
@@ -33,7 +33,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
+	"k8s.io/kubernetes/pkg/features"
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
@@ -46,7 +48,8 @@ import (
 // restrictedToNodes are the writes that NodeRestriction looks at.
 var restrictedToNodes = []string{"pods", "pods/status", "pods/eviction", "pods/binding", "pods/ephemeralcontainers", "pods/resize", "nodes", "nodes/status",
 	"persistentvolumeclaims", "persistentvolumeclaims/status", "serviceaccounts/token", "leases.coordination.k8s.io", "csinodes.storage.k8s.io",
-	"resourceslices.resource.k8s.io", "certificatesigningrequests.certificates.k8s.io"}
+	"resourceslices.resource.k8s.io", "certificatesigningrequests.certificates.k8s.io", "csinodes.storage.k8s.io/status",
+	"podcertificaterequests.certificates.k8s.io", "podcertificaterequests.certificates.k8s.io/status"}
 
 // restriction knows what runs where.
 type restriction struct {
@@ -92,10 +95,15 @@ func (r restriction) admit(ctx context.Context, a *admission.Attributes) error {
 		if a.Name() != name {
 			return w.forbid("can only access CSINode with the same name as the requesting node")
 		}
+		if w.Subresource == "status" && !utilfeature.DefaultFeatureGate.Enabled(features.CSIVolumeHealth) {
+			return w.forbid("CSIVolumeHealth feature gate is disabled")
+		}
 	case "resourceslices":
 		return w.slice()
 	case "certificatesigningrequests":
 		return w.certificate()
+	case "podcertificaterequests":
+		return w.podCertificate(ctx)
 	}
 	return nil
 }
@@ -136,6 +144,8 @@ func (w *nodeWrite) podStatus() error {
 		return w.forbid("node %q cannot update resource claim statues", w.node)
 	case !equality.Semantic.DeepEqual(pod.Status.ExtendedResourceClaimStatus, old.Status.ExtendedResourceClaimStatus):
 		return w.forbid("node %q cannot update extended resource claim status", w.node)
+	case !equality.Semantic.DeepEqual(pod.Status.NodeAllocatableResourceClaimStatuses, old.Status.NodeAllocatableResourceClaimStatuses):
+		return w.forbid("node %q cannot update node allocatable resource claim statuses", w.node)
 	}
 	return nil
 }
@@ -383,6 +393,81 @@ func (w *nodeWrite) certificate() error {
 	return nil
 }
 
+// podCertificate checks that a request for a certificate describes the node, the pod and the pod's account as they are stored. A difference
+// that an outdated cache of the kubelet explains is an internal error, so that the kubelet tries again.
+func (w *nodeWrite) podCertificate(ctx context.Context) error {
+	if w.Operation != admission.OpCreate || w.Subresource != "" {
+		return w.forbid("unexpected operation %v", w.Operation)
+	}
+	spec := &w.Object.(*certificatesv1.PodCertificateRequest).Spec
+	if string(spec.NodeName) != w.node {
+		return w.forbid("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", spec.NodeName, w.node)
+	}
+	if err := w.catchUp(ctx); err != nil {
+		return err
+	}
+	podName := w.Namespace() + "/" + spec.PodName
+	var node corev1.Node
+	if err := w.read("node", "//nodes//"+w.node, w.node, &node); err != nil {
+		return retrieving(err, "node", w.node)
+	}
+	if node.UID != spec.NodeUID {
+		return apierror.Unexplained(fmt.Sprintf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", podName, spec.NodeUID, node.UID))
+	}
+	var pod corev1.Pod
+	if err := w.read("pod", "//pods/"+podName, spec.PodName, &pod); err != nil {
+		return retrieving(err, "pod", podName)
+	}
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	switch {
+	case pod.UID != spec.PodUID:
+		return apierror.Unexplained(fmt.Sprintf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", podName, spec.PodUID, pod.UID))
+	case pod.Spec.NodeName != w.node:
+		return w.forbid("pod %q is not running on node %q named in the PodCertificateRequest", podName, w.node)
+	case mirror:
+		return w.forbid("pod %q is a mirror pod", podName)
+	case pod.Spec.ServiceAccountName != spec.ServiceAccountName:
+		return w.forbid("PodCertificateRequest for pod %q contains serviceAccountName (%q) that differs from running pod (%q)", podName,
+			spec.ServiceAccountName, pod.Spec.ServiceAccountName)
+	}
+	return w.podCertificateAccount(spec, &pod)
+}
+
+// podCertificateAccount checks the account of a request, and that the pod mounts a certificate of the signer. Without such a volume the node
+// needs a right of its own, in which the slashes of the signer's name are colons.
+func (w *nodeWrite) podCertificateAccount(spec *certificatesv1.PodCertificateRequestSpec, pod *corev1.Pod) error {
+	accountName := w.Namespace() + "/" + spec.ServiceAccountName
+	var account corev1.ServiceAccount
+	if err := w.read("serviceaccount", "//serviceaccounts/"+accountName, spec.ServiceAccountName, &account); err != nil {
+		return retrieving(err, "service account", accountName)
+	}
+	if account.UID != spec.ServiceAccountUID {
+		return apierror.Unexplained(fmt.Sprintf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)",
+			w.Namespace()+"/"+spec.PodName, spec.ServiceAccountUID, account.UID))
+	}
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Projected; v != nil && slices.ContainsFunc(v.Sources, func(p corev1.VolumeProjection) bool {
+			return p.PodCertificate != nil && p.PodCertificate.SignerName == spec.SignerName
+		}) {
+			return nil
+		}
+	}
+	info := request.Info{ResourceRequest: true, Verb: "request-serviceaccounts-podcertificate-signer", Group: certificatesv1.GroupName, Version: "v1",
+		Resource: strings.ReplaceAll(spec.SignerName, "/", ":"), Namespace: w.Namespace(), Name: spec.ServiceAccountName}
+	if allowed, _ := w.may(w.Request.User, info); allowed {
+		return nil
+	}
+	return w.forbid("pod %q does not mount a podCertificate projected volume for signer %q", w.Namespace()+"/"+spec.PodName, spec.SignerName)
+}
+
+// retrieving wraps the error of an object that a PodCertificateRequest names. A missing object may appear later.
+func retrieving(err error, kind, name string) error {
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	return apierror.Unexplained(fmt.Sprintf("while retrieving %s %q named in the PodCertificateRequest: %v", kind, name, err))
+}
+
 func (w *nodeWrite) token(ctx context.Context) error {
 	asked := w.Object.(*authenticationv1.TokenRequest)
 	ref := asked.Spec.BoundObjectRef
@@ -414,7 +499,7 @@ func (w *nodeWrite) token(ctx context.Context) error {
 	info := request.Info{ResourceRequest: true, Verb: "request-serviceaccounts-token-audience", Version: "v1", Resource: audience,
 		Namespace: w.Request.Info.Namespace, Name: w.Request.Info.Name}
 	if allowed, _ := w.may(w.Request.User, info); !allowed {
-		return w.forbid("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", audience, w.Request.User.Name)
+		return w.forbid("%s is not authorized to request tokens for audience %q", w.Request.User.Name, audience)
 	}
 	return nil
 }

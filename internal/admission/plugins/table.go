@@ -1,4 +1,4 @@
-// Package plugins holds the built-in admission plug-ins of kube-apiserver 1.36, under its names, in its order, switched by its flags.
+// Package plugins holds the built-in admission plug-ins of kube-apiserver 1.37, under its names, in its order, switched by its flags.
 //
 // This file is the table. Each row names the writes that concern a plug-in, so that all others pay nothing for it; what the functions do
 // is in the file that the row's group has. A row without functions is a name that kube-apiserver knows: its flag may say it, and what it
@@ -100,15 +100,14 @@ func Table(c Config) []admission.Plugin {
 		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime, Validate: classes.validateRuntime},
 		{Name: "CertificateApproval", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
 		{Name: "CertificateSigning", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},
-		{Name: "ClusterTrustBundleAttest", On: true},
+		{Name: "CertificateSigning", On: true, Of: []string{"podcertificaterequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.podSigning},
+		{Name: "ClusterTrustBundleAttest", On: true, Of: []string{"clustertrustbundles.certificates.k8s.io"}, Operations: writes, Validate: signers.attest},
 		{Name: "CertificateSubjectRestriction", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
 		{Name: "DefaultIngressClass", On: true, Of: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
 		{Name: "DenyServiceExternalIPs", Of: []string{"services"}, Operations: writes, Validate: denyExternalIPs},
 		{Name: "PodTopologyLabels", On: true, Of: pods, Operations: creates, Admit: nodes.labelPod},
 		{Name: "PodTopologyLabels", On: true, Of: []string{"pods/binding"}, Operations: creates, Admit: nodes.labelBinding},
-		{Name: "PodGroupWorkloadExists", On: true},
 		{Name: "NodeDeclaredFeatureValidator", On: true},
-		{Name: "JobValidation", On: true},
 		{Name: "PodResizeValidator", On: true, Of: []string{"pods/resize"}, Operations: updates, Validate: nodes.validateResize},
 
 		{Name: "MutatingAdmissionPolicy", On: true, Admit: c.MutatingPolicy.Admit, Idle: c.MutatingPolicy.Idle},

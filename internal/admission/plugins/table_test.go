@@ -8,13 +8,13 @@ import (
 	"apilet/internal/admission"
 )
 
-// kubeOrder is kube-apiserver 1.36's AllOrderedPlugins; a star is on by default there.
+// kubeOrder is kube-apiserver 1.37's AllOrderedPlugins; a star is on by default there.
 const kubeOrder = `AlwaysAdmit NamespaceAutoProvision NamespaceLifecycle* NamespaceExists LimitPodHardAntiAffinityTopology LimitRanger* ServiceAccount*
 	NodeRestriction TaintNodesByCondition* AlwaysPullImages ImagePolicyWebhook PodSecurity* PodNodeSelector Priority* DefaultTolerationSeconds*
 	PodTolerationRestriction EventRateLimit ExtendedResourceToleration DefaultStorageClass* StorageObjectInUseProtection* PodGroupProtection*
 	OwnerReferencesPermissionEnforcement PersistentVolumeClaimResize* RuntimeClass* CertificateApproval* CertificateSigning*
 	ClusterTrustBundleAttest* CertificateSubjectRestriction* DefaultIngressClass* DenyServiceExternalIPs PodTopologyLabels*
-	PodGroupWorkloadExists* NodeDeclaredFeatureValidator* JobValidation* PodResizeValidator* MutatingAdmissionPolicy* MutatingAdmissionWebhook*
+	NodeDeclaredFeatureValidator* PodResizeValidator* MutatingAdmissionPolicy* MutatingAdmissionWebhook*
 	ValidatingAdmissionPolicy* ValidatingAdmissionWebhook* ResourceQuota* AlwaysDeny`
 
 func TestPluginsAreInKubernetesOrder(t *testing.T) {

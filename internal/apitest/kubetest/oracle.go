@@ -81,7 +81,8 @@ func SetHeaders(r *http.Request, headers []string) {
 const clusterKinds = " ResourceSlice Namespace Node PersistentVolume IngressClass ClusterRole ClusterRoleBinding StorageClass CSIDriver CSINode VolumeAttachment " +
 	"VolumeAttributesClass PriorityClass RuntimeClass FlowSchema PriorityLevelConfiguration ValidatingWebhookConfiguration " +
 	"MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding MutatingAdmissionPolicy " +
-	"MutatingAdmissionPolicyBinding CertificateSigningRequest DeviceClass ServiceCIDR IPAddress "
+	"MutatingAdmissionPolicyBinding CertificateSigningRequest DeviceClass DeviceTaintRule ServiceCIDR IPAddress " +
+	"ClusterTrustBundle StorageVersionMigration "
 
 // OfTheCluster says whether objects of a kind are in no namespace.
 func OfTheCluster(kind string) bool { return strings.Contains(clusterKinds, " "+kind+" ") }

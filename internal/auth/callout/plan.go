@@ -46,6 +46,7 @@ type Plan struct{ Steps []Step }
 // A Step is one authorizer. Those that are no webhooks are the caller's.
 type Step struct {
 	Type string
+	Name string      // reasons start with it
 	Hook *Authorizer // of TypeWebhook
 }
 
@@ -133,7 +134,7 @@ func PlanOf(modes []string, hook HookFlags) (*Plan, error) {
 func newPlan(compiler authorizationcel.Compiler, config *apiserver.AuthorizationConfiguration) (*Plan, error) {
 	plan := &Plan{}
 	for _, one := range config.Authorizers {
-		step := Step{Type: string(one.Type)}
+		step := Step{Type: string(one.Type), Name: one.Name}
 		if one.Type == TypeWebhook {
 			var err error
 			if step.Hook, err = newAuthorizer(compiler, one); err != nil {

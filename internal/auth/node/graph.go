@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -211,6 +212,8 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 			node = *obj.Spec.NodeName
 		}
 		g.own(key, node)
+	case *certificatesv1.PodCertificateRequest:
+		g.own(key, string(obj.Spec.NodeName))
 	}
 }
 
@@ -250,7 +253,7 @@ const retryAfter = time.Minute // what could not be read is read anew
 type liveGraph struct {
 	store *store.Store
 	read  func(error) // is told what came of reading everything
-	kinds [4]*scheme.Resource
+	kinds []*scheme.Resource
 
 	mu    sync.RWMutex // guards what follows, and is held while the graph is read anew
 	log   *store.Follower
@@ -259,14 +262,19 @@ type liveGraph struct {
 }
 
 func newLiveGraph(st *store.Store, types *scheme.Registry, read func(error)) *liveGraph {
-	l := &liveGraph{store: st, read: read, kinds: [4]*scheme.Resource{types.Lookup("", "v1", "pods"), types.Lookup("", "v1", "persistentvolumes"),
-		types.Lookup(storagev1.GroupName, "v1", "volumeattachments"), types.Lookup(resourcev1.GroupName, "v1", "resourceslices")}}
+	l := &liveGraph{store: st, read: read, kinds: []*scheme.Resource{types.Lookup("", "v1", "pods"), types.Lookup("", "v1", "persistentvolumes"),
+		types.Lookup(storagev1.GroupName, "v1", "volumeattachments"), types.Lookup(resourcev1.GroupName, "v1", "resourceslices"),
+		types.Lookup(certificatesv1.GroupName, "v1", "podcertificaterequests")}}
 	l.log = l.follow()
 	return l
 }
 
 func (l *liveGraph) follow() *store.Follower {
-	return l.store.Follow(l.kinds[0].Base, l.kinds[1].Base, l.kinds[2].Base, l.kinds[3].Base)
+	bases := make([]string, len(l.kinds))
+	for i, res := range l.kinds {
+		bases[i] = res.Base
+	}
+	return l.store.Follow(bases...)
 }
 
 // leads answers by what is stored now.
@@ -300,7 +308,7 @@ func (l *liveGraph) catchUpLocked() {
 }
 
 func (l *liveGraph) apply(ev *store.Event) {
-	res := l.kinds[slices.IndexFunc(l.kinds[:], func(res *scheme.Resource) bool { return strings.HasPrefix(ev.Key, res.Base) })]
+	res := l.kinds[slices.IndexFunc(l.kinds, func(res *scheme.Resource) bool { return strings.HasPrefix(ev.Key, res.Base) })]
 	switch {
 	case ev.Deleted:
 		l.graph.drop(res, ev.Key)

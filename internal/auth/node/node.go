@@ -10,7 +10,7 @@
 //	node ◀── pod ◀── secret, configmap, serviceaccount, resourceclaim, claim
 //	                                                                   ▲
 //	                                                    persistentvolume ◀── secret
-//	node ◀── volumeattachment, resourceslice
+//	node ◀── volumeattachment, resourceslice, podcertificaterequest
 //
 // A pod is on a node when it is bound to it; a mirror pod, which nodes create themselves, leads to nothing. Secrets and ConfigMaps may be
 // read, listed and watched by name alone, Pods and ResourceSlices listed and watched with a field selector for the node, and Node, Lease
@@ -29,6 +29,7 @@ import (
 	"strings"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -38,6 +39,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/features"
 
 	"apilet/internal/auth/rbac"
 	"apilet/internal/request"
@@ -148,7 +151,7 @@ var special = map[schema.GroupResource]func(*question) (bool, string){
 	{Group: storagev1.GroupName, Resource: "csinodes"}:          (*question).csiNode,
 	{Group: coordinationv1.GroupName, Resource: "leases"}:       (*question).lease,
 
-	{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}: func(*question) (bool, string) { return false, "" }, // are not served
+	{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}: (*question).podCertificate,
 }
 
 // related asks for a way from the object to the node.
@@ -273,11 +276,33 @@ func (q *question) lease() (bool, string) {
 	return true, ""
 }
 
+func (q *question) podCertificate() (bool, string) {
+	if q.Subresource != "" {
+		return false, "nodes may not access the status subresource of PodCertificateRequests"
+	}
+	switch q.Verb {
+	case "create": // NodeRestriction says which
+		return true, ""
+	case "get":
+		return q.related()
+	case "list", "watch":
+		if q.selects("spec.nodeName") {
+			return true, ""
+		}
+		return false, "can only list/watch podcertificaterequests with nodeName field selector"
+	}
+	return false, fmt.Sprintf("nodes may not %s podcertificaterequests", q.Verb)
+}
+
 func (q *question) csiNode() (bool, string) {
-	switch {
-	case !ownVerb(q.Verb):
+	switch status := q.Subresource == "status"; {
+	case q.Subresource == "" && !ownVerb(q.Verb):
 		return false, "can only get, create, update, patch, or delete a CSINode"
-	case q.Subresource != "":
+	case status && !utilfeature.DefaultFeatureGate.Enabled(features.CSIVolumeHealth):
+		return false, "CSINode status access requires CSIVolumeHealth feature"
+	case status && q.Verb != "get" && q.Verb != "update" && q.Verb != "patch":
+		return false, "can only get, update, or patch CSINode status"
+	case q.Subresource != "" && !status:
 		return false, "cannot authorize CSINode subresources"
 	case q.Verb != "create" && q.Name != q.node:
 		return false, "can only access CSINode with the same name as the requesting node"

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -51,6 +52,8 @@ func (b *bench) resource(obj scheme.Object) *scheme.Resource {
 		return b.types.Lookup("", "v1", "persistentvolumes")
 	case *storagev1.VolumeAttachment:
 		return b.types.Lookup(storagev1.GroupName, "v1", "volumeattachments")
+	case *certificatesv1.PodCertificateRequest:
+		return b.types.Lookup(certificatesv1.GroupName, "v1", "podcertificaterequests")
 	}
 	return b.types.Lookup(resourcev1.GroupName, "v1", "resourceslices")
 }
@@ -275,6 +278,38 @@ func TestWaysAreOpenWhenTheWriteIsAnswered(t *testing.T) {
 	writing.Wait()
 	cancel()
 	running.Wait()
+}
+
+// TestNodesReadTheirOwnPodCertificateRequests: a node gets the requests that name it, and lists them by its name.
+func TestNodesReadTheirOwnPodCertificateRequests(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.put(&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "r"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}})
+	ask := func(node, verb, name, sub, selector string) (bool, string) {
+		info := request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Resource: "podcertificaterequests", Namespace: "a", Name: name, Subresource: sub}
+		return b.auth.Decide(request.User{Name: "system:node:" + node, Groups: []string{"system:nodes"}}, info.Selecting(selector))
+	}
+	for _, c := range []struct {
+		node, verb, name, sub, selector string
+		want                            bool
+		reason                          string
+	}{
+		{"n1", "get", "r", "", "", true, ""},
+		{"n2", "get", "r", "", "", false, "no relationship found between node 'n2' and this object"},
+		{"n2", "create", "", "", "", true, ""},
+		{"n1", "update", "r", "", "", false, "nodes may not update podcertificaterequests"},
+		{"n1", "update", "r", "status", "", false, "nodes may not access the status subresource of PodCertificateRequests"},
+		{"n1", "list", "", "", "", false, "can only list/watch podcertificaterequests with nodeName field selector"},
+		{"n1", "watch", "", "", "spec.nodeName=n1", true, ""},
+	} {
+		if got, reason := ask(c.node, c.verb, c.name, c.sub, c.selector); got != c.want || reason != c.reason {
+			t.Errorf("%s %s %s/%s?%s: %v, %q, want %v, %q", c.node, c.verb, c.name, c.sub, c.selector, got, reason, c.want, c.reason)
+		}
+	}
+	b.remove(&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "r"}})
+	if b.may("n1", certificatesv1.GroupName, "podcertificaterequests", "a", "r") {
+		t.Error("the node may get a request that is gone")
+	}
 }
 
 // TestGraphOutlivesCompaction: what the log no longer tells is read anew.

@@ -13,7 +13,7 @@ func TestDefaultPolicyIsKubernetes(t *testing.T) {
 	for _, obj := range policy {
 		kinds[fmt.Sprintf("%T", obj)]++
 	}
-	if want := map[string]int{"*v1.ClusterRole": 69, "*v1.ClusterRoleBinding": 50, "*v1.Role": 7, "*v1.RoleBinding": 7}; !reflect.DeepEqual(kinds, want) {
+	if want := map[string]int{"*v1.ClusterRole": 73, "*v1.ClusterRoleBinding": 54, "*v1.Role": 7, "*v1.RoleBinding": 7}; !reflect.DeepEqual(kinds, want) {
 		t.Errorf("objects %v, want %v", kinds, want)
 	}
 	index := NewIndex(policy)

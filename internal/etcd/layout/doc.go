@@ -13,7 +13,7 @@
 //	                     /rbac.authorization.k8s.io/roles/ns/r              /registry/roles/ns/r
 //	                     /a.example.com/widgets/ns/w                        /registry/a.example.com/widgets/ns/w
 //	value                {"metadata":{"name":...,"resourceVersion":"7"}...  {"kind":"Service","apiVersion":"v1","metadata":{"name":...}...
-//	                     in the version that apilet keeps                   in the storage version of kube-apiserver 1.36
+//	                     in the version that apilet keeps                   in the storage version of kube-apiserver 1.37
 //
 // The facts are kube-apiserver's own: its keys and storage versions were read from the etcd of a running one, and stand in testdata with the
 // values, in both encodings, that the tests read and write again. In its source they are in k8s.io/kubernetes/pkg/kubeapiserver

@@ -9,14 +9,21 @@ import (
 	"strings"
 	"sync/atomic"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/encryption"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // A Layout knows the paths and versions of the built-in types, and learns those of custom resources from the registry.
@@ -50,25 +57,40 @@ type customRows struct {
 }
 
 const (
-	admissionGroup = admissionregistrationv1.GroupName
 	definitionBase = "/" + apiextensionsv1.GroupName + "/customresourcedefinitions/"
 	rangeBase      = "//rangeallocations/" // of what is claimed bit by bit, the node ports: stored as objects are, without a name, and never served
 )
 
-// older are the storage versions of kube-apiserver 1.36 that are not those which scheme keeps. Those with the Go type of the kept version have
-// its fields, under the same names and numbers.
+// older returns the storage versions of kube-apiserver 1.37 that are not the versions which scheme keeps. Those with the Go type of the
+// kept version have its fields, under the same names and numbers.
 func older() []*scheme.Resource {
-	return append(scheme.GroupVersion(admissionGroup, "v1beta1",
-		scheme.Row[admissionregistrationv1.MutatingAdmissionPolicy](0, "mutatingadmissionpolicies", ""),
-		scheme.Row[admissionregistrationv1.MutatingAdmissionPolicyBinding](0, "mutatingadmissionpolicybindings", "")),
+	return slices.Concat(
+		scheme.GroupVersion(certificatesv1.GroupName, "v1beta1",
+			scheme.Row[certificatesv1.ClusterTrustBundle](0, "clustertrustbundles", ""),
+			scheme.Row[certificatesv1beta1.PodCertificateRequest](scheme.Namespaced, "podcertificaterequests", "")),
+		scheme.GroupVersion(resourcev1.GroupName, "v1beta2",
+			scheme.Row[resourcev1.DeviceTaintRule](0, "devicetaintrules", "")),
+		scheme.GroupVersion(storagemigrationv1.GroupName, "v1beta1",
+			scheme.Row[storagemigrationv1.StorageVersionMigration](0, "storageversionmigrations", "")),
 		scheme.GroupVersion(apiextensionsv1.GroupName, "v1beta1",
-			scheme.Row[apiextensionsv1beta1.CustomResourceDefinition](0, "customresourcedefinitions", ""))...)
+			scheme.Row[apiextensionsv1beta1.CustomResourceDefinition](0, "customresourcedefinitions", "")))
+}
+
+// replaced returns the versions that earlier kube-apiservers stored and 1.37 can still read, but does not serve. They have the fields of
+// the kept versions.
+func replaced() []*scheme.Resource {
+	return append(
+		scheme.GroupVersion(networkingv1.GroupName, "v1beta1",
+			scheme.Row[networkingv1.IPAddress](0, "ipaddresses", ""),
+			scheme.Row[networkingv1.ServiceCIDR](0, "servicecidrs", "")),
+		scheme.GroupVersion(storagev1.GroupName, "v1beta1",
+			scheme.Row[storagev1.VolumeAttributesClass](0, "volumeattributesclasses", ""))...)
 }
 
 // New makes the layout below prefix, kube-apiserver's --etcd-prefix: "/registry".
 func New(prefix string, reg *scheme.Registry) *Layout {
 	l := &Layout{prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", reg: reg, byBase: map[string]*storedType{}, byPath: map[string]*storedType{}}
-	for _, row := range slices.Concat(scheme.Builtins, scheme.Optional) {
+	for _, row := range slices.Concat(scheme.Builtins, scheme.Optional, replaced()) {
 		l.enter(row)
 	}
 	l.enter(scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
@@ -80,7 +102,18 @@ func New(prefix string, reg *scheme.Registry) *Layout {
 	}
 	definitions := l.byBase[definitionBase]
 	definitions.in, definitions.out = definitionFromV1beta1, definitionToV1beta1
+	requests := l.byBase["/"+certificatesv1.GroupName+"/podcertificaterequests/"]
+	requests.in, requests.out = convertTo(certificatesv1.SchemeGroupVersion), convertTo(certificatesv1beta1.SchemeGroupVersion)
 	return l
+}
+
+// convertTo returns a conversion by way of the internal type.
+func convertTo(gv schema.GroupVersion) convert {
+	return func(obj scheme.Object) (scheme.Object, error) {
+		converted := internalversion.To(gv, internalversion.From(obj)).(scheme.Object)
+		converted.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		return converted, nil
+	}
 }
 
 // enter adds a row to its type. The first that keeps its objects as they are served is the one that the store has.

@@ -18,7 +18,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A recording is one object as kube-apiserver 1.36 has it in etcd: the same one in JSON and, by a server without --storage-media-type, in
+// A recording is one object as kube-apiserver 1.37 has it in etcd: the same one in JSON and, by a server without --storage-media-type, in
 // protobuf. Read is its answer to GET where that is more than the value and the revision.
 type recording struct {
 	Key      string `json:"key"`
@@ -29,7 +29,7 @@ type recording struct {
 
 func recordings(t testing.TB) (all []recording) {
 	t.Helper()
-	file, err := os.Open("testdata/kube-apiserver-1.36.jsonl")
+	file, err := os.Open("testdata/kube-apiserver-1.37.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

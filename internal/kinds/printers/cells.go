@@ -30,6 +30,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -742,6 +744,63 @@ func signingRequestCells(o *certificatesv1.CertificateSigningRequest, now time.T
 		lifetime = duration.HumanDuration(time.Duration(*o.Spec.ExpirationSeconds) * time.Second)
 	}
 	return []any{o.Name, age(o.CreationTimestamp, now), cmp.Or(o.Spec.SignerName, cellNone), o.Spec.Username, lifetime, condition}
+}
+
+// podCertificateCells shows the last condition that decides a request.
+func podCertificateCells(o *certificatesv1.PodCertificateRequest, _ time.Time) []any {
+	state := "Pending"
+	for _, condition := range o.Status.Conditions {
+		switch condition.Type {
+		case certificatesv1.PodCertificateRequestConditionTypeIssued, certificatesv1.PodCertificateRequestConditionTypeDenied,
+			certificatesv1.PodCertificateRequestConditionTypeFailed:
+			state = condition.Type
+		}
+	}
+	return []any{o.Name, o.Spec.PodName, o.Spec.ServiceAccountName, string(o.Spec.NodeName), o.Spec.SignerName, state,
+		labels.FormatLabels(o.Spec.UnverifiedUserAnnotations)}
+}
+
+func taintRuleCells(o *resourcev1.DeviceTaintRule, now time.Time) []any {
+	taint, added := &o.Spec.Taint, ""
+	if taint.TimeAdded != nil {
+		added = age(*taint.TimeAdded, now)
+	}
+	return []any{o.Name, taint.Key, taint.Value, string(taint.Effect), added, age(o.CreationTimestamp, now)}
+}
+
+// migrationCells shows the last condition that is true.
+func migrationCells(o *storagemigrationv1.StorageVersionMigration, _ time.Time) []any {
+	resource := metav1.GroupResource{Group: o.Spec.Resource.Group, Resource: o.Spec.Resource.Resource}
+	status := "Unknown"
+	for _, condition := range o.Status.Conditions {
+		switch migration := storagemigrationv1.MigrationConditionType(condition.Type); migration {
+		case storagemigrationv1.MigrationRunning, storagemigrationv1.MigrationFailed, storagemigrationv1.MigrationSucceeded:
+			if condition.Status == metav1.ConditionTrue {
+				status = condition.Type
+			}
+		}
+	}
+	return []any{o.Name, resource.String(), status}
+}
+
+// definitionCells are the cells of a CustomResourceDefinition.
+func definitionCells(o *apiextensionsv1.CustomResourceDefinition, _ time.Time) []any {
+	var versions []string
+	for i := range o.Spec.Versions {
+		v := &o.Spec.Versions[i]
+		switch {
+		case v.Served && v.Storage:
+			versions = append(versions, v.Name+"(storage)")
+		case v.Served:
+			versions = append(versions, v.Name)
+		}
+	}
+	slices.Sort(versions)
+	established := slices.ContainsFunc(o.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
+	})
+	return []any{o.Name, string(o.Spec.Scope), strings.Join(versions, ","), o.CreationTimestamp.UTC().Format(time.RFC3339), o.Spec.Group,
+		o.Spec.Names.Kind, strings.Join(o.Spec.Names.ShortNames, ","), established}
 }
 
 // The cluster

@@ -12,6 +12,7 @@ package printers
 // is worked out in cells.go.
 
 import (
+	"cmp"
 	"path"
 	"reflect"
 	"strings"
@@ -57,9 +58,11 @@ func ColumnsOf(res *scheme.Resource) []metav1.TableColumnDefinition {
 	return printerOf(res).columns
 }
 
-// Default reports whether the table of a resource has the columns of types that have no printer of their own. kube-apiserver leaves the rows of
-// such a table null if there are none.
-func Default(res *scheme.Resource) bool { return printerOf(res) == &plainPrinter }
+// NullIfEmpty reports whether kube-apiserver leaves the rows of a resource's table null if there are none: those of types without a printer of
+// their own, and of definitions of custom resources.
+func NullIfEmpty(res *scheme.Resource) bool {
+	return printerOf(res) == &plainPrinter || res.Group == "apiextensions.k8s.io"
+}
 
 // CellsOf returns one row's cells for ColumnsOf(res). now is for ages.
 func CellsOf(res *scheme.Resource, obj scheme.Object, now time.Time) []any {
@@ -90,11 +93,8 @@ func RowConditionsOf(obj scheme.Object) []metav1.TableRowCondition {
 // printerOf finds the printer of the resource's Go type; else that of its twin, the same kind in another version of the same group; else
 // the one that knows metadata alone.
 func printerOf(res *scheme.Resource) *printer {
-	if res.GoType == nil && res.Group != "apiextensions.k8s.io" {
-		return &customPrinter
-	}
 	if res.GoType == nil {
-		return &plainPrinter
+		return &customPrinter
 	}
 	if p := printers[res.GoType]; p != nil {
 		return p
@@ -118,7 +118,7 @@ func groupKindOf(t reflect.Type) string { return path.Dir(t.PkgPath()) + "." + t
 var (
 	printers, twins = indexed(podPrinters, workloadPrinters, networkPrinters, storagePrinters, accessPrinters, clusterPrinters, policyPrinters)
 
-	// Roles, LimitRanges, CSIStorageCapacities and definitions of custom resources never got columns of their own.
+	// Roles, LimitRanges and CSIStorageCapacities never got columns of their own.
 	plainPrinter = printer{
 		columns: definitions(nameColumn,
 			&metav1.TableColumnDefinition{Name: "Created At", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}),
@@ -434,6 +434,16 @@ var storagePrinters = []printer{
 	prints(func(o *resourcev1.ResourceClaim, now time.Time) []any {
 		return []any{o.Name, claimStateCell(o), age(o.CreationTimestamp, now)}
 	}, nameColumn, column("State", "A summary of the current state (allocated, pending, reserved, etc.)."), ageColumn),
+	prints(taintRuleCells, nameColumn,
+		docColumn("Key", resourcev1.DeviceTaint{}, "key"),
+		docColumn("Value", resourcev1.DeviceTaint{}, "value"),
+		docColumn("Effect", resourcev1.DeviceTaint{}, "effect"),
+		docColumn("TimeAdded", resourcev1.DeviceTaint{}, "timeAdded"),
+		ageColumn),
+	prints(migrationCells,
+		docColumn("Name", metav1.ObjectMeta{}, "name"),
+		column("Resource", "GroupResource to migrate"),
+		column("Status", "Status of the migration")),
 	prints(func(o *resourcev1.ResourceSlice, now time.Time) []any {
 		return []any{o.Name, derefOr(o.Spec.NodeName, ""), o.Spec.Driver, o.Spec.Pool.Name, age(o.CreationTimestamp, now)}
 	}, nameColumn,
@@ -464,6 +474,16 @@ var accessPrinters = []printer{
 		column("Requestor", "Base64-encoded PKCS#10 CSR data"),
 		docColumn("RequestedDuration", certificatesv1.CertificateSigningRequestSpec{}, "expirationSeconds"),
 		column("Condition", "Conditions applied to the request, such as approval or denial.")),
+	prints(func(o *certificatesv1.ClusterTrustBundle, _ time.Time) []any {
+		return []any{o.Name, cmp.Or(o.Spec.SignerName, cellNone)}
+	}, nameColumn, docColumn("SignerName", certificatesv1.ClusterTrustBundleSpec{}, "signerName")),
+	prints(podCertificateCells, nameColumn,
+		docColumn("PodName", certificatesv1.PodCertificateRequestSpec{}, "podName"),
+		docColumn("ServiceAccountName", certificatesv1.PodCertificateRequestSpec{}, "serviceAccountName"),
+		docColumn("NodeName", certificatesv1.PodCertificateRequestSpec{}, "nodeName"),
+		docColumn("SignerName", certificatesv1.PodCertificateRequestSpec{}, "signerName"),
+		column("State", "Is the request Pending, Issued, Denied, or Failed?"),
+		docColumn("UnverifiedUserAnnotations", certificatesv1.PodCertificateRequestSpec{}, "unverifiedUserAnnotations")),
 }
 
 func bindingColumns(kind string, of interface{ SwaggerDoc() map[string]string }) []columnRef {
@@ -511,6 +531,14 @@ var clusterPrinters = []printer{
 		intColumn(docColumn("Desired", autoscalingv1.ScaleSpec{}, "replicas")),
 		intColumn(docColumn("Available", autoscalingv1.ScaleStatus{}, "replicas")),
 		ageColumn),
+	prints(definitionCells, nameColumn,
+		column("Scope", "Cluster/Namespaced"),
+		column("Versions", "Served versions"),
+		&metav1.TableColumnDefinition{Name: "Created At", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]},
+		wideColumn(column("Group", "API group")),
+		wideColumn(column("Kind", "CustomResource kind")),
+		wideColumn(column("ShortNames", "Short names")),
+		wideColumn(boolColumn(column("Established", "Established status")))),
 	prints(apiServiceCells, nameColumn,
 		column("Service", "The reference to the service that hosts this API endpoint."),
 		column("Available", "Whether this service is available."),

@@ -94,3 +94,16 @@ func lastTransition(condition *certificatesv1.CertificateSigningRequestCondition
 	}
 	return now
 }
+
+func createPodCertificateRequest(req *certificatesv1.PodCertificateRequest) {
+	req.Status = certificatesv1.PodCertificateRequestStatus{}
+}
+
+func updatePodCertificateRequest(req, old *certificatesv1.PodCertificateRequest) {
+	req.Status = old.Status
+}
+
+func updatePodCertificateRequestStatus(req, old *certificatesv1.PodCertificateRequest) {
+	req.Spec = old.Spec
+	metav1.ResetObjectMetaForStatus(&req.ObjectMeta, &old.ObjectMeta)
+}

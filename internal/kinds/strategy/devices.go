@@ -46,6 +46,7 @@ func updateResourceClaimStatus(claim, old *resource.ResourceClaim) {
 			result.BindingConditions, result.BindingFailureConditions = nil, nil
 		}
 	}
+	dropSkippedOperations(claim, old)
 	if !enabled(features.DRAResourceClaimDeviceStatus) && len(old.Status.Devices) == 0 {
 		claim.Status.Devices = nil
 		return
@@ -59,6 +60,18 @@ func allocated(claim *resource.ResourceClaim) []resource.DeviceRequestAllocation
 		return nil
 	}
 	return claim.Status.Allocation.Devices.Results
+}
+
+// dropSkippedOperations drops the node operations that a driver does not need.
+func dropSkippedOperations(claim, old *resource.ResourceClaim) {
+	used := func(result resource.DeviceRequestAllocationResult) bool { return len(result.SkipNodeOperations) > 0 }
+	if enabled(features.DRAOptionalNodeOperations) || slices.ContainsFunc(allocated(old), used) {
+		return
+	}
+	results := allocated(claim)
+	for i := range results {
+		results[i].SkipNodeOperations = nil
+	}
 }
 
 func dropConsumableCapacity(claim *resource.ResourceClaim) {
@@ -150,8 +163,17 @@ var deviceFeatures = []deviceFeature{
 			}
 		}},
 	{[]featuregate.Feature{features.DRANodeAllocatableResources},
-		func(d *resource.Device) bool { return len(d.NodeAllocatableResourceMappings) > 0 },
-		func(d *resource.Device) { d.NodeAllocatableResourceMappings = nil }},
+		func(d *resource.Device) bool { return len(d.NodeAllocatableResources) > 0 },
+		func(d *resource.Device) { d.NodeAllocatableResources = nil }},
+	{[]featuregate.Feature{features.DRADeviceCompatibilityGroups},
+		func(d *resource.Device) bool {
+			return slices.ContainsFunc(d.ConsumesCounters, func(c resource.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
+		},
+		func(d *resource.Device) {
+			for i := range d.ConsumesCounters {
+				d.ConsumesCounters[i].CompatibilityGroups = nil
+			}
+		}},
 	{[]featuregate.Feature{features.DRAListTypeAttributes},
 		func(d *resource.Device) bool {
 			used := false
@@ -176,6 +198,12 @@ func dropSliceFields(slice, old *resource.ResourceSlice) {
 			device := &slice.Spec.Devices[i]
 			device.ConsumesCounters, device.NodeName, device.NodeSelector, device.AllNodes = nil, nil, nil, nil
 		}
+	}
+	if !enabled(features.DRAPartitionableDevicesType) && (old == nil || old.Spec.PartitionTypeAttribute == nil) {
+		slice.Spec.PartitionTypeAttribute = nil
+	}
+	if !enabled(features.DRAOptionalNodeOperations) && (old == nil || len(old.Spec.SkipNodeOperations) == 0) {
+		slice.Spec.SkipNodeOperations = nil
 	}
 	for _, feature := range deviceFeatures {
 		used := func(device resource.Device) bool { return feature.used(&device) }

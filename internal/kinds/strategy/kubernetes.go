@@ -16,8 +16,14 @@ import (
 
 // Imported is the strategy of one resource in k8s.io/kubernetes/pkg/registry. Its methods take internal types.
 type Imported struct {
-	Object rest.RESTCreateUpdateStrategy
+	Object Strategy
 	Status rest.RESTUpdateStrategy // nil for types without a status subresource
+}
+
+// A Strategy also configures declarative validation.
+type Strategy interface {
+	rest.RESTCreateUpdateStrategy
+	rest.DeclarativeValidationStrategy
 }
 
 // ImportedStrategies returns the imported strategies by internal type.
@@ -34,12 +40,12 @@ func ImportedStrategies() map[reflect.Type]Imported {
 
 // imported returns the row of a type T with an imported strategy. status is nil for types without a status
 // subresource.
-func imported[T runtime.Object](object rest.RESTCreateUpdateStrategy, status rest.RESTUpdateStrategy) *strategy {
+func imported[T runtime.Object](object Strategy, status rest.RESTUpdateStrategy) *strategy {
 	row := &strategy{
 		goType:              reflect.TypeFor[T](),
 		imported:            &Imported{object, status},
-		allowCreateOnUpdate: object.AllowCreateOnUpdate(),
-		conditionalUpdate:   !object.AllowUnconditionalUpdate(),
+		allowCreateOnUpdate: object.AllowCreateOnUpdate(context.Background()),
+		conditionalUpdate:   !object.AllowUnconditionalUpdate(context.Background()),
 		create:              internal(object.PrepareForCreate),
 		updates:             updates{"": internalUpdate(object.PrepareForUpdate)},
 	}

@@ -66,6 +66,9 @@ func createNode(node *corev1.Node) {
 	if !enabled(features.NodeDeclaredFeatures) {
 		node.Status.DeclaredFeatures = nil
 	}
+	if !enabled(features.InPlacePodVerticalScalingSchedulerPreemption) {
+		node.Spec.PodPreemptionPolicy = nil
+	}
 }
 
 func updateNode(node, old *corev1.Node) {
@@ -73,12 +76,18 @@ func updateNode(node, old *corev1.Node) {
 	if old.Spec.ConfigSource == nil {
 		node.Spec.ConfigSource = nil
 	}
+	if !enabled(features.InPlacePodVerticalScalingSchedulerPreemption) && old.Spec.PodPreemptionPolicy == nil {
+		node.Spec.PodPreemptionPolicy = nil
+	}
 }
 
 func updateNodeStatus(node, old *corev1.Node) {
 	node.Spec = old.Spec
 	if old.Status.Config == nil {
 		node.Status.Config = nil
+	}
+	if !enabled(features.KubeletInUserNamespace) && old.Status.NodeInfo.RunningInUserNamespace == nil {
+		node.Status.NodeInfo.RunningInUserNamespace = nil
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 func createPod(ctx context.Context, obj runtime.Object) {
 	pod := obj.(*core.Pod)
 	pod.Generation = 1
-	pod.Status = core.PodStatus{Phase: core.PodPending, QOSClass: qos.ComputePodQOS(pod)}
+	pod.Status = core.PodStatus{Phase: core.PodPending}
 	podutil.DropDisabledPodFields(pod, nil)
 	if len(pod.Spec.SchedulingGates) > 0 {
 		pod.Status.Conditions = []core.PodCondition{{
@@ -33,10 +33,36 @@ func createPod(ctx context.Context, obj runtime.Object) {
 	}
 	mergeLabelKeys(pod)
 	copyAppArmorProfiles(ctx, pod)
+	defaultPodResources(pod)
+	pod.Status.QOSClass = qos.GetPodQOS(pod)
+}
+
+// maxResourceSums limits the steps of defaultPodResources.
+const maxResourceSums = 1 << 20
+
+// defaultPodResources sets the resources of the whole Pod from those of its containers. Kubernetes'
+// function adds up the resources of all sidecars for each init container. It is not called for a Pod with
+// so many that it would take seconds.
+func defaultPodResources(pod *core.Pod) {
+	names := 0
+	for i := range pod.Spec.InitContainers {
+		names += len(pod.Spec.InitContainers[i].Resources.Limits) + len(pod.Spec.InitContainers[i].Resources.Requests)
+	}
+	if names*len(pod.Spec.InitContainers) <= maxResourceSums {
+		podutil.DefaultPodLevelResources(pod)
+	}
+}
+
+// keepPodResources restores the resources of the whole Pod for clients that do not know the field.
+func keepPodResources(pod, old *core.Pod) {
+	if enabled(features.PodLevelResourcesFixDefaulting) && pod.Spec.Resources == nil {
+		pod.Spec.Resources = old.Spec.Resources.DeepCopy()
+	}
 }
 
 func updatePod(pod, old *core.Pod) {
 	pod.Status = old.Status
+	keepPodResources(pod, old)
 	podutil.DropDisabledPodFields(pod, old)
 	countSpec(pod, old)
 }
@@ -55,8 +81,23 @@ func updatePodStatus(pod, old *core.Pod) {
 	if pod.Status.QOSClass == "" {
 		pod.Status.QOSClass = old.Status.QOSClass
 	}
+	keepClaimStatuses(&pod.Status, &old.Status)
 	keepObservedGenerations(&pod.Status, &old.Status)
 	podutil.DropDisabledPodFields(pod, old)
+}
+
+// keepClaimStatuses restores the statuses of claims for clients that do not know the fields. An empty list
+// clears a field.
+func keepClaimStatuses(status, old *core.PodStatus) {
+	if status.ResourceClaimStatuses == nil {
+		status.ResourceClaimStatuses = old.ResourceClaimStatuses
+	}
+	if status.ExtendedResourceClaimStatus == nil {
+		status.ExtendedResourceClaimStatus = old.ExtendedResourceClaimStatus
+	}
+	if status.NodeAllocatableResourceClaimStatuses == nil {
+		status.NodeAllocatableResourceClaimStatuses = old.NodeAllocatableResourceClaimStatuses
+	}
 }
 
 // keepObservedGenerations restores the observedGenerations that the new status omits. A type may have
@@ -97,18 +138,25 @@ func restorePod(pod, old *core.Pod) {
 	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
 }
 
-// resizePod keeps only the resources and resize policies of pod. If the number of containers differs, it
+// resizePod keeps only the resources and resize policies of pod, and its volumes if they can be resized. If the number of containers differs, it
 // keeps everything for validation to refuse.
 func resizePod(pod, old *core.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
-		resources := pod.Spec.Resources
+		resources, volumes := pod.Spec.Resources, pod.Spec.Volumes
 		containers := resizedContainers(pod.Spec.Containers, old.Spec.Containers)
 		initContainers := resizedContainers(pod.Spec.InitContainers, old.Spec.InitContainers)
 		restorePod(pod, old)
 		if enabled(features.InPlacePodLevelResourcesVerticalScaling) {
 			pod.Spec.Resources = resources
 		}
+		if enabled(features.InPlacePodVerticalScalingMemoryBackedVolumes) {
+			pod.Spec.Volumes = volumes
+		}
 		pod.Spec.Containers, pod.Spec.InitContainers = containers, initContainers
+	}
+	keepPodResources(pod, old)
+	if enabled(features.PodLevelResourcesFixDefaulting) && pod.Spec.Resources != nil {
+		defaultPodResources(pod)
 	}
 	podutil.DropDisabledPodFields(pod, old)
 	countSpec(pod, old)

@@ -26,6 +26,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -37,6 +38,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
 	"k8s.io/kubernetes/pkg/registry/autoscaling/horizontalpodautoscaler"
 	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
+	"k8s.io/kubernetes/pkg/registry/certificates/clustertrustbundle"
 	"k8s.io/kubernetes/pkg/registry/coordination/lease"
 	"k8s.io/kubernetes/pkg/registry/core/limitrange"
 	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
@@ -55,6 +57,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/rbac/role"
 	"k8s.io/kubernetes/pkg/registry/rbac/rolebinding"
 	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
+	"k8s.io/kubernetes/pkg/registry/resource/devicetaintrule"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 	"k8s.io/kubernetes/pkg/registry/storage/csidriver"
 	"k8s.io/kubernetes/pkg/registry/storage/csinode"
@@ -62,6 +65,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/storage/storageclass"
 	"k8s.io/kubernetes/pkg/registry/storage/volumeattachment"
 	"k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass"
+	migration "k8s.io/kubernetes/pkg/registry/storagemigration/storagemigration"
 
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/internalversion"
@@ -162,6 +166,10 @@ var table = map[string]*strategy{
 	"/certificates.k8s.io/certificatesigningrequests/": {goType: reflect.TypeFor[*certificatesv1.CertificateSigningRequest](),
 		create:  createSigningRequest,
 		updates: updates{"": two(updateSigningRequest), "status": two(updateSigningRequestStatus), "approval": two(approve)}},
+	"/certificates.k8s.io/clustertrustbundles/": imported[*certificatesv1.ClusterTrustBundle](clustertrustbundle.Strategy, nil),
+	"/certificates.k8s.io/podcertificaterequests/": {conditionalUpdate: true, goType: reflect.TypeFor[*certificatesv1.PodCertificateRequest](),
+		create:  one(createPodCertificateRequest),
+		updates: updates{"": two(updatePodCertificateRequest), "status": two(updatePodCertificateRequestStatus)}},
 	"/coordination.k8s.io/leases/": imported[*coordinationv1.Lease](lease.Strategy, nil).unless(usesNoElection),
 	"/discovery.k8s.io/endpointslices/": {goType: reflect.TypeFor[*discoveryv1.EndpointSlice](), create: one(createEndpointSlice),
 		updates: updates{"": two(updateEndpointSlice)}},
@@ -184,7 +192,8 @@ var table = map[string]*strategy{
 	"/rbac.authorization.k8s.io/rolebindings/":        imported[*rbacv1.RoleBinding](rolebinding.Strategy, nil),
 	"/rbac.authorization.k8s.io/roles/":               imported[*rbacv1.Role](role.Strategy, nil),
 
-	"/resource.k8s.io/deviceclasses/": imported[*resourcev1.DeviceClass](deviceclass.Strategy, nil).returning(),
+	"/resource.k8s.io/deviceclasses/":    imported[*resourcev1.DeviceClass](deviceclass.Strategy, nil).returning(),
+	"/resource.k8s.io/devicetaintrules/": imported[*resourcev1.DeviceTaintRule](devicetaintrule.Strategy, devicetaintrule.StatusStrategy).returning(),
 	"/resource.k8s.io/resourceclaims/": {returnsDeleted: true, goType: reflect.TypeFor[*resourcev1.ResourceClaim](),
 		create:  internal(one(createResourceClaim)),
 		updates: updates{"": internalUpdate(two(updateResourceClaim)), "status": internalUpdate(two(updateResourceClaimStatus))}},
@@ -194,11 +203,13 @@ var table = map[string]*strategy{
 		create: internal(one(createResourceSlice)), updates: updates{"": internalUpdate(two(updateResourceSlice))}},
 
 	"/storage.k8s.io/csidrivers/":              imported[*storagev1.CSIDriver](csidriver.Strategy, nil).returning(),
-	"/storage.k8s.io/csinodes/":                imported[*storagev1.CSINode](csinode.Strategy, nil).returning(),
+	"/storage.k8s.io/csinodes/":                imported[*storagev1.CSINode](csinode.Strategy, csinode.StatusStrategy).returning(),
 	"/storage.k8s.io/csistoragecapacities/":    imported[*storagev1.CSIStorageCapacity](csistoragecapacity.Strategy, nil),
 	"/storage.k8s.io/storageclasses/":          imported[*storagev1.StorageClass](storageclass.Strategy, nil).returning(),
 	"/storage.k8s.io/volumeattachments/":       imported[*storagev1.VolumeAttachment](volumeattachment.Strategy, volumeattachment.StatusStrategy).returning(),
 	"/storage.k8s.io/volumeattributesclasses/": imported[*storagev1.VolumeAttributesClass](volumeattributesclass.Strategy, nil).returning(),
+
+	"/storagemigration.k8s.io/storageversionmigrations/": imported[*storagemigrationv1.StorageVersionMigration](migration.Strategy, migration.StatusStrategy),
 
 	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         counted[*admissionv1.MutatingAdmissionPolicy](),
 	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   counted[*admissionv1.MutatingAdmissionPolicyBinding](),

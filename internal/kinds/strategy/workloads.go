@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	jobutil "k8s.io/kubernetes/pkg/api/job"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
@@ -59,6 +60,7 @@ func createJob(job *batch.Job) {
 	}
 	job.Status = batch.JobStatus{}
 	job.Generation = 1
+	jobutil.DropDisabledFields(&job.Spec, nil)
 	podutil.DropDisabledTemplateFields(&job.Spec.Template, nil)
 }
 
@@ -87,6 +89,7 @@ func generateSelector(job *batch.Job) {
 
 func updateJob(job, old *batch.Job) {
 	job.Status = old.Status
+	jobutil.DropDisabledFields(&job.Spec, &old.Spec)
 	podutil.DropDisabledTemplateFields(&job.Spec.Template, &old.Spec.Template)
 	if !equality.Semantic.DeepEqual(job.Spec, old.Spec) {
 		job.Generation = old.Generation + 1

@@ -1,16 +1,13 @@
 package validation
 
 // This file has the rules of the resources whose strategies are not imported, because their packages
-// also contain clients and storage, or because they are too slow (strategies.go). Each function calls
+// also contain clients and storage. Each function calls
 // the validation functions that the strategy in k8s.io/kubernetes/pkg/registry/GROUP/RESOURCE calls.
 
 import (
 	"context"
 	"reflect"
-	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -20,8 +17,6 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
-	"k8s.io/kubernetes/pkg/apis/autoscaling"
-	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	batchvalidation "k8s.io/kubernetes/pkg/apis/batch/validation"
 	"k8s.io/kubernetes/pkg/apis/certificates"
@@ -30,33 +25,24 @@ import (
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	discoveryvalidation "k8s.io/kubernetes/pkg/apis/discovery/validation"
-	"k8s.io/kubernetes/pkg/apis/flowcontrol"
-	flowcontrolvalidation "k8s.io/kubernetes/pkg/apis/flowcontrol/validation"
-	"k8s.io/kubernetes/pkg/apis/networking"
-	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
-	"k8s.io/kubernetes/pkg/apis/node"
-	nodevalidation "k8s.io/kubernetes/pkg/apis/node/validation"
-	"k8s.io/kubernetes/pkg/apis/rbac"
-	rbacvalidation "k8s.io/kubernetes/pkg/apis/rbac/validation"
 	"k8s.io/kubernetes/pkg/apis/resource"
 	resourcevalidation "k8s.io/kubernetes/pkg/apis/resource/validation"
-	"k8s.io/kubernetes/pkg/apis/storage"
-	storagevalidation "k8s.io/kubernetes/pkg/apis/storage/validation"
 	"k8s.io/kubernetes/pkg/features"
 	volumevalidation "k8s.io/kubernetes/pkg/volume/validation"
-	"k8s.io/utils/ptr"
+	"k8s.io/utils/clock"
 )
 
 // coreRules returns the rules of the core group.
 func coreRules() map[reflect.Type]*rules {
 	return map[reflect.Type]*rules{
-		reflect.TypeFor[*core.ConfigMap]():             fromFuncs(corevalidation.ValidateConfigMap, corevalidation.ValidateConfigMapUpdate, nil),
-		reflect.TypeFor[*core.Secret]():                fromFuncs(corevalidation.ValidateSecret, corevalidation.ValidateSecretUpdate, nil),
-		reflect.TypeFor[*core.ServiceAccount]():        fromFuncs(corevalidation.ValidateServiceAccount, corevalidation.ValidateServiceAccountUpdate, nil),
-		reflect.TypeFor[*core.Endpoints]():             fromFuncs(corevalidation.ValidateEndpointsCreate, corevalidation.ValidateEndpointsUpdate, nil),
-		reflect.TypeFor[*core.Event]():                 eventRules(),
-		reflect.TypeFor[*core.Namespace]():             namespaceRules(),
-		reflect.TypeFor[*core.Node]():                  fromFuncs(corevalidation.ValidateNode, both(corevalidation.ValidateNode, corevalidation.ValidateNodeUpdate), corevalidation.ValidateNodeUpdate),
+		reflect.TypeFor[*core.ConfigMap]():      fromFuncs(corevalidation.ValidateConfigMap, corevalidation.ValidateConfigMapUpdate, nil),
+		reflect.TypeFor[*core.Secret]():         fromFuncs(corevalidation.ValidateSecret, corevalidation.ValidateSecretUpdate, nil),
+		reflect.TypeFor[*core.ServiceAccount](): fromFuncs(corevalidation.ValidateServiceAccount, corevalidation.ValidateServiceAccountUpdate, nil),
+		reflect.TypeFor[*core.Endpoints]():      fromFuncs(corevalidation.ValidateEndpointsCreate, corevalidation.ValidateEndpointsUpdate, nil),
+		reflect.TypeFor[*core.Event]():          eventRules(),
+		reflect.TypeFor[*core.Namespace]():      namespaceRules(),
+		reflect.TypeFor[*core.Node](): fromFuncs(corevalidation.ValidateNode, both(corevalidation.ValidateNode, corevalidation.ValidateNodeUpdate), corevalidation.ValidateNodeUpdate).
+			declare(features.InPlacePodVerticalScalingSchedulerPreemption),
 		reflect.TypeFor[*core.PersistentVolume]():      fromFuncs(validatePersistentVolume, validatePersistentVolumeUpdate, corevalidation.ValidatePersistentVolumeStatusUpdate),
 		reflect.TypeFor[*core.PersistentVolumeClaim](): fromFuncs(validateClaim, validateClaimUpdate, validateClaimStatus),
 		reflect.TypeFor[*core.Pod]():                   podRules(),
@@ -68,27 +54,19 @@ func coreRules() map[reflect.Type]*rules {
 // otherRules returns the rules of other groups.
 func otherRules() map[reflect.Type]*rules {
 	return map[reflect.Type]*rules{
-		reflect.TypeFor[*autoscaling.HorizontalPodAutoscaler]():    fromFuncs(validateAutoscaler, validateAutoscalerUpdate, autoscalingvalidation.ValidateHorizontalPodAutoscalerStatusUpdate),
-		reflect.TypeFor[*batch.CronJob]():                          fromFuncs(validateCronJob, validateCronJobUpdate, noRules),
-		reflect.TypeFor[*flowcontrol.PriorityLevelConfiguration](): priorityLevelRules(),
-		reflect.TypeFor[*networking.IngressClass]():                fromFuncs(networkingvalidation.ValidateIngressClass, networkingvalidation.ValidateIngressClassUpdate, nil),
-		reflect.TypeFor[*networking.IPAddress]():                   fromFuncs(networkingvalidation.ValidateIPAddress, both(networkingvalidation.ValidateIPAddress, networkingvalidation.ValidateIPAddressUpdate), nil),
-		reflect.TypeFor[*networking.NetworkPolicy]():               fromFuncs(validateNetworkPolicy, validateNetworkPolicyUpdate, nil),
-		reflect.TypeFor[*node.RuntimeClass]():                      fromFuncs(nodevalidation.ValidateRuntimeClass, both(nodevalidation.ValidateRuntimeClass, nodevalidation.ValidateRuntimeClassUpdate), nil),
-		reflect.TypeFor[*rbac.ClusterRole]():                       fromFuncs(validateClusterRole, validateClusterRoleUpdate, nil),
-		reflect.TypeFor[*rbac.Role]():                              fromFuncs(rbacvalidation.ValidateRole, rbacvalidation.ValidateRoleUpdate, nil),
-		reflect.TypeFor[*rbac.RoleBinding]():                       fromFuncs(rbacvalidation.ValidateRoleBinding, rbacvalidation.ValidateRoleBindingUpdate, nil),
-		reflect.TypeFor[*resource.DeviceClass]():                   fromFuncs(resourcevalidation.ValidateDeviceClass, resourcevalidation.ValidateDeviceClassUpdate, nil),
-		reflect.TypeFor[*storage.StorageClass]():                   fromFuncs(storagevalidation.ValidateStorageClass, both(storagevalidation.ValidateStorageClass, storagevalidation.ValidateStorageClassUpdate), nil),
-		reflect.TypeFor[*storage.VolumeAttachment]():               fromFuncs(storagevalidation.ValidateVolumeAttachment, storagevalidation.ValidateVolumeAttachmentUpdate, noRules),
-		reflect.TypeFor[*apiregistration.APIService]():             fromFuncs(apiregistrationvalidation.ValidateAPIService, apiregistrationvalidation.ValidateAPIServiceUpdate, apiregistrationvalidation.ValidateAPIServiceStatusUpdate),
+		reflect.TypeFor[*batch.CronJob]():                          fromFuncs(validateCronJob, validateCronJobUpdate, noRules).declare(features.WorkloadWithJob),
+		reflect.TypeFor[*apiregistration.APIService]():             apiServiceRules(),
 		reflect.TypeFor[*apps.ReplicaSet]():                        fromFuncs(validateReplicaSet, validateReplicaSetUpdate, appsvalidation.ValidateReplicaSetStatusUpdate),
 		reflect.TypeFor[*batch.Job]():                              jobRules(),
 		reflect.TypeFor[*certificates.CertificateSigningRequest](): certificateRules(),
+		reflect.TypeFor[*certificates.PodCertificateRequest]():     fromFuncs(certificatesvalidation.ValidatePodCertificateRequestCreate, certificatesvalidation.ValidatePodCertificateRequestUpdate, validatePodCertificateStatus),
 		reflect.TypeFor[*discovery.EndpointSlice]():                fromFuncs(discoveryvalidation.ValidateEndpointSliceCreate, discoveryvalidation.ValidateEndpointSliceUpdate, nil),
-		reflect.TypeFor[*resource.ResourceClaim]():                 fromFuncs(resourcevalidation.ValidateResourceClaim, resourcevalidation.ValidateResourceClaimUpdate, resourcevalidation.ValidateResourceClaimStatusUpdate),
-		reflect.TypeFor[*resource.ResourceClaimTemplate]():         fromFuncs(resourcevalidation.ValidateResourceClaimTemplate, both(resourcevalidation.ValidateResourceClaimTemplate, resourcevalidation.ValidateResourceClaimTemplateUpdate), nil),
-		reflect.TypeFor[*resource.ResourceSlice]():                 fromFuncs(resourcevalidation.ValidateResourceSlice, resourcevalidation.ValidateResourceSliceUpdate, nil),
+		reflect.TypeFor[*resource.ResourceClaim](): fromFuncs(resourcevalidation.ValidateResourceClaim, resourcevalidation.ValidateResourceClaimUpdate, resourcevalidation.ValidateResourceClaimStatusUpdate).
+			normalize(resourcevalidation.ResourceNormalizationRules).declare(),
+		reflect.TypeFor[*resource.ResourceClaimTemplate](): fromFuncs(resourcevalidation.ValidateResourceClaimTemplate, both(resourcevalidation.ValidateResourceClaimTemplate, resourcevalidation.ValidateResourceClaimTemplateUpdate), nil).
+			normalize(resourcevalidation.ResourceNormalizationRules).declare(),
+		reflect.TypeFor[*resource.ResourceSlice](): fromFuncs(resourcevalidation.ValidateResourceSlice, resourcevalidation.ValidateResourceSliceUpdate, nil).
+			normalize(resourcevalidation.ResourceNormalizationRules).declare(features.DRAPartitionableDevicesType),
 	}
 }
 
@@ -209,6 +187,10 @@ func certificateRules() *rules {
 	return r
 }
 
+func validatePodCertificateStatus(req, old *certificates.PodCertificateRequest) field.ErrorList {
+	return certificatesvalidation.ValidatePodCertificateRequestStatusUpdate(req, old, clock.RealClock{})
+}
+
 func validateCronJob(job *batch.CronJob) field.ErrorList {
 	return batchvalidation.ValidateCronJobCreate(readableCronJob(job), podutil.GetValidationOptionsFromPodTemplate(&job.Spec.JobTemplate.Spec.Template, nil))
 }
@@ -218,69 +200,20 @@ func validateCronJobUpdate(job, old *batch.CronJob) field.ErrorList {
 	return batchvalidation.ValidateCronJobUpdate(readableCronJob(job), old, opts)
 }
 
-func validateNetworkPolicy(policy *networking.NetworkPolicy) field.ErrorList {
-	return networkingvalidation.ValidateNetworkPolicy(policy, networkingvalidation.ValidationOptionsForNetworking(policy, nil))
-}
-
-func validateNetworkPolicyUpdate(policy, old *networking.NetworkPolicy) field.ErrorList {
-	return networkingvalidation.ValidateNetworkPolicyUpdate(policy, old, networkingvalidation.ValidationOptionsForNetworking(policy, old))
-}
-
-func validateClusterRole(role *rbac.ClusterRole) field.ErrorList {
-	return rbacvalidation.ValidateClusterRole(role, rbacvalidation.ClusterRoleValidationOptions{})
-}
-
-// validateClusterRoleUpdate accepts invalid selectors if the old role has some.
-func validateClusterRoleUpdate(role, old *rbac.ClusterRole) field.ErrorList {
-	var opts rbacvalidation.ClusterRoleValidationOptions
-	if rule := old.AggregationRule; rule != nil {
-		opts.AllowInvalidLabelValueInSelector = slices.ContainsFunc(rule.ClusterRoleSelectors, func(selector metav1.LabelSelector) bool {
-			return len(metav1validation.ValidateLabelSelector(&selector, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
-		})
+// apiServiceRules adapts the rules of APIServices, which take the context of the request.
+func apiServiceRules() *rules {
+	return &rules{
+		handwritten: true,
+		create: func(ctx context.Context, obj runtime.Object) field.ErrorList {
+			return apiregistrationvalidation.ValidateAPIService(ctx, obj.(*apiregistration.APIService))
+		},
+		updates: map[string]updateFunc{
+			"": func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+				return apiregistrationvalidation.ValidateAPIServiceUpdate(ctx, obj.(*apiregistration.APIService), old.(*apiregistration.APIService))
+			},
+			"status": func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+				return apiregistrationvalidation.ValidateAPIServiceStatusUpdate(ctx, obj.(*apiregistration.APIService), old.(*apiregistration.APIService))
+			},
+		},
 	}
-	return rbacvalidation.ValidateClusterRoleUpdate(role, old, opts)
-}
-
-// priorityLevelRules validates by the version of the request: v1beta3 does not allow zero shares.
-func priorityLevelRules() *rules {
-	validate := func(ctx context.Context, obj runtime.Object) field.ErrorList {
-		return flowcontrolvalidation.ValidatePriorityLevelConfiguration(obj.(*flowcontrol.PriorityLevelConfiguration), requestVersion(ctx),
-			flowcontrolvalidation.PriorityLevelValidationOptions{})
-	}
-	return &rules{create: validate, updates: map[string]updateFunc{
-		"": func(ctx context.Context, obj, _ runtime.Object) field.ErrorList { return validate(ctx, obj) },
-		"status": forUpdate(func(obj, old *flowcontrol.PriorityLevelConfiguration) field.ErrorList {
-			return flowcontrolvalidation.ValidatePriorityLevelConfigurationStatusUpdate(old, obj)
-		}),
-	}}
-}
-
-func validateAutoscaler(hpa *autoscaling.HorizontalPodAutoscaler) field.ErrorList {
-	return autoscalingvalidation.ValidateHorizontalPodAutoscaler(hpa, autoscalerOptions(hpa, nil))
-}
-
-func validateAutoscalerUpdate(hpa, old *autoscaling.HorizontalPodAutoscaler) field.ErrorList {
-	return autoscalingvalidation.ValidateHorizontalPodAutoscalerUpdate(hpa, old, autoscalerOptions(hpa, old))
-}
-
-// autoscalerOptions accepts the values that the old autoscaler has. old is nil for a create.
-func autoscalerOptions(hpa, old *autoscaling.HorizontalPodAutoscaler) autoscalingvalidation.HorizontalPodAutoscalerSpecValidationOptions {
-	opts := autoscalingvalidation.HorizontalPodAutoscalerSpecValidationOptions{MinReplicasLowerBound: 1}
-	opts.ObjectMetricsValidationOptions.AllowEmptyAPIGroup = true
-	if enabled(features.HPAScaleToZero) || old != nil && ptr.Equal(old.Spec.MinReplicas, ptr.To[int32](0)) {
-		opts.MinReplicasLowerBound = 0
-	}
-	target := &hpa.Spec.ScaleTargetRef
-	if old != nil && old.Spec.ScaleTargetRef.APIVersion == target.APIVersion && old.Spec.ScaleTargetRef.Kind == target.Kind {
-		opts.ScaleTargetRefValidationOptions.AllowInvalidAPIVersion = true
-	} else {
-		opts.ScaleTargetRefValidationOptions.AllowEmptyAPIGroup = target.Kind == "ReplicationController"
-	}
-	if old != nil {
-		opts.ObjectMetricsValidationOptions.AllowInvalidAPIVersion = slices.ContainsFunc(old.Spec.Metrics, func(m autoscaling.MetricSpec) bool {
-			return m.Type == autoscaling.ObjectMetricSourceType && m.Object != nil &&
-				autoscalingvalidation.ValidateAPIVersion(m.Object.DescribedObject, opts.ObjectMetricsValidationOptions) != nil
-		})
-	}
-	return opts
 }

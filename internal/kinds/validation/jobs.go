@@ -17,17 +17,16 @@ import (
 
 func jobRules() *rules {
 	return fromFuncs(func(job *batch.Job) field.ErrorList {
-		return batchvalidation.ValidateJob(readableJob(job), batchvalidation.JobValidationOptions{
+		return batchvalidation.ValidateJobCreate(readableJob(job), batchvalidation.JobValidationOptions{
 			PodValidationOptions:  podutil.GetValidationOptionsFromPodTemplate(&job.Spec.Template, nil),
 			RequirePrefixedLabels: true,
 		})
 	}, func(job, old *batch.Job) field.ErrorList {
 		job = readableJob(job)
-		opts := jobUpdateOptions(job, old)
-		return append(batchvalidation.ValidateJob(job, opts), batchvalidation.ValidateJobUpdate(job, old, opts)...)
+		return batchvalidation.ValidateJobUpdate(job, old, jobUpdateOptions(job, old))
 	}, func(job, old *batch.Job) field.ErrorList {
 		return batchvalidation.ValidateJobUpdateStatus(job, old, jobStatusOptions(job, old))
-	})
+	}).declare(features.WorkloadWithJob)
 }
 
 // readable removes the success policy of an indexed Job without completions. Kubernetes' rules for it
@@ -67,7 +66,8 @@ func jobUpdateOptions(job, old *batch.Job) batchvalidation.JobValidationOptions 
 	}
 	suspended := ptr.Deref(old.Spec.Suspend, false)
 	notStarted := old.Status.StartTime == nil
-	idle := suspended && old.Status.Active == 0 && batchvalidation.IsConditionTrue(old.Status.Conditions, batch.JobSuspended)
+	idle := suspended && old.Status.Active == 0 &&
+		(notStarted || batchvalidation.IsConditionTrue(old.Status.Conditions, batch.JobSuspended))
 	opts.AllowMutableSchedulingDirectives = suspended && notStarted
 	if enabled(features.MutableSchedulingDirectivesForSuspendedJobs) {
 		opts.AllowMutableSchedulingDirectives = idle
@@ -83,7 +83,7 @@ func jobUpdateOptions(job, old *batch.Job) batchvalidation.JobValidationOptions 
 // controller may need several updates to follow a change of the spec.
 func jobStatusOptions(job, old *batch.Job) batchvalidation.JobStatusValidationOptions {
 	if !enabled(features.JobManagedBy) {
-		return batchvalidation.JobStatusValidationOptions{AllowForSuccessCriteriaMetInExtendedScope: enabled(features.JobPodReplacementPolicy)}
+		return batchvalidation.JobStatusValidationOptions{}
 	}
 	now, before := &job.Status, &old.Status
 	turned := func(condition batch.JobConditionType) bool {
@@ -108,7 +108,6 @@ func jobStatusOptions(job, old *batch.Job) batchvalidation.JobStatusValidationOp
 		RejectDecreasingFailedCounter:                true,
 		RejectDisablingTerminalCondition:             true,
 		RejectMutatingCompletionTime:                 true,
-		AllowForSuccessCriteriaMetInExtendedScope:    true,
 		RejectInvalidCompletedIndexes:                completedIndexes,
 		RejectCompletedIndexesForNonIndexedJob:       completedIndexes,
 		RejectInvalidFailedIndexes:                   failedIndexes,

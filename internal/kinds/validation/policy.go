@@ -515,7 +515,10 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 
 func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
-	c.Name(p, "policyName", policy, validation.IsDNS1123Subdomain)
+	if policy == "" {
+		c.Add(field.Required(p.Child("policyName"), "").MarkCoveredByDeclarative())
+	}
+	c.Maybe(p, "policyName", policy, validation.IsDNS1123Subdomain)
 	if params != nil {
 		c.paramRef(p.Child("paramRef"), params)
 	}
@@ -548,5 +551,7 @@ func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.Va
 		c.Invalid(p, "", actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API "+
 			"response and headers serves no purpose)")
 	}
-	c.Need(p, "", len(actions) > 0, "at least one validation action is required")
+	if len(actions) == 0 {
+		c.Add(field.Required(p, "at least one validation action is required").MarkCoveredByDeclarative())
+	}
 }

@@ -1,9 +1,7 @@
 package validation
 
 // This file has the rules of the strategies that are imported from k8s.io/kubernetes/pkg/registry.
-// functions.go has the others. It also replaces the strategies that run declarative validation, because
-// k8s.io/apiserver then compares each error with each other, and an object of 3 MB has room for a
-// hundred thousand errors.
+// functions.go has the others.
 
 import (
 	"context"
@@ -11,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	imported "apilet/internal/kinds/strategy"
 )
@@ -18,6 +17,7 @@ import (
 // A strategy is the part of rest.RESTCreateUpdateStrategy that validates.
 type strategy interface {
 	statusStrategy
+	rest.DeclarativeValidationStrategy
 	Validate(ctx context.Context, obj runtime.Object) field.ErrorList
 }
 
@@ -37,7 +37,7 @@ func strategyRules() map[reflect.Type]*rules {
 
 // fromStrategy returns the rules of a strategy. status is nil for types without a status subresource.
 func fromStrategy(s strategy, status statusStrategy) *rules {
-	r := &rules{create: s.Validate, updates: map[string]updateFunc{"": s.ValidateUpdate}}
+	r := &rules{create: s.Validate, updates: map[string]updateFunc{"": s.ValidateUpdate}, config: s.DeclarativeValidationConfig}
 	if status != nil {
 		r.updates["status"] = status.ValidateUpdate
 	}

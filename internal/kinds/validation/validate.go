@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 
@@ -29,33 +30,40 @@ func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Obj
 	if err := exceedsLimit("", obj, nil); err != nil {
 		return field.ErrorList{err}
 	}
-	return rules.create(withRequest(ctx, gv, ""), obj)
+	ctx = withRequest(ctx, gv, "")
+	return rules.addDeclared(ctx, "", rules.create(ctx, obj), obj, nil)
 }
 
 // ValidateUpdate returns the errors of an object that replaces old. sub is the subresource that the
-// request writes to, or "". Most rules validate the metadata again that the caller has validated, and
-// so report its errors twice, as kube-apiserver does.
-func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object) field.ErrorList {
+// request writes to, or "". common are the errors that the caller has found in the metadata; the result
+// starts with them. Most rules find them again, but equal errors are reported once.
+func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object, common ...*field.Error) field.ErrorList {
 	rules, convert := rulesFor(obj)
 	if rules == nil || rules.updates[sub] == nil {
-		return nil
+		return common
 	}
 	obj, old = convert(obj), convert(old)
 	if err := exceedsLimit(sub, obj, old); err != nil {
-		return field.ErrorList{err}
+		return append(common, err)
 	}
-	return rules.updates[sub](withRequest(ctx, gv, sub), obj, old)
+	ctx = withRequest(ctx, gv, sub)
+	return rules.addDeclared(ctx, sub, append(common, rules.updates[sub](ctx, obj, old)...), obj, old)
 }
 
 // rules are the validation functions of one type.
 type rules struct {
 	create  createFunc
-	updates map[string]updateFunc // by subresource; "" is the object itself
+	updates map[string]updateFunc     // by subresource; "" is the object itself
+	config  configFunc                // of declarative validation; nil means the zero value
+	paths   []field.NormalizationRule // for config
+
+	handwritten bool // there are no declarative rules
 }
 
 type (
 	createFunc func(ctx context.Context, obj runtime.Object) field.ErrorList
 	updateFunc func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	configFunc func(ctx context.Context, obj, old runtime.Object) rest.DeclarativeValidationConfig
 )
 
 // rulesFor returns the rules of an object's type, and the function that converts objects for them. The

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -26,6 +27,7 @@ import (
 	batchv1beta1 "k8s.io/kubernetes/pkg/apis/batch/v1beta1"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	certificatesv1 "k8s.io/kubernetes/pkg/apis/certificates/v1"
+	certificatesv1beta1 "k8s.io/kubernetes/pkg/apis/certificates/v1beta1"
 	"k8s.io/kubernetes/pkg/apis/coordination"
 	coordinationv1 "k8s.io/kubernetes/pkg/apis/coordination/v1"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -48,11 +50,15 @@ import (
 	rbacv1 "k8s.io/kubernetes/pkg/apis/rbac/v1"
 	"k8s.io/kubernetes/pkg/apis/resource"
 	resourcev1 "k8s.io/kubernetes/pkg/apis/resource/v1"
+	resourcev1alpha3 "k8s.io/kubernetes/pkg/apis/resource/v1alpha3"
 	resourcev1beta2 "k8s.io/kubernetes/pkg/apis/resource/v1beta2"
 	"k8s.io/kubernetes/pkg/apis/scheduling"
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/kubernetes/pkg/apis/storage"
 	storagev1 "k8s.io/kubernetes/pkg/apis/storage/v1"
+	"k8s.io/kubernetes/pkg/apis/storagemigration"
+	storagemigrationv1 "k8s.io/kubernetes/pkg/apis/storagemigration/v1"
+	storagemigrationv1beta1 "k8s.io/kubernetes/pkg/apis/storagemigration/v1beta1"
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
@@ -63,7 +69,7 @@ var registrations = runtime.NewSchemeBuilder(
 	apps.AddToScheme, appsv1.AddToScheme,
 	autoscaling.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme,
 	batch.AddToScheme, batchv1.AddToScheme, batchv1beta1.AddToScheme,
-	certificates.AddToScheme, certificatesv1.AddToScheme,
+	certificates.AddToScheme, certificatesv1.AddToScheme, certificatesv1beta1.AddToScheme,
 	coordination.AddToScheme, coordinationv1.AddToScheme,
 	core.AddToScheme, corev1.AddToScheme,
 	discovery.AddToScheme, discoveryv1.AddToScheme,
@@ -73,9 +79,10 @@ var registrations = runtime.NewSchemeBuilder(
 	node.AddToScheme, nodev1.AddToScheme,
 	policy.AddToScheme, policyv1.AddToScheme, policyv1beta1.AddToScheme,
 	rbac.AddToScheme, rbacv1.AddToScheme,
-	resource.AddToScheme, resourcev1.AddToScheme, resourcev1beta2.AddToScheme,
+	resource.AddToScheme, resourcev1.AddToScheme, resourcev1alpha3.AddToScheme, resourcev1beta2.AddToScheme,
 	scheduling.AddToScheme, schedulingv1.AddToScheme,
 	storage.AddToScheme, storagev1.AddToScheme,
+	storagemigration.AddToScheme, storagemigrationv1.AddToScheme, storagemigrationv1beta1.AddToScheme,
 	apiregistration.AddToScheme, apiregistrationv1.AddToScheme,
 )
 
@@ -90,6 +97,23 @@ func From(obj runtime.Object) runtime.Object {
 		panic(err) // the conversion of a decoded object cannot fail
 	}
 	return internal
+}
+
+// To converts an object to the type of the version gv. Both share memory. An object that is of that
+// version is returned as it is.
+func To(gv schema.GroupVersion, obj runtime.Object) runtime.Object {
+	kinds, _, _ := scheme().ObjectKinds(obj)
+	switch {
+	case len(kinds) == 0 || kinds[0].GroupVersion() == gv:
+		return obj
+	case kinds[0].Version != runtime.APIVersionInternal:
+		obj = From(obj)
+	}
+	served, err := scheme().UnsafeConvertToVersion(obj, gv)
+	if err != nil {
+		panic(err) // see From
+	}
+	return served
 }
 
 // Into converts an internal object to the type of obj and overwrites obj with it, except for its kind
