@@ -127,7 +127,7 @@ func TestVersionIsThatOfTheModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "\tk8s.io/kubernetes "+KubernetesVersion+"\n") || !strings.HasPrefix(KubernetesVersion, fmt.Sprintf("v1.%d.", KubernetesMinor)) {
-		t.Errorf("go.mod does not require k8s.io/kubernetes %s of minor version %d", KubernetesVersion, KubernetesMinor)
+	if !strings.Contains(string(text), "\tk8s.io/kubernetes "+KubernetesVersion+"\n") || !strings.HasPrefix(KubernetesVersion, fmt.Sprintf("v1.%d.", kubernetesMinor)) {
+		t.Errorf("go.mod does not require k8s.io/kubernetes %s of minor version %d", KubernetesVersion, kubernetesMinor)
 	}
 }

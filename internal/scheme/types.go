@@ -292,15 +292,15 @@ type Deprecation struct {
 	ReplacementGroup, ReplacementVersion, Replaced string // Replaced is the kind; "" without a replacement
 }
 
-// The version of Kubernetes whose rules and types are linked into the server. go.mod requires the same one.
+// KubernetesVersion is the version of Kubernetes whose rules and types are linked into the server. go.mod requires the same one.
 const (
 	KubernetesVersion = "v1.37.2"
-	KubernetesMinor   = 37
+	kubernetesMinor   = 37
 )
 
 // Gone says that kube-apiserver of that version has the type no more.
 func (d *Deprecation) Gone() bool {
-	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= KubernetesMinor
+	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
 }
 
 // A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
