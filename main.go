@@ -453,7 +453,7 @@ func (s *server) observe(context.Context) error {
 	m.clockBehind(s.clock.Behind)
 	m.leader(s.storage.leads.Load)
 	m.featureGates(options.FeatureGates())
-	m.buildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.KubernetesMinor), "git_version": gitVersion, "go_version": runtime.Version(),
+	m.buildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(speaks()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	return nil
 }
@@ -855,7 +855,7 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 // ---- The chain and the routes ----
 
 // speaks is the version of Kubernetes that this server speaks as.
-func speaks() [2]int { return [2]int{1, scheme.KubernetesMinor} }
+func speaks() [2]int { return serverVersion("1", strings.Split(scheme.KubernetesVersion, ".")[1]) }
 
 // An api answers requests about now, and leads those about what was to a readAPI.
 type api struct {
@@ -1212,9 +1212,9 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
-	minor := strconv.Itoa(scheme.KubernetesMinor)
+	minor := strconv.Itoa(speaks()[1])
 	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minor, EmulationMajor: "1", EmulationMinor: minor,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(scheme.KubernetesMinor - 1), GitVersion: gitVersion, GitTreeState: "clean",
+		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(speaks()[1] - 1), GitVersion: gitVersion, GitTreeState: "clean",
 		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
 	response.WriteJSON(w, r, http.StatusOK, body)
 }

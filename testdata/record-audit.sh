@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Records what events kube-apiserver writes of internal/e2e/testdata/audit/requests.txt under each policy there, for
-# TestAuditEventsUnderPoliciesAreKubernetes. etcd and kube-apiserver 1.36 are on the PATH (docs/changing.md says where from).
+# TestAuditEventsUnderPoliciesAreKubernetes. etcd and kube-apiserver 1.37 are on the PATH (docs/changing.md says where from).
 #   testdata/record-audit.sh [POLICY...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -26,7 +26,7 @@ import (
 // What differs from run to run has names that are given in the order of appearance and may be used in later requests: rev1 is
 // the first resourceVersion seen, uid1 and token1 the first uid and continue token.
 //
-// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
+// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.37. Those in
 // differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
 // ("plugins: A,B" is --enable-admission-plugins, "gates: A=true,B=true" --feature-gates, "authorization: RBAC" --authorization-mode, "services: CIDR,CIDR" --service-cluster-ip-range, by which the
 // addresses that the server has chosen get names, too: four1 and six1), and a section "configuration" may hold the

@@ -14,6 +14,7 @@ import (
 
 	"apilet/internal/envtest"
 	"apilet/internal/options"
+	"apilet/internal/scheme"
 )
 
 // ownFlags are those of the command that serves.
@@ -97,7 +98,7 @@ func TestCalledAsAPIServer(t *testing.T) {
 			t.Errorf("the help names --%s: %v, want %v", name, got, want)
 		}
 	}
-	if r := runAs(t, "kube-apiserver", "--version"); r.code != 0 || r.out != "Kubernetes v1.36.0+apilet\n" {
+	if r := runAs(t, "kube-apiserver", "--version"); r.code != 0 || r.out != "Kubernetes "+scheme.KubernetesVersion+"+apilet\n" {
 		t.Errorf("--version: exit %d, %s", r.code, r.out)
 	}
 	if r := runAs(t, "kube-apiserver", "--bogus"); r.code != 1 || r.errs != "kube-apiserver: unknown flag: --bogus\n" {

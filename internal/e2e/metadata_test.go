@@ -1,7 +1,7 @@
 package e2e
 
 // This file compares what becomes of changes to metadata that means something: each annotation and label below is added, changed and taken
-// away, in objects and their subresources, by each kind of write. testdata/metadata.txt.gz has what a kube-apiserver 1.36 makes of it, where that
+// away, in objects and their subresources, by each kind of write. testdata/metadata.txt.gz has what a kube-apiserver 1.37 makes of it, where that
 // is not simply done:
 //
 //	go test -run TestMetadataChangesAsInKubernetes -oracle URL -token TOKEN .    asks one and writes the file

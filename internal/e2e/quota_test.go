@@ -35,7 +35,7 @@ import (
 //	METHOD PATH BODY     a request, in YAML's short form; * in the path is the namespace, and without it the path is one of core/v1
 //	  CODE REASON MESS.  its answer
 //
-// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from one of version 1.36 with
+// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from one of version 1.37 with
 // --disable-admission-plugins=ServiceAccount. It has no controllers beside it, so where a scene says what is used, that is written into
 // the quota's status there, as kube-controller-manager would.
 func TestQuotaScenes(t *testing.T) {

@@ -35,13 +35,13 @@ import (
 	"strings"
 )
 
-// etcdVersion is of the etcd that Kubernetes 1.36 comes with; nothing of it is here but the answer to those who ask.
+// etcdVersion is of the etcd that Kubernetes 1.37 comes with; nothing of it is here but the answer to those who ask.
 const etcdVersion = "3.6.8"
 
 // ErrShowVersion is --version among kube-apiserver's arguments.
 var ErrShowVersion = errors.New("version asked for")
 
-// apiserverSwitches are kube-apiserver 1.36's flags that are true when they stand alone.
+// apiserverSwitches are kube-apiserver 1.37's flags that are true when they stand alone.
 var apiserverSwitches = strings.Fields(`
 	aggregator-reject-forwarding-redirect allow-privileged anonymous-auth audit-log-batch-throttle-enable audit-log-compress
 	audit-log-truncate-enabled audit-webhook-batch-throttle-enable audit-webhook-truncate-enabled contention-profiling
@@ -50,7 +50,7 @@ var apiserverSwitches = strings.Fields(`
 	log-text-split-stream permit-address-sharing permit-port-sharing profiling runtime-config-emulation-forward-compatible
 	service-account-extend-token-expiration service-account-lookup shutdown-send-retry-after watch-cache`)
 
-// apiserverSettings are kube-apiserver 1.36's flags that take a value.
+// apiserverSettings are kube-apiserver 1.37's flags that take a value.
 var apiserverSettings = strings.Fields(`
 	admission-control admission-control-config-file advertise-address allow-metric-labels allow-metric-labels-manifest api-audiences
 	audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait audit-log-batch-throttle-burst

@@ -279,7 +279,10 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 	}
 	wanted.Object = nil
 	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
-		return nil, nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+		if text, ok := strings.CutPrefix(err.Error(), "error converting YAML to JSON: "); ok && !bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
+			return nil, nil, apierrors.NewBadRequest("error encoding patch: " + text)
+		}
+		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 	}
 	var strictErrs []error
 	for line := range strings.SplitSeq(strings.TrimPrefix(apierror.Shortened(strictErr).Error(), yamlErrors), "\n") {
@@ -292,7 +295,7 @@ const yamlErrors = "error converting YAML to JSON: yaml: unmarshal errors:\n"
 
 // InvalidApply is the refusal of strictErrs.
 func InvalidApply(strictErrs []error) error {
-	text := []string{"error strict decoding YAML: " + strings.TrimSuffix(yamlErrors, "\n")}
+	text := []string{"error strict decoding patch: " + strings.TrimSuffix(yamlErrors, "\n")}
 	for _, err := range strictErrs {
 		text = append(text, err.Error())
 	}

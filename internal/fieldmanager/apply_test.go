@@ -44,7 +44,7 @@ func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
 		if err != nil || merged.(*corev1.ConfigMap).Data["a"] != "2" || len(errs) != 1 || !strings.HasSuffix(errs[0].Error(), `: key "a" already set in map`) {
 			t.Fatalf("%s: got %v, %v, %v", body, merged, errs, err)
 		}
-		want := "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
+		want := "error strict decoding patch: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
 		if got := kubetest.Refused(t, InvalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -85,6 +85,9 @@ func KindOf(contentType string, strategic bool) (Kind, error) {
 // Go type for strategic merge patches, nil for custom resources. strictErrs are duplicate members and, where the result could not show
 // them any more, unknown ones: warnings or, by Invalid, a refusal. err is a Status error: 400, 413, 415, 422.
 func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictErrs []error, err error) {
+	if kind != ApplyPatch && !json.Valid(body) {
+		return nil, nil, apierrors.NewBadRequest("invalid JSON patch")
+	}
 	switch {
 	case kind == JSONPatch:
 		return patchOperations(current, body)

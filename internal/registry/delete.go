@@ -6,7 +6,9 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"path"
 
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +42,9 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.
 		return err
 	}
 	info := &asked.Info
+	if err := wr.checkUnsafe(res, res.Scope(info.Namespace), info.Name, options); err != nil {
+		return err
+	}
 	rec, gone, err := wr.Delete(r.Context(), res, res.Scope(info.Namespace), info.Name, options)
 	if err != nil {
 		return err
@@ -55,6 +60,19 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.
 		return v.Respond(w, r, code, &rec)
 	}
 	return respondDeleted(w, r, asked, res, &rec)
+}
+
+// checkUnsafe refuses to delete an object that can be read, if the options are those for objects that cannot.
+func (wr *Writer) checkUnsafe(res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) error {
+	if option := options.IgnoreStoreReadErrorWithClusterBreakingPotential; option == nil || !*option {
+		return nil
+	}
+	rec, err := wr.Store.Get(res.Key(namespace, name))
+	if err != nil || res.Readable(rec.JSON) != nil {
+		return nil // Delete reports a missing object
+	}
+	return apierrors.NewConflict(res.GroupResource(), name, fmt.Errorf("StorageError: invalid object, Code: 4, Key: /registry/%s, ResourceVersion: 0, "+
+		"AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage", path.Join(res.EtcdFolder(), namespace, name)))
 }
 
 // respondDeleted answers a DELETE that removed the object with a Status.

@@ -2,6 +2,7 @@ package scheme
 
 import (
 	"fmt"
+	"os"
 	"path"
 	"reflect"
 	"slices"
@@ -117,5 +118,16 @@ func TestServed(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %s, want %s", config, got, want)
 		}
+	}
+}
+
+// TestVersionIsThatOfTheModule: the version that the server reports is that of the Kubernetes module it is linked with.
+func TestVersionIsThatOfTheModule(t *testing.T) {
+	text, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\tk8s.io/kubernetes "+KubernetesVersion+"\n") || !strings.HasPrefix(KubernetesVersion, fmt.Sprintf("v1.%d.", kubernetesMinor)) {
+		t.Errorf("go.mod does not require k8s.io/kubernetes %s of minor version %d", KubernetesVersion, kubernetesMinor)
 	}
 }

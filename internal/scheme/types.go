@@ -159,8 +159,6 @@ var Builtins = slices.Concat(
 		Row[resourcev1.ResourceClaim](Namespaced, "resourceclaims", "status"),
 		Row[resourcev1.ResourceClaimTemplate](Namespaced, "resourceclaimtemplates", ""),
 		Row[resourcev1.ResourceSlice](Counted, "resourceslices", "")),
-	GroupVersion("storagemigration.k8s.io", "v1",
-		Row[storagemigrationv1.StorageVersionMigration](0, "storageversionmigrations", "status")),
 	GroupVersion("flowcontrol.apiserver.k8s.io", "v1",
 		Row[flowcontrolv1.FlowSchema](Counted, "flowschemas", "status"),
 		Row[flowcontrolv1.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status")),
@@ -169,13 +167,15 @@ var Builtins = slices.Concat(
 			storedIn("flowcontrol.apiserver.k8s.io", converting[flowcontrolv1beta3.FlowSchema, flowcontrolv1.FlowSchema]()),
 		Row[flowcontrolv1beta3.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status").
 			storedIn("flowcontrol.apiserver.k8s.io", converting[flowcontrolv1beta3.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfiguration]())),
+	GroupVersion("storagemigration.k8s.io", "v1",
+		Row[storagemigrationv1.StorageVersionMigration](0, "storageversionmigrations", "status")),
 )
 
 // groupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
 var groupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
 	"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
-	"flowcontrol.apiserver.k8s.io"}
+	"flowcontrol.apiserver.k8s.io", "storagemigration.k8s.io"}
 
 // SubresourceBodies are the subresources whose body is not the parent itself. A kind that starts with * takes the parent's kind in its
 // place, as in PodProxyOptions.
@@ -292,15 +292,15 @@ type Deprecation struct {
 	ReplacementGroup, ReplacementVersion, Replaced string // Replaced is the kind; "" without a replacement
 }
 
-// The version of Kubernetes whose rules and types are linked into the server. go.mod requires the same one.
+// KubernetesVersion is the version of Kubernetes whose rules and types are linked into the server. go.mod requires the same one.
 const (
 	KubernetesVersion = "v1.37.2"
-	KubernetesMinor   = 37
+	kubernetesMinor   = 37
 )
 
 // Gone says that kube-apiserver of that version has the type no more.
 func (d *Deprecation) Gone() bool {
-	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= KubernetesMinor
+	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
 }
 
 // A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.

@@ -1,4 +1,4 @@
-// Package printers makes the tables that kubectl shows: for each type its columns and an object's cells, those of kube-apiserver 1.36 to the
+// Package printers makes the tables that kubectl shows: for each type its columns and an object's cells, those of kube-apiserver 1.37 to the
 // letter, which testdata has recorded.
 //
 //	columns := printers.ColumnsOf(res)               // Name, Ready, Status, Restarts, Age, ...
