@@ -23,7 +23,7 @@ import (
 func createPod(ctx context.Context, obj runtime.Object) {
 	pod := obj.(*core.Pod)
 	pod.Generation = 1
-	pod.Status = core.PodStatus{Phase: core.PodPending, QOSClass: qos.ComputePodQOS(pod)}
+	pod.Status = core.PodStatus{Phase: core.PodPending, QOSClass: qos.GetPodQOS(pod)}
 	podutil.DropDisabledPodFields(pod, nil)
 	if len(pod.Spec.SchedulingGates) > 0 {
 		pod.Status.Conditions = []core.PodCondition{{
