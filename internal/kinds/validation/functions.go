@@ -80,7 +80,7 @@ func otherRules() map[reflect.Type]*rules {
 		reflect.TypeFor[*rbac.RoleBinding]():                       fromFuncs(rbacvalidation.ValidateRoleBinding, rbacvalidation.ValidateRoleBindingUpdate, nil),
 		reflect.TypeFor[*resource.DeviceClass]():                   fromFuncs(resourcevalidation.ValidateDeviceClass, resourcevalidation.ValidateDeviceClassUpdate, nil),
 		reflect.TypeFor[*storage.StorageClass]():                   fromFuncs(storagevalidation.ValidateStorageClass, both(storagevalidation.ValidateStorageClass, storagevalidation.ValidateStorageClassUpdate), nil),
-		reflect.TypeFor[*storage.VolumeAttachment]():               fromFuncs(storagevalidation.ValidateVolumeAttachment, storagevalidation.ValidateVolumeAttachmentUpdate, noRules),
+		reflect.TypeFor[*storage.VolumeAttachment]():               fromFuncs(storagevalidation.ValidateVolumeAttachment, storagevalidation.ValidateVolumeAttachmentUpdate, storagevalidation.ValidateVolumeAttachmentUpdate),
 		reflect.TypeFor[*apiregistration.APIService]():             fromFuncs(apiregistrationvalidation.ValidateAPIService, apiregistrationvalidation.ValidateAPIServiceUpdate, apiregistrationvalidation.ValidateAPIServiceStatusUpdate),
 		reflect.TypeFor[*apps.ReplicaSet]():                        fromFuncs(validateReplicaSet, validateReplicaSetUpdate, appsvalidation.ValidateReplicaSetStatusUpdate),
 		reflect.TypeFor[*batch.Job]():                              jobRules(),
