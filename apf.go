@@ -125,7 +125,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 		err := fc.dispatcher.Dispatch(r.Context(), &dig, fc.estimate(rec), func(t *flowcontrol.Ticket) {
 			announceFlow(w, rec, t.Schema)
 			rec.Waited = t.Started.Sub(t.Arrived)
-			fc.serve(w, r, t, next)
+			fc.serve(w, r, rec, t, next)
 		})
 		if err != nil {
 			rej := err.(*flowcontrol.Rejection) // there is no other
@@ -135,22 +135,21 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	})
 }
 
-func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcontrol.Ticket, next http.Handler) {
+func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *request.Request, t *flowcontrol.Ticket, next http.Handler) {
 	seat := &yield{ticket: t}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &seatedBody{r.Body, seat}
 	}
 	w = &seatedWriter{ResponseWriter: w, seat: seat}
-	if t.Digest.Verb != "watch" && !request.From(r.Context()).Follows {
+	if t.Digest.Verb != "watch" && !rec.Follows {
 		next.ServeHTTP(w, r)
 		if fc.auto != nil {
-			rec := request.From(r.Context())
 			fc.auto.Done(t, workClass(rec, t.Plain()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
 		}
 		return
 	}
 	if t.Digest.Verb == "watch" {
-		options, _ := request.From(r.Context()).Info.ListOptions()
+		options, _ := rec.Info.ListOptions()
 		defer fc.watchers.register(&t.Digest, options.FieldSelector)()
 	}
 	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, seat)))

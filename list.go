@@ -106,8 +106,8 @@ func (rd *reads) asOf(rev int64) *reads {
 // ---- GET ----
 
 // get answers one object. resourceVersion is a lower bound here, and the newest version satisfies every bound that exists.
-func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, res)
+func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, asked, res)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 	if _ = runtime.Convert_Slice_string_To_bool(&exports, &export, nil); export {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
-	info := request.From(r.Context()).Info
+	info := &asked.Info
 	key := res.Key(res.Scope(info.Namespace), info.Name)
 	rec, err := rd.whole(r.Context(), w, key, func(stored int) int { return v.Weight(r, stored) })
 	if err == nil {
@@ -182,8 +182,8 @@ func warnOfHidden(ctx context.Context, rev int64) {
 }
 
 // begun answers 404 for one object of the past that is hidden.
-func (rd *reads) begun(ctx context.Context, res *scheme.Resource) error {
-	info := &request.From(ctx).Info
+func (rd *reads) begun(ctx context.Context, rec *request.Request, res *scheme.Resource) error {
+	info := &rec.Info
 	if rd.at == 0 || !info.Form.Named {
 		return nil
 	}
@@ -243,9 +243,9 @@ const storageComponent = "etcd-0"
 
 // components answers GET and LIST of componentstatuses, of which nothing is stored. What holds the objects is the one component that a server knows
 // of; kube-apiserver also asks for a scheduler and a controller manager on its own machine.
-func (rd *reads) components(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
-	v, err := response.NewView(r, res)
+func (rd *reads) components(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	info := &asked.Info
+	v, err := response.NewView(r, asked, res)
 	if err != nil {
 		return err
 	}
@@ -391,17 +391,17 @@ func (rd *reads) expired(m *selector.Matcher, token *continueToken) error {
 }
 
 // list answers a collection. What is small is answered whole, the rest is streamed.
-func (rd *reads) list(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	return rd.listAnd(w, r, res, nil)
+func (rd *reads) list(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	return rd.listAnd(w, r, asked, res, nil)
 }
 
 // listAnd is list with something done to the objects of each chunk before they are shown: DELETE of a collection.
-func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Resource, do func(context.Context, []*store.Record) error) error {
-	v, err := response.NewView(r, res)
+func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, do func(context.Context, []*store.Record) error) error {
+	v, err := response.NewView(r, asked, res)
 	if err != nil {
 		return err
 	}
-	q, err := parseQuery(res, &request.From(r.Context()).Info)
+	q, err := parseQuery(res, &asked.Info)
 	if err != nil {
 		return err
 	}
@@ -1059,17 +1059,18 @@ func (ra *readAPI) serveSwagger(w http.ResponseWriter, r *http.Request) {
 
 // serveAPI answers everything below /api/ and /apis/.
 func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
-	res, err := ra.typeOf(w, r)
+	rec := request.From(r.Context())
+	res, err := ra.typeOf(w, r, rec)
 	if res != nil && err == nil {
-		err = ra.serveResource(w, r, res)
+		err = ra.serveResource(w, r, rec, res)
 	}
 	ra.end(w, r, err)
 }
 
 // typeOf is the type that a request is for, once it is known that it has such a path and method. It is nil where the request is for none and has been
 // answered.
-func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request) (*scheme.Resource, error) {
-	info := &request.From(r.Context()).Info
+func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.Request) (*scheme.Resource, error) {
+	info := &rec.Info
 	if !info.ResourceRequest {
 		ra.serveDiscovery(w, r)
 		return nil, nil
@@ -1094,7 +1095,7 @@ func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request) (*scheme.Resou
 	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
 	}
-	return res, cmp.Or(ra.deprecated.note(r, res), routed) // of a custom resource's version also where it has no such part
+	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed) // of a custom resource's version also where it has no such part
 }
 
 // end is the end of a request that was answered, or is to be by an error.
@@ -1122,28 +1123,28 @@ func (ra *readAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // serveResource answers a read of a resource that is served.
-func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
-	if err := ra.rd.begun(r.Context(), res); err != nil {
+func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	info := &rec.Info
+	if err := ra.rd.begun(r.Context(), rec, res); err != nil {
 		return err
 	}
 	if info.Subresource != "" {
-		return ra.serveSubresource(w, r, res)
+		return ra.serveSubresource(w, r, rec, res)
 	}
 	switch {
 	case info.Verb != "get" && info.Verb != "list":
 		return apierror.MethodNotAllowed()
 	case res.Virtual:
-		return ra.rd.components(w, r, res)
+		return ra.rd.components(w, r, rec, res)
 	case info.Verb == "get":
-		return ra.rd.get(w, r, res)
+		return ra.rd.get(w, r, rec, res)
 	}
-	return ra.rd.list(w, r, res)
+	return ra.rd.list(w, r, rec, res)
 }
 
 // serveSubresource answers a read of a part of an object.
-func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
+func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	info := &rec.Info
 	if err := routing.HasVerb(res, info); err != nil {
 		return err
 	}
@@ -1153,7 +1154,7 @@ func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, res 
 	case info.Verb != "get":
 		return apierror.MethodNotAllowed()
 	case info.Subresource == "scale":
-		return registry.ShowScale(ra.rd.newest, w, r, res)
+		return registry.ShowScale(ra.rd.newest, w, r, rec, res)
 	}
-	return ra.rd.get(w, r, res)
+	return ra.rd.get(w, r, rec, res)
 }

@@ -20,8 +20,8 @@
 // now, which has what else there is: a writer, watches, pages about itself. What is asked about a moment that is over (/at/MOMENT/...) is answered by
 // a readAPI that is made for the request, and nothing that it has can write.
 //
-// Invariant: a handler is reached by whoever may ask for it, and by nobody else: each route stands behind withAuthorization, but for those that ask
-// for each object that they tell of.
+// Invariant: a handler is reached by whoever may ask for it, and by nobody else: each route stands behind withAuthorization or is serveAPI, which
+// authorizes itself, except for the routes that authorize each object in their answers.
 package main
 
 import (
@@ -132,7 +132,7 @@ func main() {
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
-	defer limitStandardLog(c.log)()
+	defer limitOtherLogs(c.log)()
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
 		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
 		os.Exit(1)
@@ -882,10 +882,10 @@ type api struct {
 func (a *api) handler() http.Handler {
 	way := a.routes()
 	steps := []func(http.Handler) http.Handler{
-		a.instruments.record, a.instruments.deadline, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
+		a.instruments.record, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
 	}
 	if log := a.instruments.audit; log != nil && log.Policy != nil {
-		steps = slices.Insert(steps, 3, a.instruments.received)
+		steps = slices.Insert(steps, 2, a.instruments.received)
 	}
 	for _, step := range slices.Backward(steps) {
 		way = step(way)
@@ -945,8 +945,8 @@ func (a *api) routes() http.Handler {
 	r.Handle(dashboard.DataPath, a.withAuthorization(page.ServeData))
 	r.Handle("/api", a.withAuthorization(a.serveDiscovery))
 	r.Handle("/apis", a.withAuthorization(a.serveGroups))
-	r.Handle("/api/*", a.withAuthorization(a.serveAPI))
-	r.Handle("/apis/*", a.withAuthorization(a.serveAPI))
+	r.HandleFunc("/api/*", a.serveAPI)
+	r.HandleFunc("/apis/*", a.serveAPI)
 	r.Handle("/", a.withAuthorization(routing.Index(r, a.types, checked...)))
 	r.NotFound(a.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
@@ -1089,25 +1089,30 @@ func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
 	discovery.ServeSwagger(a.types, a.aggregated.Others(), w, r)
 }
 
-// serveAPI answers everything below /api/ and /apis/.
+// serveAPI authorizes and answers everything below /api/ and /apis/.
 func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
-	if info := &request.From(r.Context()).Info; info.Form.InPath && !info.ResourceRequest {
+	rec := request.From(r.Context())
+	if err := a.auth.Authorize(rec); err != nil {
+		a.fail(w, r, err)
+		return
+	}
+	if rec.Info.Form.InPath && !rec.Info.ResourceRequest {
 		routing.RefuseVerbAlone(w, r)
 		return
 	}
 	if a.aggregated.Serve(w, r) {
 		return
 	}
-	res, err := a.typeOf(w, r)
+	res, err := a.typeOf(w, r, rec)
 	if res != nil && err == nil {
-		err = a.serveResource(w, r, res)
+		err = a.serveResource(w, r, rec, res)
 	}
 	a.end(w, r, err)
 }
 
 // serveResource answers a request for a resource that is served.
-func (a *api) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
+func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	info := &rec.Info
 	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
 		_, size, _ := a.rd.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
 		if err := shares.Hold(r.Context(), w, size); err != nil {
@@ -1115,16 +1120,16 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.
 		}
 	}
 	if info.Subresource != "" {
-		return a.serveSubresource(w, r, res)
+		return a.serveSubresource(w, r, rec, res)
 	}
 	switch info.Verb {
 	case "get", "list":
-		return a.readAPI.serveResource(w, r, res)
+		return a.readAPI.serveResource(w, r, rec, res)
 	case "create":
 		if res.Group == "" && res.Kind == "Binding" {
-			return registry.Bind(a.wr, w, r, res)
+			return registry.Bind(a.wr, w, r, rec, res)
 		}
-		return a.wr.Create(w, r, res)
+		return a.wr.Create(w, r, rec, res)
 	}
 	if res.Virtual {
 		return apierror.MethodNotAllowed()
@@ -1132,31 +1137,30 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.
 	switch info.Verb {
 	case "watch":
 		defer a.instruments.watching(info)()
-		hooks, done := a.watchHooks(r, res)
+		hooks, done := a.watchHooks(r, rec, res)
 		defer done()
-		return a.wt.serve(w, r, res, hooks)
+		return a.wt.serve(w, r, rec, res, hooks)
 	case "update":
-		return a.wr.Update(w, r, res)
+		return a.wr.Update(w, r, rec, res)
 	case "patch":
-		return a.wr.Patch(w, r, res)
+		return a.wr.Patch(w, r, rec, res)
 	case "delete":
-		return a.wr.Remove(w, r, res)
+		return a.wr.Remove(w, r, rec, res)
 	case "deletecollection":
 		if _, err := parseQuery(res, info); err != nil { // told before what is wrong with the body
 			return err
 		}
-		removeEach, err := a.wr.RemoveEach(w, r, res)
+		removeEach, err := a.wr.RemoveEach(w, r, rec, res)
 		if err != nil {
 			return err
 		}
-		return a.rd.listAnd(w, r, res, removeEach)
+		return a.rd.listAnd(w, r, rec, res, removeEach)
 	}
 	return apierror.MethodNotAllowed()
 }
 
 // watchHooks connect a watch with flow control, the metrics and the page. done is to be called when it is over.
-func (a *api) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
-	rec := request.From(r.Context())
+func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
 	labels := a.instruments.watchLabels(&rec.Info)
 	options, _ := rec.Info.ListOptions() // those that are wrong are refused further on
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
@@ -1171,36 +1175,35 @@ func (a *api) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchHook
 }
 
 // serveSubresource answers a request for a part of an object.
-func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	info := &request.From(r.Context()).Info
+func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	info := &rec.Info
 	if info.Verb == "get" || request.Connects(info.Subresource) {
-		return a.readAPI.serveSubresource(w, r, res)
+		return a.readAPI.serveSubresource(w, r, rec, res)
 	}
 	if err := routing.HasVerb(res, info); err != nil {
 		return err
 	}
 	switch info.Subresource {
 	case "scale":
-		return registry.ServeScale(a.wr, w, r, res)
+		return registry.ServeScale(a.wr, w, r, rec, res)
 	case "binding":
-		return registry.Bind(a.wr, w, r, res)
+		return registry.Bind(a.wr, w, r, rec, res)
 	case "eviction":
-		return registry.Evict(a.wr, w, r, res)
+		return registry.Evict(a.wr, w, r, rec, res)
 	case "token":
-		return registry.IssueToken(a.wr, w, r, res)
+		return registry.IssueToken(a.wr, w, r, rec, res)
 	}
 	switch info.Verb {
 	case "update":
-		return a.wr.Update(w, r, res)
+		return a.wr.Update(w, r, rec, res)
 	case "patch":
-		return a.wr.Patch(w, r, res)
+		return a.wr.Patch(w, r, rec, res)
 	}
 	return apierror.MethodNotAllowed()
 }
 
 // noteUse remembers who has used a deprecated version.
-func (a *api) noteUse(r *http.Request, res *scheme.Resource) {
-	rec := request.From(r.Context())
+func (a *api) noteUse(r *http.Request, rec *request.Request, res *scheme.Resource) {
 	labels, release := a.instruments.labels(r, rec), removedRelease(res.Deprecation)
 	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
 		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())

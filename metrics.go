@@ -33,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -41,6 +42,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/klog/v2"
 	podsecurity "k8s.io/pod-security-admission/api"
 
 	"apilet/internal/admission"
@@ -556,19 +558,24 @@ func (l *lineLimit) count(now time.Time) int {
 	return l.lines
 }
 
-// limitStandardLog sends the lines of Go's standard logger to log, at most linesPerMinute a minute, until restore is called. net/http logs errors
-// of connections to other servers there. The other server controls the number of lines and a part of their text.
-func limitStandardLog(log zerolog.Logger) (restore func()) {
+// limitOtherLogs sends the lines of Go's standard logger and of klog to log, at most linesPerMinute a
+// minute, until restore is called. net/http logs errors of connections to other servers there, and
+// Kubernetes' packages log through klog. Clients and other servers control the number of lines and a
+// part of their text.
+func limitOtherLogs(log zerolog.Logger) (restore func()) {
+	limited := &lineLimit{log: levelWriter{log}}
 	out, flags := stdlog.Writer(), stdlog.Flags()
-	stdlog.SetOutput(&lineLimit{log: levelWriter{log}})
+	stdlog.SetOutput(limited)
 	stdlog.SetFlags(0)
+	klog.SetLogger(funcr.New(func(_, line string) { _, _ = limited.Write([]byte(line)) }, funcr.Options{}))
 	return func() {
 		stdlog.SetOutput(out)
 		stdlog.SetFlags(flags)
+		klog.ClearLogger()
 	}
 }
 
-// A levelWriter gives each line that a package of Go's own logs the level of a warning.
+// A levelWriter gives each line of another logger the level of a warning.
 type levelWriter struct{ log zerolog.Logger }
 
 func (w levelWriter) Write(line []byte) (int, error) {
@@ -714,8 +721,8 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		}
 		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
 		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec)) // the record last: everybody asks for it
-		inner.URL = asked
-		next.ServeHTTP(out, inner) // one copy of r for both: that is what a value costs most
+		inner.URL = asked                                                  // one copy of r for both: that is what a value costs most
+		b.serveInTime(out, inner, rec, next)
 	})
 }
 
@@ -833,31 +840,28 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
 }
 
-// deadline ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client says so.
-func (b *instrumentation) deadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := request.From(r.Context())
-		if rec.Follows || request.LongRunning(&rec.Info) {
-			next.ServeHTTP(w, r)
+// serveInTime calls next. It ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client asks for that.
+func (b *instrumentation) serveInTime(w http.ResponseWriter, r *http.Request, rec *request.Request, next http.Handler) {
+	if rec.Follows || request.LongRunning(&rec.Info) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	limit := b.timeout
+	if strings.Contains(r.URL.RawQuery, "timeout=") {
+		text := r.URL.Query().Get("timeout")
+		asked, err := time.ParseDuration(text)
+		if err != nil && text != "" {
+			response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
 			return
 		}
-		limit := b.timeout
-		if strings.Contains(r.URL.RawQuery, "timeout=") {
-			text := r.URL.Query().Get("timeout")
-			asked, err := time.ParseDuration(text)
-			if err != nil && text != "" {
-				response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
-				return
-			}
-			if asked > 0 {
-				limit = min(limit, asked)
-			}
+		if asked > 0 {
+			limit = min(limit, asked)
 		}
-		ctx, cancel := context.WithDeadline(r.Context(), rec.Received.Add(limit))
-		defer cancel()
-		*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
-		next.ServeHTTP(w, r)
-	})
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), rec.Received.Add(limit))
+	defer cancel()
+	*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
+	next.ServeHTTP(w, r)
 }
 
 // responseWriter remembers what was answered.

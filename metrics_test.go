@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"k8s.io/klog/v2"
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/admission"
@@ -223,15 +224,19 @@ func TestServerErrorsAreLoggedTenTimesAMinute(t *testing.T) {
 	}
 }
 
-// TestStandardLogIsLimited: it is the log of connections to other servers, which is why it must not run in parallel.
-func TestStandardLogIsLimited(t *testing.T) {
+// TestOtherLogsAreLimited must not run in parallel, because the loggers are global.
+func TestOtherLogsAreLimited(t *testing.T) {
 	var out bytes.Buffer
-	restore := limitStandardLog(newLogger(&out, "json"))
+	restore := limitOtherLogs(newLogger(&out, "json"))
+	klog.Warning("from Kubernetes")
 	for range 100 {
 		stdlog.Printf("Unsolicited response received on idle HTTP channel starting with %q", strings.Repeat("\x1b[31m", 1000))
 	}
 	restore()
-	if lines := strings.Count(out.String(), "Unsolicited"); lines != linesPerMinute || out.Len() > 2*linesPerMinute*maxLine || strings.Contains(out.String(), "\x1b") {
+	if !strings.Contains(out.String(), "from Kubernetes") {
+		t.Errorf("klog: %.300q", out.String())
+	}
+	if lines := strings.Count(out.String(), "Unsolicited"); lines != linesPerMinute-1 || out.Len() > 2*linesPerMinute*maxLine || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("%d lines, %d bytes: %.300q", lines, out.Len(), out.String())
 	}
 	if _, limited := stdlog.Writer().(*lineLimit); limited {

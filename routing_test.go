@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -642,6 +643,45 @@ func (s *doorScene) respell(t *testing.T, u *tenant, k *knock, did outcome) {
 	for _, path := range k.misspellings() {
 		if path != k.path() {
 			s.checkAstray(t, u, k, path, did)
+		}
+	}
+}
+
+// A lookupCounter counts the lookups of the request's record in a context.
+type lookupCounter struct {
+	context.Context
+	lookups *int
+}
+
+func (c lookupCounter) Value(key any) any {
+	if key == (request.Key{}) {
+		*c.lookups++
+	}
+	return c.Context.Value(key)
+}
+
+// TestRecordIsLookedUpOnce checks that each step of the chain looks the record of a request up at most once, and passes it on as a parameter.
+func TestRecordIsLookedUpOnce(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const maps = "/api/v1/namespaces/default/configmaps"
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", maps, `{"metadata":{"name":"a"}}`},
+		{"PUT", maps + "/a", `{"metadata":{"name":"a"},"data":{"b":"c"}}`},
+		{"GET", maps + "/a", ""},
+		{"GET", maps, ""},
+	} {
+		lookups := 0
+		steps := s.auth.Authenticate(s.auth.Impersonate(s.api.seated(s.api.throughTime(s.api.routes()))))
+		counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			steps.ServeHTTP(w, r.WithContext(lookupCounter{r.Context(), &lookups}))
+		})
+		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.path, strings.NewReader(c.body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		s.api.instruments.record(counted).ServeHTTP(w, r)
+		if w.Code >= 300 || lookups > 4 {
+			t.Errorf("%s %s: %d, %d lookups, want at most 4", c.method, c.path, w.Code, lookups)
 		}
 	}
 }

@@ -144,17 +144,16 @@ var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // deprecatedVersions is how a server takes it that somebody uses a deprecated version.
 type deprecatedVersions struct {
-	server [2]int                                      // Kubernetes' version that it speaks as
-	denied bool                                        // --deny-deprecated
-	used   func(r *http.Request, res *scheme.Resource) // remembers who did
+	server [2]int                                                            // Kubernetes' version that it speaks as
+	denied bool                                                              // --deny-deprecated
+	used   func(r *http.Request, rec *request.Request, res *scheme.Resource) // remembers who did
 }
 
 // note warns whoever uses a deprecated version, and remembers who did.
-func (d *deprecatedVersions) note(r *http.Request, res *scheme.Resource) error {
+func (d *deprecatedVersions) note(r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, d.server) {
 		return nil
 	}
-	rec := request.From(r.Context())
 	text := deprecationWarning(res.Group, res.Version, res.Kind, res.Deprecation)
 	if res.Custom != nil {
 		text = res.Custom.Deprecation
@@ -164,7 +163,7 @@ func (d *deprecatedVersions) note(r *http.Request, res *scheme.Resource) error {
 	if release := removedRelease(res.Deprecation); release != "" {
 		rec.Annotate("k8s.io/removed-release", release)
 	}
-	d.used(r, res)
+	d.used(r, rec, res)
 	if d.denied {
 		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
 	}

@@ -105,12 +105,12 @@ var (
 var errStreamEnd = errors.New("end of stream")
 
 // serve answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
-func (wt *watching) serve(w http.ResponseWriter, r *http.Request, res *scheme.Resource, hooks watchHooks) error {
+func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, hooks watchHooks) error {
 	defer hooks.begun()
 	if wt.leaving() {
 		return errLeaving()
 	}
-	v, err := response.NewView(r, res)
+	v, err := response.NewView(r, asked, res)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, res *scheme.Re
 	if v.Media.As == "PartialObjectMetadataList" {
 		v.Media.As = "PartialObjectMetadata"
 	}
-	q, err := parseQuery(res, &request.From(r.Context()).Info)
+	q, err := parseQuery(res, &asked.Info)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ type Attributes struct {
 	Deleting        *metav1.DeleteOptions // of a deletion
 	Object, Old     scheme.Object         // as it is to be stored, and as it is; nil where there is none
 
-	Request *request.Request // whose write it is; nil for the server's own. The chain fills it in
+	Request *request.Request // whose write it is; nil for the server's own
 	again   bool             // the second walk: the object was changed from outside since the plug-in last saw it
 
 	changed  bool        // from outside
@@ -238,7 +238,6 @@ func (c *Chain) Admit(ctx context.Context, a Attributes) (scheme.Object, error) 
 		return a.Object, nil
 	}
 	subject := a // on the heap: a must not be, for writes that concern nobody
-	subject.Request = request.From(ctx)
 	var owners []metav1.ManagedFieldsEntry
 	if subject.Object != nil {
 		owners = subject.Object.GetManagedFields()
@@ -282,7 +281,6 @@ func (c *Chain) Validate(ctx context.Context, a Attributes) error {
 		return nil
 	}
 	subject := a
-	subject.Request = request.From(ctx)
 	for _, p := range all {
 		if p.Idle != nil && p.Idle() {
 			continue

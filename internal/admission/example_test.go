@@ -29,8 +29,8 @@ func ExampleChain() {
 		},
 	}}, map[string]bool{"Labels": true})
 	for _, user := range []string{"alice", "mallory"} {
-		ctx := context.WithValue(context.Background(), request.Key{}, &request.Request{User: request.User{Name: user}})
-		a := admission.Attributes{Resource: scheme.NewRegistry().Lookup("", "v1", "configmaps"), Operation: admission.OpCreate,
+		ctx := context.Background()
+		a := admission.Attributes{Resource: scheme.NewRegistry().Lookup("", "v1", "configmaps"), Operation: admission.OpCreate, Request: &request.Request{User: request.User{Name: user}},
 			Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "shop"}}}
 		obj, err := chain.Admit(ctx, a)
 		if err != nil {

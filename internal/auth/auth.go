@@ -674,8 +674,7 @@ func (a *Authenticator) Check(u request.User, info request.Info) error {
 
 // MayCreate checks an update or a patch that comes to create its object: that takes the right to create besides. The server's own writes
 // have no request.
-func (a *Authenticator) MayCreate(ctx context.Context) error {
-	rec := request.From(ctx)
+func (a *Authenticator) MayCreate(rec *request.Request) error {
 	if rec == nil {
 		return nil
 	}

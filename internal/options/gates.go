@@ -12,6 +12,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	metricsfeatures "k8s.io/component-base/metrics/features"
+	managerfeatures "k8s.io/controller-manager/pkg/features"
 	_ "k8s.io/kubernetes/pkg/features" // kube-apiserver's gates
 )
 
@@ -20,6 +21,7 @@ var FeatureGates = sync.OnceValue(func() featuregate.MutableVersionedFeatureGate
 	gates := utilfeature.DefaultMutableFeatureGate
 	utilruntime.Must(logsapi.AddFeatureGates(gates))
 	utilruntime.Must(metricsfeatures.AddFeatureGates(gates))
+	utilruntime.Must(managerfeatures.SetupCurrentKubernetesSpecificFeatureGates(gates))
 	return gates
 })
 

@@ -10,6 +10,7 @@ import (
 
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/patch"
+	"apilet/internal/request"
 )
 
 func TestPatchOptionsRefusals(t *testing.T) {
@@ -22,12 +23,12 @@ func TestPatchOptionsRefusals(t *testing.T) {
 		{"application/merge-patch+json", "fieldManager=a%0Ab", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
 		{"application/merge-patch+json", "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
 	} {
-		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), "PatchOptions", types.PatchType(c.kind))
+		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), &request.Request{}, "PatchOptions", types.PatchType(c.kind))
 		if got := kubetest.Refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
-	opts, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?fieldManager=m&force=true", nil), "PatchOptions", types.ApplyPatchType)
+	opts, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?fieldManager=m&force=true", nil), &request.Request{}, "PatchOptions", types.ApplyPatchType)
 	if err != nil || !opts.force || opts.Manager != "m" {
 		t.Errorf("got %+v, %v", opts, err)
 	}

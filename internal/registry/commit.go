@@ -37,19 +37,12 @@ import (
 type plan struct {
 	Target
 	opts  Options
+	asked admission.Attributes // of the plug-ins; checkAndCommit sets its Object
 	obj   scheme.Object
 	old   scheme.Object        // nil for a create
 	rec   store.Record         // what old was read from
 	given *allocator.Allotment // nil for what needs none
 	held  *quota.Promise       // likewise
-}
-
-// attributes are the write as plug-ins are told of it.
-func (p *plan) attributes() admission.Attributes {
-	if p.old == nil {
-		return p.opts.creation(p.Resource, "", p.obj)
-	}
-	return p.opts.change(p.Resource, p.Subresource, p.obj, p.old)
 }
 
 // checkAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. An error of one that
@@ -67,11 +60,12 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 	if err := wr.validate(ctx, p); err != nil {
 		return p.rec, err
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, p.Resource, p.obj, p.old), wr.checkParams(ctx, p.Resource, p.obj, p.old)); err != nil {
+	if err := cmp.Or(wr.checkGrant(p.opts.rec, p.Resource, p.obj, p.old), wr.checkParams(p.opts.rec, p.Resource, p.obj, p.old)); err != nil {
 		return p.rec, err
 	}
 	wr.warnAbout(ctx, p)
-	if err := wr.Admission.Validate(ctx, p.attributes()); err != nil {
+	p.asked.Object = p.obj
+	if err := wr.Admission.Validate(ctx, p.asked); err != nil {
 		return p.rec, err
 	}
 	p.held, err = wr.Quotas.Charge(ctx, quota.Write{Resource: p.Resource, Subresource: p.Subresource, Object: p.obj, Old: p.old, DryRun: p.opts.dryRun})
@@ -160,7 +154,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	}
 	if p.old != nil && !p.rec.Stale && store.EqualAt(json, revAt, &p.rec) {
 		if !p.opts.dryRun {
-			request.From(ctx).NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: p.rec.Rev})
+			p.opts.rec.NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: p.rec.Rev})
 		}
 		return p.rec, nil
 	}
@@ -182,7 +176,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	} else if err != nil {
 		return p.rec, err
 	}
-	written, err := wr.commit(ctx, p.Resource, c)
+	written, err := wr.commit(ctx, p.opts.rec, p.Resource, c)
 	if err == nil {
 		wr.noteStored(ctx, p, &c, &written)
 	}
@@ -209,7 +203,7 @@ func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
 // noteStored tells those who are to know what a write has made, or replaced.
 func (wr *Writer) noteStored(ctx context.Context, p *plan, c *store.Change, written *store.Record) {
 	if p.old != nil {
-		request.From(ctx).NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Was: p.rec.JSON, Is: written.JSON})
+		p.opts.rec.NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Was: p.rec.JSON, Is: written.JSON})
 		wr.Allocator.Freed(ctx, p.rec.Key, p.rec.JSON, c.JSON)
 	} else if isNamespaces(p.Resource) && wr.NamespaceCreated != nil {
 		wr.NamespaceCreated(p.Name)
@@ -300,26 +294,27 @@ func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Reco
 	if p.opts.dryRun {
 		return last, nil
 	}
-	_, err := wr.commit(ctx, p.Resource, Tombstone(&p.rec))
+	_, err := wr.commit(ctx, p.opts.rec, p.Resource, Tombstone(&p.rec))
 	last.Deleted = err == nil
 	return last, err
 }
 
-// commit stores one change of an object, and waits for what follows from it before anybody hears of it.
-func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+// commit stores one change of an object, and waits for what follows from it before anybody hears of it. The server's own changes have no request.
+func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.Resource, c store.Change) (store.Record, error) {
 	if err := takeTurn(ctx, &c); err != nil {
 		return store.Record{}, err
 	}
+	c.Author = authorOf(by)
 	began := time.Now()
 	rec, err := wr.Store.Commit(ctx, c)
-	request.From(ctx).NoteCommit(began)
+	by.NoteCommit(began)
 	if err == nil {
 		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
 		if c.Op == store.OpDelete {
 			note.New = 0
 			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
 		}
-		request.From(ctx).NoteWrite(note)
+		by.NoteWrite(note)
 		wr.follow(res, &rec)
 	}
 	if err == nil && res.Custom != nil && res.Custom.Committed != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/admission"
 	"apilet/internal/allocator"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/warnings"
@@ -26,13 +27,13 @@ import (
 )
 
 // Create answers a POST to a collection.
-func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, obj, opts, err := receive(w, r, res, "CreateOptions")
+func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	v, obj, opts, err := receive(w, r, rec, res, "CreateOptions")
 	if err != nil {
 		return err
 	}
 	ctx := r.Context()
-	if err := matchNamespace(obj, res.Scope(request.From(ctx).Info.Namespace)); err != nil {
+	if err := matchNamespace(obj, res.Scope(rec.Info.Namespace)); err != nil {
 		return err
 	}
 	if res.Virtual {
@@ -70,6 +71,9 @@ func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *respon
 
 // Insert makes a new object of what a client sent.
 func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
+	if opts.rec == nil {
+		opts.rec = request.From(ctx)
+	}
 	strategy.WipeSystemFields(obj)
 	if err := refuseEnding(res, obj); err != nil {
 		return store.Record{}, err
@@ -83,7 +87,8 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
-	obj, err := wr.admitted(ctx, res, obj, opts)
+	asked := opts.creation(res, "", obj)
+	obj, err := wr.admitted(ctx, asked)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -101,7 +106,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated && try > 1 {
 			strategy.NameNew(obj)
 		}
-		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, obj: obj})
+		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, asked: asked, obj: obj})
 		if errors.Is(err, allocator.ErrLost) && ctx.Err() == nil {
 			if lost++; lost < allocator.Rounds {
 				continue
@@ -118,13 +123,13 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 }
 
 // admitted lets the plug-ins change a new object, but for its namespace.
-func (wr *Writer) admitted(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (scheme.Object, error) {
-	namespace := obj.GetNamespace()
-	admitted, err := wr.Admission.Admit(ctx, opts.creation(res, "", obj))
+func (wr *Writer) admitted(ctx context.Context, asked admission.Attributes) (scheme.Object, error) {
+	namespace := asked.Object.GetNamespace()
+	admitted, err := wr.Admission.Admit(ctx, asked)
 	if err != nil {
-		return nil, wr.createError(err, res, obj)
+		return nil, wr.createError(err, asked.Resource, asked.Object)
 	}
-	if res.Namespaced {
+	if asked.Resource.Namespaced {
 		err = matchNamespace(admitted, namespace)
 	}
 	return admitted, err

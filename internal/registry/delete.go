@@ -27,22 +27,22 @@ import (
 )
 
 // Remove answers a DELETE of one object.
-func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, res)
+func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, asked, res)
 	if err != nil {
 		return err
 	}
-	options, err := readDeleteOptions(w, r, res)
+	options, err := readDeleteOptions(w, r, asked, res)
 	if err != nil {
 		return err
 	}
-	info := &request.From(r.Context()).Info
+	info := &asked.Info
 	rec, gone, err := wr.Delete(r.Context(), res, res.Scope(info.Namespace), info.Name, options)
 	if err != nil {
 		return err
 	}
 	if gone && res.Readable(rec.JSON) != nil {
-		return respondDeleted(w, r, res, &rec, info.Name)
+		return respondDeleted(w, r, asked, res, &rec)
 	}
 	code := http.StatusOK
 	if !gone && options.OrphanDependents != nil && !*options.OrphanDependents {
@@ -51,18 +51,18 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if !gone || strategy.ReturnsDeleted(res) {
 		return v.Respond(w, r, code, &rec)
 	}
-	return respondDeleted(w, r, res, &rec, info.Name)
+	return respondDeleted(w, r, asked, res, &rec)
 }
 
 // respondDeleted answers a DELETE that removed the object with a Status.
-func respondDeleted(w http.ResponseWriter, r *http.Request, res *scheme.Resource, rec *store.Record, name string) error {
+func respondDeleted(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, rec *store.Record) error {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusSuccess,
-		Details: &metav1.StatusDetails{Name: name, Group: res.Group, Kind: res.Plural,
+		Details: &metav1.StatusDetails{Name: asked.Info.Name, Group: res.Group, Kind: res.Plural,
 			UID: types.UID(gjson.GetBytes(rec.JSON, "metadata.uid").String())},
 	}
-	request.From(r.Context()).Answered = &status
+	asked.Answered = &status
 	return response.WriteObject(w, r, http.StatusOK, &status)
 }
 
@@ -117,7 +117,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := strategy.ValidateDelete(res, obj.GetName()); err != nil {
 		return rec, false, err
 	}
-	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options, Old: obj}
+	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options, Old: obj, Request: request.From(ctx)}
 	if _, err := wr.Admission.Decide(ctx, a); err != nil {
 		return rec, false, err
 	}
@@ -138,7 +138,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if len(options.DryRun) > 0 {
 		return rec, true, nil
 	}
-	rec, err = wr.commit(ctx, res, Tombstone(&rec))
+	rec, err = wr.commit(ctx, request.From(ctx), res, Tombstone(&rec))
 	return rec, true, err
 }
 
@@ -155,12 +155,12 @@ func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, ob
 		if err != nil {
 			return rec, false, err
 		}
-		rec, err = wr.commit(ctx, res, store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: stored, RevAt: revAt, Deleting: true})
+		rec, err = wr.commit(ctx, request.From(ctx), res, store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: stored, RevAt: revAt, Deleting: true})
 		if err != nil {
 			return rec, false, err
 		}
 	}
-	rec, err := wr.commit(ctx, res, Tombstone(&rec))
+	rec, err := wr.commit(ctx, request.From(ctx), res, Tombstone(&rec))
 	return rec, true, err
 }
 
@@ -170,7 +170,7 @@ func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before sc
 	if apiequality.Semantic.DeepEqual(obj, before) {
 		return rec, nil
 	}
-	return wr.store(ctx, &plan{Target: Target{Resource: res}, opts: Options{dryRun: dryRun}, obj: obj, old: before, rec: rec})
+	return wr.store(ctx, &plan{Target: Target{Resource: res}, opts: Options{rec: request.From(ctx), dryRun: dryRun}, obj: obj, old: before, rec: rec})
 }
 
 // clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can
@@ -189,7 +189,7 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	case full && inside.Served && rec.Deleting:
 		return rec, false, nil
 	case full && inside.Served && marks:
-		rec, err := wr.commit(ctx, res, mark)
+		rec, err := wr.commit(ctx, request.From(ctx), res, mark)
 		return rec, false, err
 	case full && isNamespaces(res):
 		return wr.endNamespace(ctx, res, store.Change{Key: rec.Key, Expect: rec.Rev})
@@ -198,7 +198,7 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 			return rec, false, err
 		}
 	}
-	rec, err := wr.commit(ctx, res, Tombstone(&rec))
+	rec, err := wr.commit(ctx, request.From(ctx), res, Tombstone(&rec))
 	return rec, true, err
 }
 
@@ -220,7 +220,7 @@ func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.R
 			return rec, false, err
 		}
 	}
-	rec, err := wr.commit(ctx, res, store.Change{Op: store.OpDelete, Key: rec.Key, Damaged: true})
+	rec, err := wr.commit(ctx, request.From(ctx), res, store.Change{Op: store.OpDelete, Key: rec.Key, Damaged: true})
 	return rec, true, err
 }
 
@@ -236,7 +236,7 @@ func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c stor
 		return store.Record{}, false, err
 	}
 	c.Op, c.Deleting = store.OpUpdate, true
-	rec, err := wr.commit(ctx, res, c)
+	rec, err := wr.commit(ctx, request.From(ctx), res, c)
 	return rec, false, err
 }
 
@@ -273,8 +273,8 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 
 // RemoveEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
 // atomic, as the real one is not: what was deleted before an error stays deleted. Watchers see the objects go in the order of their keys.
-func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
-	options, err := readDeleteOptions(w, r, res)
+func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
+	options, err := readDeleteOptions(w, r, asked, res)
 	if err != nil {
 		return nil, err
 	}

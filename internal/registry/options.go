@@ -34,22 +34,22 @@ import (
 )
 
 // receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
-func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts Options, err error) {
-	if v, err = response.NewView(r, res); err != nil {
+func receive(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts Options, err error) {
+	if v, err = response.NewView(r, rec, res); err != nil {
 		return nil, nil, opts, err
 	}
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, nil, opts, err
 	}
-	if opts, err = parseWriteOptions(r, kind, ""); err != nil {
+	if opts, err = parseWriteOptions(r, rec, kind, ""); err != nil {
 		return nil, nil, opts, err
 	}
 	obj, err = decodeBody(r.Context(), res, "", body, r.Header.Get("Content-Type"), opts)
 	if err != nil {
 		return nil, nil, opts, err
 	}
-	noteBody(r.Context(), res, "", obj)
+	noteBody(rec, res, "", obj)
 	return v, obj, opts, nil
 }
 
@@ -91,8 +91,7 @@ func checkKind(res *scheme.Resource, obj scheme.Object) error {
 
 // noteBody keeps what a body calls its object, and for an audit policy that wants it the object as kube-apiserver has it at that moment: decoded, and
 // with its defaults.
-func noteBody(ctx context.Context, res *scheme.Resource, sub string, obj scheme.Object) {
-	rec := request.From(ctx)
+func noteBody(rec *request.Request, res *scheme.Resource, sub string, obj scheme.Object) {
 	rec.NoteBody(obj)
 	if !rec.Audited.WantsSent() {
 		return
@@ -111,8 +110,8 @@ func noteBody(ctx context.Context, res *scheme.Resource, sub string, obj scheme.
 }
 
 // noteDeleteOptions keeps the options that a body brought, for an audit policy that wants them.
-func noteDeleteOptions(r *http.Request, options *metav1.DeleteOptions, apiVersion string) {
-	if rec := request.From(r.Context()); rec.Audited.WantsSent() {
+func noteDeleteOptions(rec *request.Request, options *metav1.DeleteOptions, apiVersion string) {
+	if rec.Audited.WantsSent() {
 		shown := *options
 		shown.TypeMeta = metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: cmp.Or(apiVersion, "meta.k8s.io/__internal")}
 		rec.Audited.Sent, _ = json.Marshal(&shown)
@@ -120,8 +119,7 @@ func noteDeleteOptions(r *http.Request, options *metav1.DeleteOptions, apiVersio
 }
 
 // notePatch keeps a patch for an audit policy that wants it. One in YAML becomes JSON.
-func notePatch(r *http.Request, patch []byte) {
-	rec := request.From(r.Context())
+func notePatch(rec *request.Request, patch []byte) {
 	if !rec.Audited.WantsSent() {
 		return
 	}
@@ -131,8 +129,9 @@ func notePatch(r *http.Request, patch []byte) {
 	rec.Audited.Sent = patch
 }
 
-// Options are the query parameters of a write.
+// Options are the query parameters of a write, and its request.
 type Options struct {
+	rec        *request.Request // nil for the server's own writes; Insert and Modify take it from the context
 	dryRun     bool
 	Manager    string // fieldManager, or the first word of the user agent
 	asked      string // fieldManager as sent
@@ -143,8 +142,8 @@ type Options struct {
 }
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
-func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (Options, error) {
-	o := Options{Manager: fieldmanager.ManagerOf("", r.UserAgent())}
+func parseWriteOptions(r *http.Request, rec *request.Request, kind string, patchType types.PatchType) (Options, error) {
+	o := Options{rec: rec, Manager: fieldmanager.ManagerOf("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
@@ -166,10 +165,7 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	}
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
 	if o.asked = options.FieldManager; o.asked != "" {
-		o.Manager = o.asked
-		if rec := request.From(r.Context()); rec != nil {
-			rec.Manager = o.asked
-		}
+		o.Manager, rec.Manager = o.asked, o.asked
 	}
 	return o, nil
 }
@@ -177,13 +173,13 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 // creation is a create as plug-ins are told of it.
 func (o *Options) creation(res *scheme.Resource, sub string, obj scheme.Object) admission.Attributes {
 	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.asked, FieldValidation: o.validation,
-		DryRun: o.dryRun, Object: obj}
+		DryRun: o.dryRun, Object: obj, Request: o.rec}
 }
 
 // change is an update as plug-ins are told of it.
 func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Object) admission.Attributes {
 	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.asked, FieldValidation: o.validation,
-		DryRun: o.dryRun, Object: obj, Old: old}
+		DryRun: o.dryRun, Object: obj, Old: old, Request: o.rec}
 }
 
 // A Target is one object, or one part of it, that a request changes.
@@ -194,9 +190,8 @@ type Target struct {
 	Upsert          bool             // an object that does not exist is created
 }
 
-func targetOf(r *http.Request, res *scheme.Resource) Target {
-	info := &request.From(r.Context()).Info
-	return Target{Resource: res, Namespace: res.Scope(info.Namespace), Name: info.Name, Subresource: info.Subresource}
+func targetOf(rec *request.Request, res *scheme.Resource) Target {
+	return Target{Resource: res, Namespace: res.Scope(rec.Info.Namespace), Name: rec.Info.Name, Subresource: rec.Info.Subresource}
 }
 
 // check compares an object's name and namespace with the URL's.
@@ -291,7 +286,7 @@ func checkStrictness(ctx context.Context, res *scheme.Resource, directive string
 }
 
 // readDeleteOptions reads the options of a DELETE from its body, or from the query when there is none.
-func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*metav1.DeleteOptions, error) {
+func readDeleteOptions(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) (*metav1.DeleteOptions, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -309,12 +304,12 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 		return nil, err
 	}
 	if len(body) > 0 {
-		noteDeleteOptions(r, options, "")
+		noteDeleteOptions(rec, options, "")
 	}
 	if len(body) > 0 && len(options.DryRun) == 0 && r.URL.Query().Has("dryRun") {
 		warning.AddWarning(r.Context(), "", "the query's dryRun does not count: the request has a body, whose options hold, and it deletes")
 	}
-	if strategy.OrphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+	if strategy.OrphansByDefault(res) && res.Group == "batch" && res.Plural == "jobs" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)
 	}
 	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off

@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -27,7 +28,7 @@ func TestDeleteOptionsInTheQuery(t *testing.T) {
 		"propagationPolicy=Never":               `propagationPolicy: Unsupported value: "Never"`,
 		"orphanDependents&propagationPolicy=no": "orphanDependents and deletionPropagation cannot be both set",
 	} {
-		options, err := readDeleteOptions(httptest.NewRecorder(), httptest.NewRequest("DELETE", "/?"+query, nil), pods)
+		options, err := readDeleteOptions(httptest.NewRecorder(), httptest.NewRequest("DELETE", "/?"+query, nil), &request.Request{}, pods)
 		var got []string
 		if err != nil {
 			got = append(got, err.Error())

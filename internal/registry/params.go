@@ -7,7 +7,6 @@ package registry
 //	a binding with a paramRef         get on the object that it names, or list in its namespace
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -43,8 +42,7 @@ func paramsOf(obj scheme.Object) paramUse {
 }
 
 // checkParams refuses a policy or binding (old is nil for a create) whose writer may not read its params.
-func (wr *Writer) checkParams(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
-	rec := request.From(ctx)
+func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
 	if res.Group != admissionv1.GroupName || rec == nil || !wr.Auth.Enforcing() || slices.Contains(rec.User.Groups, request.GroupMasters) {
 		return nil
 	}

@@ -31,12 +31,12 @@ import (
 )
 
 // Patch answers a PATCH. What it makes of the object is computed by patched or applied; the rest of the way is that of a PUT.
-func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, res)
+func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, asked, res)
 	if err != nil {
 		return err
 	}
-	p, err := wr.readPatch(w, r, res)
+	p, err := wr.readPatch(w, r, asked, res)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ type patchRequest struct {
 	body   []byte
 }
 
-func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*patchRequest, error) {
+func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (*patchRequest, error) {
 	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.GoType != nil)
 	if err != nil {
 		return nil, err
@@ -71,14 +71,14 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, res *scheme.
 	if err != nil {
 		return nil, err
 	}
-	opts, err := parseWriteOptions(r, "PatchOptions", types.PatchType(kind))
+	opts, err := parseWriteOptions(r, asked, "PatchOptions", types.PatchType(kind))
 	if err != nil {
 		return nil, err
 	}
-	notePatch(r, body)
-	p := &patchRequest{wr: wr, target: targetOf(r, res), opts: opts, kind: kind, body: body}
+	notePatch(asked, body)
+	p := &patchRequest{wr: wr, target: targetOf(asked, res), opts: opts, kind: kind, body: body}
 	p.opts.applied = kind == patch.ApplyPatch
-	request.From(r.Context()).Applies = p.opts.applied
+	asked.Applies = p.opts.applied
 	p.target.Upsert = kind == patch.ApplyPatch && p.target.Subresource == ""
 	return p, nil
 }

@@ -71,7 +71,7 @@
 // checkSize and commit; what else a deletion may do, and a binding and an eviction, stand in delete.go and subresource.go.
 //
 //	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
-//	err := wr.Create(w, r, res)                                   // a handler: POST to res's collection
+//	err := wr.Create(w, r, rec, res)                              // a handler: POST to res's collection
 //	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
 //
 // The walk is that of k8s.io/apiserver/pkg/registry/generic/registry/store.go and pkg/endpoints/handlers. What it asks on its way are
@@ -196,8 +196,7 @@ func matchNamespace(obj scheme.Object, namespace string) error {
 func NamespaceKey(name string) string { return "//namespaces//" + name }
 
 // checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
-func (wr *Writer) checkGrant(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
-	rec := request.From(ctx)
+func (wr *Writer) checkGrant(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
 	if res.Group != rbacv1.GroupName || rec == nil || !wr.Auth.Enforcing() {
 		return nil
 	}
@@ -229,9 +228,11 @@ func (wr *Writer) warnAbout(ctx context.Context, p *plan) {
 	}
 }
 
-// Author says whose change one is that is made with a context: its request's, or the server's own. Store.Commit asks it for every change.
-func Author(ctx context.Context) store.Author {
-	rec := request.From(ctx)
+// Author returns the author of a change that is made with ctx. The store calls it for changes without an author.
+func Author(ctx context.Context) store.Author { return authorOf(request.From(ctx)) }
+
+// authorOf returns the author of a request's changes. The server's own changes have no request.
+func authorOf(rec *request.Request) store.Author {
 	if rec == nil {
 		return store.Author{User: ownUser, Agent: "apilet"}
 	}

@@ -100,13 +100,13 @@ func scaleDocument(res *scheme.Resource, obj scheme.Object) (*autoscalingv1.Scal
 }
 
 // ServeScale answers GET, PUT and PATCH of /scale.
-func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, scaleRow(res))
+func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, asked, scaleRow(res))
 	if err != nil {
 		return err
 	}
-	t := targetOf(r, res)
-	req, err := readScale(wr, w, r, res)
+	t := targetOf(asked, res)
+	req, err := readScale(wr, w, r, asked, res)
 	if err != nil {
 		return err
 	}
@@ -120,12 +120,12 @@ func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 }
 
 // ShowScale answers a GET of the scale of what is found under a key.
-func ShowScale(find func(key string) (store.Record, error), w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, scaleRow(res))
+func ShowScale(find func(key string) (store.Record, error), w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, asked, scaleRow(res))
 	if err != nil {
 		return err
 	}
-	t := targetOf(r, res)
+	t := targetOf(asked, res)
 	rec, err := find(res.Key(t.Namespace, t.Name))
 	if err != nil {
 		return response.StoreError(err, res, t.Name)
@@ -183,7 +183,7 @@ type scaleRequest struct {
 }
 
 // readScale reads the request of a change of /scale.
-func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*scaleRequest, error) {
+func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (*scaleRequest, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -196,17 +196,17 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.R
 			return nil, err
 		}
 	}
-	if req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind)); err != nil {
+	if req.opts, err = parseWriteOptions(r, asked, optionsKind, types.PatchType(req.kind)); err != nil {
 		return nil, err
 	}
 	if req.kind != "" {
-		notePatch(r, req.body)
+		notePatch(asked, req.body)
 		return req, nil
 	}
 	if req.sent, err = req.decode(r.Context()); err != nil {
 		return nil, err
 	}
-	t := targetOf(r, res)
+	t := targetOf(asked, res)
 	return req, t.check(req.sent)
 }
 
@@ -333,7 +333,7 @@ func (req *scaleRequest) decode(ctx context.Context) (*autoscalingv1.Scale, erro
 	if err != nil {
 		return nil, err
 	}
-	noteBody(ctx, req.res, "scale", obj)
+	noteBody(req.opts.rec, req.res, "scale", obj)
 	return obj.(*autoscalingv1.Scale), nil
 }
 
@@ -404,9 +404,9 @@ func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Sc
 // ---- pods/binding and pods/eviction ----
 
 // Bind answers POST of pods/NAME/binding, and of a Binding in its namespace: a scheduler has chosen a node.
-func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	t := targetOf(r, res)
-	sent, opts, err := decodeSub(w, r, res, t.Subresource)
+func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	t := targetOf(asked, res)
+	sent, opts, err := decodeSub(w, r, asked, res, t.Subresource)
 	if err != nil {
 		return err
 	}
@@ -417,14 +417,15 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 	if binding.Name != t.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if sent, err = wr.Admission.Admit(r.Context(), opts.creation(res, t.Subresource, binding)); err != nil {
+	write := opts.creation(res, t.Subresource, binding)
+	if write.Object, err = wr.Admission.Admit(r.Context(), write); err != nil {
 		return err
 	}
-	binding = sent.(*corev1.Binding)
+	binding = write.Object.(*corev1.Binding)
 	if err = checkTarget(&binding.Target); err != nil {
 		return err
 	}
-	if err = wr.Admission.Validate(r.Context(), opts.creation(res, t.Subresource, binding)); err != nil {
+	if err = wr.Admission.Validate(r.Context(), write); err != nil {
 		return err
 	}
 	t.Subresource, opts.applied = "binding", true // a binding owns no fields
@@ -437,7 +438,7 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 	if err != nil {
 		return err
 	}
-	return respondSuccess(w, r)
+	return respondSuccess(w, r, asked)
 }
 
 // checkTarget says what is wrong with the place of a pod: in kube-apiserver's words a 500 without a reason.
@@ -454,29 +455,29 @@ func checkTarget(target *corev1.ObjectReference) error {
 	return apierror.Unexplained(c.Errs.ToAggregate().Error())
 }
 
-func respondSuccess(w http.ResponseWriter, r *http.Request) error {
+func respondSuccess(w http.ResponseWriter, r *http.Request, asked *request.Request) error {
 	status := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
-	request.From(r.Context()).Answered = status
+	asked.Answered = status
 	return response.WriteObject(w, r, http.StatusCreated, status)
 }
 
 // decodeSub reads the body of a POST to a subresource.
-func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub string) (scheme.Object, Options, error) {
-	if _, err := response.NewView(r, res); err != nil {
+func decodeSub(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, sub string) (scheme.Object, Options, error) {
+	if _, err := response.NewView(r, asked, res); err != nil {
 		return nil, Options{}, err
 	}
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, Options{}, err
 	}
-	opts, err := parseWriteOptions(r, "CreateOptions", "")
+	opts, err := parseWriteOptions(r, asked, "CreateOptions", "")
 	if err != nil {
 		return nil, opts, err
 	}
 	obj, err := decodeBody(r.Context(), res, sub, body, r.Header.Get("Content-Type"), opts)
 	if err == nil {
-		noteBody(r.Context(), res, sub, obj)
-		err = matchNamespace(obj, res.Scope(request.From(r.Context()).Info.Namespace))
+		noteBody(asked, res, sub, obj)
+		err = matchNamespace(obj, res.Scope(asked.Info.Namespace))
 	}
 	return obj, opts, err
 }
@@ -525,12 +526,12 @@ func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 }
 
 // Evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first. Pod and budgets are the newest.
-func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	sent, opts, err := decodeSub(w, r, res, "eviction")
+func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	sent, opts, err := decodeSub(w, r, asked, res, "eviction")
 	if err != nil {
 		return err
 	}
-	eviction, t := sent.(*policyv1.Eviction), targetOf(r, res)
+	eviction, t := sent.(*policyv1.Eviction), targetOf(asked, res)
 	if err := checkEviction(eviction, t.Name); err != nil {
 		return err
 	}
@@ -556,7 +557,7 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 		if err != nil {
 			return err
 		}
-		return respondSuccess(w, r)
+		return respondSuccess(w, r, asked)
 	}
 }
 
@@ -764,16 +765,15 @@ func tooManyDisruptions(cause string, retryAfter int) error {
 }
 
 // IssueToken answers POST /token of a service account. The account, and what the token is bound to, are the newest.
-func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	obj, opts, err := decodeSub(w, r, res, "token")
+func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
+	obj, opts, err := decodeSub(w, r, asked, res, "token")
 	if err != nil {
 		return err
 	}
 	if _, err := wr.Store.Current(r.Context()); err != nil {
 		return err
 	}
-	rec := request.From(r.Context())
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rec.Info.Namespace, Name: rec.Info.Name}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: asked.Info.Namespace, Name: asked.Info.Name}}
 	if err := wr.checkNamespace(r.Context(), res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
@@ -781,11 +781,11 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)
-	credential, err := wr.Auth.Accounts.Request(request, rec.Info.Namespace, rec.Info.Name)
+	credential, err := wr.Auth.Accounts.Request(request, asked.Info.Namespace, asked.Info.Name)
 	if err != nil {
 		return err
 	}
-	rec.Annotate("authentication.kubernetes.io/issued-credential-id", credential)
+	asked.Annotate("authentication.kubernetes.io/issued-credential-id", credential)
 	request.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
 	return response.WriteObject(w, r, http.StatusCreated, request)
 }

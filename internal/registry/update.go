@@ -20,33 +20,35 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/admission"
 	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/warnings"
+	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
 // Update answers a PUT.
-func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	v, sent, opts, err := receive(w, r, res, "UpdateOptions")
+func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	v, sent, opts, err := receive(w, r, rec, res, "UpdateOptions")
 	if err != nil {
 		return err
 	}
-	ctx, t := r.Context(), targetOf(r, res)
+	ctx, t := r.Context(), targetOf(rec, res)
 	if err := t.check(sent); err != nil {
 		return err
 	}
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(sent))
 	t.Upsert = strategy.AllowCreateOnUpdate(res) && t.Subresource == ""
-	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) { return replaced(&t, sent, old, rec) })
+	stored, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) { return replaced(&t, sent, old, rec) })
 	if err != nil {
 		return err
 	}
-	return v.Respond(w, r, statusFor(created), &rec)
+	return v.Respond(w, r, statusFor(created), &stored)
 }
 
 // replaced is what a PUT wants: the object that was sent, unless it means another one of the same name.
@@ -86,6 +88,9 @@ type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error
 //	  └────────── newer version ◀─────────┘
 func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change ChangeFunc) (rec store.Record, created bool, err error) {
 	key := t.Resource.Key(t.Namespace, t.Name)
+	if opts.rec == nil {
+		opts.rec = request.From(ctx)
+	}
 	for round := 0; ; round++ {
 		if round == 1 {
 			leave, err := wr.locks.lock(ctx, key)
@@ -147,7 +152,7 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change Cha
 	case named != 0 && !opts.dryRun:
 		return store.Record{}, response.StoreError(store.ErrConflict, t.Resource, t.Name)
 	}
-	if err := wr.Auth.MayCreate(ctx); err != nil {
+	if err := wr.Auth.MayCreate(opts.rec); err != nil {
 		return store.Record{}, err
 	}
 	if !opts.dryRun {
@@ -177,15 +182,17 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if err := cmp.Or(err, ctx.Err()); err != nil { // a patch may have taken all of the time
 		return rec, err
 	}
-	if obj, err = wr.compute(ctx, &t, opts, obj, old, rec.Rev); err != nil {
+	asked := opts.change(t.Resource, t.Subresource, obj, old)
+	if obj, err = wr.compute(ctx, &t, opts, asked, rec.Rev); err != nil {
 		return rec, err
 	}
-	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, obj: obj, old: old, rec: rec})
+	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, asked: asked, obj: obj, old: old, rec: rec})
 }
 
-// compute makes of what a change wants what is to be stored: its defaults, who owns its fields, what plug-ins and webhooks make of it,
-// and what the request may not write as it is in old, the object at revision rev.
-func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rev int64) (scheme.Object, error) {
+// compute returns the object to be stored for a change. It sets defaults and field owners, calls the mutating plug-ins and webhooks, and takes the
+// fields that the request may not write from asked.Old, the object at revision rev.
+func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, asked admission.Attributes, rev int64) (scheme.Object, error) {
+	obj, old := asked.Object, asked.Old
 	if err := checkRevision(t.Resource, obj, rev); err != nil {
 		return nil, err
 	}
@@ -195,7 +202,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
 		return nil, err
 	}
-	obj, err := wr.Admission.Admit(ctx, opts.change(t.Resource, t.Subresource, obj, old))
+	obj, err := wr.Admission.Admit(ctx, asked)
 	if err != nil {
 		return nil, err
 	}

@@ -255,13 +255,14 @@ func TestWalksOfAChild(t *testing.T) {
 		r.Header.Set("Content-Type", contentType)
 		info := request.Info{ResourceRequest: true, Verb: verb, Group: res.Group, Version: res.Version, Resource: res.Plural,
 			Namespace: "default", Name: name, Subresource: sub}
-		r = r.WithContext(context.WithValue(r.Context(), request.Key{}, &request.Request{Info: info}))
+		rec := &request.Request{Info: info}
+		r = r.WithContext(context.WithValue(r.Context(), request.Key{}, rec))
 		w := httptest.NewRecorder()
 		answer := map[string]func() error{
-			"POST": func() error { return wr.Create(w, r, res) }, "PUT": func() error { return wr.Update(w, r, res) },
-			"PATCH": func() error { return wr.Patch(w, r, res) }, "DELETE": func() error { return wr.Remove(w, r, res) }}[method]
+			"POST": func() error { return wr.Create(w, r, rec, res) }, "PUT": func() error { return wr.Update(w, r, rec, res) },
+			"PATCH": func() error { return wr.Patch(w, r, rec, res) }, "DELETE": func() error { return wr.Remove(w, r, rec, res) }}[method]
 		if sub == "scale" {
-			answer = func() error { return ServeScale(wr, w, r, res) }
+			answer = func() error { return ServeScale(wr, w, r, rec, res) }
 		}
 		if err := answer(); err != nil || w.Code >= 300 {
 			t.Fatalf("%s: %v, %d", verb, err, w.Code)

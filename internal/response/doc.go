@@ -1,6 +1,6 @@
 // Package response answers: it finds the form that a client wants, shows stored records in it, and turns errors into Statuses.
 //
-//	view, err := response.NewView(r, res)      // reads Accept: JSON, YAML, protobuf; whole, as Table, as PartialObjectMetadata
+//	view, err := response.NewView(r, rec, res) // reads Accept: JSON, YAML, protobuf; whole, as Table, as PartialObjectMetadata
 //	err = view.Respond(w, r, 200, &rec)        // one object; lists are ListHead, Item, Item, ..., ListTail
 //	unexpected = response.WriteError(w, r, err) // a Status; what is none is a 500, returned for the log
 //

@@ -1,7 +1,6 @@
 package response_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http/httptest"
@@ -33,9 +32,8 @@ func ExampleOffer_Negotiate() {
 // kubectl asks for a Table, and takes the object where there is none.
 func ExampleNewView() {
 	r := httptest.NewRequest("GET", "/api/v1/namespaces/shop/pods", nil)
-	r = r.WithContext(context.WithValue(r.Context(), request.Key{}, &request.Request{Info: request.Parse(r)})) // as the chain's first step does
 	r.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io, application/json")
-	view, err := response.NewView(r, scheme.NewRegistry().Lookup("", "v1", "pods"))
+	view, err := response.NewView(r, &request.Request{Info: request.Parse(r)}, scheme.NewRegistry().Lookup("", "v1", "pods"))
 	fmt.Println(view.Media.As, view.Media.Version, view.ContentType(), err)
 	// Output:
 	// Table v1 application/json <nil>

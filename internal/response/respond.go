@@ -458,8 +458,7 @@ func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 }
 
 // NewView negotiates how a request's answer looks.
-func NewView(r *http.Request, res *scheme.Resource) (*View, error) {
-	rec := request.From(r.Context())
+func NewView(r *http.Request, rec *request.Request, res *scheme.Resource) (*View, error) {
 	media, err := offerOf(res, &rec.Info).Negotiate(r.Header.Get("Accept"))
 	if err != nil {
 		return nil, err

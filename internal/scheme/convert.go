@@ -13,10 +13,10 @@ import (
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 
 	"apilet/internal/bounded"
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
-// converting returns the conversion between two versions of a type, whose Go types it takes.
+// converting returns the conversion between the Go types of two versions.
 func converting[Served, Stored any]() *Conversion {
 	return conversionOf(reflect.TypeFor[Served](), reflect.TypeFor[Stored]())
 }
@@ -42,8 +42,8 @@ func convert(from Object, t reflect.Type) Object {
 }
 
 // boundAnnotations checks the annotations in which autoscaling/v1 carries the fields that only v2 has,
-// because Kubernetes' conversion decodes them without limits. It removes an annotation that is not valid
-// JSON of its type, as the conversion does, and one that takes too much time or memory to decode.
+// because Kubernetes' conversion decodes them without limits. It removes invalid annotations, as the
+// conversion does, and annotations that would take too much time or memory to decode.
 func boundAnnotations(hpa *autoscalingv1.HorizontalPodAutoscaler) {
 	hpa.Annotations = maps.Clone(hpa.Annotations)
 	for key, value := range map[string]any{

@@ -12,6 +12,6 @@
 // k8s.io/kubernetes/pkg/kubeapiserver/default_storage_factory_builder.go's decision.
 //
 // Invariants: a [Resource] does not change once a Registry has it, nor does a [Catalog], one state of the registry; what EncodeStored returns is
-// known to decode again: depth and years are checked before anything is stored (package bounded). Of ours it imports apierror, bounded and
-// scheme/protobuf (how a body in protobuf begins).
+// known to decode again: depth and years are checked before anything is stored (package bounded). Of ours it imports apierror, bounded,
+// scheme/internalversion and scheme/protobuf (how a body in protobuf begins).
 package scheme

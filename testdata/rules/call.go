@@ -277,7 +277,7 @@ func short(v any) string {
 var (
 	numbers = regexp.MustCompile(`[0-9]+`)
 	// texts of errors that differ from one server to the next
-	changes = regexp.MustCompile(`Key: [^,]*,|failed to allocate IP [^:]+: [^"\\]*|resourceVersion\\*":\\*"[0-9]+|creationTimestamp\\*":\\*"[-0-9:TZ]+|[0-9a-f]{8}-[0-9a-f-]{27}|3[0-2][0-9]{3}`)
+	changes = regexp.MustCompile(`Key: [^,]*,|template\.spec\.volumes\[[0-9]+\]|failed to allocate IP [^:]+: [^"\\]*|resourceVersion\\*":\\*"[0-9]+|creationTimestamp\\*":\\*"[-0-9:TZ]+|[0-9a-f]{8}-[0-9a-f-]{27}|3[0-2][0-9]{3}`)
 	keys    = regexp.MustCompile(`\[[^\]]*\]`)
 	values  = regexp.MustCompile(`(Invalid value|Unsupported value|Duplicate value|Too long|Too many): .*?: `)
 )

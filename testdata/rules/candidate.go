@@ -67,13 +67,13 @@ func (cand *candidate) do(c *call) (a answer) {
 	var err error
 	switch {
 	case c.sub == "scale":
-		err = registry.ServeScale(cand.wr, w, r, c.row)
+		err = registry.ServeScale(cand.wr, w, r, rec, c.row)
 	case c.method == http.MethodPost:
-		err = cand.wr.Create(w, r, c.row)
+		err = cand.wr.Create(w, r, rec, c.row)
 	case c.method == http.MethodPut:
-		err = cand.wr.Update(w, r, c.row)
+		err = cand.wr.Update(w, r, rec, c.row)
 	default:
-		err = cand.wr.Patch(w, r, c.row)
+		err = cand.wr.Patch(w, r, rec, c.row)
 	}
 	if err != nil {
 		response.WriteError(w, r, err)

@@ -3,9 +3,9 @@
 //	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}}}
 //	defaults.Set(pod) // restartPolicy Always, dnsPolicy ClusterFirst, imagePullPolicy Always (no tag means latest), ...
 //
-// The values are those of Kubernetes' own defaulting functions. This package adds the other changes that
-// an object goes through in kube-apiserver between a request's body and the response: the conversion to
-// the internal type and back, and the encoding as protobuf.
+// Kubernetes' own defaulting functions set the values. This package also makes the other changes that
+// kube-apiserver makes between the body of a request and the response, when it converts the object to
+// its internal type and back and encodes it as protobuf.
 package defaults
 
 import (
@@ -15,7 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // Set sets the default values of a built-in object and normalizes it as kube-apiserver does.
@@ -100,7 +100,7 @@ func OrNew[T any](field **T, value T) {
 	}
 }
 
-// IsExternallyReachable says that a Service is reached from outside of the cluster.
+// IsExternallyReachable reports whether clients outside the cluster can reach the Service.
 func IsExternallyReachable(svc *corev1.Service) bool {
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
@@ -109,7 +109,7 @@ func IsExternallyReachable(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeClusterIP && len(svc.Spec.ExternalIPs) > 0
 }
 
-// NeedsClusterIP says that a Service's type has a cluster IP, be it None.
+// NeedsClusterIP reports whether Services of this type have a cluster IP (or "None").
 func NeedsClusterIP(svc *corev1.Service) bool {
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:

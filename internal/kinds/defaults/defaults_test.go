@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -52,5 +54,14 @@ func TestResourcesOfManyInitContainersAreNotAdded(t *testing.T) {
 		if got := len(pod.Spec.Resources.Requests); got != want || pod.Spec.InitContainers[0].ImagePullPolicy == "" {
 			t.Errorf("%d init containers: %d requests of the Pod, want %d", count, got, want)
 		}
+	}
+}
+
+// An annotation that stands for a field of earlier versions may be invalid. Objects from other servers are not checked before.
+func TestObjectsThatCannotBeConvertedGetDefaults(t *testing.T) {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{appsv1.DeprecatedRollbackTo: "no number"}}}
+	Set(d)
+	if d.Spec.Replicas == nil || d.Annotations[appsv1.DeprecatedRollbackTo] != "no number" {
+		t.Errorf("got %+v", d)
 	}
 }

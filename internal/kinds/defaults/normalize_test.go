@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
-	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // TestNormalizedTypesAreListed generates objects of all types and compares the list in normalizes with

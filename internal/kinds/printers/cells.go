@@ -25,7 +25,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -191,10 +190,14 @@ func deletedReason(p *corev1.Pod, reason string) string {
 // addInitContainers reports whether the pod is past its init containers: each is done or runs beside the others as a sidecar, or was so
 // once and the pod is initialized (a sidecar may crash later). Only restarts of sidecars count from then on.
 func (sum *podSummary) addInitContainers(p *corev1.Pod) bool {
+	if len(p.Status.InitContainerStatuses) == 0 {
+		return true
+	}
 	var sidecars restartCount
+	names := sidecarNames(p.Spec.InitContainers)
 	for i := range p.Status.InitContainerStatuses {
 		c := &p.Status.InitContainerStatuses[i]
-		sidecar := runsBeside(p, c.Name)
+		sidecar := names[c.Name]
 		sum.restarts.add(c)
 		if sidecar {
 			sidecars.add(c)
@@ -222,9 +225,13 @@ func restartsAlways(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-func runsBeside(p *corev1.Pod, name string) bool {
-	i := slices.IndexFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
-	return i >= 0 && restartsAlways(&p.Spec.InitContainers[i])
+// sidecarNames returns the names of the init containers that run beside the others.
+func sidecarNames(containers []corev1.Container) map[string]bool {
+	names := make(map[string]bool, len(containers))
+	for i := range containers {
+		names[containers[i].Name] = restartsAlways(&containers[i])
+	}
+	return names
 }
 
 func initReason(c *corev1.ContainerStatus, done, total int) string {
@@ -271,13 +278,17 @@ func (sum *podSummary) addContainers(p *corev1.Pod) {
 	}
 	// One container is done. That is not yet the pod's end.
 	switch {
-	case running && podConditionTrue(p, corev1.PodReady):
+	case running && slices.ContainsFunc(p.Status.Conditions, isReady):
 		sum.reason = "Running"
 	case failure != "":
 		sum.reason = failure
 	case running:
 		sum.reason = "NotReady"
 	}
+}
+
+func isReady(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 }
 
 // Workloads
@@ -348,8 +359,10 @@ func cronJobCells(o *batchv1.CronJob, now time.Time) []any {
 func controllerRevisionCells(o *appsv1.ControllerRevision, now time.Time) []any {
 	controller := cellNone
 	if ref := metav1.GetControllerOf(o); ref != nil {
-		gk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
-		controller = strings.ToLower(gk.String()) + "/" + ref.Name
+		controller = ref.Name
+		if gk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(); !gk.Empty() {
+			controller = strings.ToLower(gk.String()) + "/" + ref.Name
+		}
 	}
 	return []any{o.Name, controller, o.Revision, age(o.CreationTimestamp, now)}
 }
@@ -359,23 +372,6 @@ func autoscalerCells(o *autoscalingv2.HorizontalPodAutoscaler, now time.Time) []
 	return []any{o.Name, target.Kind + "/" + target.Name, metricsCell(o.Spec.Metrics, o.Status.CurrentMetrics),
 		strconv.Itoa(int(derefOr(o.Spec.MinReplicas, 1))), int64(o.Spec.MaxReplicas), int64(o.Status.CurrentReplicas),
 		age(o.CreationTimestamp, now)}
-}
-
-// autoscalerOfV1 keeps what is shown. Version 1 has one metric, the CPU's, and means 80 % of it when silent.
-func autoscalerOfV1(o *autoscalingv1.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
-	usage := derefOr(o.Spec.TargetCPUUtilizationPercentage, 80)
-	v2 := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: o.ObjectMeta}
-	v2.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference(o.Spec.ScaleTargetRef)
-	v2.Spec.MinReplicas, v2.Spec.MaxReplicas = o.Spec.MinReplicas, o.Spec.MaxReplicas
-	v2.Status.CurrentReplicas = o.Status.CurrentReplicas
-	v2.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
-		Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
-			Target: autoscalingv2.MetricTarget{AverageUtilization: &usage}}}}
-	if current := o.Status.CurrentCPUUtilizationPercentage; current != nil {
-		v2.Status.CurrentMetrics = []autoscalingv2.MetricStatus{{
-			Resource: &autoscalingv2.ResourceMetricStatus{Current: autoscalingv2.MetricValueStatus{AverageUtilization: current}}}}
-	}
-	return v2
 }
 
 // metricsCell shows two metrics, each as current/target, and counts the others.
@@ -476,9 +472,12 @@ func serviceCells(o *corev1.Service, now time.Time) []any {
 }
 
 func externalIPCell(o *corev1.Service) string {
+	all := o.Spec.ExternalIPs
 	switch o.Spec.Type {
 	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort:
-		return joinOr(o.Spec.ExternalIPs, cellNone)
+		if len(all) == 0 {
+			return cellNone
+		}
 	case corev1.ServiceTypeExternalName:
 		return o.Spec.ExternalName
 	case corev1.ServiceTypeLoadBalancer:
@@ -486,13 +485,16 @@ func externalIPCell(o *corev1.Service) string {
 		for _, in := range o.Status.LoadBalancer.Ingress {
 			balancers = append(balancers, cmp.Or(in.IP, in.Hostname))
 		}
-		all := o.Spec.ExternalIPs
 		if first := joinSorted(balancers); first != "" {
 			all = append([]string{first}, all...)
 		}
-		return joinOr(all, "<pending>")
+		if len(all) == 0 {
+			return "<pending>"
+		}
+	default:
+		return cellUnknown
 	}
-	return cellUnknown
+	return strings.Join(all, ",")
 }
 
 func portCells(ports []corev1.ServicePort) []string {
@@ -831,17 +833,6 @@ func eventCells(o *corev1.Event, now time.Time) []any {
 	}
 	return []any{age(last, now), o.Type, o.Reason, target, o.InvolvedObject.FieldPath, source, strings.TrimSpace(o.Message),
 		age(first, now), int64(count), o.Name}
-}
-
-// eventOfV1 keeps what is shown of an event that was asked for in the events.k8s.io group.
-func eventOfV1(o *eventsv1.Event) *corev1.Event {
-	core := &corev1.Event{ObjectMeta: o.ObjectMeta, InvolvedObject: o.Regarding, Reason: o.Reason, Message: o.Note, Type: o.Type,
-		Source: o.DeprecatedSource, FirstTimestamp: o.DeprecatedFirstTimestamp, LastTimestamp: o.DeprecatedLastTimestamp,
-		Count: o.DeprecatedCount, EventTime: o.EventTime, ReportingController: o.ReportingController, ReportingInstance: o.ReportingInstance}
-	if o.Series != nil {
-		core.Series = &corev1.EventSeries{Count: o.Series.Count, LastObservedTime: o.Series.LastObservedTime}
-	}
-	return core
 }
 
 // Rules that the API server itself keeps

@@ -12,7 +12,6 @@ package printers
 // is worked out in cells.go.
 
 import (
-	"encoding/json"
 	"path"
 	"reflect"
 	"strings"
@@ -40,6 +39,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // A printer is how one kind is shown.
@@ -105,13 +105,10 @@ func printerOf(res *scheme.Resource) *printer {
 	return &plainPrinter
 }
 
-// cellsOfTwin prints an object by way of JSON, in which versions of one kind agree on all that is shown. It is slow, and for versions
-// that few still ask for. A field that the two do not agree on is left out.
+// cellsOfTwin prints an object of another version than the printer's.
 func (p *printer) cellsOfTwin(obj scheme.Object, now time.Time) []any {
 	twin := reflect.New(p.goType).Interface().(scheme.Object)
-	if data, err := json.Marshal(obj); err == nil {
-		_ = json.Unmarshal(data, twin)
-	}
+	internalversion.Into(twin, internalversion.From(obj))
 	return p.cells(twin, now)
 }
 
@@ -318,9 +315,6 @@ var workloadPrinters = []printer{
 		intColumn(column("Allowed Disruptions", "Calculated number of pods that may be disrupted at this time.")),
 		ageColumn),
 	prints(autoscalerCells, autoscalerColumns...),
-	prints(func(o *autoscalingv1.HorizontalPodAutoscaler, now time.Time) []any {
-		return autoscalerCells(autoscalerOfV1(o), now)
-	}, autoscalerColumns...),
 	prints(func(o *autoscalingv1.Scale, now time.Time) []any {
 		return []any{o.Name, int64(o.Spec.Replicas), int64(o.Status.Replicas), age(o.CreationTimestamp, now)}
 	}, docColumn("Name", metav1.ObjectMeta{}, "name"),
@@ -501,7 +495,11 @@ var clusterPrinters = []printer{
 		column("Message", "Message of the component conditions"),
 		column("Error", "Error of the component conditions")),
 	prints(eventCells, eventColumns...),
-	prints(func(o *eventsv1.Event, now time.Time) []any { return eventCells(eventOfV1(o), now) }, eventColumns...),
+	prints(func(o *eventsv1.Event, now time.Time) []any {
+		event := &corev1.Event{}
+		internalversion.Into(event, internalversion.From(o))
+		return eventCells(event, now)
+	}, eventColumns...),
 	prints(func(o *coordinationv1.Lease, now time.Time) []any {
 		return []any{o.Name, derefOr(o.Spec.HolderIdentity, ""), age(o.CreationTimestamp, now)}
 	}, nameColumn, docColumn("Holder", coordinationv1.LeaseSpec{}, "holderIdentity"), ageColumn),

@@ -32,11 +32,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta1 "k8s.io/api/resource/v1beta1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	storagev1beta1 "k8s.io/api/storage/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -55,8 +52,7 @@ func columnTypes(t testing.TB) map[schema.GroupVersionKind]reflect.Type {
 		coordinationv1.AddToScheme,
 		corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, flowcontrolv1.AddToScheme, flowcontrolv1beta3.AddToScheme,
 		networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
-		resourcev1.AddToScheme, resourcev1beta1.AddToScheme, resourcev1beta2.AddToScheme,
-		schedulingv1.AddToScheme, storagev1.AddToScheme, storagev1beta1.AddToScheme,
+		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(known); err != nil {
 			t.Fatal(err)
@@ -66,6 +62,14 @@ func columnTypes(t testing.TB) map[schema.GroupVersionKind]reflect.Type {
 	for gvk, goType := range types {
 		if _, ok := reflect.New(goType).Interface().(scheme.Object); !ok {
 			delete(types, gvk)
+		}
+	}
+	for gvk := range types { // beta versions that are served in the Go types of the stable one
+		for _, version := range []string{"v1beta1", "v1beta2"} {
+			beta := gvk.GroupKind().WithVersion(version)
+			if _, ok := types[beta]; !ok && gvk.Version == "v1" && (gvk.Group == "resource.k8s.io" || gvk.Group == "storage.k8s.io") {
+				types[beta] = types[gvk]
+			}
 		}
 	}
 	return types

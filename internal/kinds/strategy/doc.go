@@ -15,6 +15,6 @@
 // The rules are the rows of one table (table.go). Package registry has the sequence of steps that all
 // writes take, and calls this package between admission and validation.
 //
-// Invariants: an object has its defaults before it is prepared. Only the objects, the context, the feature
-// gates and the clock are read.
+// The caller sets the defaults of an object before it prepares the object. This package reads only the
+// objects, the context, the feature gates and the clock.
 package strategy

@@ -30,7 +30,18 @@ func ExampleValidateDelete() {
 	// <nil>
 }
 
-// A PUT to a name that is not there creates a Lease, and not a Pod.
+// The dependents of a CronJob are deleted with it, unless an old client deletes it.
+func ExampleOrphansByDefault() {
+	reg := scheme.NewRegistry(scheme.Builtins...)
+	for _, version := range []string{"v1", "v1beta1"} {
+		fmt.Println(version, strategy.OrphansByDefault(reg.Lookup("batch", version, "cronjobs")))
+	}
+	// Output:
+	// v1 false
+	// v1beta1 true
+}
+
+// A PUT to a name that does not exist creates a Lease, but not a Pod.
 func ExampleAllowCreateOnUpdate() {
 	reg := scheme.NewRegistry()
 	fmt.Println(strategy.AllowCreateOnUpdate(reg.Lookup("coordination.k8s.io", "v1", "leases")), strategy.AllowCreateOnUpdate(reg.Lookup("", "v1", "pods")))

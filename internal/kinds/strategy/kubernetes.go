@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // Imported is the strategy of one resource in k8s.io/kubernetes/pkg/registry. Its methods take internal types.

@@ -201,8 +201,8 @@ func copyAppArmorProfiles(ctx context.Context, pod *core.Pod) {
 	})
 }
 
-// podGrace returns the grace period of a Pod that runs on a node. Its kubelet stops it and deletes it
-// again with 0. Other Pods are deleted immediately.
+// podGrace returns the grace period of a Pod that runs on a node. The kubelet stops the Pod and then
+// deletes it with a grace period of 0. Other Pods are deleted immediately.
 func podGrace(obj runtime.Object, options *metav1.DeleteOptions) int64 {
 	pod := obj.(*corev1.Pod)
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"apilet/internal/scheme"
 )
@@ -30,8 +32,20 @@ func AllowUnconditionalUpdate(res *scheme.Resource) bool {
 // ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a Status.
 func ReturnsDeleted(res *scheme.Resource) bool { return strategyFor(res).returnsDeleted }
 
-// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents.
-func OrphansByDefault(res *scheme.Resource) bool { return strategyFor(res).orphansByDefault }
+// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents. An imported
+// strategy decides it by the version of the request.
+func OrphansByDefault(res *scheme.Resource) bool {
+	row := strategyFor(res)
+	if row.imported == nil {
+		return row.orphansByDefault
+	}
+	deletes, ok := row.imported.Object.(rest.GarbageCollectionDeleteStrategy)
+	if !ok {
+		return false
+	}
+	info := &request.RequestInfo{APIGroup: res.Group, APIVersion: res.Version}
+	return deletes.DefaultGarbageCollectionPolicy(request.WithRequestInfo(context.Background(), info)) == rest.OrphanDependents
+}
 
 // ---- Preparation ----
 

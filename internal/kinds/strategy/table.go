@@ -63,8 +63,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/storage/volumeattachment"
 	"k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass"
 
-	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // A strategy is the row of one resource. A nil function does nothing.
@@ -234,17 +234,17 @@ func (s *strategy) updating(prepare updateFunc) *strategy {
 	return s
 }
 
-// one adapts a function that takes one type.
+// one returns a createFunc that calls prepare.
 func one[T runtime.Object](prepare func(T)) createFunc {
 	return func(_ context.Context, obj runtime.Object) { prepare(obj.(T)) }
 }
 
-// two adapts a function that takes two objects of one type.
+// two returns an updateFunc that calls prepare.
 func two[T runtime.Object](prepare func(obj, old T)) updateFunc {
 	return func(_ context.Context, obj, old runtime.Object) { prepare(obj.(T), old.(T)) }
 }
 
-// internal adapts a function that takes an internal type.
+// internal returns a createFunc that calls prepare with the internal form of the object.
 func internal(prepare createFunc) createFunc {
 	return func(ctx context.Context, obj runtime.Object) {
 		form := internalversion.From(obj)
@@ -253,7 +253,7 @@ func internal(prepare createFunc) createFunc {
 	}
 }
 
-// internalUpdate adapts a function that takes two objects of an internal type.
+// internalUpdate returns an updateFunc that calls prepare with the internal forms of both objects.
 func internalUpdate(prepare updateFunc) updateFunc {
 	return func(ctx context.Context, obj, old runtime.Object) {
 		form := internalversion.From(obj)

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
-	"apilet/internal/kinds/internalversion"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 )
 
 // TestEveryRowIsOfAResource finds rows whose key no resource has, or whose functions take another type.

@@ -11,7 +11,7 @@
 // The rules are Kubernetes' own. They are imported from k8s.io/kubernetes: an object is converted to
 // the internal type of its group, which shares its memory, and passed to the strategy of its resource
 // (pkg/registry/GROUP/RESOURCE). The packages of some strategies are large, because they also contain
-// the storage of the resource. For those resources, core.go calls the validation functions that the
+// the storage of the resource. For those resources, functions.go calls the validation functions that the
 // strategy would call. The rules of admissionregistration.k8s.io are the exception (policy.go):
 // Kubernetes' package depends on the whole admission machinery.
 //

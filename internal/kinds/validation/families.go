@@ -23,7 +23,7 @@ import (
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
 
 	"apilet/internal/kinds/defaults"
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // FitFamilies gives a Service the policy and the families that it has not named, out of those that the cluster offers, the first by default; or says

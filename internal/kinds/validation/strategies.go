@@ -1,9 +1,9 @@
 package validation
 
 // This file has the rules of the strategies that are imported from k8s.io/kubernetes/pkg/registry.
-// functions.go has the others. It also replaces the strategies that call
-// rest.ValidateDeclarativelyWithMigrationChecks: the call compares each error with each other, only to log
-// differences, and an object of 3 MB has room for a hundred thousand errors.
+// functions.go has the others. It also replaces the strategies that run declarative validation, because
+// k8s.io/apiserver then compares each error with each other, and an object of 3 MB has room for a
+// hundred thousand errors.
 
 import (
 	"context"

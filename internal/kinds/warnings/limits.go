@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	maxComparisons = 5000    // of ports with one number, and of files in one volume: a hundred of each
-	maxPathBytes   = 4 << 20 // of all paths that are compared
+	maxComparisons = 5000    // pairs of ports that have the same number, or of files in the same volume
+	maxPathBytes   = 4 << 20 // bytes of all compared paths
 )
 
 // costly reports whether the warnings about the Pods that obj is or makes take too long to compute.

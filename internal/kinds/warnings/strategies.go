@@ -1,13 +1,15 @@
 package warnings
 
-// This file has the warnings of the types. Strategies that would bring hundreds of packages into the
-// program are not imported: their warnings are few, and call the same functions as here.
+// This file has the warnings of the types. Package strategy does not import the strategies that would bring
+// hundreds of packages into the program. Their few warnings are written here.
 
 import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"reflect"
 	"strings"
+	"sync"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,64 +25,18 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	"k8s.io/kubernetes/pkg/apis/networking"
-	"k8s.io/kubernetes/pkg/apis/node"
 	"k8s.io/kubernetes/pkg/apis/resource"
-	"k8s.io/kubernetes/pkg/apis/storage"
-	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
-	"k8s.io/kubernetes/pkg/registry/apps/deployment"
-	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
-	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
-	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
-	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
-	"k8s.io/kubernetes/pkg/registry/networking/ingress"
-	"k8s.io/kubernetes/pkg/registry/networking/networkpolicy"
-	"k8s.io/kubernetes/pkg/registry/node/runtimeclass"
-	"k8s.io/kubernetes/pkg/registry/storage/csidriver"
-	"k8s.io/kubernetes/pkg/registry/storage/csistoragecapacity"
-	"k8s.io/kubernetes/pkg/registry/storage/storageclass"
+
+	"apilet/internal/kinds/strategy"
 )
 
-// A strategy is the part of rest.RESTCreateUpdateStrategy that warns.
-type strategy interface {
-	WarningsOnCreate(ctx context.Context, obj runtime.Object) []string
-	WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string
-}
-
-// strategyOf returns the imported strategy of an internal object, or nil.
-func strategyOf(obj runtime.Object) strategy {
-	switch obj.(type) {
-	case *apps.DaemonSet:
-		return daemonset.Strategy
-	case *apps.Deployment:
-		return deployment.Strategy
-	case *apps.StatefulSet:
-		return statefulset.Strategy
-	case *batch.CronJob:
-		return cronjob.Strategy
-	case *core.PodTemplate:
-		return podtemplate.Strategy
-	case *core.ResourceQuota:
-		return resourcequota.Strategy
-	case *networking.Ingress:
-		return ingress.Strategy
-	case *networking.NetworkPolicy:
-		return networkpolicy.Strategy
-	case *node.RuntimeClass:
-		return runtimeclass.Strategy
-	case *storage.CSIDriver:
-		return csidriver.Strategy
-	case *storage.CSIStorageCapacity:
-		return csistoragecapacity.Strategy
-	case *storage.StorageClass:
-		return storageclass.Strategy
-	}
-	return nil
-}
+// imported returns the imported strategies by internal type.
+var imported = sync.OnceValue(strategy.ImportedStrategies)
 
 // onCreate returns the warnings about the creation of an internal object.
 func onCreate(ctx context.Context, obj runtime.Object) []string {
-	if s := strategyOf(obj); s != nil {
-		return s.WarningsOnCreate(ctx, obj)
+	if s, ok := imported()[reflect.TypeOf(obj)]; ok {
+		return s.Object.WarningsOnCreate(ctx, obj)
 	}
 	switch o := obj.(type) {
 	case *core.Pod:
@@ -103,8 +59,8 @@ func onCreate(ctx context.Context, obj runtime.Object) []string {
 
 // onUpdate returns the warnings about the replacement of old by obj.
 func onUpdate(ctx context.Context, obj, old runtime.Object) []string {
-	if s := strategyOf(obj); s != nil {
-		return s.WarningsOnUpdate(ctx, obj, old)
+	if s, ok := imported()[reflect.TypeOf(obj)]; ok {
+		return s.Object.WarningsOnUpdate(ctx, obj, old)
 	}
 	switch o := obj.(type) {
 	case *core.Pod: // written too often
@@ -146,7 +102,7 @@ func onStatus(ctx context.Context, obj, old runtime.Object) (texts []string) {
 			}
 		}
 	case *networking.Ingress:
-		return ingress.StatusStrategy.WarningsOnUpdate(ctx, obj, old)
+		return imported()[reflect.TypeOf(obj)].Status.WarningsOnUpdate(ctx, obj, old)
 	}
 	return texts
 }

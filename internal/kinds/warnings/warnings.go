@@ -5,9 +5,9 @@
 //		warning.AddWarning(ctx, "", text) // k8s.io/apiserver/pkg/warning: a Warning header of the response
 //	}
 //
-// The warnings are those of k8s.io/kubernetes. strategies.go takes them from the strategies that are light
-// enough to import, and has short replacements for the others. KEP-1693 explains the purpose of such
-// warnings; warn.go at the top level writes the header and limits its length.
+// Most warnings come from k8s.io/kubernetes. strategies.go calls the strategies that are small enough to
+// import and replaces the others by a few lines. KEP-1693 explains the purpose of warnings. warn.go in the
+// main package writes the header and limits its length.
 package warnings
 
 import (
@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apierror"
-	"apilet/internal/kinds/internalversion"
+	"apilet/internal/scheme/internalversion"
 )
 
 // JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy. That API version
@@ -116,8 +116,8 @@ func valueOfOwner(ref metav1.OwnerReference) ownerValue {
 	return value
 }
 
-// finalizers returns the warnings about finalizers that a custom resource has gained. Built-in types
-// do not allow such names.
+// finalizers returns warnings about new finalizers of a custom resource. Validation rejects such names
+// for built-in types.
 func finalizers(obj metav1.Object, old runtime.Object) (texts []string) {
 	var known []string
 	if m, ok := old.(metav1.Object); ok {

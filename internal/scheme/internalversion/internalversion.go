@@ -107,7 +107,7 @@ func Into(obj, internal runtime.Object) {
 }
 
 // Normalize converts obj to the internal type of its group and back, as kube-apiserver does for each
-// object that it decodes. An object that cannot be converted stays as it is.
+// object that it decodes. If the conversion fails, Normalize does not change obj.
 func Normalize(obj runtime.Object) {
 	if internal, err := scheme().UnsafeConvertToVersion(obj, runtime.InternalGroupVersioner); err == nil {
 		Into(obj, internal)
