@@ -135,8 +135,9 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 	}
 	err := g.addresses(old)
 	if err == nil && len(g.errs) == 0 {
-		g.nodePorts()
-		err = g.healthPort(old)
+		if err = g.nodePorts(old); err == nil {
+			err = g.healthPort(old)
+		}
 	}
 	if len(g.errs) > 0 {
 		err = apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
@@ -355,28 +356,85 @@ func (g *Allotment) probe(b block, from, to uint64) string {
 	return ""
 }
 
-// nodePorts stops where no port is left, as kube-apiserver does: the others would not get one either.
-func (g *Allotment) nodePorts() {
-	spec := &g.svc.Spec
-	wants, free := strategy.NeedsNodePort(g.svc), true
-	given := map[int32]string{} // by protocol: TCP and UDP of one Service may share a number
-	for i := range spec.Ports {
-		p := &spec.Ports[i]
-		switch {
-		case p.NodePort != 0:
-			if protocol, own := given[p.NodePort]; own && protocol != string(p.Protocol) {
-				continue
-			}
-			if refusal := g.wantedPort(p.NodePort); refusal != "" {
-				g.errs = append(g.errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, refusal))
-			}
-		case wants:
-			if p.NodePort, free = g.freePort(); !free {
-				return
-			}
-		}
-		given[p.NodePort] = string(p.Protocol)
+// nodePorts gives or checks the node ports of a Service whose type has them. It stops at the first
+// error, as kube-apiserver does.
+func (g *Allotment) nodePorts(old *corev1.Service) error {
+	switch {
+	case g.svc.Spec.Type != corev1.ServiceTypeNodePort && g.svc.Spec.Type != corev1.ServiceTypeLoadBalancer:
+		return nil
+	case old != nil:
+		return g.changedNodePorts(old)
 	}
+	ports, given := g.svc.Spec.Ports, map[int32]int32{} // by port: TCP and UDP of one port share a node port
+	for i := range ports {
+		p := &ports[i]
+		if p.NodePort == 0 && !strategy.NeedsNodePort(g.svc) {
+			continue
+		}
+		ok := true
+		switch shared := given[p.Port]; {
+		case shared == 0:
+			if named := slices.IndexFunc(ports, func(q corev1.ServicePort) bool { return q.Port == p.Port && q.NodePort != 0 }); named < 0 {
+				p.NodePort, ok = g.freePort()
+			} else {
+				p.NodePort = ports[named].NodePort
+				ok = g.wantedNodePort(i)
+			}
+			given[p.Port] = p.NodePort
+		case p.NodePort == 0:
+			p.NodePort = shared
+		case p.NodePort != shared:
+			ok = g.wantedNodePort(i)
+		}
+		if !ok {
+			return nil
+		}
+	}
+	return nil
+}
+
+// changedNodePorts is nodePorts for an update. A port that the Service has already stays its own.
+func (g *Allotment) changedNodePorts(old *corev1.Service) error {
+	type use struct {
+		Protocol corev1.Protocol
+		Port     int32
+	}
+	seen, own := map[use]bool{}, map[int32]bool{}
+	for _, p := range old.Spec.Ports {
+		own[p.NodePort] = true
+	}
+	for i := range g.svc.Spec.Ports {
+		p, ok := &g.svc.Spec.Ports[i], true
+		switch {
+		case p.NodePort == 0 && !strategy.NeedsNodePort(g.svc):
+			continue
+		case p.NodePort == 0:
+			p.NodePort, ok = g.freePort()
+		case !own[p.NodePort]:
+			ok = g.wantedNodePort(i)
+			own[p.NodePort] = true
+		}
+		if !ok {
+			return nil
+		}
+		this := use{p.Protocol, p.NodePort}
+		if seen[this] {
+			return apierror.Unexplained(fmt.Sprintf("duplicate nodePort: %v", this))
+		}
+		seen[this] = true
+	}
+	return nil
+}
+
+// wantedNodePort takes the node port that a port of the Service brings. It reports whether the Service
+// may have it.
+func (g *Allotment) wantedNodePort(i int) bool {
+	port := g.svc.Spec.Ports[i].NodePort
+	refusal := g.wantedPort(port)
+	if refusal != "" {
+		g.errs = append(g.errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), port, refusal))
+	}
+	return refusal == ""
 }
 
 // healthPort gives or checks the port at which load balancers ask for health. One that the Service has already it may not change, which validation

@@ -447,3 +447,45 @@ func TestAllocatorOutlivesCompaction(t *testing.T) {
 		t.Errorf("an address is not free: %v", err)
 	}
 }
+
+// Node ports are given as kube-apiserver gives them: by port for a new Service, and with the first error only.
+func TestNodePortsOfPorts(t *testing.T) {
+	tcp, udp := corev1.ProtocolTCP, corev1.ProtocolUDP
+	port := func(protocol corev1.Protocol, number, node int32) corev1.ServicePort {
+		return corev1.ServicePort{Name: fmt.Sprint(protocol, number), Protocol: protocol, Port: number, NodePort: node}
+	}
+	const taken, outside, twice = "provided port is already allocated", "provided port is not in the valid range", "duplicate nodePort: {TCP 30001}"
+	for _, c := range []struct {
+		name  string
+		kind  corev1.ServiceType
+		old   []corev1.ServicePort // nil: a create
+		ports []corev1.ServicePort
+		want  string
+	}{
+		{"not looked at", corev1.ServiceTypeClusterIP, nil, []corev1.ServicePort{port(tcp, 80, -1)}, ""},
+		{"shared", corev1.ServiceTypeNodePort, nil, []corev1.ServicePort{port(tcp, 53, 0), port(udp, 53, 30001)}, ""},
+		{"of another port", corev1.ServiceTypeNodePort, nil, []corev1.ServicePort{port(tcp, 53, 30001), port(udp, 54, 30001)}, taken},
+		{"one error", corev1.ServiceTypeNodePort, nil, []corev1.ServicePort{port(tcp, 1, 5), port(tcp, 2, 6)}, outside},
+		{"kept", corev1.ServiceTypeNodePort, []corev1.ServicePort{port(tcp, 1, 30001)}, []corev1.ServicePort{port(tcp, 1, 30001), port(udp, 1, 30001)}, ""},
+		{"twice", corev1.ServiceTypeNodePort, []corev1.ServicePort{port(tcp, 1, 30001)}, []corev1.ServicePort{port(tcp, 1, 30001), port(tcp, 2, 30001)}, twice},
+	} {
+		s := newServer(t, openStore(t), false)
+		svc := service("x", c.kind, 0)
+		svc.Spec.Ports = c.ports
+		var old scheme.Object
+		if c.old != nil {
+			before := svc.DeepCopy()
+			before.Spec.ClusterIPs, before.Spec.Ports = []string{"10.96.0.9"}, c.old
+			before.Spec.ClusterIP = "10.96.0.9"
+			svc.Spec.ClusterIP, svc.Spec.ClusterIPs, old = "10.96.0.9", []string{"10.96.0.9"}, before
+		}
+		given, err := s.Assign(svc, old, false)
+		given.Done(t.Context(), nil)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || strings.Count(err.Error(), c.want) != 1) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+		if ports := svc.Spec.Ports; c.name == "shared" && (ports[0].NodePort != 30001 || ports[1].NodePort != 30001) {
+			t.Errorf("%s: got %v", c.name, ports)
+		}
+	}
+}

@@ -103,7 +103,8 @@ func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 		return res.Custom.Validate(ctx, obj, nil, "")
 	}
 	if wr.Validating && !opts.Trusted {
-		if errs := validation.ValidateCreate(ctx, groupVersion(res), obj); len(errs) > 0 {
+		errs := append(wr.adminAccessErrors(ctx, obj, nil, ""), validation.ValidateCreate(ctx, groupVersion(res), obj)...)
+		if len(errs) > 0 {
 			return errs
 		}
 	}
@@ -127,6 +128,7 @@ func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList 
 	case t.Resource.Custom != nil:
 		errs = append(errs, t.Resource.Custom.Validate(ctx, obj, old, t.Subresource)...)
 	case wr.Validating && !p.opts.Trusted:
+		errs = append(errs, wr.adminAccessErrors(ctx, obj, old, t.Subresource)...)
 		errs = validation.ValidateUpdate(ctx, groupVersion(t.Resource), t.Subresource, obj, old, errs...)
 	}
 	return errs

@@ -127,8 +127,8 @@ func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any)
 		return nil, err
 	}
 	obj, err := p.target.Resource.Typed(typed.(scheme.Object))
-	if err != nil {
-		return nil, patch.Invalid(p.kind, p.body, nil, err)
+	if err != nil { // kube-apiserver cannot convert it to its internal form either, and does not say why
+		return nil, apierror.Unexplained(err.Error())
 	}
 	if err := p.checkStrictness(ctx, nil, strict); err != nil {
 		return nil, err

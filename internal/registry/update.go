@@ -23,6 +23,7 @@ import (
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
 	"apilet/internal/fieldmanager"
+	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/warnings"
 	"apilet/internal/request"
@@ -173,6 +174,9 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	old, err := wr.mend(t.Resource, shown)
 	if err != nil {
 		return rec, err
+	}
+	if t.Resource.Custom == nil { // JSON omits some default values, and an earlier version may have had fewer
+		defaults.Set(old)
 	}
 	obj, err := change(old, shown)
 	if err := cmp.Or(err, ctx.Err()); err != nil { // a patch may have taken all of the time

@@ -33,7 +33,8 @@ var Optional = slices.Concat(
 		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 37).replacedByStable()),
 	GroupVersion(registration, "v1alpha1",
 		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 35),
-		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 35)),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 35).
+			defaulting(denyMissingParams)),
 	GroupVersion(devices, "v1beta2",
 		older[resourcev1.DeviceClass](Counted, devices, "deviceclasses", "", 36),
 		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 39),
@@ -52,6 +53,20 @@ func older[Stable any](traits Trait, group, names, subresources string, deprecat
 	res := Row[Stable](traits, names, subresources).storedIn(group, &Conversion{wire: t, stored: t})
 	res.Deprecation = &Deprecation{Deprecated: [2]int{1, deprecated}, Removed: [2]int{1, deprecated + 3}}
 	return res
+}
+
+// defaulting sets the default values that only this version has.
+func (res *Resource) defaulting(set func(Object)) *Resource {
+	res.Conversion.in = func(obj Object) Object { set(obj); return obj }
+	return res
+}
+
+// denyMissingParams sets the default of parameterNotFoundAction, which is required in other versions.
+func denyMissingParams(obj Object) {
+	ref := obj.(*admissionregistrationv1.MutatingAdmissionPolicyBinding).Spec.ParamRef
+	if ref != nil && ref.ParameterNotFoundAction == nil {
+		ref.ParameterNotFoundAction = new(admissionregistrationv1.DenyAction)
+	}
 }
 
 // replacedByStable says that the warning names the stable version.

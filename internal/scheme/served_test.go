@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	registrationv1alpha1 "k8s.io/api/admissionregistration/v1alpha1"
 	registrationv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
@@ -129,5 +130,26 @@ func TestVersionIsThatOfTheModule(t *testing.T) {
 	}
 	if !strings.Contains(string(text), "\tk8s.io/kubernetes "+KubernetesVersion+"\n") || !strings.HasPrefix(KubernetesVersion, fmt.Sprintf("v1.%d.", kubernetesMinor)) {
 		t.Errorf("go.mod does not require k8s.io/kubernetes %s of minor version %d", KubernetesVersion, kubernetesMinor)
+	}
+}
+
+// v1alpha1 has a default that later versions do not have.
+func TestMissingParamsAreDeniedInV1alpha1(t *testing.T) {
+	t.Parallel()
+	rows, err := Served([]string{"admissionregistration.k8s.io/v1alpha1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"v1", "v1alpha1"} {
+		res := NewRegistry(rows...).Lookup("admissionregistration.k8s.io", version, "mutatingadmissionpolicybindings")
+		body := `{"apiVersion":"admissionregistration.k8s.io/` + version + `","kind":"MutatingAdmissionPolicyBinding","spec":{"paramRef":{}}}`
+		obj, _, err := res.Decode([]byte(body), "application/json", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		action := obj.(*admissionregistrationv1.MutatingAdmissionPolicyBinding).Spec.ParamRef.ParameterNotFoundAction
+		if (action != nil) != (version == "v1alpha1") {
+			t.Errorf("%s: got %v", version, action)
+		}
 	}
 }

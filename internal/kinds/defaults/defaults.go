@@ -10,13 +10,9 @@ package defaults
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/scheme/internalversion"
@@ -101,39 +97,6 @@ func Or[T comparable](field *T, value T) {
 func OrNew[T any](field **T, value T) {
 	if *field == nil {
 		*field = &value
-	}
-}
-
-// DropEmptyLists makes the empty lists nil that a type encodes even if they are empty. Kubernetes stores protobuf, which has no empty lists, and
-// therefore returns null. The writer owns the field all the same, so that this comes after the managedFields are written.
-func DropEmptyLists(obj runtime.Object) {
-	switch o := obj.(type) {
-	case *corev1.LimitRange:
-		dropEmpty(&o.Spec.Limits)
-	case *corev1.Node:
-		for i := range o.Status.Images {
-			dropEmpty(&o.Status.Images[i].Names)
-		}
-	case *autoscalingv2.HorizontalPodAutoscaler:
-		dropEmpty(&o.Status.CurrentMetrics)
-	case *discoveryv1.EndpointSlice:
-		dropEmpty(&o.Endpoints)
-		dropEmpty(&o.Ports)
-	case *rbacv1.Role:
-		dropEmpty(&o.Rules)
-	case *rbacv1.ClusterRole:
-		dropEmpty(&o.Rules)
-	case *storagev1.CSINode:
-		dropEmpty(&o.Spec.Drivers)
-		for i := range o.Spec.Drivers {
-			dropEmpty(&o.Spec.Drivers[i].TopologyKeys)
-		}
-	}
-}
-
-func dropEmpty[T any](list *[]T) {
-	if len(*list) == 0 {
-		*list = nil
 	}
 }
 

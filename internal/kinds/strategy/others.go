@@ -5,6 +5,7 @@ package strategy
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"time"
 
@@ -215,6 +216,20 @@ func setLocalAvailability(o *apiregistrationv1.APIService) {
 }
 
 // ---- admissionregistration.k8s.io ----
+
+// countMutatingHooks increments the generation if the webhooks differ. An empty list differs from nil.
+func countMutatingHooks(o, old *admissionv1.MutatingWebhookConfiguration) {
+	if !reflect.DeepEqual(o.Webhooks, old.Webhooks) {
+		o.Generation = old.Generation + 1
+	}
+}
+
+// countValidatingHooks is countMutatingHooks for validating webhooks.
+func countValidatingHooks(o, old *admissionv1.ValidatingWebhookConfiguration) {
+	if !reflect.DeepEqual(o.Webhooks, old.Webhooks) {
+		o.Generation = old.Generation + 1
+	}
+}
 
 func createPolicy(policy *admissionv1.ValidatingAdmissionPolicy) {
 	policy.Status = admissionv1.ValidatingAdmissionPolicyStatus{}

@@ -213,9 +213,9 @@ var table = map[string]*strategy{
 
 	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         counted[*admissionv1.MutatingAdmissionPolicy](),
 	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   counted[*admissionv1.MutatingAdmissionPolicyBinding](),
-	"/admissionregistration.k8s.io/mutatingwebhookconfigurations/":     counted[*admissionv1.MutatingWebhookConfiguration](),
+	"/admissionregistration.k8s.io/mutatingwebhookconfigurations/":     counted[*admissionv1.MutatingWebhookConfiguration]().updating(two(countMutatingHooks)),
 	"/admissionregistration.k8s.io/validatingadmissionpolicybindings/": counted[*admissionv1.ValidatingAdmissionPolicyBinding](),
-	"/admissionregistration.k8s.io/validatingwebhookconfigurations/":   counted[*admissionv1.ValidatingWebhookConfiguration](),
+	"/admissionregistration.k8s.io/validatingwebhookconfigurations/":   counted[*admissionv1.ValidatingWebhookConfiguration]().updating(two(countValidatingHooks)),
 	"/admissionregistration.k8s.io/validatingadmissionpolicies/": {conditionalUpdate: true, goType: reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicy](),
 		create: one(createPolicy), updates: updates{"": two(updatePolicy), "status": two(updatePolicyStatus)}},
 	"/apiextensions.k8s.io/customresourcedefinitions/": {conditionalUpdate: true},
@@ -237,6 +237,12 @@ var byType = func() map[reflect.Type]*strategy {
 // counted returns the row of a type of admissionregistration.k8s.io without a status.
 func counted[T runtime.Object]() *strategy {
 	return &strategy{conditionalUpdate: true, goType: reflect.TypeFor[T](), create: startGeneration, updates: updates{"": incrementGeneration}}
+}
+
+// updating replaces the preparation of updates.
+func (s *strategy) updating(prepare updateFunc) *strategy {
+	s.updates[""] = prepare
+	return s
 }
 
 // one returns a createFunc that calls prepare.

@@ -19,10 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	selectorvalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/client-go/util/jsonpath"
 
 	"apilet/internal/cel/matchconditions"
 	admissionpolicy "apilet/internal/cel/policy"
@@ -40,7 +42,7 @@ func policyRules() map[reflect.Type]*rules {
 		reflect.TypeFor[*admissionv1.MutatingWebhookConfiguration](): policyRule(func(c policyChecker, o, _ *admissionv1.MutatingWebhookConfiguration) {
 			c.webhooks(matchconditions.MutatingHooks(o))
 		}),
-		reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicy](): policyRule(policyChecker.validatingPolicy),
+		reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicy](): policyRule(policyChecker.validatingPolicy).withStatus(policyStatus),
 		reflect.TypeFor[*admissionv1.MutatingAdmissionPolicy]():   policyRule(policyChecker.mutatingPolicy),
 		reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicyBinding](): policyRule(func(c policyChecker, o, _ *admissionv1.ValidatingAdmissionPolicyBinding) {
 			c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
@@ -54,7 +56,7 @@ func policyRules() map[reflect.Type]*rules {
 }
 
 // policyRule returns rules that check the metadata, and the other fields with check. old is nil for a
-// create. The status of these types has no rules.
+// create.
 func policyRule[T any, P interface {
 	*T
 	metav1.ObjectMetaAccessor
@@ -72,6 +74,34 @@ func policyRule[T any, P interface {
 			return validate(any(obj).(P), any(old).(P))
 		}},
 	}
+}
+
+// withStatus adds the rules of the status subresource.
+func (r *rules) withStatus(check func(obj runtime.Object) field.ErrorList) *rules {
+	r.updates["status"] = func(_ context.Context, obj, _ runtime.Object) field.ErrorList { return check(obj) }
+	return r
+}
+
+// policyStatus returns the errors of the status of a ValidatingAdmissionPolicy.
+func policyStatus(obj runtime.Object) field.ErrorList {
+	c, p, status := &Checker{}, field.NewPath("status"), &obj.(*admissionv1.ValidatingAdmissionPolicy).Status
+	if status.TypeChecking != nil {
+		for i, warning := range status.TypeChecking.ExpressionWarnings {
+			at := p.Child("typeChecking", "expressionWarnings").Index(i)
+			c.Filled(at, "warning", warning.Warning)
+			c.Name(at, "fieldRef", strings.TrimSpace(warning.FieldRef), jsonPath)
+		}
+	}
+	c.Add(selectorvalidation.ValidateConditions(status.Conditions, p.Child("conditions"))...)
+	return c.Errs
+}
+
+// jsonPath returns the error of a JSONPath that cannot be parsed.
+func jsonPath(text string) []string {
+	if err := jsonpath.New("spec").Parse("{" + text + "}"); err != nil {
+		return []string{fmt.Sprintf("invalid JSONPath: %v", err)}
+	}
+	return nil
 }
 
 // ---- webhooks ----
@@ -177,7 +207,7 @@ func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOper
 		c.Invalid(p, "operations", rule.Operations, "if '*' is present, must not specify other operations")
 	}
 	for i, operation := range rule.Operations {
-		c.OneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
+		oneOf(c.Checker, p.Child("operations").Index(i), "", operation, webhookOperations)
 	}
 	c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "")
 	c.starAlone(p, "apiGroups", rule.APIGroups, "API groups")
@@ -341,8 +371,10 @@ func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.Valid
 	keys := set{}
 	for i, annotation := range annotations {
 		ap := p.Index(i)
-		for _, message := range content.IsLabelKey(policy.Name + "/" + annotation.Key) {
-			c.Invalid(ap, "key", policy.Name+"/"+annotation.Key, message)
+		if policy.Name == "" {
+			c.Invalid(ap, "key", annotation.Key, "requires metadata.name be non-empty")
+		} else {
+			c.Words(ap, "key", policy.Name+"/"+annotation.Key, content.IsLabelKey)
 		}
 		switch text := strings.TrimSpace(annotation.ValueExpression); {
 		case text == "":
@@ -492,7 +524,7 @@ func (c policyChecker) mutatingOperations(p *field.Path, match *admissionv1.Matc
 	}
 	for _, rule := range match.ResourceRules {
 		for _, operation := range rule.Operations {
-			c.OneOf(p.Child("resourceRules", "operations"), "", string(operation), mutationOperations)
+			oneOf(c.Checker, p.Child("resourceRules", "operations"), "", operation, mutationOperations)
 		}
 	}
 }
@@ -544,7 +576,7 @@ func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
 func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.ValidationAction) {
 	seen := set{}
 	for i, action := range actions {
-		c.OneOf(p.Index(i), "", string(action), policyActions)
+		oneOf(c.Checker, p.Index(i), "", action, policyActions)
 		c.unique(p.Index(i), "", seen, string(action))
 	}
 	if seen["Deny"] && seen["Warn"] {

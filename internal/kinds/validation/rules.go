@@ -139,13 +139,23 @@ func (c *Checker) Known(p *field.Path, name, value string, allowed []string) {
 		c.Required(p, name, "")
 		return
 	}
-	c.OneOf(p, name, value, allowed)
+	oneOf(c, p, name, enum(value), allowed)
 }
 
-// oneOfRef is OneOf for a pointer. nil is allowed.
+// enum stands for the string types of Kubernetes, whose values errors show as JSON.
+type enum string
+
+// oneOf is OneOf for a value that is not a plain string.
+func oneOf[T ~string](c *Checker, p *field.Path, name string, value T, allowed []string) {
+	if !slices.Contains(allowed, string(value)) {
+		c.Unsupported(p, name, value, allowed)
+	}
+}
+
+// oneOfRef is oneOf for a pointer. nil is allowed.
 func oneOfRef[T ~string](c *Checker, p *field.Path, name string, value *T, allowed []string) {
 	if value != nil {
-		c.OneOf(p, name, string(*value), allowed)
+		oneOf(c, p, name, *value, allowed)
 	}
 }
 

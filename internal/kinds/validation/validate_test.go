@@ -56,8 +56,7 @@ func TestEveryTypeHasRules(t *testing.T) {
 			t.Errorf("%s of %s/%s have no rules", res.Plural, res.Group, res.Version)
 			continue
 		}
-		hasStatus := res.Subresource("status") != nil && !strings.HasSuffix(res.Group, "admissionregistration.k8s.io")
-		if hasStatus && rules.updates["status"] == nil {
+		if res.Subresource("status") != nil && rules.updates["status"] == nil {
 			t.Errorf("the status of %s of %s/%s has no rules", res.Plural, res.Group, res.Version)
 		}
 	}
@@ -127,5 +126,33 @@ func TestLongDiffsAreNotMade(t *testing.T) {
 	}
 	if !forbidden("", claim("a"), claim("b")) {
 		t.Error("a claim with other access modes was not refused")
+	}
+}
+
+// The rules of statuses and policies that depend on more than one field.
+func TestStatusesAndPolicies(t *testing.T) {
+	attachment := &storagev1.VolumeAttachment{}
+	attachment.Status.AttachError = &storagev1.VolumeError{Message: strings.Repeat("x", 2000)}
+	policy := &admissionv1.ValidatingAdmissionPolicy{}
+	policy.Status.TypeChecking = &admissionv1.TypeChecking{ExpressionWarnings: []admissionv1.ExpressionWarning{{FieldRef: "a[", Warning: ""}}}
+	policy.Status.Conditions = []metav1.Condition{{Type: "A", Status: "Odd", Reason: "R", LastTransitionTime: metav1.Now()}}
+	nameless := &admissionv1.ValidatingAdmissionPolicy{Spec: admissionv1.ValidatingAdmissionPolicySpec{AuditAnnotations: []admissionv1.AuditAnnotation{{Key: "k", ValueExpression: "'x'"}}}}
+	failure := admissionv1.FailurePolicyType("a\x00<")
+	nameless.Spec.FailurePolicy = &failure
+	for _, c := range []struct {
+		name string
+		errs field.ErrorList
+		want string
+	}{
+		{"attachment", ValidateUpdate(t.Context(), storagev1.SchemeGroupVersion, "status", attachment, attachment), "status.attachError.message: Too long"},
+		{"warning", ValidateUpdate(t.Context(), admissionv1.SchemeGroupVersion, "status", policy, policy), "expressionWarnings[0].warning: Required value"},
+		{"path", ValidateUpdate(t.Context(), admissionv1.SchemeGroupVersion, "status", policy, policy), `fieldRef: Invalid value: "a[": invalid JSONPath`},
+		{"condition", ValidateUpdate(t.Context(), admissionv1.SchemeGroupVersion, "status", policy, policy), "status.conditions[0].status: Unsupported value"},
+		{"key", ValidateCreate(t.Context(), admissionv1.SchemeGroupVersion, nameless), `key: Invalid value: "k": requires metadata.name be non-empty`},
+		{"enum", ValidateCreate(t.Context(), admissionv1.SchemeGroupVersion, nameless), `failurePolicy: Unsupported value: "a\u0000\u003c"`},
+	} {
+		if !slices.ContainsFunc(c.errs, func(err *field.Error) bool { return strings.Contains(err.Error(), c.want) }) {
+			t.Errorf("%s: got %v, want %s", c.name, c.errs, c.want)
+		}
 	}
 }

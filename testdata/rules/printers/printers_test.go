@@ -39,7 +39,7 @@ func TestTablesAgree(t *testing.T) {
 			continue // kube-aggregator prints APIServices, and the table of CSIStorageCapacities is not used
 		}
 		if _, err := theirs.GenerateTable(internalversion.From(newObject(res)), kubernetes.GenerateOptions{Wide: true}); err != nil {
-			if !printers.Default(res) {
+			if !printers.NullIfEmpty(res) {
 				t.Errorf("%s %s has no table in Kubernetes", res.APIVersion(), res.Kind)
 			}
 			continue

@@ -1,0 +1,100 @@
+package defaults
+
+// This file removes empty lists and maps. Kubernetes stores protobuf, which does not distinguish them
+// from nil, so that kube-apiserver returns null for those that are encoded although they are empty.
+
+import (
+	"reflect"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. The writer
+// still owns such a field, so this must happen after the managedFields are written.
+func DropEmptyLists(obj runtime.Object) {
+	if drop := dropperOf(reflect.TypeOf(obj).Elem(), nil); drop != nil {
+		drop(reflect.ValueOf(obj).Elem())
+	}
+}
+
+// A dropper removes the empty lists inside a value. nil means that its type has none that matter.
+type dropper func(v reflect.Value)
+
+// droppers holds the dropper of each type.
+var droppers sync.Map
+
+// dropperOf returns the dropper of a type. outer are the types that it is made for, in which a recursive
+// type occurs again.
+func dropperOf(t reflect.Type, outer []reflect.Type) dropper {
+	if known, ok := droppers.Load(t); ok {
+		return known.(dropper)
+	}
+	for _, other := range outer {
+		if other == t {
+			return nil
+		}
+	}
+	made := makeDropper(t, append(outer, t))
+	droppers.Store(t, made)
+	return made
+}
+
+func makeDropper(t reflect.Type, outer []reflect.Type) dropper {
+	switch t.Kind() {
+	case reflect.Struct:
+		return structDropper(t, outer)
+	case reflect.Pointer:
+		if drop := dropperOf(t.Elem(), outer); drop != nil {
+			return func(v reflect.Value) {
+				if !v.IsNil() {
+					drop(v.Elem())
+				}
+			}
+		}
+	case reflect.Slice:
+		if drop := dropperOf(t.Elem(), outer); drop != nil {
+			return func(v reflect.Value) {
+				for i := range v.Len() {
+					drop(v.Index(i))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func structDropper(t reflect.Type, outer []reflect.Type) dropper {
+	type step struct {
+		field int
+		shown bool // the field is encoded even if it is empty
+		drop  dropper
+	}
+	var steps []step
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		s := step{i, false, dropperOf(f.Type, outer)}
+		list := f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() != reflect.Uint8
+		s.shown = (list || f.Type.Kind() == reflect.Map) && !strings.Contains(f.Tag.Get("json"), ",omit")
+		if s.shown || s.drop != nil {
+			steps = append(steps, s)
+		}
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	return func(v reflect.Value) {
+		for _, s := range steps {
+			f := v.Field(s.field)
+			if s.shown && f.Len() == 0 {
+				f.SetZero()
+			} else if s.drop != nil {
+				s.drop(f)
+			}
+		}
+	}
+}
