@@ -565,7 +565,7 @@ func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
 		t.Errorf("bound to missing roles\n got %s\nwant %s", got, want)
 	}
 	rec := &request.Request{User: bob, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/namespaces/default/pods", nil))}
-	want := `pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default": RBAC: ` + strings.ReplaceAll(lost, `\"`, `"`)
+	want := `pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default": rbac: RBAC: ` + strings.ReplaceAll(lost, `\"`, `"`)
 	if _, got := status(t, a.Authorize(rec)); got != want {
 		t.Errorf("refusal\n got %s\nwant %s", got, want)
 	}
