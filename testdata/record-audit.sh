@@ -18,7 +18,7 @@ for policy in internal/e2e/testdata/audit/policies/*.yaml; do
 	etcd --data-dir "$dir/etcd-$name" --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
 		--listen-peer-urls "http://127.0.0.1:$((port + 1))" >"$dir/etcd.log" 2>&1 &
 	etcd=$!
-	kube-apiserver --etcd-servers "http://127.0.0.1:$port" --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port $((port + 2)) \
+	kube-apiserver --etcd-servers "http://127.0.0.1:$port" --bind-address 127.0.0.1 --advertise-address 192.0.2.1 --secure-port $((port + 2)) \
 		--cert-dir "$dir/certs" --token-auth-file "$dir/tokens.csv" --authorization-mode RBAC --service-cluster-ip-range 10.96.0.0/16 \
 		--disable-admission-plugins ServiceAccount --service-account-issuer https://asked --service-account-key-file "$dir/sa.key" \
 		--service-account-signing-key-file "$dir/sa.key" --audit-policy-file "$policy" --audit-log-path "$dir/$name.log" >"$dir/kube-apiserver.log" 2>&1 &

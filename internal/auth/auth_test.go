@@ -497,7 +497,7 @@ func TestReviews(t *testing.T) {
 	badPath := &authorizationv1.NonResourceAttributes{Path: "/x"}
 	const discovery = `"RBAC: allowed by ClusterRoleBinding \"system:discovery\" of ClusterRole \"system:discovery\" to Group \"system:authenticated\""`
 	const invalid = `.authorization.k8s.io "" is invalid: `
-	const exactlyOne = `spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`
+	const exactlyOne = `spec: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`
 	for _, c := range []struct {
 		who  request.User
 		obj  runtime.Object
@@ -516,7 +516,7 @@ func TestReviews(t *testing.T) {
 		{root, access("bob", []string{request.GroupAuthenticated}, nil, api), 200, `{"allowed":true,"reason":` + discovery + `}`},
 		{root, access("bob", nil, nil, api), 200, `{"allowed":false}`},
 		{root, access("", nil, nil, nil), 422, invalid + "[" + exactlyOne + `, spec.user: Invalid value: "": at least one of user or group must be specified]`},
-		{root, access("bob", nil, pods, badPath), 422, invalid + `spec.nonResourceAttributes: Invalid value: {"Path":"/x","Verb":""}: cannot be specified in combination with resourceAttributes`},
+		{root, access("bob", nil, pods, badPath), 422, invalid + `spec: Invalid value: {"Path":"/x","Verb":""}: exactly one of nonResourceAttributes or resourceAttributes must be specified`},
 		{root, access("", nil, both, nil), 422, invalid + `[spec.user: Invalid value: "": at least one of user or group must be specified, spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements: Required value: when spec.resourceAttributes.labelSelector is specified, requirements or rawSelector is required]`},
 		{bob, self(pods, nil), 200, `{"allowed":false}`},
 		{root, self(pods, nil), 200, `{"allowed":true}`},
@@ -565,7 +565,7 @@ func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
 		t.Errorf("bound to missing roles\n got %s\nwant %s", got, want)
 	}
 	rec := &request.Request{User: bob, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/namespaces/default/pods", nil))}
-	want := `pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default": RBAC: ` + strings.ReplaceAll(lost, `\"`, `"`)
+	want := `pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default": rbac: RBAC: ` + strings.ReplaceAll(lost, `\"`, `"`)
 	if _, got := status(t, a.Authorize(rec)); got != want {
 		t.Errorf("refusal\n got %s\nwant %s", got, want)
 	}

@@ -60,7 +60,7 @@ func TestAuthorizersAreAskedInTheirOrder(t *testing.T) {
 		{"Webhook,AlwaysAllow", jane, named("deny"), `pods "deny" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope: it says no`},
 		{"AlwaysAllow,Webhook", jane, named("deny"), "<nil>"},
 		{"Webhook,AlwaysAllow", jane, named("fail"), "<nil>"},
-		{"AlwaysDeny", jane, named("x"), `pods "x" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope: Everything is forbidden.`},
+		{"AlwaysDeny", jane, named("x"), `pods "x" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope: alwaysdeny: Everything is forbidden.`},
 	} {
 		plan, err := callout.PlanOf(strings.Split(c.modes, ","), callout.HookFlags{File: file, Version: "v1"})
 		if err != nil {

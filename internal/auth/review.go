@@ -48,11 +48,8 @@ func printPath(at *authorizationv1.NonResourceAttributes) any {
 
 func validateAccess(spec authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList) {
 	path := field.NewPath("spec")
-	if spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil {
-		errs = append(errs, field.Invalid(path.Child("nonResourceAttributes"), printPath(spec.NonResourceAttributes), "cannot be specified in combination with resourceAttributes"))
-	}
-	if spec.ResourceAttributes == nil && spec.NonResourceAttributes == nil {
-		errs = append(errs, field.Invalid(path.Child("resourceAttributes"), printPath(spec.NonResourceAttributes), "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+	if (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil) {
+		errs = append(errs, field.Invalid(path, printPath(spec.NonResourceAttributes), "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
 	}
 	return append(errs, validateSelectors(spec.ResourceAttributes, path.Child("resourceAttributes"))...)
 }
