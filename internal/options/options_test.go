@@ -291,8 +291,8 @@ func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ flag, want string }{
 		{"Foo=true", "--feature-gates: unrecognized feature gate: Foo"},
-		{"SidecarContainers=false", "--feature-gates: cannot set feature gate SidecarContainers to false, feature is locked to true"},
-		{"SidecarContainers", "--feature-gates: missing bool value for SidecarContainers"},
+		{"DRAAdminAccess=false", "--feature-gates: cannot set feature gate DRAAdminAccess to false, feature is locked to true"},
+		{"DRAAdminAccess", "--feature-gates: missing bool value for DRAAdminAccess"},
 		{"HPAScaleToZero=maybe", `--feature-gates: invalid value of HPAScaleToZero=maybe, err: strconv.ParseBool: parsing "maybe": invalid syntax`},
 		{"wardle:HPAScaleToZero=true", "--feature-gates: component not registered: wardle"},
 	} {
@@ -305,13 +305,12 @@ func TestFeatureGates(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		flags                              string
-		scaleToZero, podResources, signals bool // alpha, beta, alpha
+		flags                          string
+		affinity, scaleToZero, signals bool // alpha, beta, alpha
 	}{
 		{"", false, true, false},
-		{"--feature-gates=kube:HPAScaleToZero=true --feature-gates=PodLevelResources=false,InPlacePodLevelResourcesVerticalScaling=false",
-			true, false, false},
-		{"--feature-gates=AllAlpha=true,HPAScaleToZero=false", false, true, true},
+		{"--feature-gates=kube:MutablePVNodeAffinity=true --feature-gates=HPAScaleToZero=false", true, false, false},
+		{"--feature-gates=AllAlpha=true,GenericWorkload=true,MutablePVNodeAffinity=false", false, true, true},
 		{"--feature-gates=AllBeta=false", false, false, false},
 	} {
 		o, f := flags()
@@ -322,9 +321,9 @@ func TestFeatureGates(t *testing.T) {
 		if err := setGates(gates, o.FeatureGates); err != nil {
 			t.Errorf("%s: %v", c.flags, err)
 		}
-		got := [...]bool{gates.Enabled(features.HPAScaleToZero), gates.Enabled(features.PodLevelResources), gates.Enabled(features.ContainerStopSignals)}
-		if got != [...]bool{c.scaleToZero, c.podResources, c.signals} {
-			t.Errorf("%s: HPAScaleToZero, PodLevelResources, ContainerStopSignals are %v", c.flags, got)
+		got := [...]bool{gates.Enabled(features.MutablePVNodeAffinity), gates.Enabled(features.HPAScaleToZero), gates.Enabled(features.ContainerStopSignals)}
+		if got != [...]bool{c.affinity, c.scaleToZero, c.signals} {
+			t.Errorf("%s: MutablePVNodeAffinity, HPAScaleToZero, ContainerStopSignals are %v", c.flags, got)
 		}
 	}
 }

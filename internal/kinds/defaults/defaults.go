@@ -10,9 +10,7 @@ package defaults
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/scheme/internalversion"
@@ -21,11 +19,6 @@ import (
 // Set sets the default values of a built-in object and normalizes it as kube-apiserver does.
 // Setting them twice changes nothing.
 func Set(obj runtime.Object) {
-	if pod, ok := obj.(*corev1.Pod); ok && costlyResources(&pod.Spec) {
-		own := pod.Spec.Resources
-		pod.Spec.Resources = nil
-		defer func() { pod.Spec.Resources = own }()
-	}
 	internalversion.Default(obj)
 	if normalizes(obj) {
 		internalversion.Normalize(obj)
@@ -38,30 +31,11 @@ func Set(obj runtime.Object) {
 	}
 }
 
-// maxResourceSums is the limit of costlyResources.
-const maxResourceSums = 1 << 20
-
-// costlyResources reports whether a Pod has resources of its own and so many init containers with
-// resources that Kubernetes' code takes seconds to default the former from the latter: for each init
-// container it adds up the resources of all sidecars before it.
-func costlyResources(spec *corev1.PodSpec) bool {
-	if spec.Resources == nil || len(spec.InitContainers) == 0 {
-		return false
-	}
-	names := 0
-	for i := range spec.InitContainers {
-		names += len(spec.InitContainers[i].Resources.Limits) + len(spec.InitContainers[i].Resources.Requests)
-	}
-	return names*len(spec.InitContainers) > maxResourceSums
-}
-
 // normalizes reports whether the conversion to the internal type and back can change obj. Examples are
-// fields with two names (serviceAccount, podIP) and a Secret's stringData.
+// fields that other fields replace (a Secret's stringData).
 func normalizes(obj runtime.Object) bool {
 	switch obj.(type) {
-	case *corev1.Pod, *corev1.PodTemplate, *corev1.ReplicationController, *corev1.Node, *corev1.Secret,
-		*appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet,
-		*batchv1.Job, *batchv1.CronJob, *policyv1.PodDisruptionBudget:
+	case *corev1.Node, *corev1.Secret, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
 		return true
 	}
 	return false

@@ -2,12 +2,10 @@ package defaults
 
 import (
 	"encoding/json"
-	"fmt"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -35,24 +33,6 @@ func TestNullsInDataAreEmptyValues(t *testing.T) {
 		}
 		if got.Data == nil {
 			t.Errorf("%T has no data: %s", obj, text)
-		}
-	}
-}
-
-// Kubernetes' sums over init containers take time that grows with the square of their number.
-func TestResourcesOfManyInitContainersAreNotAdded(t *testing.T) {
-	always := corev1.ContainerRestartPolicyAlways
-	for count, want := range map[int]int{100: 101, 20_000: 0} {
-		pod := &corev1.Pod{Spec: corev1.PodSpec{Resources: &corev1.ResourceRequirements{
-			Limits: corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse("1")}}}}
-		for i := range count {
-			name := corev1.ResourceName(fmt.Sprintf("hugepages-%dKi", i))
-			pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{RestartPolicy: &always,
-				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: apiresource.MustParse("1Ki")}}})
-		}
-		Set(pod)
-		if got := len(pod.Spec.Resources.Requests); got != want || pod.Spec.InitContainers[0].ImagePullPolicy == "" {
-			t.Errorf("%d init containers: %d requests of the Pod, want %d", count, got, want)
 		}
 	}
 }
