@@ -3,7 +3,7 @@
 // kube-controller-manager and kube-scheduler, kwok in the kubelets' place, an operator, webhooks, and clients of its own (world_test.go). Who works
 // there keeps books, which have to be right at the end (work_test.go, cluster_test.go, informers_test.go).
 //
-//	export KUBE_APISERVER=… ETCD=… KUBE_CONTROLLER_MANAGER=… KUBE_SCHEDULER=… KWOK=…    # programs of Kubernetes 1.36, etcd 3.6, kwok 0.8
+//	export KUBE_APISERVER=… ETCD=… KUBE_CONTROLLER_MANAGER=… KUBE_SCHEDULER=… KWOK=…    # programs of Kubernetes 1.37, etcd 3.6, kwok 0.8
 //	go test -count=1 -v -timeout 40m -run Swap .             # five minutes; APILET and CONTROLLER are built if they name nothing
 //	SWAP=30 go test -count=1 -v -timeout 90m -run Swap .     # thirty moves
 //	REST=10m go test -count=1 -v -timeout 40m -run Rest .    # both servers for ten minutes, and nobody else: what do they write?
