@@ -24,14 +24,14 @@ func TestFeatureGates(t *testing.T) {
 	apitest.Expect(t, s.want(201, "POST", drivers, body("on")).get(field), true)
 	metric := func(value string) {
 		t.Helper()
-		if text := string(s.want(200, "GET", "/metrics", "").body); !strings.Contains(text, `kubernetes_feature_enabled{name="VolumeLimitScaling",stage="ALPHA"} `+value) {
+		if text := string(s.want(200, "GET", "/metrics", "").body); !strings.Contains(text, `kubernetes_feature_enabled{name="VolumeLimitScaling",stage="BETA"} `+value) {
 			t.Errorf("the gate has not the value %s in the metrics", value)
 		}
 	}
 	metric("1")
 
 	s.halt()
-	s.flags = serverFlags([]string{file, "--feature-gates=WatchList=false"})
+	s.flags = serverFlags([]string{file, "--feature-gates=WatchList=false,VolumeLimitScaling=false"})
 	s.start()
 	metric("0")
 	s.want(422, "GET", drivers+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "")

@@ -170,10 +170,10 @@ func compares(args ...ref.Val) ref.Val {
 // indexFrom is where in runes part first stands in whole, from the rune from on; -1 when it does not.
 func indexFrom(whole, part string, from int64) ref.Val {
 	switch {
-	case part == "":
-		return types.Int(from)
 	case from < 0:
 		return types.NewErr("index out of range: %d", from)
+	case part == "":
+		return types.Int(min(from, int64(utf8.RuneCountInString(whole))))
 	}
 	skipped := bytesOf(whole, from)
 	at := strings.Index(whole[skipped:], part)
@@ -197,10 +197,10 @@ func lastIndex(whole, part string) ref.Val {
 // lastIndexFrom is lastIndex of what begins at the rune from or before it.
 func lastIndexFrom(whole, part string, from int64) ref.Val {
 	switch {
-	case part == "":
-		return types.Int(from)
 	case from < 0:
 		return types.NewErr("index out of range: %d", from)
+	case part == "":
+		return types.Int(min(from, int64(utf8.RuneCountInString(whole))))
 	case from >= int64(utf8.RuneCountInString(whole)):
 		return types.Int(-1)
 	}

@@ -17,6 +17,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	admissionregistrationv1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1"
+	admissionregistrationv1alpha1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1alpha1"
+	admissionregistrationv1beta1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1beta1"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	appsv1 "k8s.io/kubernetes/pkg/apis/apps/v1"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
@@ -65,7 +67,7 @@ import (
 // registrations add the internal types and the served versions of each group. The install packages of
 // Kubernetes would also link the versions that are not served, which are 5 MB of the binary.
 var registrations = runtime.NewSchemeBuilder(
-	admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme,
+	admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme, admissionregistrationv1alpha1.AddToScheme, admissionregistrationv1beta1.AddToScheme,
 	apps.AddToScheme, appsv1.AddToScheme,
 	autoscaling.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme,
 	batch.AddToScheme, batchv1.AddToScheme, batchv1beta1.AddToScheme,
