@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"k8s.io/klog/v2"
 	"github.com/tidwall/gjson"
+	"k8s.io/klog/v2"
 
 	"apilet/internal/admission"
 	"apilet/internal/apitest"
