@@ -26,6 +26,8 @@ var known = []knownDifference{
 		"the work of a controller of kube-apiserver", "A PUT or PATCH that removes the Service"},
 	{regexp.MustCompile(`: only (apilet|Kubernetes): .*json: cannot unmarshal .* of type .*(v1|v1beta1|v1beta2|v1alpha1)\.`),
 		"versions share Go types", "Versions that are off by default"},
+	{regexp.MustCompile(`^MutatingAdmissionPolicy .*: only (apilet|Kubernetes): patch: .*cannot convert `),
+		"versions share Go types", "Versions that are off by default"},
 	{regexp.MustCompile(`^Service .* of status: spec\.internalTrafficPolicy: apilet "nothing"`),
 		"kube-apiserver stores the field and hides it, but for the response to a status", "An ExternalName Service has no internalTrafficPolicy"},
 	{regexp.MustCompile(`^Service create: only apilet: AlreadyExists|^Service create: only Kubernetes: spec\.clusterIPs: .* already allocated`),

@@ -30,6 +30,8 @@ import (
 	cronjob "k8s.io/kubernetes/pkg/registry/batch/cronjob/storage"
 	job "k8s.io/kubernetes/pkg/registry/batch/job/storage"
 	certificates "k8s.io/kubernetes/pkg/registry/certificates/certificates/storage"
+	clustertrustbundle "k8s.io/kubernetes/pkg/registry/certificates/clustertrustbundle/storage"
+	podcertificaterequest "k8s.io/kubernetes/pkg/registry/certificates/podcertificaterequest/storage"
 	lease "k8s.io/kubernetes/pkg/registry/coordination/lease/storage"
 	configmap "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	endpoints "k8s.io/kubernetes/pkg/registry/core/endpoint/storage"
@@ -63,6 +65,7 @@ import (
 	role "k8s.io/kubernetes/pkg/registry/rbac/role/storage"
 	rolebinding "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/storage"
 	deviceclass "k8s.io/kubernetes/pkg/registry/resource/deviceclass/storage"
+	devicetaintrule "k8s.io/kubernetes/pkg/registry/resource/devicetaintrule/storage"
 	resourceclaim "k8s.io/kubernetes/pkg/registry/resource/resourceclaim/storage"
 	resourceclaimtemplate "k8s.io/kubernetes/pkg/registry/resource/resourceclaimtemplate/storage"
 	resourceslice "k8s.io/kubernetes/pkg/registry/resource/resourceslice/storage"
@@ -73,6 +76,8 @@ import (
 	storageclass "k8s.io/kubernetes/pkg/registry/storage/storageclass/storage"
 	volumeattachment "k8s.io/kubernetes/pkg/registry/storage/volumeattachment/storage"
 	volumeattributesclass "k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass/storage"
+	migration "k8s.io/kubernetes/pkg/registry/storagemigration/storagemigration/storage"
+	"k8s.io/utils/clock"
 )
 
 // storages returns the REST storages by resource, or by resource/subresource.
@@ -226,6 +231,12 @@ func addPolicies(opts *options, add adder) {
 	requests, requestStatus, approval, err := certificates.NewREST(opts)
 	add("certificates.k8s.io", "certificatesigningrequests", must(requests, err), requestStatus)
 	add("certificates.k8s.io", "certificatesigningrequests/approval", approval, nil)
+	bundles, _ := one(clustertrustbundle.NewREST, opts)
+	add("certificates.k8s.io", "clustertrustbundles", bundles, nil)
+	podRequests, podRequestStatus, err := podcertificaterequest.NewREST(opts, everyone, clock.RealClock{})
+	add("certificates.k8s.io", "podcertificaterequests", must(podRequests, err), podRequestStatus)
+	migrations, migrationStatus := two(migration.NewREST, opts)
+	add("storagemigration.k8s.io", "storageversionmigrations", migrations, migrationStatus)
 	services := apiservice.NewREST(aggregatorscheme.Scheme, opts)
 	add("apiregistration.k8s.io", "apiservices", services, apiservice.NewStatusREST(aggregatorscheme.Scheme, services))
 }
@@ -233,7 +244,8 @@ func addPolicies(opts *options, add adder) {
 func addStorage(opts *options, add adder) {
 	const group = "storage.k8s.io"
 	add(group, "csidrivers", must(csidriver.NewStorage(opts)).CSIDriver, nil)
-	add(group, "csinodes", must(csinode.NewStorage(opts)).CSINode, nil)
+	nodes := must(csinode.NewStorage(opts))
+	add(group, "csinodes", nodes.CSINode, nodes.Status)
 	add(group, "csistoragecapacities", must(storagecapacity.NewStorage(opts)).CSIStorageCapacity, nil)
 	classes, _ := one(storageclass.NewREST, opts)
 	add(group, "storageclasses", classes, nil)
@@ -250,6 +262,8 @@ func addDevices(opts *options, add adder) {
 	claims, claimStatus, err := resourceclaim.NewREST(opts, plainNamespaces{}, everyone)
 	add(group, "resourceclaims", must(claims, err), claimStatus)
 	add(group, "resourceclaimtemplates", must(resourceclaimtemplate.NewREST(opts, plainNamespaces{})), nil)
+	taints, taintStatus := two(devicetaintrule.NewRESTv1, opts)
+	add(group, "devicetaintrules", taints, taintStatus)
 	slices, _ := one(resourceslice.NewREST, opts)
 	add(group, "resourceslices", slices, nil)
 }

@@ -45,7 +45,6 @@ func imported[T runtime.Object](object Strategy, status rest.RESTUpdateStrategy)
 		goType:              reflect.TypeFor[T](),
 		imported:            &Imported{object, status},
 		allowCreateOnUpdate: object.AllowCreateOnUpdate(context.Background()),
-		conditionalUpdate:   !object.AllowUnconditionalUpdate(context.Background()),
 		create:              internal(object.PrepareForCreate),
 		updates:             updates{"": internalUpdate(object.PrepareForUpdate)},
 	}

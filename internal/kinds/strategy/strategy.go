@@ -24,9 +24,19 @@ import (
 func AllowCreateOnUpdate(res *scheme.Resource) bool { return strategyFor(res).allowCreateOnUpdate }
 
 // AllowUnconditionalUpdate reports whether an update may omit the resourceVersion. Updates of custom
-// resources may not.
+// resources may not. An imported strategy decides it by the version of the request.
 func AllowUnconditionalUpdate(res *scheme.Resource) bool {
-	return res.GoType != nil && !strategyFor(res).conditionalUpdate
+	row := strategyFor(res)
+	if row.imported != nil {
+		return row.imported.Object.AllowUnconditionalUpdate(requestContext(res))
+	}
+	return res.GoType != nil && !row.conditionalUpdate
+}
+
+// requestContext returns a context with the group and version of a request.
+func requestContext(res *scheme.Resource) context.Context {
+	info := &request.RequestInfo{APIGroup: res.Group, APIVersion: res.Version}
+	return request.WithRequestInfo(context.Background(), info)
 }
 
 // ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a Status.
@@ -43,8 +53,7 @@ func OrphansByDefault(res *scheme.Resource) bool {
 	if !ok {
 		return false
 	}
-	info := &request.RequestInfo{APIGroup: res.Group, APIVersion: res.Version}
-	return deletes.DefaultGarbageCollectionPolicy(request.WithRequestInfo(context.Background(), info)) == rest.OrphanDependents
+	return deletes.DefaultGarbageCollectionPolicy(requestContext(res)) == rest.OrphanDependents
 }
 
 // ---- Preparation ----

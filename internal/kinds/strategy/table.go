@@ -193,7 +193,7 @@ var table = map[string]*strategy{
 	"/rbac.authorization.k8s.io/roles/":               imported[*rbacv1.Role](role.Strategy, nil),
 
 	"/resource.k8s.io/deviceclasses/":    imported[*resourcev1.DeviceClass](deviceclass.Strategy, nil).returning(),
-	"/resource.k8s.io/devicetaintrules/": imported[*resourcev1.DeviceTaintRule](devicetaintrule.Strategy, devicetaintrule.StatusStrategy).returning(),
+	"/resource.k8s.io/devicetaintrules/": imported[*resourcev1.DeviceTaintRule](devicetaintrule.Strategy, devicetaintrule.StatusStrategy),
 	"/resource.k8s.io/resourceclaims/": {returnsDeleted: true, goType: reflect.TypeFor[*resourcev1.ResourceClaim](),
 		create:  internal(one(createResourceClaim)),
 		updates: updates{"": internalUpdate(two(updateResourceClaim)), "status": internalUpdate(two(updateResourceClaimStatus))}},

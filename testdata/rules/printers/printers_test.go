@@ -3,6 +3,7 @@
 package printers
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/kubernetes/pkg/apis/storage"
 	kubernetes "k8s.io/kubernetes/pkg/printers"
 	handlers "k8s.io/kubernetes/pkg/printers/internalversion"
 
@@ -63,6 +65,7 @@ func compare(t *testing.T, res *scheme.Resource, theirs kubernetes.TableGenerato
 	for range *objects {
 		obj := newObject(res)
 		g.fill(reflect.ValueOf(obj).Elem(), 0)
+		obj.SetName(cmp.Or(obj.GetName(), "a"))
 		defaults.Set(obj)
 		if svc, ok := obj.(*corev1.Service); ok && svc.Spec.ClusterIP != "" { // stored Services have both fields
 			svc.Spec.ClusterIPs = append([]string{svc.Spec.ClusterIP}, svc.Spec.ClusterIPs...)
@@ -97,7 +100,11 @@ func tableOf(t *testing.T, theirs kubernetes.TableGenerator, obj scheme.Object) 
 			table = nil
 		}
 	}()
-	table, err := theirs.GenerateTable(internalversion.From(obj.DeepCopyObject()), kubernetes.GenerateOptions{Wide: true})
+	internal := internalversion.From(obj.DeepCopyObject())
+	if class, ok := internal.(*storage.StorageClass); ok { // only lists show the default class
+		internal = &storage.StorageClassList{Items: []storage.StorageClass{*class}}
+	}
+	table, err := theirs.GenerateTable(internal, kubernetes.GenerateOptions{Wide: true})
 	if err != nil || len(table.Rows) != 1 {
 		t.Errorf("%v, %d rows", err, len(table.Rows))
 		return nil
