@@ -49,7 +49,7 @@ func TestDiscoveryIsTheSameInBothForms(t *testing.T) {
 	if !slices.Equal(forms["aggregated"], forms["legacy"]) {
 		t.Errorf("aggregated\n%q\nlegacy\n%q", forms["aggregated"], forms["legacy"])
 	}
-	if v, err := aggregated.ServerVersion(); err != nil || v.Minor != "36" {
+	if v, err := aggregated.ServerVersion(); err != nil || v.Minor != "37" {
 		t.Errorf("version %v, %v", v, err)
 	}
 }
