@@ -22,7 +22,6 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
-	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -251,7 +250,7 @@ func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c stor
 	began := metav1.NewTime(wr.Store.Now()).Rfc3339Copy()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uuid.NewUUID(), CreationTimestamp: began, DeletionTimestamp: &began},
 		Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}}
-	defaults.LabelNamespace(ns)
+	strategy.LabelNamespace(ns)
 	var err error
 	if c.JSON, c.RevAt, err = res.EncodeStored(ns); err != nil {
 		return store.Record{}, false, err

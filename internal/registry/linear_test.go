@@ -15,6 +15,7 @@ import (
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/printers"
+	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/kinds/warnings"
 	"apilet/internal/scheme"
@@ -22,7 +23,7 @@ import (
 
 // TestEveryListMapAndTextCostsItsLength: each list, map and text of each built-in type, once by its place in Kubernetes' types, is filled with so many
 // elements or letters and with twice as many (lists and maps equal, distinct, in descending order; free documents so many levels deep), and goes
-// through the passes over an object: defaults, validation, warnings, a table's row, encoding. What they make is to grow with the elements.
+// through the passes over an object: defaults, preparation, validation, warnings, a table's row, encoding. What they make is to grow with the elements.
 // APILET_LINEAR=all looks at the time as well, of objects that are as large as bodies may be.
 func TestEveryListMapAndTextCostsItsLength(t *testing.T) {
 	p := passes{t: t, seen: map[string]bool{}, thorough: os.Getenv("APILET_LINEAR") == "all"}
@@ -183,6 +184,9 @@ func (p *passes) cost(at []int, how string, n int) (paid price) {
 	runtime.ReadMemStats(&before)
 	began := time.Now()
 	defaults.Set(obj)
+	prepared := obj.DeepCopyObject()
+	strategy.PrepareForCreate(p.t.Context(), prepared)
+	strategy.PrepareForUpdate(p.t.Context(), "", prepared, obj.DeepCopyObject())
 	gv := groupVersion(p.res)
 	validation.ValidateCreate(p.t.Context(), gv, obj)
 	validation.ValidateUpdate(p.t.Context(), gv, "", obj, obj)

@@ -25,9 +25,9 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 
 	"apilet/internal/admission"
-	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/store"
 )
@@ -193,9 +193,7 @@ func (c classes) priorityOf(ctx context.Context, name string) (*schedulingv1.Pri
 }
 
 func noPriority() *schedulingv1.PriorityClass {
-	class := &schedulingv1.PriorityClass{}
-	defaults.OrNew(&class.PreemptionPolicy, corev1.PreemptLowerPriority)
-	return class
+	return &schedulingv1.PriorityClass{PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority)}
 }
 
 // defaultPriority is the name of the class for pods that name none. There should be one; of several it is the lowest.

@@ -6,6 +6,7 @@ package strategy
 import (
 	"context"
 	"reflect"
+	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,7 +28,7 @@ type Strategy interface {
 }
 
 // ImportedStrategies returns the imported strategies by internal type.
-func ImportedStrategies() map[reflect.Type]Imported {
+var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]Imported {
 	all := map[reflect.Type]Imported{}
 	for goType, row := range byType {
 		if row.imported != nil {
@@ -36,7 +37,7 @@ func ImportedStrategies() map[reflect.Type]Imported {
 		}
 	}
 	return all
-}
+})
 
 // imported returns the row of a type T with an imported strategy. status is nil for types without a status
 // subresource.

@@ -36,20 +36,20 @@ func createNamespace(ns *corev1.Namespace) {
 	if !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		ns.Spec.Finalizers = append(ns.Spec.Finalizers, corev1.FinalizerKubernetes)
 	}
-	labelNamespace(ns)
+	LabelNamespace(ns)
 }
 
 func updateNamespace(ns, old *corev1.Namespace) {
 	ns.Spec.Finalizers, ns.Status = old.Spec.Finalizers, old.Status
-	labelNamespace(ns)
+	LabelNamespace(ns)
 }
 
 func updateNamespaceStatus(ns, old *corev1.Namespace) { ns.Spec = old.Spec }
 
 func finalizeNamespace(ns, old *corev1.Namespace) { ns.Status = old.Status }
 
-// labelNamespace sets the label kubernetes.io/metadata.name.
-func labelNamespace(ns *corev1.Namespace) {
+// LabelNamespace sets the label kubernetes.io/metadata.name.
+func LabelNamespace(ns *corev1.Namespace) {
 	if ns.Labels == nil {
 		ns.Labels = map[string]string{}
 	}

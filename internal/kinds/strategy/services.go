@@ -125,9 +125,11 @@ func dropIfSame[T comparable](now, before *T) *T {
 }
 
 func addsNodePort(ports, old []corev1.ServicePort) bool {
-	return slices.ContainsFunc(ports, func(port corev1.ServicePort) bool {
-		return port.NodePort != 0 && !slices.ContainsFunc(old, func(before corev1.ServicePort) bool { return before.NodePort == port.NodePort })
-	})
+	before := map[int32]bool{0: true} // which stands for no node port
+	for i := range old {
+		before[old[i].NodePort] = true
+	}
+	return slices.ContainsFunc(ports, func(port corev1.ServicePort) bool { return !before[port.NodePort] })
 }
 
 func needsClusterIP(svc *corev1.Service) bool {

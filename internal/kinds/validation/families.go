@@ -21,8 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/utils/ptr"
 
-	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme/internalversion"
 )
 
@@ -79,7 +79,7 @@ func prefersAsBefore(svc, old *corev1.Service) bool {
 	prefers := func(policy *corev1.IPFamilyPolicy) bool {
 		return policy != nil && *policy == corev1.IPFamilyPolicyPreferDualStack
 	}
-	return now.Type == before.Type && defaults.NeedsClusterIP(svc) && prefers(now.IPFamilyPolicy) && (prefers(before.IPFamilyPolicy) || before.IPFamilyPolicy == nil) &&
+	return now.Type == before.Type && prefers(now.IPFamilyPolicy) && (prefers(before.IPFamilyPolicy) || before.IPFamilyPolicy == nil) &&
 		slices.Equal(now.ClusterIPs, before.ClusterIPs) && slices.Equal(now.IPFamilies, before.IPFamilies)
 }
 
@@ -91,9 +91,9 @@ func fillPolicy(spec *corev1.ServiceSpec, old *corev1.Service, openEnded bool) {
 	case old != nil && old.Spec.IPFamilyPolicy != nil:
 		spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
 	case openEnded:
-		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
+		spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
 	default:
-		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
+		spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicySingleStack)
 	}
 }
 

@@ -11,14 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
-	"k8s.io/kubernetes/pkg/apis/apps"
-	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/storage"
 	"k8s.io/utils/ptr"
 
 	"apilet/internal/bounded"
+	"apilet/internal/scheme/internalversion"
 )
 
 const (
@@ -29,7 +28,7 @@ const (
 // exceedsLimit returns an error for an internal object that must not be passed to Kubernetes' rules.
 // old is nil for a create.
 func exceedsLimit(sub string, obj, old runtime.Object) *field.Error {
-	if spec := podSpecOf(obj); spec != nil {
+	if spec := internalversion.PodSpecOf(obj); spec != nil {
 		if err := pageSizesExceedLimit(spec); err != nil {
 			return err
 		}
@@ -134,33 +133,6 @@ func withoutImages(list []core.Container) []core.Container {
 		list[i].Image = ""
 	}
 	return list
-}
-
-// podSpecOf returns the spec of a Pod or of the Pods that a controller creates, or nil.
-func podSpecOf(obj runtime.Object) *core.PodSpec {
-	switch obj := obj.(type) {
-	case *core.Pod:
-		return &obj.Spec
-	case *core.PodTemplate:
-		return &obj.Template.Spec
-	case *core.ReplicationController:
-		if obj.Spec.Template != nil {
-			return &obj.Spec.Template.Spec
-		}
-	case *apps.Deployment:
-		return &obj.Spec.Template.Spec
-	case *apps.ReplicaSet:
-		return &obj.Spec.Template.Spec
-	case *apps.StatefulSet:
-		return &obj.Spec.Template.Spec
-	case *apps.DaemonSet:
-		return &obj.Spec.Template.Spec
-	case *batch.Job:
-		return &obj.Spec.Template.Spec
-	case *batch.CronJob:
-		return &obj.Spec.JobTemplate.Spec.Template.Spec
-	}
-	return nil
 }
 
 // pageSizesExceedLimit checks the quantities in the names of resources such as hugepages-2Mi. Kubernetes'

@@ -22,11 +22,10 @@ import (
 // ValidateCreate returns the errors of a new object and its metadata. gv is the group and version of
 // the request, because the rules of Events depend on it.
 func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Object) field.ErrorList {
-	rules, convert := rulesFor(obj)
+	rules, obj := rulesFor(obj)
 	if rules == nil {
 		return nil
 	}
-	obj = convert(obj)
 	if err := exceedsLimit("", obj, nil); err != nil {
 		return field.ErrorList{err}
 	}
@@ -38,11 +37,11 @@ func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Obj
 // request writes to, or "". common are the errors that the caller has found in the metadata; the result
 // starts with them. Most rules find them again, but equal errors are reported once.
 func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object, common ...*field.Error) field.ErrorList {
-	rules, convert := rulesFor(obj)
+	rules, obj := rulesFor(obj)
 	if rules == nil || rules.updates[sub] == nil {
 		return common
 	}
-	obj, old = convert(obj), convert(old)
+	_, old = rulesFor(old)
 	if err := exceedsLimit(sub, obj, old); err != nil {
 		return append(common, err)
 	}
@@ -66,14 +65,15 @@ type (
 	configFunc func(ctx context.Context, obj, old runtime.Object) rest.DeclarativeValidationConfig
 )
 
-// rulesFor returns the rules of an object's type, and the function that converts objects for them. The
-// rules are nil for a type without any.
-func rulesFor(obj runtime.Object) (*rules, func(runtime.Object) runtime.Object) {
+// rulesFor returns the rules of an object's type, and the object as they take it. The rules are nil for a
+// type without any.
+func rulesFor(obj runtime.Object) (*rules, runtime.Object) {
 	all := allRules()
 	if own := all[reflect.TypeOf(obj)]; own != nil {
-		return own, func(obj runtime.Object) runtime.Object { return obj }
+		return own, obj
 	}
-	return all[reflect.TypeOf(internalversion.From(obj))], internalversion.From
+	obj = internalversion.From(obj)
+	return all[reflect.TypeOf(obj)], obj
 }
 
 // allRules returns the rules by Go type, which is an internal type but for policyRules.

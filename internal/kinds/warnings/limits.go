@@ -5,9 +5,9 @@ package warnings
 import (
 	"k8s.io/apimachinery/pkg/runtime"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
-	"k8s.io/kubernetes/pkg/apis/apps"
-	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
+
+	"apilet/internal/scheme/internalversion"
 )
 
 const (
@@ -17,35 +17,8 @@ const (
 
 // costly reports whether the warnings about the Pods that obj is or makes take too long to compute.
 func costly(obj runtime.Object) bool {
-	spec := podSpecOf(obj)
+	spec := internalversion.PodSpecOf(obj)
 	return spec != nil && (portComparisons(spec) > maxComparisons || !comparablePaths(spec.Volumes))
-}
-
-// podSpecOf returns the PodSpec of a Pod, or of the Pods that a controller makes from obj, or nil.
-func podSpecOf(obj runtime.Object) *core.PodSpec {
-	switch o := obj.(type) {
-	case *core.Pod:
-		return &o.Spec
-	case *core.PodTemplate:
-		return &o.Template.Spec
-	case *core.ReplicationController:
-		if o.Spec.Template != nil {
-			return &o.Spec.Template.Spec
-		}
-	case *apps.DaemonSet:
-		return &o.Spec.Template.Spec
-	case *apps.Deployment:
-		return &o.Spec.Template.Spec
-	case *apps.ReplicaSet:
-		return &o.Spec.Template.Spec
-	case *apps.StatefulSet:
-		return &o.Spec.Template.Spec
-	case *batch.Job:
-		return &o.Spec.Template.Spec
-	case *batch.CronJob:
-		return &o.Spec.JobTemplate.Spec.Template.Spec
-	}
-	return nil
 }
 
 // portComparisons returns the number of pairs of ports that have the same number and protocol.

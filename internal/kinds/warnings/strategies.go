@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,12 +29,9 @@ import (
 	"apilet/internal/kinds/strategy"
 )
 
-// imported returns the imported strategies by internal type.
-var imported = sync.OnceValue(strategy.ImportedStrategies)
-
 // onCreate returns the warnings about the creation of an internal object.
 func onCreate(ctx context.Context, obj runtime.Object) []string {
-	if s, ok := imported()[reflect.TypeOf(obj)]; ok {
+	if s, ok := strategy.ImportedStrategies()[reflect.TypeOf(obj)]; ok {
 		return s.Object.WarningsOnCreate(ctx, obj)
 	}
 	switch o := obj.(type) {
@@ -59,7 +55,7 @@ func onCreate(ctx context.Context, obj runtime.Object) []string {
 
 // onUpdate returns the warnings about the replacement of old by obj.
 func onUpdate(ctx context.Context, obj, old runtime.Object) []string {
-	if s, ok := imported()[reflect.TypeOf(obj)]; ok {
+	if s, ok := strategy.ImportedStrategies()[reflect.TypeOf(obj)]; ok {
 		return s.Object.WarningsOnUpdate(ctx, obj, old)
 	}
 	switch o := obj.(type) {
@@ -102,7 +98,7 @@ func onStatus(ctx context.Context, obj, old runtime.Object) (texts []string) {
 			}
 		}
 	case *networking.Ingress:
-		return imported()[reflect.TypeOf(obj)].Status.WarningsOnUpdate(ctx, obj, old)
+		return strategy.ImportedStrategies()[reflect.TypeOf(obj)].Status.WarningsOnUpdate(ctx, obj, old)
 	}
 	return texts
 }

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"apilet/internal/apierror"
 	"apilet/internal/scheme/internalversion"
@@ -119,15 +120,14 @@ func valueOfOwner(ref metav1.OwnerReference) ownerValue {
 // finalizers returns warnings about new finalizers of a custom resource. Validation rejects such names
 // for built-in types.
 func finalizers(obj metav1.Object, old runtime.Object) (texts []string) {
-	var known []string
+	known := sets.New(metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, string(corev1.FinalizerKubernetes))
 	if m, ok := old.(metav1.Object); ok {
-		known = m.GetFinalizers()
+		known.Insert(m.GetFinalizers()...)
 	}
-	known = append(slices.Clone(known), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, string(corev1.FinalizerKubernetes))
 	names := slices.Clone(obj.GetFinalizers())
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if strings.Contains(name, "/") || slices.Contains(known, name) || len(texts) == apierror.MaxErrors {
+		if strings.Contains(name, "/") || known.Has(name) || len(texts) == apierror.MaxErrors {
 			continue
 		}
 		path := ""

@@ -140,6 +140,33 @@ func Normalize(obj runtime.Object) {
 	}
 }
 
+// PodSpecOf returns the spec of an internal Pod, or of the Pods that a controller makes from obj, or nil.
+func PodSpecOf(obj runtime.Object) *core.PodSpec {
+	switch o := obj.(type) {
+	case *core.Pod:
+		return &o.Spec
+	case *core.PodTemplate:
+		return &o.Template.Spec
+	case *core.ReplicationController:
+		if o.Spec.Template != nil {
+			return &o.Spec.Template.Spec
+		}
+	case *apps.DaemonSet:
+		return &o.Spec.Template.Spec
+	case *apps.Deployment:
+		return &o.Spec.Template.Spec
+	case *apps.ReplicaSet:
+		return &o.Spec.Template.Spec
+	case *apps.StatefulSet:
+		return &o.Spec.Template.Spec
+	case *batch.Job:
+		return &o.Spec.Template.Spec
+	case *batch.CronJob:
+		return &o.Spec.JobTemplate.Spec.Template.Spec
+	}
+	return nil
+}
+
 // Default sets the default values of obj.
 func Default(obj runtime.Object) { scheme().Default(obj) }
 
