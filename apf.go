@@ -412,7 +412,7 @@ func (fc *flowControl) listSeats(rec *request.Request) (seats, most int) {
 	return int(min(maxListSeats, max(1, math.Ceil(work/bytesPerSeat)))), most
 }
 
-// startsWithAll tells whether a watch begins with what is there.
+// startsWithAll reports whether a watch first sends the existing objects.
 func startsWithAll(options *metav1.ListOptions) bool {
 	asked := options.SendInitialEvents != nil && *options.SendInitialEvents
 	return asked || options.ResourceVersion == "" || options.ResourceVersion == "0"

@@ -250,7 +250,8 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	return anonymousUser(), nil
 }
 
-// unauthorizedIf keeps to itself what is wrong with a credential. A TokenReview tells it, to those who may ask.
+// unauthorizedIf replaces the error of a credential by a 401 without a reason. Only a TokenReview shows the
+// reason, to users who may create one.
 func unauthorizedIf(err error) error {
 	if err == nil {
 		return nil
@@ -623,7 +624,7 @@ func identityParts(want request.User, mode string) []request.Info {
 	return parts
 }
 
-// unfitForMode says what no narrow mode allows, whatever the roles say.
+// unfitForMode returns the reason why constrained impersonation refuses a part, or "". Roles cannot allow it.
 func unfitForMode(part request.Info) string {
 	switch {
 	case part.Resource == "groups" && part.Name == "":

@@ -414,7 +414,7 @@ func customSchema(d *oaDocument, res *scheme.Resource) (any, error) {
 	return schema, nil
 }
 
-// addObjectMembers gives a schema what every object has.
+// addObjectMembers adds the fields that every object has to a schema.
 func (d *oaDocument) addObjectMembers(schema map[string]any) {
 	properties, _ := schema["properties"].(map[string]any)
 	if properties == nil {

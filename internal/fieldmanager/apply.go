@@ -109,8 +109,8 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	if !m.changed && !m.grown {
 		return merged, true
 	}
-	since := m.since               // that of the fields before: who asks for what is there already changes nothing
-	if m.changed || since == nil { // a new object's has none
+	since := m.since               // an apply that changes nothing keeps its time
+	if m.changed || since == nil { // a new entry has no time yet
 		since = &metav1.Time{Time: time.Now().UTC()}
 	}
 	own := metav1.ManagedFieldsEntry{Manager: by.Manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.Subresource,

@@ -34,7 +34,7 @@ type Config struct {
 
 	Tolerations TolerationSeconds
 
-	PodChecked func(PodCheck) // is told what PodSecurity found; nil: nobody wants to know
+	PodChecked func(PodCheck) // receives the results of PodSecurity; may be nil
 
 	ControllerManager bool // a real one runs beside this server, and takes finalizers away
 

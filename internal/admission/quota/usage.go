@@ -44,12 +44,12 @@ const (
 	requestPrefix = corev1.DefaultResourceRequestsPrefix
 )
 
-// A measure is how objects of one type are measured beyond their number; the zero measure knows nothing more.
+// A measure computes the usage of objects of one type. The zero value counts the objects only.
 type measure struct {
-	names   func(corev1.ResourceName) bool                    // what it measures, count/… and alias apart
-	alias   corev1.ResourceName                               // counts objects, as count/RESOURCE does; "" for none
-	usage   func(scheme.Object, time.Time) usage              // of one object; nil: its number alone
-	inScope func(scheme.Object, *requirement, time.Time) bool // nil: it knows no scopes
+	names   func(corev1.ResourceName) bool                    // reports whether it measures a resource, except for count/… and alias
+	alias   corev1.ResourceName                               // also counts the objects, like count/RESOURCE; "" means none
+	usage   func(scheme.Object, time.Time) usage              // returns the usage of an object; nil means that objects are only counted
+	inScope func(scheme.Object, *requirement, time.Time) bool // nil means that the type has no scopes
 }
 
 // measures are the types that are more than counted, by what their keys start with.

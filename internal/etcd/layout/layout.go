@@ -1,6 +1,6 @@
 package layout
 
-// This file says where objects are. value.go says what they are.
+// This file computes the keys of objects. value.go encodes their values.
 
 import (
 	"fmt"

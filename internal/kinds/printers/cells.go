@@ -39,7 +39,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// What a cell says when there is nothing to show.
+// The texts of cells without a value.
 const (
 	cellNone    = "<none>"
 	cellUnset   = "<unset>"
