@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,7 +144,10 @@ var (
 	ownPort     = regexp.MustCompile(`("port": 443,\s+"targetPort": )\d+`)
 	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
 	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
-	ageCell     = regexp.MustCompile(`"\d+m?s"`)
+	// the submatches are the first line, its indentation, and the entries
+	managedFieldsBlock = regexp.MustCompile(`(?s)(( +)"managedFields": \[\n)(.*?)\n +\]`)
+
+	ageCell = regexp.MustCompile(`"\d+m?s"`)
 )
 
 // exchange sends a request section and returns the response section.
@@ -169,7 +173,10 @@ func (talk *conversation) normal(body []byte) string {
 	var indented bytes.Buffer
 	text := strings.TrimSpace(string(body))
 	if json.Indent(&indented, body, "", "  ") == nil {
-		if text = strings.TrimSpace(indented.String()); !talk.owners {
+		text = strings.TrimSpace(indented.String())
+		if talk.owners {
+			text = sortManagedFields(text)
+		} else {
 			text = withoutManagedFields(text)
 		}
 	}
@@ -191,6 +198,18 @@ func (talk *conversation) normal(body []byte) string {
 	}
 	text = currentRev.ReplaceAllString(timestamp.ReplaceAllString(text, "TIME"), "${1}REV")
 	return ageCell.ReplaceAllString(text, `"AGE"`)
+}
+
+// sortManagedFields sorts the entries of managedFields in indented objects by their text. The server sorts them by time first, so
+// that the order of the answer depends on whether two requests were in the same second.
+func sortManagedFields(text string) string {
+	return managedFieldsBlock.ReplaceAllStringFunc(text, func(block string) string {
+		m := managedFieldsBlock.FindStringSubmatch(block)
+		entries := strings.Split(m[3], ",\n"+m[2]+"  {")
+		entries[0] = strings.TrimPrefix(entries[0], m[2]+"  {")
+		slices.Sort(entries)
+		return m[1] + m[2] + "  {" + strings.Join(entries, ",\n"+m[2]+"  {") + "\n" + m[2] + "]"
+	})
 }
 
 // withoutManagedFields drops what field ownership adds to indented objects: it has tests of its own, and would drown everything else.

@@ -92,6 +92,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err != nil {
 		return store.Record{}, err
 	}
+	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	strategy.FillSystemFields(obj, wr.Store.Now())
 	if res.Generation {
 		obj.SetGeneration(1)
@@ -101,7 +102,6 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		strategy.NameNew(obj)
 	}
 	obj = prepareNew(ctx, res, obj)
-	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	for try, lost := 1, 0; ; try++ {
 		if generated && try > 1 {
 			strategy.NameNew(obj)

@@ -39,12 +39,12 @@
 //	Admission.Admit                admission/chain.go         c u p a s x .   403 and what webhooks say; 500: they do not answer
 //	strategy.ValidateDelete        kinds/strategy/strategy.go . . . . . . d   403: what has to stay
 //	Admission.Decide               admission/chain.go         . . . . . . d   as Admission.Admit and Admission.Validate
+//	warnings.DropAdmittedDuplicates kinds/warnings/warnings.go c u p a s x .
 //	strategy.FillSystemFields      kinds/strategy/metadata.go c . . . . . .
 //	strategy.NameNew               kinds/strategy/metadata.go c . . . . . .
 //	prepareNew                     create.go                  c . . . . . .
 //	prepare                        update.go                  . u p a s x .
 //	markDeleting                   deleting.go                . . . . . . d
-//	warnings.DropAdmittedDuplicates kinds/warnings/warnings.go c u p a s x .
 //	checkAndCommit                 commit.go                  c u p a s x .   504: the time is over
 //	Allocator.Assign               allocator/alloc.go         c u p a . x .   422: families, an address or a port of another Service
 //	validate                       commit.go                  c u p a s x .   422: the rules of the type

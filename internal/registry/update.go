@@ -206,9 +206,8 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, asked ad
 	if err != nil {
 		return nil, err
 	}
-	obj = prepare(ctx, t, obj, old)
 	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
-	return obj, nil
+	return prepare(ctx, t, obj, old), nil
 }
 
 // checkRevision compares the resourceVersion that a client names with the stored one. None means any, for the types that allow it.
