@@ -1,0 +1,21 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+// net/http logs two lines for each error that is written to a hijacked connection.
+func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
+	t.Parallel()
+	for _, hijacked := range []bool{false, true} {
+		w, failed := httptest.NewRecorder(), false
+		hop := &Hop{Failed: func(http.ResponseWriter, *http.Request, error) { failed = true }}
+		hop.fail(&patientWriter{ResponseWriter: w, hijacked: hijacked}, httptest.NewRequest("GET", "/", nil), errors.New("broken"))
+		if failed == hijacked {
+			t.Errorf("hijacked %v, written %v", hijacked, failed)
+		}
+	}
+}
