@@ -82,8 +82,10 @@ import (
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/kubelet"
 	"apilet/internal/notify"
 	"apilet/internal/options"
+	"apilet/internal/proxy"
 	"apilet/internal/registry"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -486,7 +488,7 @@ func (s *server) populate(ctx context.Context) error {
 	if err := s.beside.apiServices.Reconcile(ctx, true); err != nil {
 		return err
 	}
-	if err := s.aggregate(ctx); err != nil {
+	if err := cmp.Or(s.aggregate(ctx), s.connect()); err != nil {
 		return err
 	}
 	if s.auth.Enforcing() {
@@ -519,6 +521,26 @@ func (s *server) aggregate(ctx context.Context) error {
 		}
 	}
 	return g.Load(ctx)
+}
+
+// connect makes the part of the server that connects clients with kubelets and Pods.
+func (s *server) connect() error {
+	flags := &s.cfg.Kubelet
+	certificate, err := s.entrance.endpoint.KubeletCertificate()
+	if err != nil {
+		return err
+	}
+	config := kubelet.Config{Certificate: certificate, AddressTypes: flags.AddressTypes, Timeout: flags.Timeout}
+	if flags.CAFile != "" {
+		authorities, err := certs.FollowAuthorities(s.log, nil, flags.CAFile)
+		if err != nil {
+			return fmt.Errorf("--kubelet-certificate-authority: %w", err)
+		}
+		config.Authorities = authorities.Now
+	}
+	s.api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: s.api.types, Admission: s.api.wr.Admission,
+		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Places: s.api.upgrades, Stopping: s.leave.stopping}, Fail: s.api.fail}
+	return nil
 }
 
 // introduce has the certificate that is shown to other servers made, or read.
@@ -774,6 +796,7 @@ func (s *server) close() error {
 	closing.Go("closing the data file", func() {
 		s.api.wt.news.Close()
 		s.beside.webhooks.Close()
+		s.api.connector.Clients.Close()
 		stored = s.storage.close()
 	})
 	if s.audit != nil {
@@ -864,6 +887,7 @@ type api struct {
 	wt          *watching
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // passes on what is for other servers
+	connector   *kubelet.Connector      // passes on what is for kubelets and Pods
 	upgrades    *shares.Places          // for upgraded connections, of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
@@ -1174,11 +1198,14 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 // serveSubresource answers a request for a part of an object.
 func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
-	if info.Verb == "get" || request.Connects(info.Subresource) {
+	if info.Verb == "get" && !request.Connects(info.Subresource) {
 		return a.readAPI.serveSubresource(w, r, rec, res)
 	}
 	if err := routing.HasVerb(res, info); err != nil {
 		return err
+	}
+	if request.Connects(info.Subresource) {
+		return a.connector.Serve(w, r, rec, res)
 	}
 	switch info.Subresource {
 	case "scale":

@@ -200,12 +200,12 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
 	out.Trailer = nil                            // httputil.ReverseProxy would announce their names, without values
 	h := out.Header
+	proxy.HideCredentials(h)
 	for key := range h {
-		if hidden(key) {
+		if slices.ContainsFunc(redirecting, func(name string) bool { return request.IsHeader(key, name) }) {
 			delete(h, key)
 		}
 	}
-	keepProtocols(h)
 	introduce(h, &rec.User)
 	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
 		h["X-Forwarded-For"] = slices.Clone(before)
@@ -223,35 +223,9 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	h.Add("Via", "1.1 "+g.self)
 }
 
-// hidden reports whether the other server must not receive the header: it is a credential, only this server may set it,
-// or it asks for another method or path than the authorized ones. The spelling X_Remote_User counts as X-Remote-User.
-func hidden(key string) bool {
-	return slices.ContainsFunc(hiddenHeaders, func(name string) bool { return request.IsHeader(key, name) }) ||
-		slices.ContainsFunc(hiddenPrefixes, func(prefix string) bool { return request.HasHeaderPrefix(key, prefix) })
-}
-
-var (
-	hiddenHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "Cookie2", "Audit-Id", "Forwarded", "Proxy",
-		"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
-	hiddenPrefixes = []string{"X-Remote-", "Impersonate-", "X-Forwarded-"}
-)
-
-// bearerProtocol is how browsers send a token with a WebSocket.
-const bearerProtocol = "base64url.bearer.authorization.k8s.io."
-
-// keepProtocols takes tokens out of the list of a WebSocket's protocols.
-func keepProtocols(h http.Header) {
-	const key = "Sec-Websocket-Protocol"
-	if len(h[key]) == 0 {
-		return
-	}
-	kept := slices.DeleteFunc(strings.Split(strings.Join(h[key], ","), ","), func(name string) bool {
-		return strings.HasPrefix(strings.TrimSpace(name), bearerProtocol)
-	})
-	if h.Del(key); len(kept) > 0 {
-		h.Set(key, strings.TrimSpace(strings.Join(kept, ",")))
-	}
-}
+// redirecting are headers that ask for another method or path than the authorized ones, and cookies, which belong to this server's origin.
+var redirecting = []string{"Cookie", "Cookie2", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri",
+	"X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
 
 // introduce says who asks, in the headers that servers read by default.
 func introduce(h http.Header, u *request.User) {

@@ -48,6 +48,7 @@ type Options struct {
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
 	Aggregation                             Aggregation
+	Kubelet                                 Kubelet
 	Authorization                           []string
 	JWKSURI                                 string
 	Audit                                   Audit
@@ -90,6 +91,7 @@ func (o *Options) Groups() []commandline.FlagGroup {
 		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineOthers},
 		{Title: "Service accounts", Define: o.defineAccounts},
 		{Title: "Servers behind this one, and proxies in front of it", Define: o.defineAggregation},
+		{Title: "Kubelets", Define: o.defineKubelet},
 		{Title: "Objects", Define: o.defineObjects},
 		{Title: "Requests", Define: o.defineRequests},
 		{Title: "The audit log", Define: o.Audit.define},
@@ -258,7 +260,7 @@ func inflight(limit *int, given *bool) func(string) error {
 
 // Finish checks what the flags say together and derives what follows from it.
 func (o *Options) Finish() error {
-	if err := cmp.Or(o.finishNumbers(), o.finishAggregation(), o.finishTLS()); err != nil {
+	if err := cmp.Or(o.finishNumbers(), o.finishAggregation(), o.finishKubelet(), o.finishTLS()); err != nil {
 		return err
 	}
 	if o.Ephemeral && o.Data != "" && o.Data != defaultData {

@@ -87,6 +87,22 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.U
 	return nil
 }
 
+// Stream takes one of the user's places for an answer that lasts and that is not passed on by Serve. It returns a ResponseWriter that
+// flushes each part, and the context of the answer. The caller calls done at the end. The error is a 429 if the user has no place left.
+func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.User) (out http.ResponseWriter, ctx context.Context, done func(), err error) {
+	leave, err := f.Places.Enter(user)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	ended := f.endWhenStopping(cancel)
+	return newPatientWriter(w, 0, cancel), ctx, func() {
+		ended()
+		cancel()
+		leave()
+	}, nil
+}
+
 // fail answers for the other server, unless the client has taken the connection over.
 func (h *Hop) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p, ok := w.(*patientWriter); !ok || !p.hijacked {

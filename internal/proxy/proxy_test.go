@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -17,5 +18,16 @@ func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
 		if failed == hijacked {
 			t.Errorf("hijacked %v, written %v", hijacked, failed)
 		}
+	}
+}
+
+func TestCredentialsAreHidden(t *testing.T) {
+	t.Parallel()
+	h := http.Header{"Accept": {"a"}, "Sec-Websocket-Protocol": {bearerProtocol + "dG9r, a", " b"}}
+	for _, key := range []string{"Authorization", "x-ReMote-extra-a", "X-Remote-User", "X_Remote_User", "Impersonate-Foo", "X-Forwarded-For"} {
+		h[key] = []string{"x"}
+	}
+	if HideCredentials(h); len(h) != 2 || strings.Join(h["Sec-Websocket-Protocol"], "|") != "a, b" {
+		t.Errorf("got %q", h)
 	}
 }
