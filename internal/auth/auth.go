@@ -345,25 +345,6 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 	return a.checkSite(r)
 }
 
-// checkSite refuses what a page of another site has a browser send, with a certificate of its user's or from its user's machine: what it does would
-// be done, though the page may not read the answer. Browsers say by Sec-Fetch-Site whose page sends a request, which no page can change, and by
-// Origin, but for some GETs; no other client sends either. The pages behind kubectl proxy are of the proxy's origin, and the same as that. A link
-// to /debug/ui/ may be followed from anywhere: nothing of the server is in it.
-func (a *Authenticator) checkSite(r *http.Request) error {
-	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
-	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
-		return nil
-	}
-	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == request.PathUI
-	switch {
-	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin"):
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))
-	case (site == "cross-site" || site == "same-site") && !follows:
-		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
-	}
-	return nil
-}
-
 // ---- Tokens ----
 
 // tokenTable is what --token-auth-file says. It finds users by the hash of their token: how long a lookup takes says nothing about the
