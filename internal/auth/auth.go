@@ -56,6 +56,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/auth/bootstraptoken"
 	"apilet/internal/auth/callout"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/memory"
@@ -82,6 +83,8 @@ type Config struct {
 	CORSOrigins             []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
 	Log                     zerolog.Logger   // is told of files that cannot be read again
 	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
+
+	BootstrapTokens bool // --enable-bootstrap-token-auth
 
 	AnonymousGiven bool                                   // --anonymous-auth was given
 	IssuersFile    string                                 // --authentication-config
@@ -133,6 +136,7 @@ type Authenticator struct {
 	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
 	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
 	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
+	Bootstrap *bootstraptoken.Tokens         // nil without --enable-bootstrap-token-auth; set like Accounts
 	Nodes     *node.Authorizer               // nil without ModeNode; set like Accounts
 	issuers   *certs.Followed[oidc.Set]      // nil without --authentication-config
 	fixed     *oidc.Set                      // of --oidc-...; nil: none
