@@ -221,9 +221,9 @@ var errBadToken = errors.New("invalid bearer token")
 // On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
 // refused: a controller whose account has gone must not become an administrator. Any other token there is nobody's, and ignored.
 func (a *Authenticator) identify(r *http.Request) (request.User, error) {
-	token, _ := bearerToken(r.Header)
+	token, malformed := requestToken(r)
 	if a.cfg.Insecure {
-		if err := a.checkHostAndOrigin(r); err != nil {
+		if err := cmp.Or(a.checkHostAndOrigin(r), unauthorizedIf(malformed)); err != nil {
 			return request.User{}, err
 		}
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
@@ -238,6 +238,9 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	}
 	u, ok, badCert := a.certificateUser(r)
 	badCert = badCert || noProxy && a.ClientCAs == nil
+	if malformed != nil && !ok {
+		return request.User{}, unauthorizedIf(malformed)
+	}
 	if token != "" && !ok {
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)
@@ -311,6 +314,7 @@ func bearerToken(h http.Header) (token string, padded bool) {
 
 // dropCredentials also drops the headers of an authenticating proxy: a handler that trusted them would trust any client.
 func dropCredentials(h http.Header) {
+	dropProtocolTokens(h)
 	for key := range h {
 		if request.IsHeader(key, "Authorization") || request.IsHeader(key, "X-Remote-User") || request.IsHeader(key, "X-Remote-Uid") ||
 			request.IsHeader(key, "X-Remote-Group") || request.HasHeaderPrefix(key, "X-Remote-Extra-") {

@@ -134,7 +134,7 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 // Either one is a sign of a browser, because a user may have replaced the other. The other signs are the Origin "null" and any
 // Sec- header that is not part of the WebSocket protocol.
 func isProgramHandshake(r *http.Request) bool {
-	if r.Method != http.MethodGet || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+	if r.Method != http.MethodGet || !isHandshake(r) {
 		return false
 	}
 	for name := range r.Header {
