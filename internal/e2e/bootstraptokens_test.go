@@ -192,6 +192,10 @@ func TestBadBootstrapTokensAreUnauthorized(t *testing.T) {
 		return j.want(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":"`+token+`"}}`).get("status").Raw
 	}
 	j.stranger.want(200, "GET", "/api", "", "Authorization: Bearer aaaaaa.0123456789abcdef")
+	if got := j.want(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview",
+		"spec":{"token":"aaaaaa.0123456789abcdef","audiences":["others"]}}`).get("status").Raw; got != `{"user":{},"error":"invalid bearer token"}` {
+		t.Errorf("the review for other audiences is %s", got)
+	}
 	if got := review("aaaaaa.0123456789abcdef"); gjson.Get(got, "user.username").String() != "system:bootstrap:aaaaaa" || !gjson.Get(got, "authenticated").Bool() {
 		t.Errorf("the review of a good token is %s", got)
 	}

@@ -65,6 +65,7 @@ func TestOnlyValidTokensAuthenticate(t *testing.T) {
 		{"with an unreadable end", good, corev1.Secret{Data: data("expiration=tomorrow")}, "", "has expired"},
 		{"with another secret", "abcdef.0123456789abcdee", corev1.Secret{Data: data()}, "", "invalid value for key token-secret"},
 		{"with a longer stored secret", good, corev1.Secret{Data: data("token-secret=0123456789abcdef0")}, "", "invalid value for key token-secret"},
+		{"with another secret, after its end", "abcdef.0123456789abcdee", corev1.Secret{Data: data("expiration="+anHourAgo, "token-id=abcdee")}, "", "invalid value for key token-secret"},
 		{"without a stored secret", good, corev1.Secret{Data: data("token-secret=")}, "", "invalid value for key token-secret"},
 		{"with another id", good, corev1.Secret{Data: data("token-id=abcdee")}, "", "invalid value for key token-id"},
 		{"for signing only", good, corev1.Secret{Data: data("usage-bootstrap-authentication=", "usage-bootstrap-signing=true")}, "", "not marked usage-bootstrap-authentication=true"},
