@@ -558,14 +558,14 @@ func (s *server) found(ctx context.Context) error {
 	return nil
 }
 
-// publishClusterInfo tells nodes with a bootstrap token where this server is. A server without an authority of its own cannot tell
-// whom they have to trust.
+// publishClusterInfo publishes the URL and the authority of this server for nodes with a bootstrap token. A server with a certificate of
+// the administrator's does not know the authority that has signed it.
 func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.Initializer) {
 	switch {
 	case !s.cfg.Auth.BootstrapTokens:
 		return
 	case s.cfg.Auth.OwnCA == nil:
-		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: --tls-cert-file does not tell which authority has signed the certificate")
+		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the authority that has signed the certificate of --tls-cert-file is unknown")
 		return
 	}
 	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Blocks[0].Addr().Is6())

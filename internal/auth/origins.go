@@ -100,7 +100,7 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	return true
 }
 
-// checkSite rejects requests that a browser sends for a page of another site. The browser adds its user's client certificate, or
+// checkSite rejects requests that a browser sends on behalf of another site's page. The browser adds its user's client certificate, or
 // connects to the plain port of its user's machine. The server would execute the request, although the page cannot read the response.
 //
 // No page can set or remove the headers that identify its requests:
@@ -110,8 +110,8 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 //   - Origin comes with every POST, PUT, PATCH, DELETE and WebSocket handshake, also from older browsers. Programs rarely send it
 //     except with WebSocket handshakes, see isProgramHandshake.
 //
-// Pages behind kubectl proxy have the origin of the proxy, and are of the same origin as their requests. A link to /debug/ui/ may
-// be followed from any site, because the page contains no data.
+// Requests of pages behind kubectl proxy are same-origin, because pages and requests both have the origin of the proxy. Any site may
+// link to /debug/ui/, because that page contains no data.
 func (a *Authenticator) checkSite(r *http.Request) error {
 	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
 	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
@@ -127,12 +127,12 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 	return nil
 }
 
-// isProgramHandshake reports whether the request is a WebSocket handshake that no browser has sent. Many programs send an Origin
-// there: golang.org/x/net/websocket requires one, and websocket-client for Python makes one up.
+// isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a browser. Many programs send an Origin
+// with it: golang.org/x/net/websocket requires one, and websocket-client for Python derives one from the URL.
 //
 // Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can change neither in a handshake.
-// Either one is a sign of a browser, because a user may have replaced the other. The other signs are the Origin "null" and any
-// Sec- header that is not part of the WebSocket protocol.
+// One of them is enough to recognize a browser, because its user may have changed the other. The Origin "null" and Sec- headers
+// that do not belong to the WebSocket protocol also identify browsers.
 func isProgramHandshake(r *http.Request) bool {
 	if r.Method != http.MethodGet || !isHandshake(r) {
 		return false

@@ -5,7 +5,7 @@ package auth
 //
 //	Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Ym9iLXRva2Vu, v5.channel.k8s.io
 //
-// At least one other subprotocol has to be there, because the server chooses one of them for its response.
+// The client must offer at least one other subprotocol, because the server selects one of those for its response.
 
 import (
 	"encoding/base64"
@@ -21,7 +21,7 @@ const (
 	bearerProtocol = "base64url.bearer.authorization.k8s.io."
 )
 
-// isHandshake reports whether the request asks for a WebSocket.
+// isHandshake reports whether the request is a WebSocket handshake.
 func isHandshake(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") && strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade")
 }
@@ -34,7 +34,7 @@ func requestToken(r *http.Request) (string, error) {
 	return protocolToken(r.Header)
 }
 
-// protocolToken returns the token among the subprotocols. Its errors are kube-apiserver's.
+// protocolToken returns the token among the subprotocols. Its errors are the same as in kube-apiserver.
 func protocolToken(h http.Header) (string, error) {
 	tokens, others := splitProtocols(h)
 	if len(tokens) == 0 {

@@ -1,15 +1,15 @@
 package bootstrap
 
-// This file publishes ConfigMap cluster-info in kube-public for nodes that join with a bootstrap token (kubeadm join). It says where the
-// server is and which authority has signed its certificate, in a kubeconfig without users. kubeadm init creates the same three objects.
+// This file publishes ConfigMap cluster-info in kube-public for nodes that join with a bootstrap token (kubeadm join). It contains a
+// kubeconfig with the URL of the server and the certificate of its authority, and no users. kubeadm init creates the same three objects.
 //
 //	ConfigMap    cluster-info                           kubeconfig: ...; kube-controller-manager's bootstrapsigner adds jws-kubeconfig-ID
 //	Role         kubeadm:bootstrap-signer-clusterinfo   get ConfigMap cluster-info
 //	RoleBinding  kubeadm:bootstrap-signer-clusterinfo   to User system:anonymous
 //
-// A node that knows no authority yet reads the ConfigMap anonymously and checks it with the signature of its token, or with the hash of
-// the authority's key. The Role and its binding are created together with the ConfigMap only: an administrator who deletes the
-// RoleBinding, so that anonymous users cannot read the ConfigMap any more, does not see it again after a restart.
+// A joining node reads the ConfigMap anonymously. It verifies the signature with its token, or compares the hash of the authority's key.
+// The server creates the Role and the RoleBinding only when it creates the ConfigMap. An administrator can therefore delete the RoleBinding
+// to stop anonymous users from reading the ConfigMap, and a restart does not bring it back.
 
 import (
 	"context"
@@ -35,8 +35,8 @@ const (
 	clusterInfoReader = "kubeadm:bootstrap-signer-clusterinfo"
 )
 
-// ClusterInfo publishes the URL of a server and the certificate of its authority in PEM. A kubeconfig that somebody else has written
-// stays as it is.
+// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. It does not overwrite a kubeconfig that another
+// client has set.
 func (f Initializer) ClusterInfo(ctx context.Context, server string, authority []byte) error {
 	kubeconfig, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Config", "preferences": map[string]any{}, "current-context": "", "contexts": nil, "users": nil,
 		"clusters": []any{map[string]any{"name": "", "cluster": map[string]any{"server": server, "certificate-authority-data": authority}}}})
@@ -62,7 +62,7 @@ func (f Initializer) ClusterInfo(ctx context.Context, server string, authority [
 	})
 }
 
-// managesKubeconfig reports whether the server is the last that has set the kubeconfig.
+// managesKubeconfig reports whether the server was the last client that set the kubeconfig.
 func managesKubeconfig(info *corev1.ConfigMap) bool {
 	for _, entry := range info.ManagedFields {
 		if entry.Manager == manager && entry.FieldsV1 != nil && gjson.Get(entry.FieldsV1.GetRawString(), "f:data.f:"+bootstrapapi.KubeConfigKey).Exists() {
@@ -83,8 +83,8 @@ func (f Initializer) admitClusterInfoReaders(ctx context.Context) error {
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: request.UserAnonymous}}}))
 }
 
-// URLForNodes returns the URL at which other machines reach a server. It differs from the server's own URL if that names this machine's
-// loopback address, although the server listens on all addresses.
+// URLForNodes returns the URL at which other machines reach a server. If the server listens on all addresses and its own URL contains a
+// loopback address, URLForNodes replaces that address by one of the machine's other addresses.
 func URLForNodes(own string, listening netip.AddrPort, six bool) string {
 	parsed, err := url.Parse(own)
 	if err != nil || !listening.Addr().IsUnspecified() || !request.IsLoopback(parsed.Hostname()) {

@@ -12,7 +12,8 @@
 //
 // Its user is system:bootstrap:07401b in the group system:bootstrappers and the groups of auth-extra-groups.
 //
-// The rules are those of plugin/pkg/auth/authenticator/token/bootstrap in Kubernetes, whose package needs client-go's informers.
+// The rules are those of Kubernetes' package plugin/pkg/auth/authenticator/token/bootstrap. It cannot be imported here, because it
+// depends on client-go's informers.
 // Every request reads the Secret from the store, so a token that expires or whose Secret is deleted is rejected immediately.
 // kube-apiserver caches successful authentications for ten seconds.
 package bootstraptoken
@@ -42,7 +43,7 @@ type Tokens struct {
 	Log   zerolog.Logger // receives the reason for each rejected token; zerolog.Nop() discards it
 }
 
-// User returns the user of a token. ok is false if the token is not a bootstrap token or is not valid. An error means that its
+// User returns the user of a token. ok is false if the token is not a bootstrap token or is not valid. It returns an error if the
 // Secret cannot be read.
 func (t *Tokens) User(token string) (u request.User, ok bool, err error) {
 	id, secretPart, err := tokens.ParseToken(token)
@@ -78,8 +79,8 @@ func (t *Tokens) secret(id string) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// check returns the groups of the token's user, or an error that completes the sentence "the bootstrap token's Secret ...". The secret
-// part is compared before everything that a client may not learn, in a time that does not depend on where it differs.
+// check returns the groups of the token's user, or an error that completes the sentence "the bootstrap token's Secret ...". It compares
+// the secret part in constant time, and does so before it looks at the expiration, the usage and the groups.
 func (t *Tokens) check(secret *corev1.Secret, id, secretPart string) ([]string, error) {
 	value := func(key string) string { return secrets.GetData(secret, key) }
 	invalid := func(key string) error { return fmt.Errorf("has an invalid value for key %s", key) }
