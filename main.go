@@ -61,6 +61,7 @@ import (
 	"apilet/internal/apierror"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
+	"apilet/internal/auth/bootstraptoken"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/node"
 	"apilet/internal/auth/serviceaccount"
@@ -363,8 +364,17 @@ func (s *server) preflight(context.Context) (err error) {
 	if s.auth.Accounts, err = serviceaccount.New(s.storage.st, s.cfg.Accounts); err != nil {
 		return err
 	}
+	if s.cfg.Auth.BootstrapTokens {
+		s.auth.Bootstrap = &bootstraptoken.Tokens{Store: s.storage.st, Log: zerolog.Nop()}
+		if s.cfg.Verbosity >= verbosityOfRefusals {
+			s.auth.Bootstrap.Log = s.log
+		}
+	}
 	return kubeconfig.Clear(s.cfg.Kubeconfig)
 }
+
+// verbosityOfRefusals is the --v from which kube-apiserver logs why a bootstrap token was rejected.
+const verbosityOfRefusals = 3
 
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
@@ -566,7 +576,24 @@ func (s *server) found(ctx context.Context) error {
 		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
 	}
 	s.publishAuthorities(ctx)
+	s.publishClusterInfo(ctx, initializer)
 	return nil
+}
+
+// publishClusterInfo publishes the URL and the authority of this server for nodes with a bootstrap token. A server with a certificate of
+// the administrator's does not know the authority that has signed it.
+func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.Initializer) {
+	switch {
+	case !s.cfg.Auth.BootstrapTokens:
+		return
+	case s.cfg.Auth.OwnCA == nil:
+		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the authority that has signed the certificate of --tls-cert-file is unknown")
+		return
+	}
+	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Blocks[0].Addr().Is6())
+	if err := initializer.ClusterInfo(ctx, url, s.cfg.Auth.OwnCA); err != nil {
+		s.log.Error().Err(err).Msg("cannot publish ConfigMap cluster-info in kube-public")
+	}
 }
 
 // publishAuthorities tells programs beside this server whose client certificates it takes, and by which it speaks to them for others. They learn of a

@@ -151,6 +151,7 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of CAs for client certificates: CN is the user, O the groups")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false, "allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
 	o.Auth.Anonymous = true
 	f.BoolFunc("anonymous-auth", "with an authenticator: requests without credentials are system:anonymous instead of refused (default true)", func(text string) (err error) {
 		o.Auth.AnonymousGiven = true
@@ -333,7 +334,7 @@ func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
-	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.asksOthers()
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
 	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
