@@ -82,8 +82,8 @@ func HasPath(res *scheme.Resource, info *request.Info) bool {
 func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 	everywhere := res.Namespaced && info.Namespace == ""
 	switch {
-	case method == http.MethodHead && info.Subresource == "proxy":
-		return true
+	case info.Subresource == "proxy":
+		return info.Verb != "" || method == http.MethodOptions
 	case method == http.MethodHead: // of built-in types kube-apiserver has none
 		return res.GoType == nil && info.Verb != "watch" && res.Allows(info.Verb)
 	case info.Subresource != "":
