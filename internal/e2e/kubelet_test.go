@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/net/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"apilet/internal/apitest"
 )
@@ -177,17 +179,7 @@ func TestLogsComeFromTheKubelet(t *testing.T) {
 		t.Errorf("got %q, %v", line, err)
 	}
 
-	config, err := websocket.NewConfig(strings.Replace(s.url, "https", "wss", 1)+podsPath+"/p/log", "wss://127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.TlsConfig, config.Protocol = s.client.Transport.(*http.Transport).TLSClientConfig, []string{"binary.k8s.io"}
-	config.Header.Set("Authorization", "Bearer root-token")
-	ws, err := websocket.DialConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ws.Close()
+	ws := s.dialWebSocket(podsPath+"/p/log", "binary.k8s.io")
 	for _, want := range []string{"", "hello\n"} { // the first message says that the log was found
 		var text string
 		if err := websocket.Message.Receive(ws, &text); text != want || err != nil {
@@ -415,5 +407,107 @@ func TestExecGoesThroughAdmission(t *testing.T) {
 		`"Resource":{"group":"","resource":"pods","version":"v1"},"Object":{"apiVersion":"v1","kind":"PodAttachOptions","stdin":true},"Options":null}`
 	if len(reviewed) != 1 || reviewed[0] != want {
 		t.Errorf("the webhook was asked %s\nwant %s", reviewed, want)
+	}
+}
+
+// serveSPDY answers as a kubelet that knows no WebSockets: it copies stdin to stdout, and ends with a status. To a port-forward it says hello.
+func serveSPDY(t *testing.T, w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != "SPDY/3.1" {
+		http.Error(w, "no WebSockets here", http.StatusBadRequest)
+		return
+	}
+	protocol, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io", "portforward.k8s.io"})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	created := make(chan httpstream.Stream, 8)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
+		created <- s
+		return nil
+	})
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	streams := map[string]httpstream.Stream{}
+	for len(streams) < map[bool]int{true: 1, false: 3}[protocol == "portforward.k8s.io"] {
+		s := <-created
+		streams[s.Headers().Get("streamType")] = s
+	}
+	if data := streams["data"]; data != nil {
+		_, _ = io.WriteString(data, "hello")
+		data.Close()
+		<-conn.CloseChan()
+		return
+	}
+	_, _ = io.Copy(streams["stdout"], streams["stdin"])
+	streams["stdout"].Close()
+	_, _ = io.WriteString(streams["error"], `{"status":"Failure","reason":"NonZeroExitCode"}`)
+	streams["error"].Close()
+	<-conn.CloseChan()
+}
+
+// dialWebSocket opens a WebSocket with a protocol.
+func (s *testServer) dialWebSocket(path, protocol string) *websocket.Conn {
+	s.t.Helper()
+	config, err := websocket.NewConfig(strings.Replace(s.url, "https", "wss", 1)+path, "wss://127.0.0.1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config.TlsConfig, config.Protocol = s.client.Transport.(*http.Transport).TLSClientConfig, []string{protocol}
+	config.Header.Set("Authorization", "Bearer root-token")
+	ws, err := websocket.DialConfig(config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { ws.Close() })
+	return ws
+}
+
+// The newest WebSocket protocols are translated for kubelets before 1.36.
+func TestOldKubeletsUnderstandNewWebSockets(t *testing.T) {
+	t.Parallel()
+	ca, _ := apitest.NewCA(t)
+	k := startKubelet(t, ca, func(w http.ResponseWriter, r *http.Request) { serveSPDY(t, w, r) })
+	s := startWithNode(t, k)
+	ws := s.dialWebSocket(podsPath+"/p/exec?command=cat&stdin=1&stdout=1", "v5.channel.k8s.io")
+	for _, message := range []string{"\x00one ", "\x00two", "\xff\x00"} { // the last one closes channel 0
+		if err := websocket.Message.Send(ws, []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := map[byte]string{}
+	for got[3] == "" {
+		var message []byte
+		if err := websocket.Message.Receive(ws, &message); err != nil {
+			t.Fatalf("after %q: %v", got, err)
+		}
+		got[message[0]] += string(message[1:])
+	}
+	if got[1] != "one two" || got[3] != `{"status":"Failure","reason":"NonZeroExitCode"}` {
+		t.Errorf("got %q", got)
+	}
+
+	ws = s.dialWebSocket(podsPath+"/p/portforward?ports=80", "SPDY/3.1+portforward.k8s.io")
+	ws.PayloadType = websocket.BinaryFrame
+	tunnel, err := spdy.NewClientConnection(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tunnel.Close()
+	stream, err := tunnel.CreateStream(http.Header{"streamType": {"data"}, "port": {"80"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(stream); string(text) != "hello" || err != nil {
+		t.Errorf("got %q, %v through the tunnel", text, err)
+	}
+
+	for path, protocol := range map[string]string{"/lost/exec?command=x&stdout=1": "v5.channel.k8s.io", "/lost/portforward?ports=1": "SPDY/3.1+portforward.k8s.io"} {
+		if _, response := s.dialUpgrade("GET", podsPath+path, "websocket", "Authorization: Bearer root-token", "Sec-WebSocket-Protocol: "+protocol,
+			"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version: 13"); response.StatusCode != 404 {
+			t.Errorf("%s: got %d", path, response.StatusCode)
+		}
 	}
 }

@@ -58,8 +58,11 @@ func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.R
 	if err != nil {
 		return unexplained(err)
 	}
-	if proxy.UpgradeType(r.Header) == "" {
+	switch {
+	case proxy.UpgradeType(r.Header) == "":
 		return apierrors.NewBadRequest("Upgrade request required")
+	case to.old && translates(r, options):
+		return c.translate(w, r, rec.User, to, options)
 	}
 	return c.Forward.Serve(w, r, rec.User, c.hop(to, func(p *httputil.ProxyRequest) { readdress(p, to.url) }))
 }

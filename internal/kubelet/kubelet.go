@@ -20,8 +20,10 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -106,28 +108,30 @@ func (c *Clients) Close() {
 	}
 }
 
-// errNoAddress means that a Node names no address of a preferred type.
-var errNoAddress = errors.New("no preferred addresses found; known addresses: []")
+// A server is the address of a node's kubelet.
+type server struct {
+	host, port string
+	old        bool // it does not know the newest WebSocket protocols
+}
 
-// address returns the host and port of the kubelet of a node. The error is a Status error if there is no such node.
-func (c *Connector) address(name string) (host, port string, err error) {
-	res := c.Types.Lookup("", "v1", "nodes")
-	var node corev1.Node
-	if err := c.read(res, "", name, &node); err != nil {
-		return "", "", err
+// kubelet returns the kubelet of a node. The error is a Status error if there is no such node.
+func (c *Connector) kubelet(node string) (server, error) {
+	var n corev1.Node
+	if err := c.read(c.Types.Lookup("", "v1", "nodes"), "", node, &n); err != nil {
+		return server{}, err
+	}
+	port := n.Status.DaemonEndpoints.KubeletEndpoint.Port
+	if port <= 0 {
+		port = defaultPort
 	}
 	for _, preferred := range c.Clients.config.AddressTypes {
-		for _, a := range node.Status.Addresses {
+		for _, a := range n.Status.Addresses {
 			if a.Type == preferred {
-				kubelet := node.Status.DaemonEndpoints.KubeletEndpoint.Port
-				if kubelet <= 0 {
-					kubelet = defaultPort
-				}
-				return a.Address, strconv.Itoa(int(kubelet)), nil
+				return server{a.Address, strconv.Itoa(int(port)), !slices.Contains(n.Status.DeclaredFeatures, knowsWebSockets)}, nil
 			}
 		}
 	}
-	return "", "", errNoAddress
+	return server{}, fmt.Errorf("no preferred addresses found; known addresses: %v", n.Status.Addresses)
 }
 
 // read decodes an object. The error is a Status error if there is no such object.

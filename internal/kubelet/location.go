@@ -32,6 +32,7 @@ type location struct {
 	url    *url.URL
 	plain  *http.Transport
 	stream *http.Transport // for connections that are upgraded
+	old    bool            // a kubelet that does not know the newest WebSocket protocols
 }
 
 // container returns the name of the container that the client means. The error is a 400.
@@ -59,12 +60,12 @@ func container(named string, pod *corev1.Pod) (string, error) {
 
 // ofKubelet returns a location on the kubelet of a node.
 func (c *Connector) ofKubelet(node, path string, query url.Values) (*location, error) {
-	host, port, err := c.address(node)
+	k, err := c.kubelet(node)
 	if err != nil {
 		return nil, err
 	}
-	at := &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port), Path: path, RawQuery: query.Encode()}
-	return &location{at, c.Clients.verified, c.Clients.verified}, nil
+	at := &url.URL{Scheme: "https", Host: net.JoinHostPort(k.host, k.port), Path: path, RawQuery: query.Encode()}
+	return &location{at, c.Clients.verified, c.Clients.verified, k.old}, nil
 }
 
 // ofLog returns the location of a container's log; nil if the Pod runs on no node yet.
@@ -180,7 +181,7 @@ func (c *Connector) ofProxy(ctx context.Context, plural, namespace, id, path str
 		return nil, err
 	}
 	at := &url.URL{Scheme: cmp.Or(schemeOf, "http"), Host: host, Path: utilnet.JoinPreservingTrailingSlash("", path)}
-	return &location{at, c.Clients.pods, c.Clients.podStreams}, nil
+	return &location{url: at, plain: c.Clients.pods, stream: c.Clients.podStreams}, nil
 }
 
 // podHost returns the address of a Pod, with the given port or the first one that the Pod names.
@@ -209,11 +210,11 @@ func (c *Connector) podHost(namespace, name, port string) (string, error) {
 
 // ofNode returns a location on a node: its kubelet, or another port.
 func (c *Connector) ofNode(ctx context.Context, schemeOf, name, port, path string) (*location, error) {
-	host, kubelet, err := c.address(name)
+	k, err := c.kubelet(name)
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, k.host)
 	if err != nil || len(addresses) == 0 {
 		return nil, apierrors.NewBadRequest(cmp.Or(err, errNoHost).Error())
 	}
@@ -223,11 +224,11 @@ func (c *Connector) ofNode(ctx context.Context, schemeOf, name, port, path strin
 		}
 	}
 	path = utilnet.JoinPreservingTrailingSlash("", path)
-	if port == "" || port == kubelet {
+	if port == "" || port == k.port {
 		return c.ofKubelet(name, path, nil)
 	}
 	at := &url.URL{Scheme: cmp.Or(schemeOf, "http"), Host: net.JoinHostPort(addresses[0].String(), port), Path: path}
-	return &location{at, c.Clients.pods, c.Clients.podStreams}, nil
+	return &location{url: at, plain: c.Clients.pods, stream: c.Clients.podStreams}, nil
 }
 
 var errNoHost = errors.New("no addresses for hostname")
