@@ -593,9 +593,21 @@ func (m *metrics) buildInfo(labels map[string]string) {
 
 // featureGates reports which feature gates are enabled. They do not change while the server runs.
 func (m *metrics) featureGates(gates featuregate.MutableFeatureGate) {
-	g := m.registry.Gauges("kubernetes_feature_enabled", beta+"This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"})
-	for name, spec := range gates.GetAll() {
-		g.WithLabelValues(string(name), string(spec.PreRelease)).Set(oneIf(gates.Enabled(name)))
+	m.registry.MustRegister(&gateCollector{gates, prometheus.NewDesc("kubernetes_feature_enabled",
+		beta+"This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"}, nil)})
+}
+
+// A gateCollector asks for the gates when it is scraped. The first question about each gate is expensive, and a start has no time for them.
+type gateCollector struct {
+	gates featuregate.MutableFeatureGate
+	desc  *prometheus.Desc
+}
+
+func (c *gateCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
+
+func (c *gateCollector) Collect(out chan<- prometheus.Metric) {
+	for name, spec := range c.gates.GetAll() {
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, oneIf(c.gates.Enabled(name)), string(name), string(spec.PreRelease))
 	}
 }
 
