@@ -52,8 +52,11 @@ func (r *rules) normalize(paths []field.NormalizationRule) *rules {
 // addDeclared returns errs, the handwritten errors of an object, together with its declarative errors.
 // obj and old are as the handwritten rules take them; old is nil for a create.
 func (r *rules) addDeclared(ctx context.Context, sub string, errs field.ErrorList, obj, old runtime.Object) field.ErrorList {
-	if r.handwritten {
+	switch {
+	case r.handwritten:
 		return errs
+	case r.unreported:
+		return withoutRepeated(errs)
 	}
 	var config rest.DeclarativeValidationConfig
 	if r.config != nil {

@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,9 +10,12 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/validate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/randfill"
 
 	"apilet/internal/scheme"
 )
@@ -154,5 +158,40 @@ func TestStatusesAndPolicies(t *testing.T) {
 		if !slices.ContainsFunc(c.errs, func(err *field.Error) bool { return strings.Contains(err.Error(), c.want) }) {
 			t.Errorf("%s: got %v, want %s", c.name, c.errs, c.want)
 		}
+	}
+}
+
+// The declarative rules of types that are written often are not run. This test fails if one of them has an error to report.
+func TestRulesThatAreNotRunReportNothing(t *testing.T) {
+	t.Parallel()
+	tested := map[reflect.Type]bool{}
+	for _, res := range scheme.NewRegistry().All() {
+		if res.Virtual || res.StoredType() == nil {
+			continue
+		}
+		rules, internal := rulesFor(res.NewObject())
+		if rules == nil || !rules.unreported {
+			continue
+		}
+		tested[reflect.TypeOf(internal)] = true
+		ctx := withRequest(t.Context(), schema.GroupVersion{Group: res.Group, Version: res.Version}, "")
+		for seed := range int64(300) {
+			filler := randfill.NewWithSeed(seed).NilChance(float64(seed%5)/5).NumElements(0, 4).MaxDepth(14)
+			filler.Funcs(func(raw *runtime.RawExtension, _ randfill.Continue) { raw.Raw = []byte("{}") })
+			obj, old := res.NewObject(), res.NewObject()
+			filler.Fill(obj)
+			filler.Fill(old)
+			_, before := rulesFor(old)
+			_, after := rulesFor(obj)
+			for _, old := range []runtime.Object{nil, before} {
+				errs := declaredErrors(ctx, "", nil, after, old)
+				if errs = validate.FilterEnforcedDeclarativeErrors(ctx, errs, true); len(errs) > 0 {
+					t.Fatalf("%s of %s, seed %d: %v", res.Plural, res.Group, seed, errs)
+				}
+			}
+		}
+	}
+	if len(tested) != 6 {
+		t.Errorf("tested %v", tested)
 	}
 }
