@@ -60,6 +60,9 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 	out.Header().Set("Content-Type", "text/plain")
 	out.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(out).Flush() // a follower sees at once that the log was found
+	if !options.Follow {
+		out = w // which does not flush each part
+	}
 	if _, err := io.Copy(out, answer.Body); err != nil && ctx.Err() == nil {
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}
