@@ -1,0 +1,92 @@
+package certs
+
+// This file issues certificates of a server's authority to other programs: kubelets, kube-proxy, kube-controller-manager.
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+)
+
+// A Request describes the certificate of another program.
+type Request struct {
+	Name   string   // of its two files, without .crt and .key
+	User   string   // common name
+	Groups []string // organizations
+	Hosts  []string // DNS names and IP addresses of a server; nil requests a client certificate
+}
+
+// An Issuer keeps certificates of a server's authority in a folder. It is not safe for concurrent use.
+type Issuer struct {
+	folder *Folder // its Dir receives the certificates
+}
+
+// OpenIssuer reads the authority in the folder authority, which is never changed, and creates the folder c.Dir.
+// It needs neither c.Hosts nor c.Share.
+func OpenIssuer(c Config, authority string) (*Issuer, error) {
+	c.Hosts, c.Share = nil, nil
+	source := &Folder{Config: c}
+	source.Dir = authority
+	ca, err := source.readAuthority()
+	switch {
+	case err != nil:
+		return nil, err
+	case ca == nil:
+		return nil, fmt.Errorf("there is no authority (ca.crt and ca.key) in %s", authority)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	closeFolder(c.Log, c.Dir)
+	return &Issuer{&Folder{Config: c, Authority: ca}}, nil
+}
+
+// Authority returns the certificate of the authority in PEM.
+func (i *Issuer) Authority() []byte { return i.folder.Authority.CertPEM }
+
+// Ensure returns the certificate of the folder that r describes. It issues a new one, and reports that,
+// if there is none, or if the one that exists does not fit r, ends within RenewBefore, or has a key that
+// others could read.
+func (i *Issuer) Ensure(r Request) (pair *KeyPair, issued bool, err error) {
+	pair, err = i.existing(r.Name)
+	if err == nil && i.fits(pair.Cert, r) {
+		return pair, false, nil
+	}
+	tmpl := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	if r.Hosts != nil {
+		tmpl = servingTemplate(r.Hosts)
+	}
+	tmpl.Subject, tmpl.KeyUsage = pkix.Name{CommonName: r.User, Organization: r.Groups}, x509.KeyUsageDigitalSignature
+	if pair, err = i.folder.issue(tmpl); err != nil {
+		return nil, false, err
+	}
+	return pair, true, i.folder.save(r.Name, pair)
+}
+
+// existing reads a certificate and its key. A key that others could read counts as missing.
+func (i *Issuer) existing(name string) (*KeyPair, error) {
+	if _, err := os.Stat(i.folder.file(name + ".crt")); err != nil {
+		return nil, err
+	}
+	if exposed, err := Hide(i.folder.Log, i.folder.file(name+".key")); exposed || err != nil {
+		return nil, errors.Join(err, fs.ErrNotExist)
+	}
+	return i.folder.load(name)
+}
+
+// fits reports whether the certificate is as r wants it, and will stay valid for a while.
+func (i *Issuer) fits(cert *x509.Certificate, r Request) bool {
+	if i.folder.unfit(cert, r.Hosts) != "" || cert.Subject.CommonName != r.User {
+		return false
+	}
+	for _, usage := range cert.ExtKeyUsage {
+		if (usage == x509.ExtKeyUsageServerAuth) != (r.Hosts != nil) {
+			return false
+		}
+	}
+	return slices.Equal(slices.Sorted(slices.Values(cert.Subject.Organization)), slices.Sorted(slices.Values(r.Groups)))
+}
