@@ -1,0 +1,175 @@
+package nodebootstrap
+
+// This file writes the files of a node:
+//
+//	ca.crt                                  the authority: clientCAFile of the kubelet, --root-ca-file of kube-controller-manager
+//	kubelet.yaml                            KubeletConfiguration
+//	kubelet.kubeconfig                      the kubelet's first client certificate, embedded
+//	kubelet-serving.crt, .key               what the kubelet serves with
+//	kube-proxy.yaml                         KubeProxyConfiguration
+//	kube-proxy.kubeconfig, .crt, .key       the same for kube-controller-manager and kube-scheduler
+//
+// kubelet.kubeconfig contains its certificate, because the kubelet then requests one of its own at once, and falls
+// back to the embedded one if its own has expired. The other kubeconfigs name files, which clients read again
+// when they change: a repeated command renews them without a restart.
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+
+	"apilet/internal/atomicfile"
+	"apilet/internal/auth/certs"
+)
+
+// systemdResolved is the list of real DNS servers where systemd-resolved runs. /etc/resolv.conf names its stub on
+// loopback there, which is of no use inside a Pod.
+const systemdResolved = "/run/systemd/resolve/resolv.conf"
+
+// A writer writes a node's files and prints what happened to each.
+type writer struct {
+	*node
+	issuer *certs.Issuer
+	out    io.Writer
+}
+
+func (w *writer) writeAll() error {
+	if err := w.save("ca.crt", w.issuer.Authority()); err != nil {
+		return err
+	}
+	if err := w.writeKubelet(); err != nil {
+		return err
+	}
+	clients := []string{"kube-proxy"}
+	if w.controlPlane {
+		clients = append(clients, "kube-controller-manager", "kube-scheduler")
+	}
+	for _, name := range clients {
+		if _, err := w.ensure(certs.Request{Name: name, User: "system:" + name}); err != nil {
+			return err
+		}
+		user := map[string]any{"client-certificate": name + ".crt", "client-key": name + ".key"}
+		if err := w.saveKubeconfig(name, user); err != nil {
+			return err
+		}
+	}
+	return w.offer("kube-proxy.yaml", w.kubeProxyConfiguration())
+}
+
+func (w *writer) writeKubelet() error {
+	identity := certs.Request{Name: "kubelet-client", User: w.user(), Groups: []string{"system:nodes"}}
+	client, err := w.ensure(identity)
+	if err != nil {
+		return err
+	}
+	user := map[string]any{"client-certificate-data": client.CertPEM, "client-key-data": client.KeyPEM}
+	if err := w.saveKubeconfig("kubelet", user); err != nil {
+		return err
+	}
+	identity.Name, identity.Hosts = "kubelet-serving", w.hosts
+	if _, err := w.ensure(identity); err != nil {
+		return err
+	}
+	return w.offer("kubelet.yaml", w.kubeletConfiguration())
+}
+
+// user returns the name of the node's user.
+func (n *node) user() string { return "system:node:" + n.name }
+
+func (w *writer) path(name string) string { return filepath.Join(w.dir, name) }
+
+func (w *writer) tell(name, state string) { fmt.Fprintf(w.out, "%s: %s\n", w.path(name), state) }
+
+func (w *writer) ensure(r certs.Request) (*certs.KeyPair, error) {
+	pair, issued, err := w.issuer.Ensure(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case issued:
+		w.tell(r.Name+".crt", "issued for "+r.User)
+	default:
+		w.tell(r.Name+".crt", "unchanged")
+	}
+	return pair, nil
+}
+
+// save writes a file unless its content is already there.
+func (w *writer) save(name string, content []byte) error {
+	if existing, err := os.ReadFile(w.path(name)); err == nil && bytes.Equal(existing, content) {
+		w.tell(name, "unchanged")
+		return nil
+	}
+	if err := atomicfile.SaveFile(w.path(name), content); err != nil {
+		return err
+	}
+	w.tell(name, "written")
+	return nil
+}
+
+// offer writes a file that its reader may edit. An existing one is left as it is.
+func (w *writer) offer(name string, fields map[string]any) error {
+	content, err := yaml.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	existing, err := os.ReadFile(w.path(name))
+	if err == nil && !bytes.Equal(existing, content) {
+		w.tell(name, "differs and was left as it is; remove it to have it written again")
+		return nil
+	}
+	return w.save(name, content)
+}
+
+// saveKubeconfig writes NAME.kubeconfig, whose relative paths start at its folder.
+func (w *writer) saveKubeconfig(name string, user map[string]any) error {
+	cluster := map[string]any{"server": w.server, "certificate-authority": "ca.crt"}
+	content, err := json.MarshalIndent(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": name,
+		"clusters": []any{map[string]any{"name": "apilet", "cluster": cluster}},
+		"users":    []any{map[string]any{"name": name, "user": user}},
+		"contexts": []any{map[string]any{"name": name, "context": map[string]any{"cluster": "apilet", "user": name}}},
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return w.save(name+".kubeconfig", append(content, '\n'))
+}
+
+func (w *writer) kubeletConfiguration() map[string]any {
+	fields := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false},
+			"webhook":   map[string]any{"enabled": true},
+			"x509":      map[string]any{"clientCAFile": w.path("ca.crt")},
+		},
+		"authorization":            map[string]any{"mode": "Webhook"},
+		"tlsCertFile":              w.path("kubelet-serving.crt"),
+		"tlsPrivateKeyFile":        w.path("kubelet-serving.key"),
+		"rotateCertificates":       true,
+		"containerRuntimeEndpoint": w.runtimeEndpoint,
+		"cgroupDriver":             w.cgroupDriver,
+		"clusterDNS":               []string{w.clusterDNS},
+		"clusterDomain":            w.clusterDomain,
+		"failSwapOn":               false, // Pods get no swap, but the machine may have some
+	}
+	if _, err := os.Stat(systemdResolved); err == nil {
+		fields["resolvConf"] = systemdResolved
+	}
+	return fields
+}
+
+func (w *writer) kubeProxyConfiguration() map[string]any {
+	return map[string]any{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+		"clientConnection": map[string]any{"kubeconfig": w.path("kube-proxy.kubeconfig")},
+		"clusterCIDR":      w.clusterCIDR,
+		"hostnameOverride": w.name,
+		"mode":             "iptables",
+	}
+}

@@ -1,0 +1,191 @@
+// Package nodebootstrap implements `apilet node-bootstrap`, which prepares a machine to run Pods for a server.
+// It runs on the machine of the server, writes the files that kubelet, kube-proxy, kube-controller-manager and
+// kube-scheduler need into one folder, and creates the role bindings for TLS bootstrap in the API.
+//
+//	rows := nodebootstrap.Commands(logger) // for the table of package commandline
+//
+// The kubelet gets a client certificate of its own node instead of a bootstrap token. A token lets its holder
+// join under any name, but such a certificate is good for one node. The kubelet replaces it right after its first
+// start by one whose key never leaves the node; kube-controller-manager approves and signs that request.
+//
+// Invariants: the command may be repeated. A certificate is issued only if there is none that fits or it ends
+// within 30 days. Existing bindings and edited configuration files are left as they are. Files with keys have
+// mode 0600.
+package nodebootstrap
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"apilet/internal/auth/certs"
+	"apilet/internal/commandline"
+	"apilet/internal/kubeconfig"
+)
+
+// agent is the user agent of the command's requests.
+const agent = "apilet/node-bootstrap"
+
+// timeout limits all requests of the command together.
+const timeout = time.Minute
+
+// A command holds the values of the flags.
+type command struct {
+	kubeconfig, certDir string
+	node                string   // "" means the name of this machine
+	nodeIPs             []string // none means the addresses of this machine
+	server              string   // "" means the server of kubeconfig
+	clusterCIDR         string
+	clusterDNS          string
+	clusterDomain       string
+	runtimeEndpoint     string
+	cgroupDriver        string
+	controlPlane        bool
+	logger              func(io.Writer) zerolog.Logger
+}
+
+// Commands returns the row for the table of commands.
+func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
+	c := &command{logger: logger}
+	return []commandline.Command{{Name: "node-bootstrap", Args: "DIR", Counts: []int{1},
+		What:   "write the certificates, kubeconfigs and configuration of a node into a folder, for a server that runs on this machine",
+		Groups: []commandline.FlagGroup{{Title: "The server", Define: c.defineServer}, {Title: "The node", Define: c.defineNode}},
+		Run:    c.run}}
+}
+
+func (c *command) defineServer(f *flag.FlagSet) {
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "the `file` that the server writes with its own --kubeconfig, or another administrator's kubeconfig")
+	f.StringVar(&c.certDir, "cert-dir", "apilet-certs", "the `folder` of the server's --cert-dir, whose authority signs the certificates")
+	f.StringVar(&c.server, "server", "", "the `URL` at which the node reaches the server (default: that of --kubeconfig)")
+}
+
+func (c *command) defineNode(f *flag.FlagSet) {
+	f.StringVar(&c.node, "node-name", "", "the `name` of the node (default: the name of this machine)")
+	f.Func("node-ip", "comma-separated `addresses` of the node, for the kubelet's serving certificate (default: those of this machine)", commandline.Listed(&c.nodeIPs))
+	f.StringVar(&c.clusterCIDR, "cluster-cidr", "10.244.0.0/16", "the `CIDR` of all Pods, for kube-proxy")
+	f.StringVar(&c.clusterDNS, "cluster-dns", "10.96.0.10", "the `address` of the DNS Service, for the kubelet")
+	f.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "the DNS `domain` of the cluster, for the kubelet")
+	f.StringVar(&c.runtimeEndpoint, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the `socket` of the container runtime, for the kubelet")
+	f.StringVar(&c.cgroupDriver, "cgroup-driver", "systemd", "`systemd|cgroupfs`: who manages cgroups; the container runtime has to use the same")
+	f.BoolVar(&c.controlPlane, "control-plane", true, "write the files of kube-controller-manager and kube-scheduler too; false is for the folder of another machine")
+}
+
+// run writes the files, creates the bindings, and tries the kubelet's certificate.
+func (c *command) run(call commandline.Call) error {
+	if c.kubeconfig == "" {
+		return errors.New("--kubeconfig names an administrator's kubeconfig; it is missing")
+	}
+	admin, err := kubeconfig.Remote{Kubeconfig: c.kubeconfig, Agent: agent}.Client()
+	if err != nil {
+		return err
+	}
+	n, err := c.resolve(call.Args[0], admin.URL())
+	if err != nil {
+		return err
+	}
+	issuer, err := certs.OpenIssuer(certs.Config{Dir: n.dir, Now: time.Now, Log: c.logger(call.Errors)}, c.certDir)
+	if err != nil {
+		return fmt.Errorf("--cert-dir: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if err := (&writer{node: n, issuer: issuer, out: call.Out}).writeAll(); err != nil {
+		return err
+	}
+	if err := createBindings(ctx, admin, call.Out); err != nil {
+		return err
+	}
+	return n.try(ctx, call.Errors)
+}
+
+// A node is the resolved form of the flags.
+type node struct {
+	*command
+	dir    string // absolute
+	name   string
+	server string   // URL
+	hosts  []string // of the kubelet's serving certificate
+}
+
+// resolve checks the flags and replaces missing values. url is the address in the administrator's kubeconfig.
+func (c *command) resolve(dir, url string) (n *node, err error) {
+	n = &node{command: c, server: strings.TrimSuffix(cmp.Or(c.server, url), "/")}
+	if n.dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if err := checkServer(n.server); err != nil {
+		return nil, err
+	}
+	machine, err := os.Hostname()
+	if err != nil && c.node == "" {
+		return nil, fmt.Errorf("--node-name is missing: %w", err)
+	}
+	machine = strings.ToLower(machine) // as the kubelet does
+	n.name = cmp.Or(c.node, machine)
+	if problems := validation.IsDNS1123Subdomain(n.name); len(problems) > 0 {
+		return nil, fmt.Errorf("--node-name: %q is not the name of a node: %s", n.name, problems[0])
+	}
+	ips := c.nodeIPs
+	if len(ips) == 0 {
+		if n.name != machine {
+			return nil, fmt.Errorf("--node-ip is missing: node %s is not this machine, which is called %s", n.name, machine)
+		}
+		ips = ownAddresses()
+	}
+	n.hosts = append([]string{n.name}, ips...)
+	return n, c.check(ips)
+}
+
+// checkServer refuses the plain port, where certificates authenticate nobody.
+func checkServer(server string) error {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" || u.Scheme != "https" {
+		return fmt.Errorf("the server %q is not reached by https: start it with --cert-dir or --tls-san, so that certificates authenticate nodes", server)
+	}
+	return nil
+}
+
+func (c *command) check(nodeIPs []string) error {
+	for _, ip := range nodeIPs {
+		if addr, err := netip.ParseAddr(ip); err != nil || addr.IsUnspecified() || addr.Zone() != "" {
+			return fmt.Errorf("--node-ip: %q is not the IP address of a node", ip)
+		}
+	}
+	for _, cidr := range strings.Split(c.clusterCIDR, ",") {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return fmt.Errorf("--cluster-cidr: %w", err)
+		}
+	}
+	if _, err := netip.ParseAddr(c.clusterDNS); err != nil {
+		return fmt.Errorf("--cluster-dns: %w", err)
+	}
+	if !slices.Contains([]string{"systemd", "cgroupfs"}, c.cgroupDriver) {
+		return fmt.Errorf("--cgroup-driver: %q is neither systemd nor cgroupfs", c.cgroupDriver)
+	}
+	return nil
+}
+
+// ownAddresses returns the addresses of this machine at which others may reach it.
+func ownAddresses() (ips []string) {
+	addrs, _ := net.InterfaceAddrs()
+	for _, addr := range addrs {
+		if n, ok := addr.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			ips = append(ips, n.IP.String())
+		}
+	}
+	return ips
+}
