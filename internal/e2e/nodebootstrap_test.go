@@ -190,7 +190,7 @@ func TestNodeBootstrapConfiguresTheKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	auth := config.Authentication
-	if *auth.Anonymous.Enabled || !*auth.Webhook.Enabled || auth.X509.ClientCAFile != filepath.Join(n.dir, "ca.crt") || config.Authorization.Mode != "Webhook" {
+	if *auth.Anonymous.Enabled || !*auth.Webhook.Enabled || auth.X509.ClientCAFile != "ca.crt" || config.Authorization.Mode != "Webhook" {
 		t.Errorf("access to the kubelet: %+v, %+v", auth, config.Authorization)
 	}
 	if !config.RotateCertificates || config.CgroupDriver != "cgroupfs" || !slices.Equal(config.ClusterDNS, []string{"10.96.0.20"}) {
@@ -199,7 +199,7 @@ func TestNodeBootstrapConfiguresTheKubelet(t *testing.T) {
 	if files["ca.crt"] != string(apitest.ReadFile(t, filepath.Join(n.certDir, "ca.crt"))) {
 		t.Error("ca.crt is not the server's")
 	}
-	pair, err := tls.LoadX509KeyPair(config.TLSCertFile, config.TLSPrivateKeyFile)
+	pair, err := tls.LoadX509KeyPair(filepath.Join(n.dir, config.TLSCertFile), filepath.Join(n.dir, config.TLSPrivateKeyFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,9 @@ package nodebootstrap
 // kubelet.kubeconfig contains its certificate, because the kubelet then requests one of its own at once, and falls
 // back to the embedded one if its own has expired. The other kubeconfigs name files, which clients read again
 // when they change: a repeated command renews them without a restart.
+//
+// All paths in the files are relative, so that the folder may be copied to another machine. The kubelet and clients
+// resolve them from the folder of the file; kube-proxy resolves the path of its kubeconfig from its working directory.
 
 import (
 	"bytes"
@@ -146,11 +149,11 @@ func (w *writer) kubeletConfiguration() map[string]any {
 		"authentication": map[string]any{
 			"anonymous": map[string]any{"enabled": false},
 			"webhook":   map[string]any{"enabled": true},
-			"x509":      map[string]any{"clientCAFile": w.path("ca.crt")},
+			"x509":      map[string]any{"clientCAFile": "ca.crt"},
 		},
 		"authorization":            map[string]any{"mode": "Webhook"},
-		"tlsCertFile":              w.path("kubelet-serving.crt"),
-		"tlsPrivateKeyFile":        w.path("kubelet-serving.key"),
+		"tlsCertFile":              "kubelet-serving.crt",
+		"tlsPrivateKeyFile":        "kubelet-serving.key",
 		"rotateCertificates":       true,
 		"containerRuntimeEndpoint": w.runtimeEndpoint,
 		"cgroupDriver":             w.cgroupDriver,
@@ -167,7 +170,7 @@ func (w *writer) kubeletConfiguration() map[string]any {
 func (w *writer) kubeProxyConfiguration() map[string]any {
 	return map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-		"clientConnection": map[string]any{"kubeconfig": w.path("kube-proxy.kubeconfig")},
+		"clientConnection": map[string]any{"kubeconfig": "kube-proxy.kubeconfig"},
 		"clusterCIDR":      w.clusterCIDR,
 		"hostnameOverride": w.name,
 		"mode":             "iptables",
