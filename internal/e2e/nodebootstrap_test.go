@@ -1,6 +1,6 @@
 package e2e
 
-// These tests run `apilet node-bootstrap` against a server, and use what it writes as the programs of a node do.
+// These tests run `apilet node-bootstrap` against a server and use the certificates that it writes.
 
 import (
 	"crypto/tls"
@@ -20,7 +20,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A nodeServer is a server of which node-bootstrap makes a folder.
+// A nodeServer is a server and the folder that node-bootstrap writes for it.
 type nodeServer struct {
 	*testServer
 	certDir, kubeconfig, dir string
@@ -40,7 +40,7 @@ func (n *nodeServer) bootstrap(more ...string) run {
 		"--node-name=n1", "--node-ip=192.0.2.1", n.dir}, more...)...)
 }
 
-// as makes the following requests with the certificate of a kubeconfig that the command wrote.
+// as uses the given kubeconfig for all following requests.
 func (n *nodeServer) as(name string) {
 	n.t.Helper()
 	config := apitest.ReadFile(n.t, filepath.Join(n.dir, name+".kubeconfig"))
@@ -65,7 +65,7 @@ func (n *nodeServer) as(name string) {
 	n.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}}
 }
 
-// content returns the files of the node's folder.
+// content returns the content of all files in the folder.
 func (n *nodeServer) content() map[string]string {
 	n.t.Helper()
 	entries, err := os.ReadDir(n.dir)
@@ -109,8 +109,8 @@ func TestNodeBootstrapMakesUsersOfANode(t *testing.T) {
 	}
 }
 
-// TestNodeBootstrapBindsTheGroupsOfTLSBootstrap asks for each binding what kube-controller-manager asks before it approves a
-// request for a certificate, and what the server asks before it accepts one.
+// TestNodeBootstrapBindsTheGroupsOfTLSBootstrap sends the SubjectAccessReviews that kube-controller-manager sends before it
+// approves a certificate signing request.
 func TestNodeBootstrapBindsTheGroupsOfTLSBootstrap(t *testing.T) {
 	t.Parallel()
 	n := startForNodes(t, "--authorization-mode=Node,RBAC")
@@ -158,13 +158,13 @@ func TestNodeBootstrapMayBeRepeated(t *testing.T) {
 	for line := range strings.Lines(r.out) {
 		wanted := []string{": unchanged\n", ": exists\n"}
 		if strings.HasPrefix(line, edited) {
-			wanted = []string{"left as it is"}
+			wanted = []string{"not overwritten"}
 		}
 		if !slices.ContainsFunc(wanted, func(want string) bool { return strings.Contains(line, want) }) {
 			t.Errorf("the second run prints %q", line)
 		}
 	}
-	// Another address of the node is in the serving certificate, and changes nothing else.
+	// A new address only changes the serving certificate.
 	n.bootstrap("--node-ip=192.0.2.7")
 	for name, content := range n.content() {
 		if changed := before[name] != content; changed != strings.HasPrefix(name, "kubelet-serving.") {
@@ -210,7 +210,7 @@ func TestNodeBootstrapConfiguresTheKubelet(t *testing.T) {
 	}
 }
 
-// TestNodeBootstrapExplainsItself has the mistakes that would only show in the log of a kubelet that never becomes Ready.
+// TestNodeBootstrapExplainsItself covers mistakes that would otherwise only appear in the log of the kubelet.
 func TestNodeBootstrapExplainsItself(t *testing.T) {
 	t.Parallel()
 	right := startForNodes(t, "--authorization-mode=RBAC")
@@ -223,7 +223,7 @@ func TestNodeBootstrapExplainsItself(t *testing.T) {
 		"no Node authorizer":       {nil, "--authorization-mode Node,RBAC"},
 		"another server's folder":  {[]string{"--cert-dir=" + other.certDir}, "cannot reach the server"},
 		"no authority":             {[]string{"--cert-dir=" + t.TempDir()}, "there is no authority"},
-		"a plain port":             {[]string{"--kubeconfig=" + plain.flag("kubeconfig")}, "not reached by https"},
+		"a plain port":             {[]string{"--kubeconfig=" + plain.flag("kubeconfig")}, "does not use https"},
 		"no kubeconfig":            {[]string{"--kubeconfig="}, "it is missing"},
 		"a name that no node has":  {[]string{"--node-name=N_1"}, "not the name of a node"},
 		"no address":               {[]string{"--node-ip=localhost"}, "not the IP address"},

@@ -122,7 +122,7 @@ func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, a
 // URL returns the address of the server.
 func (c *Client) URL() string { return c.url }
 
-// PostTo is Post to a path of the server, which may have a query.
+// PostTo is like Post, but appends a path, with or without a query, to the URL.
 func (c *Client) PostTo(ctx context.Context, path string, body []byte, most int64) (code int, answer []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, bytes.NewReader(body))
 	if err != nil {

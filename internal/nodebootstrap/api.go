@@ -1,7 +1,7 @@
 package nodebootstrap
 
-// This file is what the command does in the API: it creates bindings, and asks as the kubelet whether the server lets
-// the node in, and keeps it from writing to others.
+// This file creates the ClusterRoleBindings and checks the server's authentication, authorization and admission
+// with the credentials of the kubelet.
 
 import (
 	"context"
@@ -20,16 +20,15 @@ const (
 	answerLimit  = 64 << 10
 )
 
-// bindings let kubelets that come with a bootstrap token request a certificate, and have the requests for certificates
-// of nodes approved by kube-controller-manager. The default roles already bind the users of kube-proxy,
-// kube-controller-manager and kube-scheduler.
+// bindings allow kubelets with a bootstrap token to request a certificate, and allow kube-controller-manager to approve
+// the requests of kubelets. The default bindings already cover kube-proxy, kube-controller-manager and kube-scheduler.
 var bindings = []struct{ name, role, group string }{
 	{"apilet:node-bootstrap", "system:node-bootstrapper", "system:bootstrappers"},
 	{"apilet:approve-node-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", "system:bootstrappers"},
 	{"apilet:approve-node-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", "system:nodes"},
 }
 
-// createBindings creates the bindings that do not exist.
+// createBindings creates the missing bindings.
 func createBindings(ctx context.Context, admin *kubeconfig.Client, out io.Writer) error {
 	const group = "rbac.authorization.k8s.io"
 	for _, b := range bindings {
@@ -56,7 +55,7 @@ func createBindings(ctx context.Context, admin *kubeconfig.Client, out io.Writer
 	return nil
 }
 
-// refusal returns the message of a Status, or the code.
+// refusal returns the message of a Status, or the status code if there is no message.
 func refusal(code int, answer []byte) string {
 	if message := gjson.GetBytes(answer, "message").String(); message != "" {
 		return message
@@ -64,8 +63,8 @@ func refusal(code int, answer []byte) string {
 	return fmt.Sprintf("the server answers %d %s", code, http.StatusText(code))
 }
 
-// try creates Nodes as the kubelet would, without storing them.
-func (n *node) try(ctx context.Context, warnings io.Writer) error {
+// verify checks with dry-run requests that the kubelet can register its node, and warns if it can create other nodes.
+func (n *node) verify(ctx context.Context, warnings io.Writer) error {
 	kubelet, err := kubeconfig.Remote{Kubeconfig: n.dir + "/kubelet.kubeconfig", Agent: agent}.Client()
 	if err != nil {
 		return err
@@ -73,18 +72,18 @@ func (n *node) try(ctx context.Context, warnings io.Writer) error {
 	code, answer, err := createNode(ctx, kubelet, n.name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("the files are written, but the kubelet cannot reach the server: %w", err)
+		return fmt.Errorf("the files were written, but the kubelet cannot reach the server: %w", err)
 	case code == http.StatusUnauthorized:
-		return fmt.Errorf("the files are written, but the server does not trust their certificates: --cert-dir %s is not the folder of its authority", n.certDir)
+		return fmt.Errorf("the files were written, but the server does not accept the certificates: %s is not its --cert-dir", n.certDir)
 	case code == http.StatusForbidden:
-		return fmt.Errorf("the files are written, but the server does not let the kubelet in (start it with --authorization-mode Node,RBAC): %s", refusal(code, answer))
+		return fmt.Errorf("the files were written, but the server does not authorize the kubelet (start it with --authorization-mode Node,RBAC): %s", refusal(code, answer))
 	case code != http.StatusCreated && code != http.StatusConflict:
-		return fmt.Errorf("the files are written, but the kubelet cannot register: %s", refusal(code, answer))
+		return fmt.Errorf("the files were written, but the kubelet cannot register its node: %s", refusal(code, answer))
 	}
 	if code, _, err := createNode(ctx, kubelet, n.name+"-other"); err != nil {
 		return err
 	} else if code == http.StatusCreated {
-		fmt.Fprintln(warnings, "warning: a node may write to other nodes: start the server with --enable-admission-plugins NodeRestriction")
+		fmt.Fprintln(warnings, "warning: nodes can modify each other; start the server with --enable-admission-plugins NodeRestriction")
 	}
 	return nil
 }

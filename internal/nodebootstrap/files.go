@@ -9,12 +9,12 @@ package nodebootstrap
 //	kube-proxy.yaml                         KubeProxyConfiguration
 //	kube-proxy.kubeconfig, .crt, .key       the same for kube-controller-manager and kube-scheduler
 //
-// kubelet.kubeconfig contains its certificate, because the kubelet then requests one of its own at once, and falls
-// back to the embedded one if its own has expired. The other kubeconfigs name files, which clients read again
-// when they change: a repeated command renews them without a restart.
+// kubelet.kubeconfig embeds the certificate. The kubelet then requests a new certificate as soon as it starts, and falls
+// back to the embedded one if the new one has expired. The other kubeconfigs refer to certificate files, because
+// client-go reloads such files when they change.
 //
-// All paths in the files are relative, so that the folder may be copied to another machine. The kubelet and clients
-// resolve them from the folder of the file; kube-proxy resolves the path of its kubeconfig from its working directory.
+// All paths are relative, so that the folder can be moved to another machine. They are resolved relative to the folder,
+// except for the kubeconfig in kube-proxy.yaml, which is relative to the working directory of kube-proxy.
 
 import (
 	"bytes"
@@ -30,11 +30,11 @@ import (
 	"apilet/internal/auth/certs"
 )
 
-// systemdResolved is the list of real DNS servers where systemd-resolved runs. /etc/resolv.conf names its stub on
-// loopback there, which is of no use inside a Pod.
+// systemdResolved lists the upstream DNS servers on machines that run systemd-resolved. On such machines
+// /etc/resolv.conf refers to a stub resolver on the loopback interface, which Pods cannot reach.
 const systemdResolved = "/run/systemd/resolve/resolv.conf"
 
-// A writer writes a node's files and prints what happened to each.
+// A writer writes the files of a node and prints the result for each of them.
 type writer struct {
 	*node
 	issuer *certs.Issuer
@@ -61,7 +61,7 @@ func (w *writer) writeAll() error {
 			return err
 		}
 	}
-	return w.offer("kube-proxy.yaml", w.kubeProxyConfiguration())
+	return w.saveOnce("kube-proxy.yaml", w.kubeProxyConfiguration())
 }
 
 func (w *writer) writeKubelet() error {
@@ -78,10 +78,10 @@ func (w *writer) writeKubelet() error {
 	if _, err := w.ensure(identity); err != nil {
 		return err
 	}
-	return w.offer("kubelet.yaml", w.kubeletConfiguration())
+	return w.saveOnce("kubelet.yaml", w.kubeletConfiguration())
 }
 
-// user returns the name of the node's user.
+// user returns the user name of the kubelet.
 func (n *node) user() string { return "system:node:" + n.name }
 
 func (w *writer) path(name string) string { return filepath.Join(w.dir, name) }
@@ -101,7 +101,7 @@ func (w *writer) ensure(r certs.Request) (*certs.KeyPair, error) {
 	return pair, nil
 }
 
-// save writes a file unless its content is already there.
+// save writes a file unless it already has the given content.
 func (w *writer) save(name string, content []byte) error {
 	if existing, err := os.ReadFile(w.path(name)); err == nil && bytes.Equal(existing, content) {
 		w.tell(name, "unchanged")
@@ -114,21 +114,21 @@ func (w *writer) save(name string, content []byte) error {
 	return nil
 }
 
-// offer writes a file that its reader may edit. An existing one is left as it is.
-func (w *writer) offer(name string, fields map[string]any) error {
+// saveOnce writes a configuration file. It does not overwrite an existing file, because users may have edited it.
+func (w *writer) saveOnce(name string, fields map[string]any) error {
 	content, err := yaml.Marshal(fields)
 	if err != nil {
 		return err
 	}
 	existing, err := os.ReadFile(w.path(name))
 	if err == nil && !bytes.Equal(existing, content) {
-		w.tell(name, "differs and was left as it is; remove it to have it written again")
+		w.tell(name, "exists and differs, not overwritten; remove it to write it again")
 		return nil
 	}
 	return w.save(name, content)
 }
 
-// saveKubeconfig writes NAME.kubeconfig, whose relative paths start at its folder.
+// saveKubeconfig writes NAME.kubeconfig.
 func (w *writer) saveKubeconfig(name string, user map[string]any) error {
 	cluster := map[string]any{"server": w.server, "certificate-authority": "ca.crt"}
 	content, err := json.MarshalIndent(map[string]any{
@@ -159,7 +159,7 @@ func (w *writer) kubeletConfiguration() map[string]any {
 		"cgroupDriver":             w.cgroupDriver,
 		"clusterDNS":               []string{w.clusterDNS},
 		"clusterDomain":            w.clusterDomain,
-		"failSwapOn":               false, // Pods get no swap, but the machine may have some
+		"failSwapOn":               false, // small machines often have swap; Pods do not use it by default
 	}
 	if _, err := os.Stat(systemdResolved); err == nil {
 		fields["resolvConf"] = systemdResolved

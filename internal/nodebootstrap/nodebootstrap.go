@@ -1,16 +1,16 @@
-// Package nodebootstrap implements `apilet node-bootstrap`, which prepares a machine to run Pods for a server.
-// It runs on the machine of the server, writes the files that kubelet, kube-proxy, kube-controller-manager and
-// kube-scheduler need into one folder, and creates the role bindings for TLS bootstrap in the API.
+// Package nodebootstrap implements the command `apilet node-bootstrap`, which prepares a machine to run Pods.
+// It writes the certificates, kubeconfigs and configuration files for the kubelet, kube-proxy, kube-controller-manager
+// and kube-scheduler into a folder, and creates the ClusterRoleBindings for TLS bootstrap. The command must run on the
+// same machine as the server, because it signs the certificates with the server's CA key.
 //
 //	rows := nodebootstrap.Commands(logger) // for the table of package commandline
 //
-// The kubelet gets a client certificate of its own node instead of a bootstrap token. A token lets its holder
-// join under any name, but such a certificate is good for one node. The kubelet replaces it right after its first
-// start by one whose key never leaves the node; kube-controller-manager approves and signs that request.
+// The kubelet receives a client certificate instead of a bootstrap token. A bootstrap token can be used to join under
+// any node name, but the certificate is only valid for one node. When the kubelet starts for the first time, it
+// generates a new key and requests another certificate, which kube-controller-manager approves and signs.
 //
-// Invariants: the command may be repeated. A certificate is issued only if there is none that fits or it ends
-// within 30 days. Existing bindings and edited configuration files are left as they are. Files with keys have
-// mode 0600.
+// The command is idempotent. It only issues a certificate if the existing one is missing, does not match, or expires
+// within 30 days. It does not overwrite existing bindings or edited configuration files. Private keys have mode 0600.
 package nodebootstrap
 
 import (
@@ -62,14 +62,14 @@ type command struct {
 func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 	c := &command{logger: logger}
 	return []commandline.Command{{Name: "node-bootstrap", Args: "DIR", Counts: []int{1},
-		What:   "write the certificates, kubeconfigs and configuration of a node into a folder, for a server that runs on this machine",
+		What:   "write the certificates, kubeconfigs and configuration files of a node into a folder, on the machine of the server",
 		Groups: []commandline.FlagGroup{{Title: "The server", Define: c.defineServer}, {Title: "The node", Define: c.defineNode}},
 		Run:    c.run}}
 }
 
 func (c *command) defineServer(f *flag.FlagSet) {
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "the `file` that the server writes with its own --kubeconfig, or another administrator's kubeconfig")
-	f.StringVar(&c.certDir, "cert-dir", "apilet-certs", "the `folder` of the server's --cert-dir, whose authority signs the certificates")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "the kubeconfig `file` of an administrator, for example the one that the server writes")
+	f.StringVar(&c.certDir, "cert-dir", "apilet-certs", "the `folder` given to the server as --cert-dir; its CA signs the certificates")
 	f.StringVar(&c.server, "server", "", "the `URL` at which the node reaches the server (default: that of --kubeconfig)")
 }
 
@@ -80,11 +80,11 @@ func (c *command) defineNode(f *flag.FlagSet) {
 	f.StringVar(&c.clusterDNS, "cluster-dns", "10.96.0.10", "the `address` of the DNS Service, for the kubelet")
 	f.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "the DNS `domain` of the cluster, for the kubelet")
 	f.StringVar(&c.runtimeEndpoint, "container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the `socket` of the container runtime, for the kubelet")
-	f.StringVar(&c.cgroupDriver, "cgroup-driver", "systemd", "`systemd|cgroupfs`: who manages cgroups; the container runtime has to use the same")
-	f.BoolVar(&c.controlPlane, "control-plane", true, "write the files of kube-controller-manager and kube-scheduler too; false is for the folder of another machine")
+	f.StringVar(&c.cgroupDriver, "cgroup-driver", "systemd", "`systemd|cgroupfs`: the cgroup driver of the kubelet, which must be the same as the container runtime's")
+	f.BoolVar(&c.controlPlane, "control-plane", true, "also write the files of kube-controller-manager and kube-scheduler; set it to false for a node on another machine")
 }
 
-// run writes the files, creates the bindings, and tries the kubelet's certificate.
+// run writes the files, creates the bindings, and checks that the server accepts the kubelet's certificate.
 func (c *command) run(call commandline.Call) error {
 	if c.kubeconfig == "" {
 		return errors.New("--kubeconfig names an administrator's kubeconfig; it is missing")
@@ -109,10 +109,10 @@ func (c *command) run(call commandline.Call) error {
 	if err := createBindings(ctx, admin, call.Out); err != nil {
 		return err
 	}
-	return n.try(ctx, call.Errors)
+	return n.verify(ctx, call.Errors)
 }
 
-// A node is the resolved form of the flags.
+// A node holds the flags after defaults have been applied.
 type node struct {
 	*command
 	dir    string // absolute
@@ -121,7 +121,7 @@ type node struct {
 	hosts  []string // of the kubelet's serving certificate
 }
 
-// resolve checks the flags and replaces missing values. url is the address in the administrator's kubeconfig.
+// resolve validates the flags and applies defaults. url is the server address in the administrator's kubeconfig.
 func (c *command) resolve(dir, url string) (n *node, err error) {
 	n = &node{command: c, server: strings.TrimSuffix(cmp.Or(c.server, url), "/")}
 	if n.dir, err = filepath.Abs(dir); err != nil {
@@ -150,11 +150,11 @@ func (c *command) resolve(dir, url string) (n *node, err error) {
 	return n, c.check(ips)
 }
 
-// checkServer refuses the plain port, where certificates authenticate nobody.
+// checkServer returns an error if the URL is not https, because client certificates need TLS.
 func checkServer(server string) error {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" || u.Scheme != "https" {
-		return fmt.Errorf("the server %q is not reached by https: start it with --cert-dir or --tls-san, so that certificates authenticate nodes", server)
+		return fmt.Errorf("the server %q does not use https, which client certificates need: start it with --cert-dir or --tls-san", server)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (c *command) check(nodeIPs []string) error {
 	return nil
 }
 
-// ownAddresses returns the addresses of this machine at which others may reach it.
+// ownAddresses returns the global unicast addresses of this machine.
 func ownAddresses() (ips []string) {
 	addrs, _ := net.InterfaceAddrs()
 	for _, addr := range addrs {

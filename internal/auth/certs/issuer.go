@@ -1,6 +1,6 @@
 package certs
 
-// This file issues certificates of a server's authority to other programs: kubelets, kube-proxy, kube-controller-manager.
+// This file issues certificates for other programs, such as kubelets and kube-controller-manager.
 
 import (
 	"crypto/x509"
@@ -12,21 +12,21 @@ import (
 	"slices"
 )
 
-// A Request describes the certificate of another program.
+// A Request describes a certificate for another program.
 type Request struct {
-	Name   string   // of its two files, without .crt and .key
+	Name   string   // file name, without the suffixes .crt and .key
 	User   string   // common name
 	Groups []string // organizations
 	Hosts  []string // DNS names and IP addresses of a server; nil requests a client certificate
 }
 
-// An Issuer keeps certificates of a server's authority in a folder. It is not safe for concurrent use.
+// An Issuer signs certificates with the CA of a server and stores them in a folder. It is not safe for concurrent use.
 type Issuer struct {
-	folder *Folder // its Dir receives the certificates
+	folder *Folder // contains the issued certificates, but not the CA
 }
 
-// OpenIssuer reads the authority in the folder authority, which is never changed, and creates the folder c.Dir.
-// It needs neither c.Hosts nor c.Share.
+// OpenIssuer reads the CA from the folder authority and creates the folder c.Dir for the certificates. It returns an
+// error if there is no CA. c.Hosts and c.Share are ignored.
 func OpenIssuer(c Config, authority string) (*Issuer, error) {
 	c.Hosts, c.Share = nil, nil
 	source := &Folder{Config: c}
@@ -45,12 +45,11 @@ func OpenIssuer(c Config, authority string) (*Issuer, error) {
 	return &Issuer{&Folder{Config: c, Authority: ca}}, nil
 }
 
-// Authority returns the certificate of the authority in PEM.
+// Authority returns the PEM-encoded CA certificate.
 func (i *Issuer) Authority() []byte { return i.folder.Authority.CertPEM }
 
-// Ensure returns the certificate of the folder that r describes. It issues a new one, and reports that,
-// if there is none, or if the one that exists does not fit r, ends within RenewBefore, or has a key that
-// others could read.
+// Ensure returns the certificate for r. It issues a new certificate if the existing one is missing, does not match r,
+// expires within RenewBefore, or if other users could read the private key. issued reports whether it did.
 func (i *Issuer) Ensure(r Request) (pair *KeyPair, issued bool, err error) {
 	pair, err = i.existing(r.Name)
 	if err == nil && i.fits(pair.Cert, r) {
@@ -67,7 +66,7 @@ func (i *Issuer) Ensure(r Request) (pair *KeyPair, issued bool, err error) {
 	return pair, true, i.folder.save(r.Name, pair)
 }
 
-// existing reads a certificate and its key. A key that others could read counts as missing.
+// existing reads a certificate and its key. It returns fs.ErrNotExist if other users could read the key.
 func (i *Issuer) existing(name string) (*KeyPair, error) {
 	if _, err := os.Stat(i.folder.file(name + ".crt")); err != nil {
 		return nil, err
@@ -78,7 +77,7 @@ func (i *Issuer) existing(name string) (*KeyPair, error) {
 	return i.folder.load(name)
 }
 
-// fits reports whether the certificate is as r wants it, and will stay valid for a while.
+// fits reports whether the certificate matches r and does not need to be renewed yet.
 func (i *Issuer) fits(cert *x509.Certificate, r Request) bool {
 	if i.folder.unfit(cert, r.Hosts) != "" || cert.Subject.CommonName != r.User {
 		return false
