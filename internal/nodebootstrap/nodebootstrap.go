@@ -47,7 +47,7 @@ const timeout = time.Minute
 type command struct {
 	kubeconfig, certDir string
 	node                string   // "" means the name of this machine
-	nodeIPs             []string // none means the addresses of this machine
+	nodeIPs             []string // none means the address of this machine on the default route
 	server              string   // "" means the server of kubeconfig
 	clusterCIDR         string
 	clusterDNS          string
@@ -75,7 +75,7 @@ func (c *command) defineServer(f *flag.FlagSet) {
 
 func (c *command) defineNode(f *flag.FlagSet) {
 	f.StringVar(&c.node, "node-name", "", "the `name` of the node (default: the name of this machine)")
-	f.Func("node-ip", "comma-separated `addresses` of the node, for the kubelet's serving certificate (default: those of this machine)", commandline.Listed(&c.nodeIPs))
+	f.Func("node-ip", "comma-separated `addresses` of the node, for the kubelet's serving certificate (default: the address of this machine on the default route)", commandline.Listed(&c.nodeIPs))
 	f.StringVar(&c.clusterCIDR, "cluster-cidr", "10.244.0.0/16", "the `CIDR` of all Pods, for kube-proxy")
 	f.StringVar(&c.clusterDNS, "cluster-dns", "10.96.0.10", "the `address` of the DNS Service, for the kubelet")
 	f.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "the DNS `domain` of the cluster, for the kubelet")
@@ -144,7 +144,9 @@ func (c *command) resolve(dir, url string) (n *node, err error) {
 		if n.name != machine {
 			return nil, fmt.Errorf("--node-ip is missing: node %s is not this machine, which is called %s", n.name, machine)
 		}
-		ips = ownAddresses()
+		if ips = routedAddresses(); len(ips) == 0 {
+			return nil, errors.New("--node-ip is missing: this machine has no route to other networks")
+		}
 	}
 	n.hosts = append([]string{n.name}, ips...)
 	return n, c.check(ips)
@@ -179,12 +181,19 @@ func (c *command) check(nodeIPs []string) error {
 	return nil
 }
 
-// ownAddresses returns the global unicast addresses of this machine.
-func ownAddresses() (ips []string) {
-	addrs, _ := net.InterfaceAddrs()
-	for _, addr := range addrs {
-		if n, ok := addr.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-			ips = append(ips, n.IP.String())
+// routedAddresses returns the addresses from which this machine reaches other networks: at most one of IPv4 and one of
+// IPv6. The kubelet chooses its address in the same way. Addresses of bridges for Pods are not among them, so that the
+// result is the same before and after the first Pod.
+func routedAddresses() (ips []string) {
+	for _, elsewhere := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+		conn, err := net.Dial("udp", elsewhere) // sends nothing
+		if err != nil {
+			continue
+		}
+		ip := conn.LocalAddr().(*net.UDPAddr).IP
+		conn.Close()
+		if ip.IsGlobalUnicast() {
+			ips = append(ips, ip.String())
 		}
 	}
 	return ips
