@@ -1150,7 +1150,7 @@ func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec 
 	}
 	switch {
 	case request.Connects(info.Subresource):
-		return registry.NoPodsRun(ra.rd.newest, res, info, r.URL.Query())
+		return apierrors.NewBadRequest("the past has no Pods to connect to: ask without /at/")
 	case info.Verb != "get":
 		return apierror.MethodNotAllowed()
 	case info.Subresource == "scale":

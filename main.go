@@ -61,6 +61,7 @@ import (
 	"apilet/internal/apierror"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
+	"apilet/internal/auth/bootstraptoken"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/node"
 	"apilet/internal/auth/serviceaccount"
@@ -83,8 +84,10 @@ import (
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/nodebootstrap"
+	"apilet/internal/kubelet"
 	"apilet/internal/notify"
 	"apilet/internal/options"
+	"apilet/internal/proxy"
 	"apilet/internal/registry"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -362,8 +365,17 @@ func (s *server) preflight(context.Context) (err error) {
 	if s.auth.Accounts, err = serviceaccount.New(s.storage.st, s.cfg.Accounts); err != nil {
 		return err
 	}
+	if s.cfg.Auth.BootstrapTokens {
+		s.auth.Bootstrap = &bootstraptoken.Tokens{Store: s.storage.st, Log: zerolog.Nop()}
+		if s.cfg.Verbosity >= verbosityOfRefusals {
+			s.auth.Bootstrap.Log = s.log
+		}
+	}
 	return kubeconfig.Clear(s.cfg.Kubeconfig)
 }
+
+// verbosityOfRefusals is the --v from which kube-apiserver logs why a bootstrap token was rejected.
+const verbosityOfRefusals = 3
 
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
@@ -487,7 +499,7 @@ func (s *server) populate(ctx context.Context) error {
 	if err := s.beside.apiServices.Reconcile(ctx, true); err != nil {
 		return err
 	}
-	if err := s.aggregate(ctx); err != nil {
+	if err := cmp.Or(s.aggregate(ctx), s.connect()); err != nil {
 		return err
 	}
 	if s.auth.Enforcing() {
@@ -522,6 +534,26 @@ func (s *server) aggregate(ctx context.Context) error {
 	return g.Load(ctx)
 }
 
+// connect makes the part of the server that connects clients with kubelets and Pods.
+func (s *server) connect() error {
+	flags := &s.cfg.Kubelet
+	certificate, err := s.entrance.endpoint.KubeletCertificate()
+	if err != nil {
+		return err
+	}
+	config := kubelet.Config{Certificate: certificate, AddressTypes: flags.AddressTypes, Timeout: flags.Timeout}
+	if flags.CAFile != "" {
+		authorities, err := certs.FollowAuthorities(s.log, nil, flags.CAFile)
+		if err != nil {
+			return fmt.Errorf("--kubelet-certificate-authority: %w", err)
+		}
+		config.Authorities = authorities.Now
+	}
+	s.api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: s.api.types, Admission: s.api.wr.Admission,
+		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Places: s.api.upgrades, Stopping: s.leave.stopping}, Fail: s.api.fail}
+	return nil
+}
+
 // introduce has the certificate that is shown to other servers made, or read.
 func (s *server) introduce() error {
 	flags := &s.cfg.Aggregation
@@ -545,7 +577,24 @@ func (s *server) found(ctx context.Context) error {
 		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
 	}
 	s.publishAuthorities(ctx)
+	s.publishClusterInfo(ctx, initializer)
 	return nil
+}
+
+// publishClusterInfo publishes the URL and the authority of this server for nodes with a bootstrap token. A server with a certificate of
+// the administrator's does not know the authority that has signed it.
+func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.Initializer) {
+	switch {
+	case !s.cfg.Auth.BootstrapTokens:
+		return
+	case s.cfg.Auth.OwnCA == nil:
+		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the authority that has signed the certificate of --tls-cert-file is unknown")
+		return
+	}
+	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Blocks[0].Addr().Is6())
+	if err := initializer.ClusterInfo(ctx, url, s.cfg.Auth.OwnCA); err != nil {
+		s.log.Error().Err(err).Msg("cannot publish ConfigMap cluster-info in kube-public")
+	}
 }
 
 // publishAuthorities tells programs beside this server whose client certificates it takes, and by which it speaks to them for others. They learn of a
@@ -775,6 +824,7 @@ func (s *server) close() error {
 	closing.Go("closing the data file", func() {
 		s.api.wt.news.Close()
 		s.beside.webhooks.Close()
+		s.api.connector.Clients.Close()
 		stored = s.storage.close()
 	})
 	if s.audit != nil {
@@ -865,6 +915,7 @@ type api struct {
 	wt          *watching
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // passes on what is for other servers
+	connector   *kubelet.Connector      // passes on what is for kubelets and Pods
 	upgrades    *shares.Places          // for upgraded connections, of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
@@ -1175,11 +1226,14 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 // serveSubresource answers a request for a part of an object.
 func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
-	if info.Verb == "get" || request.Connects(info.Subresource) {
+	if info.Verb == "get" && !request.Connects(info.Subresource) {
 		return a.readAPI.serveSubresource(w, r, rec, res)
 	}
 	if err := routing.HasVerb(res, info); err != nil {
 		return err
+	}
+	if request.Connects(info.Subresource) {
+		return a.connector.Serve(w, r, rec, res)
 	}
 	switch info.Subresource {
 	case "scale":

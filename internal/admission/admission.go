@@ -364,6 +364,10 @@ func MovedTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
 
 // parse is the reverse of document.
 func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
+	if v.a.Operation == OpConnect {
+		options := &unstructured.Unstructured{}
+		return options, json.Unmarshal(document, &options.Object)
+	}
 	obj, _, err := row.Decode(document, "application/json", v.a.Subresource)
 	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && row != v.a.Resource {
 		return movedTo(v.a.Resource, u)

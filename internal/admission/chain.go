@@ -36,6 +36,9 @@ const (
 	OpCreate = "CREATE"
 	OpUpdate = "UPDATE"
 	OpDelete = "DELETE"
+
+	// OpConnect is a request to a kubelet or a Pod, such as an exec. Its Object is the unstructured options of the request.
+	OpConnect = "CONNECT"
 )
 
 // Attributes are a write as plug-ins are told of it. Object and Old are in the storage version and typed, but for custom resources; a
@@ -44,7 +47,7 @@ const (
 type Attributes struct {
 	Resource        *scheme.Resource      // the type, at the version of the request
 	Subresource     string                // "" for the object itself
-	Operation       string                // OpCreate, OpUpdate or OpDelete
+	Operation       string                // OpCreate, OpUpdate, OpDelete or OpConnect
 	Manager         string                // fieldManager, as sent
 	FieldValidation string                // as sent: Ignore, Warn, Strict or ""
 	DryRun          bool                  // nothing is stored: a plug-in must leave nothing behind, either
@@ -67,6 +70,9 @@ func (a *Attributes) Own() bool {
 	rec := a.Request
 	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource {
 		return false
+	}
+	if a.Operation == OpConnect {
+		return true
 	}
 	switch rec.Info.Verb {
 	case "create":
@@ -94,6 +100,9 @@ func (a *Attributes) Name() string {
 
 // Namespace is where the object lies: "" for what lies in none.
 func (a *Attributes) Namespace() string {
+	if a.Operation == OpConnect {
+		return a.Request.Info.Namespace
+	}
 	if a.Object != nil {
 		return a.Object.GetNamespace()
 	}
@@ -135,7 +144,7 @@ type Plugin struct {
 // A Chain is the plug-ins that are switched on. The nil chain has none.
 type Chain struct {
 	special map[string][]special // by resource: the writes that a row names
-	general [3]rows              // by operation: those that none names
+	general [4]rows              // by operation: those that none names
 }
 
 // A place is what is known of a write before its body is looked at.
@@ -148,7 +157,7 @@ type special struct {
 	rows
 }
 
-var operations = [3]string{OpCreate, OpUpdate, OpDelete}
+var operations = [4]string{OpCreate, OpUpdate, OpDelete, OpConnect}
 
 // NewChain makes a chain of those rows that are switched on, in their order.
 func NewChain(table []Plugin, on map[string]bool) *Chain {
@@ -303,7 +312,7 @@ func (c *Chain) Decide(ctx context.Context, a Attributes) (scheme.Object, error)
 	return obj, c.Validate(ctx, a)
 }
 
-// Options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
+// Options are the request's, in the form of the operation: a PATCH has those of an update, or of a create, and a CONNECT has none.
 func (a *Attributes) Options() runtime.Object {
 	var dryRun []string
 	if a.DryRun {
@@ -313,6 +322,8 @@ func (a *Attributes) Options() runtime.Object {
 		return metav1.TypeMeta{Kind: kind, APIVersion: metav1.SchemeGroupVersion.String()}
 	}
 	switch a.Operation {
+	case OpConnect:
+		return nil
 	case OpCreate:
 		return &metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation}
 	case OpUpdate:

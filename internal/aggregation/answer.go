@@ -12,7 +12,6 @@ package aggregation
 // The response has the origin of this server. A header that a browser obeys could otherwise act on everything of that origin.
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,17 +19,6 @@ import (
 
 	"apilet/internal/apierror"
 )
-
-// An untraced transport does not report 1xx responses. httputil.ReverseProxy registers a trace that sends them to the client, as many as
-// there are, and then clears the headers of the final response. Without a trace http.Transport skips 1xx responses and bounds their size.
-type untraced struct {
-	*http.Transport
-	ctx context.Context // the request's context without the trace
-}
-
-func (t untraced) RoundTrip(r *http.Request) (*http.Response, error) {
-	return t.Transport.RoundTrip(r.WithContext(t.ctx))
-}
 
 // passedHeaders lists the response headers that reach the client. Location is not among them: it passes with a 201, and with a redirect
 // if redirects are allowed.

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -288,17 +287,6 @@ func TestServersBehindKeepNoPlaces(t *testing.T) {
 			conn.Close()
 			return got.StatusCode == 101
 		})
-	}
-}
-
-// TestHijackedConnectionsAreNotWrittenTo: net/http logs two lines for each error that is written to one.
-func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
-	for _, hijacked := range []bool{false, true} {
-		w := httptest.NewRecorder()
-		new(Aggregator).failed(&patientWriter{ResponseWriter: w, control: http.NewResponseController(w), hijacked: hijacked}, httptest.NewRequest("GET", "/", nil), fmt.Errorf("broken"))
-		if written := w.Body.Len() > 0; written == hijacked {
-			t.Errorf("hijacked %v, written %v", hijacked, written)
-		}
 	}
 }
 

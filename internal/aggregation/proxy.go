@@ -14,15 +14,12 @@ package aggregation
 // A path that means one thing here and might mean another there is not passed on: what was allowed was asked by its parts.
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -31,7 +28,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,16 +35,15 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/discovery"
+	"apilet/internal/proxy"
 	"apilet/internal/request"
 )
 
 const (
-	maxHeader      = 64 << 10 // bytes of an answer's header, as of a request's here
 	idleConn       = 90 * time.Second
 	idleConns      = 25
 	handshakes     = 10 * time.Second // for connecting, and for TLS
 	discoveryWaits = 5 * time.Second  // for the list of a version's types
-	copied         = 32 << 10         // bytes at a time
 )
 
 // ---- Routes ----
@@ -91,7 +86,7 @@ func (g *Aggregator) newRoute(spec *apiregistrationv1.APIServiceSpec) *route {
 	}
 	make := func(upgrades bool) *http.Transport {
 		t := &http.Transport{TLSClientConfig: secured.Clone(), DialContext: within(handshakes, g.Services.Dialer(service.Namespace, service.Name, *service.Port)),
-			TLSHandshakeTimeout: handshakes, ResponseHeaderTimeout: g.Patience, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: maxHeader,
+			TLSHandshakeTimeout: handshakes, ResponseHeaderTimeout: g.Patience, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: proxy.MaxHeader,
 			MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, DisableCompression: true, Protocols: new(http.Protocols),
 			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}}
 		t.Protocols.SetHTTP1(true)
@@ -172,62 +167,21 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	if rec.Audited != nil { // who wants the bodies in an audit log finds them in that server's
 		rec.Audited.Unkept = true
 	}
-	upgrades := upgradeType(r.Header) != ""
-	if upgrades {
-		leave, err := g.Upgrades.Enter(rec.User)
-		if err != nil {
-			g.Fail(w, r, err)
-			return
-		}
-		defer leave()
-	}
-	lasts := upgrades || rec.Follows || request.LongRunning(&rec.Info)
-	ctx, release, cancel := lifetime(r.Context(), rec, upgrades)
-	defer cancel()
-	if lasts {
-		ended := make(chan struct{})
-		defer close(ended)
-		go func() { // until the answer has ended
-			select {
-			case <-g.Stopping:
-				cancel()
-			case <-ended:
-			}
-		}()
-		g.Delegated(r.Context())
-		w = newPatientWriter(w, g.Patience, cancel)
-	}
-	transport := s.route.plain
-	if upgrades {
-		transport = s.route.upgrades
-	}
-	proxy := &httputil.ReverseProxy{Transport: untraced{transport, ctx}, FlushInterval: -1, BufferPool: buffers, ErrorLog: quiet,
+	hop := &proxy.Hop{Plain: s.route.plain, Upgrade: s.route.upgrades, Lasts: rec.Follows || request.LongRunning(&rec.Info), Patience: g.Patience,
+		Started: func() { g.Delegated(r.Context()) },
 		Rewrite: func(p *httputil.ProxyRequest) { g.readdress(p, s.route, rec) },
-		ModifyResponse: func(answer *http.Response) error {
-			if answer.StatusCode == http.StatusSwitchingProtocols {
-				release()
-			}
-			g.tame(w.Header(), answer)
+		Modify: func(ours http.Header, answer *http.Response) error {
+			g.tame(ours, answer)
 			return nil
 		},
-		ErrorHandler: g.failed}
-	proxy.ServeHTTP(w, r.WithContext(ctx))
-}
-
-// lifetime is how long a request may take: discovery less than others, and a connection for as long as its ends like, once it is upgraded: release is
-// called then.
-func lifetime(asked context.Context, rec *request.Request, upgrades bool) (ctx context.Context, release func(), cancel context.CancelFunc) {
-	switch {
-	case upgrades:
-		ctx, cancel = context.WithCancel(context.WithoutCancel(asked))
-		stop := context.AfterFunc(asked, cancel)
-		return ctx, func() { stop() }, cancel
-	case !rec.Info.ResourceRequest:
-		ctx, cancel = context.WithTimeout(asked, discoveryWaits)
-	default:
-		ctx, cancel = context.WithCancel(asked)
+		Failed: g.failed}
+	if !rec.Info.ResourceRequest {
+		hop.Limit = discoveryWaits
 	}
-	return ctx, func() {}, cancel
+	forward := &proxy.Forwarder{Places: g.Upgrades, Stopping: g.Stopping}
+	if err := forward.Serve(w, r, rec.User, hop); err != nil {
+		g.Fail(w, r, err)
+	}
 }
 
 // straight says that a path has the parts that it seems to have, to whoever reads it.
@@ -239,18 +193,6 @@ func straight(u *url.URL) bool {
 	return clean == u.Path || clean+"/" == u.Path
 }
 
-// upgradeType is the protocol that a request wants to go on with.
-func upgradeType(h http.Header) string {
-	for _, value := range h.Values("Connection") {
-		for token := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
-				return h.Get("Upgrade")
-			}
-		}
-	}
-	return ""
-}
-
 // readdress makes the request that goes on.
 func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request.Request) {
 	out := p.Out
@@ -258,12 +200,12 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
 	out.Trailer = nil                            // httputil.ReverseProxy would announce their names, without values
 	h := out.Header
+	proxy.HideCredentials(h)
 	for key := range h {
-		if hidden(key) {
+		if slices.ContainsFunc(redirecting, func(name string) bool { return request.IsHeader(key, name) }) {
 			delete(h, key)
 		}
 	}
-	keepProtocols(h)
 	introduce(h, &rec.User)
 	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
 		h["X-Forwarded-For"] = slices.Clone(before)
@@ -281,35 +223,9 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	h.Add("Via", "1.1 "+g.self)
 }
 
-// hidden reports whether the other server must not receive the header: it is a credential, only this server may set it,
-// or it asks for another method or path than the authorized ones. The spelling X_Remote_User counts as X-Remote-User.
-func hidden(key string) bool {
-	return slices.ContainsFunc(hiddenHeaders, func(name string) bool { return request.IsHeader(key, name) }) ||
-		slices.ContainsFunc(hiddenPrefixes, func(prefix string) bool { return request.HasHeaderPrefix(key, prefix) })
-}
-
-var (
-	hiddenHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "Cookie2", "Audit-Id", "Forwarded", "Proxy",
-		"X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri", "X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
-	hiddenPrefixes = []string{"X-Remote-", "Impersonate-", "X-Forwarded-"}
-)
-
-// bearerProtocol is how browsers send a token with a WebSocket.
-const bearerProtocol = "base64url.bearer.authorization.k8s.io."
-
-// keepProtocols takes tokens out of the list of a WebSocket's protocols.
-func keepProtocols(h http.Header) {
-	const key = "Sec-Websocket-Protocol"
-	if len(h[key]) == 0 {
-		return
-	}
-	kept := slices.DeleteFunc(strings.Split(strings.Join(h[key], ","), ","), func(name string) bool {
-		return strings.HasPrefix(strings.TrimSpace(name), bearerProtocol)
-	})
-	if h.Del(key); len(kept) > 0 {
-		h.Set(key, strings.TrimSpace(strings.Join(kept, ",")))
-	}
-}
+// redirecting are headers that ask for another method or path than the authorized ones, and cookies, which belong to this server's origin.
+var redirecting = []string{"Cookie", "Cookie2", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri",
+	"X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
 
 // introduce says who asks, in the headers that servers read by default.
 func introduce(h http.Header, u *request.User) {
@@ -344,87 +260,9 @@ func escapeKey(key string) string {
 
 // failed answers when the server did not.
 func (g *Aggregator) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if p, ok := w.(*patientWriter); ok && p.hijacked { // the client has the connection
-		return
-	}
 	if cause := r.Context().Err(); cause != nil {
 		g.Fail(w, r, cause)
 		return
 	}
 	http.Error(w, "error trying to reach service: "+err.Error(), http.StatusServiceUnavailable)
 }
-
-// A patientWriter gives a client so long for each part of an answer that lasts, in place of the time for the whole. What is written is sent.
-type patientWriter struct {
-	http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration
-	end      func() // ends the request
-	hijacked bool
-}
-
-func newPatientWriter(w http.ResponseWriter, patience time.Duration, end func()) *patientWriter {
-	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Time{}) // in place of the server's, which is too short
-	return &patientWriter{w, control, patience, end, false}
-}
-
-func (w *patientWriter) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
-	n, err := w.ResponseWriter.Write(p)
-	if err == nil {
-		err = w.control.Flush()
-	}
-	_ = w.control.SetWriteDeadline(time.Time{})
-	return n, err
-}
-
-// Hijack takes over the connection. After that the ResponseWriter must not be used.
-func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := w.control.Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	w.hijacked = true
-	return &upgradedConn{Conn: conn, patience: w.patience, end: w.end}, buffered, nil
-}
-
-// An upgradedConn is a client's connection that was upgraded. When the client has sent everything, the other server may continue to send
-// for the duration patience. Without that limit, a server that ignores the end of the data keeps the connection and the user's place forever.
-type upgradedConn struct {
-	net.Conn
-	patience time.Duration
-	end      func()
-	once     sync.Once
-}
-
-func (c *upgradedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err != nil {
-		c.once.Do(func() { time.AfterFunc(c.patience, c.end) })
-	}
-	return n, err
-}
-
-// CloseWrite is called by httputil.ReverseProxy when the other server has sent everything.
-func (c *upgradedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return c.Close()
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// quiet is for what httputil logs: each of it is an answer that broke off, of which the request's own log line tells.
-var quiet = log.New(io.Discard, "", 0)
-
-// bufferPool lends the bytes through which answers are copied.
-type bufferPool struct{ pool sync.Pool }
-
-var buffers = &bufferPool{sync.Pool{New: func() any { return new([copied]byte) }}}
-
-func (b *bufferPool) Get() []byte { return b.pool.Get().(*[copied]byte)[:] }
-
-func (b *bufferPool) Put(p []byte) { b.pool.Put((*[copied]byte)(p)) }

@@ -56,6 +56,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/auth/bootstraptoken"
 	"apilet/internal/auth/callout"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/memory"
@@ -82,6 +83,8 @@ type Config struct {
 	CORSOrigins             []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
 	Log                     zerolog.Logger   // is told of files that cannot be read again
 	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
+
+	BootstrapTokens bool // --enable-bootstrap-token-auth
 
 	AnonymousGiven bool                                   // --anonymous-auth was given
 	IssuersFile    string                                 // --authentication-config
@@ -133,6 +136,7 @@ type Authenticator struct {
 	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
 	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
 	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
+	Bootstrap *bootstraptoken.Tokens         // nil without --enable-bootstrap-token-auth; set like Accounts
 	Nodes     *node.Authorizer               // nil without ModeNode; set like Accounts
 	issuers   *certs.Followed[oidc.Set]      // nil without --authentication-config
 	fixed     *oidc.Set                      // of --oidc-...; nil: none
@@ -217,9 +221,9 @@ var errBadToken = errors.New("invalid bearer token")
 // On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
 // refused: a controller whose account has gone must not become an administrator. Any other token there is nobody's, and ignored.
 func (a *Authenticator) identify(r *http.Request) (request.User, error) {
-	token, _ := bearerToken(r.Header)
+	token, malformed := requestToken(r)
 	if a.cfg.Insecure {
-		if err := a.checkHostAndOrigin(r); err != nil {
+		if err := cmp.Or(a.checkHostAndOrigin(r), unauthorizedIf(malformed)); err != nil {
 			return request.User{}, err
 		}
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
@@ -234,6 +238,9 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	}
 	u, ok, badCert := a.certificateUser(r)
 	badCert = badCert || noProxy && a.ClientCAs == nil
+	if malformed != nil && !ok {
+		return request.User{}, unauthorizedIf(malformed)
+	}
 	if token != "" && !ok {
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)
@@ -307,6 +314,7 @@ func bearerToken(h http.Header) (token string, padded bool) {
 
 // dropCredentials also drops the headers of an authenticating proxy: a handler that trusted them would trust any client.
 func dropCredentials(h http.Header) {
+	dropProtocolTokens(h)
 	for key := range h {
 		if request.IsHeader(key, "Authorization") || request.IsHeader(key, "X-Remote-User") || request.IsHeader(key, "X-Remote-Uid") ||
 			request.IsHeader(key, "X-Remote-Group") || request.HasHeaderPrefix(key, "X-Remote-Extra-") {
@@ -343,25 +351,6 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is no loopback name or address, and this port serves this machine alone", r.Host))
 	}
 	return a.checkSite(r)
-}
-
-// checkSite refuses what a page of another site has a browser send, with a certificate of its user's or from its user's machine: what it does would
-// be done, though the page may not read the answer. Browsers say by Sec-Fetch-Site whose page sends a request, which no page can change, and by
-// Origin, but for some GETs; no other client sends either. The pages behind kubectl proxy are of the proxy's origin, and the same as that. A link
-// to /debug/ui/ may be followed from anywhere: nothing of the server is in it.
-func (a *Authenticator) checkSite(r *http.Request) error {
-	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
-	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
-		return nil
-	}
-	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == request.PathUI
-	switch {
-	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin"):
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))
-	case (site == "cross-site" || site == "same-site") && !follows:
-		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
-	}
-	return nil
 }
 
 // ---- Tokens ----

@@ -1,6 +1,7 @@
 package auth
 
-// This file decides which web pages of other origins may use this server (--cors-allowed-origins).
+// This file decides which web pages of other origins may use this server (--cors-allowed-origins), and rejects the requests
+// of all other pages.
 //
 // A page with an allowed origin acts with the credentials of the browser's user, on the plain port as an administrator.
 // For that reason a pattern has to match the origin as a whole, while kube-apiserver searches for a match anywhere in it.
@@ -18,6 +19,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/request"
 )
 
 // originsHelp is kube-apiserver's help for the flag. Its errors repeat it.
@@ -92,4 +98,49 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	h.Set("Access-Control-Expose-Headers", "Date")
 	h.Set("Access-Control-Allow-Credentials", "true")
 	return true
+}
+
+// checkSite rejects requests that a browser sends on behalf of another site's page. The browser adds its user's client certificate, or
+// connects to the plain port of its user's machine. The server would execute the request, although the page cannot read the response.
+//
+// No page can set or remove the headers that identify its requests:
+//
+//   - Sec-Fetch-Site comes with every request to an https URL or a loopback address from Chrome 76, Firefox 90, Safari 16.4 and
+//     later versions. WebSocket handshakes of Chrome (148 was tested) are the exception.
+//   - Origin comes with every POST, PUT, PATCH, DELETE and WebSocket handshake, also from older browsers. Programs rarely send it
+//     except with WebSocket handshakes, see isProgramHandshake.
+//
+// Requests of pages behind kubectl proxy are same-origin, because pages and requests both have the origin of the proxy. Any site may
+// link to /debug/ui/, because that page contains no data.
+func (a *Authenticator) checkSite(r *http.Request) error {
+	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
+	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
+		return nil
+	}
+	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == request.PathUI
+	switch {
+	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin") && !isProgramHandshake(r):
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))
+	case (site == "cross-site" || site == "same-site") && !follows:
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
+	}
+	return nil
+}
+
+// isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a browser. Many programs send an Origin
+// with it: golang.org/x/net/websocket requires one, and websocket-client for Python derives one from the URL.
+//
+// Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can change neither in a handshake.
+// One of them is enough to recognize a browser, because its user may have changed the other. The Origin "null" and Sec- headers
+// that do not belong to the WebSocket protocol also identify browsers.
+func isProgramHandshake(r *http.Request) bool {
+	if r.Method != http.MethodGet || !isHandshake(r) {
+		return false
+	}
+	for name := range r.Header {
+		if name == "Accept-Language" || strings.HasPrefix(name, "Sec-") && !strings.HasPrefix(name, "Sec-Websocket-") {
+			return false
+		}
+	}
+	return !strings.HasPrefix(r.UserAgent(), "Mozilla/") && !slices.Contains(r.Header["Origin"], "null")
 }

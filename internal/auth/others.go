@@ -88,9 +88,20 @@ func (a *Authenticator) admitsAnybody(path string) bool {
 	return a.cfg.Anonymous
 }
 
-// othersUser is tokenUser for a token that this server has not issued: an issuer is asked that names itself in it, then the webhook.
+// othersUser is tokenUser for a token that is neither in --token-auth-file nor a service account's. It tries bootstrap tokens, then
+// the issuer that the token names, then the webhook.
 func (a *Authenticator) othersUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
 	problem := errBadToken
+	if a.Bootstrap != nil {
+		u, ok, err := a.Bootstrap.User(token)
+		if meantFor := a.ownAudiences(audiences); ok && len(meantFor) > 0 {
+			return u, meantFor, nil
+		}
+		if err != nil {
+			a.logFailure("a bootstrap token cannot be checked", err)
+			problem = fmt.Errorf("[%w, %w]", errBadToken, err)
+		}
+	}
 	if set := a.issuerSet(); set != nil && token != "" {
 		u, known, err := set.User(ctx, token)
 		meantFor := a.ownAudiences(audiences)

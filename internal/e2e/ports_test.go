@@ -166,6 +166,10 @@ func TestOtherSitesPagesDoNothing(t *testing.T) {
 		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: same-origin")
 		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate")
 		s.want(201, "POST", bindings, binding)
+		handshake := []string{"Connection: Upgrade", "Upgrade: websocket", "Origin: http://localhost"}
+		s.want(200, "GET", "/api/v1/pods", "", handshake...) // of a program
+		s.want(403, "GET", "/api/v1/pods", "", append(handshake, "Accept-Language: en")...)
+		s.want(403, "GET", "/api/v1/pods", "", append(handshake, "User-Agent: Mozilla/5.0")...)
 	}
 	secured.want(201, "POST", bindings, binding, "Origin: https://good.example", cross)
 	secured.want(201, "POST", bindings, binding, "Origin: http://127.0.0.1:8001", "Sec-Fetch-Site: same-origin") // a page behind kubectl proxy

@@ -10,7 +10,7 @@ package envtest
 // Called as kube-apiserver, apilet translates the arguments to its own and goes on as ever, except that it keeps nothing: what it stores
 // ends with the process. Flags are known by a table of kube-apiserver's names. One that apilet has, too, is passed on; the few that
 // mean the same under another name are translated; the rest is accepted, and named in one line of the log, because most of them (caches,
-// kubelets, etcd's certificates) are about parts that are not here. A name that kube-apiserver does not know is refused, as it would
+// etcd's certificates) are about parts that are not here. A name that kube-apiserver does not know is refused, as it would
 // do: a test that works here must not fail there for a typing error.
 //
 // --disable-admission-plugins=ServiceAccount, which envtest always gives, says that there is no kube-controller-manager to make service

@@ -48,6 +48,7 @@ type Options struct {
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
 	Aggregation                             Aggregation
+	Kubelet                                 Kubelet
 	Authorization                           []string
 	JWKSURI                                 string
 	Audit                                   Audit
@@ -90,6 +91,7 @@ func (o *Options) Groups() []commandline.FlagGroup {
 		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineOthers},
 		{Title: "Service accounts", Define: o.defineAccounts},
 		{Title: "Servers behind this one, and proxies in front of it", Define: o.defineAggregation},
+		{Title: "Kubelets", Define: o.defineKubelet},
 		{Title: "Objects", Define: o.defineObjects},
 		{Title: "Requests", Define: o.defineRequests},
 		{Title: "The audit log", Define: o.Audit.define},
@@ -149,6 +151,7 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of CAs for client certificates: CN is the user, O the groups")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false, "allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
 	o.Auth.Anonymous = true
 	f.BoolFunc("anonymous-auth", "with an authenticator: requests without credentials are system:anonymous instead of refused (default true)", func(text string) (err error) {
 		o.Auth.AnonymousGiven = true
@@ -258,7 +261,7 @@ func inflight(limit *int, given *bool) func(string) error {
 
 // Finish checks what the flags say together and derives what follows from it.
 func (o *Options) Finish() error {
-	if err := cmp.Or(o.finishNumbers(), o.finishAggregation(), o.finishTLS()); err != nil {
+	if err := cmp.Or(o.finishNumbers(), o.finishAggregation(), o.finishKubelet(), o.finishTLS()); err != nil {
 		return err
 	}
 	if o.Ephemeral && o.Data != "" && o.Data != defaultData {
@@ -331,7 +334,7 @@ func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
-	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.asksOthers()
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
 	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {

@@ -40,6 +40,7 @@ func TestWhoAsksForTLS(t *testing.T) {
 		{"a folder", Options{Listen: "127.0.0.1:0", CertDir: "x"}, true, false, ""},
 		{"a token file", Options{Listen: "127.0.0.1:0", Auth: auth.Config{TokenFile: "x"}}, true, false, ""},
 		{"client certificates", Options{Listen: "127.0.0.1:0", Auth: auth.Config{ClientCAFile: "x"}}, true, false, ""},
+		{"bootstrap tokens", Options{Listen: "127.0.0.1:0", Auth: auth.Config{BootstrapTokens: true}}, true, false, ""},
 		{"a certificate", Options{Listen: "127.0.0.1:0", TLSCert: "x", TLSKey: "y"}, false, true, ""},
 		{"a certificate and a folder", Options{Listen: "127.0.0.1:0", TLSCert: "x", TLSKey: "y", CertDir: "z"}, false, true, ""},
 		{"a certificate and an authenticator", Options{Listen: ":0", TLSCert: "x", TLSKey: "y", Auth: auth.Config{TokenFile: "z"}}, false, false, ""},

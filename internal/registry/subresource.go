@@ -12,7 +12,6 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -31,7 +30,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/apierror"
@@ -788,68 +786,4 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reque
 	asked.Annotate("authentication.kubernetes.io/issued-credential-id", credential)
 	request.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
 	return response.WriteObject(w, r, http.StatusCreated, request)
-}
-
-// NoPodsRun returns the error for a request that only a kubelet, or a program in a Pod, could answer. The
-// object must exist, and the parameters of a log are validated. find returns the record of a key.
-func NoPodsRun(find func(key string) (store.Record, error), res *scheme.Resource, info *request.Info, query url.Values) error {
-	name := info.Name
-	switch info.Subresource {
-	case "log":
-		if err := checkLogOptions(name, query); err != nil {
-			return err
-		}
-	case "proxy": // SCHEME:NAME:PORT, and access was checked for all of it, as in kube-apiserver
-		var valid bool
-		if _, name, _, valid = utilnet.SplitSchemeNamePort(info.Name); !valid {
-			return apierrors.NewBadRequest(fmt.Sprintf("invalid %s request %q", strings.ToLower(res.Kind), info.Name))
-		}
-	}
-	if _, err := find(res.Key(res.Scope(info.Namespace), name)); err != nil {
-		return response.StoreError(err, res, name)
-	}
-	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none", strings.ToLower(res.Kind), name, info.Subresource))
-}
-
-// logOptions are the parameters of a pod's log that have to be checked.
-type logOptions struct {
-	validation.Checker
-	query url.Values
-	err   error // the first that cannot be read
-}
-
-// checkLogOptions says what is wrong with the parameters of a pod's log.
-func checkLogOptions(name string, query url.Values) error {
-	o := &logOptions{query: query}
-	o.atLeast("tailLines", 0, "must be greater than or equal to 0")
-	o.atLeast("limitBytes", 1, "must be greater than 0")
-	if query.Has("sinceTime") && query.Has("sinceSeconds") {
-		o.Forbid(nil, "[]", true, "at most one of `sinceTime` or `sinceSeconds` may be specified")
-	} else {
-		o.atLeast("sinceSeconds", 1, "must be greater than 0")
-	}
-	o.Forbid(nil, "stream", query.Has("stream"), "may not be specified")
-	if _, err := time.Parse(time.RFC3339, query.Get("sinceTime")); query.Has("sinceTime") && o.err == nil {
-		o.err = err
-	}
-	if o.err != nil {
-		return apierrors.NewBadRequest(o.err.Error())
-	}
-	if len(o.Errs) == 0 {
-		return nil
-	}
-	return apierror.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, name, o.Errs)
-}
-
-func (o *logOptions) atLeast(name string, least int64, detail string) {
-	if !o.query.Has(name) {
-		return
-	}
-	n, err := strconv.ParseInt(o.query.Get(name), 10, 64)
-	switch {
-	case err != nil && o.err == nil:
-		o.err = err
-	case err == nil && n < least:
-		o.Invalid(nil, name, n, detail)
-	}
 }

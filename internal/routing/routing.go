@@ -82,6 +82,8 @@ func HasPath(res *scheme.Resource, info *request.Info) bool {
 func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 	everywhere := res.Namespaced && info.Namespace == ""
 	switch {
+	case info.Subresource == "proxy":
+		return info.Verb != "" || method == http.MethodOptions
 	case method == http.MethodHead: // of built-in types kube-apiserver has none
 		return res.GoType == nil && info.Verb != "watch" && res.Allows(info.Verb)
 	case info.Subresource != "":
@@ -99,6 +101,8 @@ func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 // HasVerb refuses what a subresource that there is does not do.
 func HasVerb(res *scheme.Resource, info *request.Info) error {
 	switch sub := res.Subresource(info.Subresource); {
+	case info.Subresource == "proxy" && info.Verb == "": // OPTIONS
+		return nil
 	case slices.Contains(sub.Verbs, info.Verb):
 		return nil
 	case res.GoType == nil:

@@ -83,6 +83,22 @@ func (e *Endpoint) Valid() error {
 	return errors.Join(ending...)
 }
 
+// KubeletCertificate returns the function that returns the client certificate for kubelets: that of --kubelet-client-certificate, or one
+// of the server's own authority. Without either the function returns nil.
+func (e *Endpoint) KubeletCertificate() (func() *tls.Certificate, error) {
+	switch {
+	case e.Kubelet.CertFile != "":
+		pair, err := certs.FollowPair(e.Log, e.Kubelet.CertFile, e.Kubelet.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--kubelet-client-certificate: %w", err)
+		}
+		return pair.Now, nil
+	case e.certs != nil:
+		return e.certs.ClientPair(certs.KubeletClientName).Now, nil
+	}
+	return func() *tls.Certificate { return nil }, nil
+}
+
 // Listen takes the port.
 func (e *Endpoint) Listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", e.Options.Listen)

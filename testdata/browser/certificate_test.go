@@ -106,6 +106,17 @@ const attacks = `(async () => {
 	return results.map(r => r.status === 'fulfilled' ? r.value.type : 'refused').join(' ');
 })()`
 
+// handshakes opens a WebSocket from the page, from a worker, and from a frame without an origin.
+const handshakes = `(() => {
+	const open = 'new WebSocket("SERVER/api/v1/namespaces/default/configmaps?watch=1".replace("https", "wss"))';
+	eval(open);
+	new Worker(URL.createObjectURL(new Blob([open])));
+	const frame = document.createElement('iframe');
+	frame.sandbox = 'allow-scripts';
+	frame.srcdoc = '<script>' + open + '</script>';
+	document.body.append(frame);
+})()`
+
 // TestPagesOfOthersDoNothingWithACertificate: a page of another origin neither writes nor reads with the certificate of its visitor. The page of the
 // server itself can, or the test would show nothing.
 func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
@@ -154,6 +165,14 @@ func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 		t.Errorf("%d requests were refused; the page says %v", n, results)
 	} else {
 		t.Logf("%d requests were refused; the page says %v", n, results)
+	}
+	// Chromium sends no Sec-Fetch-Site with these, only an Origin, which programs send too.
+	before = refused()
+	p.eval(strings.ReplaceAll(handshakes, "SERVER", url))
+	for end := time.Now().Add(patience); refused() < before+3 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	}
+	if n := refused() - before; n != 3 {
+		t.Errorf("%d of 3 WebSocket handshakes were refused", n)
 	}
 	var list struct {
 		Items []struct {

@@ -6,8 +6,11 @@ package validation
 
 import (
 	"context"
+	"net/url"
 	"reflect"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -30,6 +33,9 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	volumevalidation "k8s.io/kubernetes/pkg/volume/validation"
 	"k8s.io/utils/clock"
+
+	"apilet/internal/apierror"
+	"apilet/internal/scheme/internalversion"
 )
 
 // coreRules returns the rules of the core group.
@@ -216,4 +222,18 @@ func apiServiceRules() *rules {
 			},
 		},
 	}
+}
+
+// PodLogOptions decodes the parameters of a request for a Pod's log. The error is a 400 if they cannot be read, and a 422 with all
+// errors if they are invalid.
+func PodLogOptions(pod string, query url.Values) (*corev1.PodLogOptions, error) {
+	options := new(corev1.PodLogOptions)
+	if err := internalversion.DecodeParameters(query, options); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	split := enabled(features.PodLogsQuerySplitStreams)
+	if errs := corevalidation.ValidatePodLogOptions(internalversion.From(options).(*core.PodLogOptions), split); len(errs) > 0 {
+		return nil, apierror.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, pod, errs)
+	}
+	return options, nil
 }

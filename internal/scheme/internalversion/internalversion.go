@@ -7,6 +7,7 @@
 package internalversion
 
 import (
+	"net/url"
 	"reflect"
 	"sync"
 
@@ -179,3 +180,9 @@ var scheme = sync.OnceValue(func() *runtime.Scheme {
 	capabilities.Setup(true, 0)
 	return legacyscheme.Scheme
 })
+
+// DecodeParameters decodes the parameters of a query into options of the core group and sets their default values.
+func DecodeParameters(query url.Values, options runtime.Object) error {
+	scheme()
+	return legacyscheme.ParameterCodec.DecodeParameters(query, corev1.SchemeGroupVersion, options)
+}

@@ -1,0 +1,44 @@
+package certs
+
+// This file makes the certificate that the server shows to kubelets.
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"sync"
+)
+
+// KubeletClientName is the user as whom kubelets see the server. kubeadm gives the certificate's files this name.
+const KubeletClientName = "apiserver-kubelet-client"
+
+// A ClientPair is a client certificate that the authority of a folder signs. It is kept in memory only. It is safe for concurrent use.
+type ClientPair struct {
+	folder *Folder
+	name   string
+
+	mu   sync.Mutex // guards pair
+	pair *KeyPair   // nil until it is asked for
+}
+
+// ClientPair returns a certificate for the user name. It is made at its first use.
+func (f *Folder) ClientPair(name string) *ClientPair { return &ClientPair{folder: f, name: name} }
+
+// Now returns the certificate for a handshake. It is renewed 30 days before it ends. nil means that it cannot be made, which is logged.
+func (p *ClientPair) Now() *tls.Certificate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pair == nil || p.folder.Now().Add(RenewBefore).After(p.pair.Cert.NotAfter) {
+		pair, err := p.folder.issue(&x509.Certificate{Subject: pkix.Name{CommonName: p.name}, KeyUsage: x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if err != nil {
+			p.folder.Log.Error().Err(err).Str("user", p.name).Msg("cannot make a client certificate")
+		} else {
+			p.pair = pair
+		}
+	}
+	if p.pair == nil {
+		return nil
+	}
+	return &p.pair.shown
+}

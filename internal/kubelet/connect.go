@@ -1,0 +1,214 @@
+package kubelet
+
+// This file passes exec, attach, portforward and proxy on.
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/admission"
+	"apilet/internal/apierror"
+	"apilet/internal/proxy"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
+	"apilet/internal/store"
+)
+
+// A Connector answers requests that connect a client with a node or a Pod. Its fields are set before its first use. It is safe for
+// concurrent use.
+type Connector struct {
+	Clients   *Clients
+	Store     *store.Store
+	Types     *scheme.Registry
+	Admission *admission.Chain
+	MayCreate func(*request.Request) error // returns the 403 for a user who may not create the subresource
+	Forward   *proxy.Forwarder
+	Fail      func(w http.ResponseWriter, r *http.Request, err error) // answers with a Status
+}
+
+// Serve answers a request for a connecting subresource of res. The user is authorized for the request's own verb.
+func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+	if rec.Info.Subresource == "log" {
+		return c.serveLog(w, r, rec)
+	}
+	if r.URL.Query().Has("dryRun") {
+		return apierrors.NewBadRequest("dryRun is not supported")
+	}
+	options, err := c.admitted(r, rec, res)
+	if err != nil {
+		return err
+	}
+	if rec.Info.Subresource == "proxy" {
+		return c.serveProxy(w, r, rec, proxyPath(options))
+	}
+	if err := c.MayCreate(rec); err != nil {
+		return err
+	}
+	to, err := c.ofStream(rec.Info.Namespace, rec.Info.Name, options)
+	if err != nil {
+		return unexplained(err)
+	}
+	if proxy.UpgradeType(r.Header) == "" {
+		return apierrors.NewBadRequest("Upgrade request required")
+	}
+	return c.Forward.Serve(w, r, rec.User, c.hop(to, func(p *httputil.ProxyRequest) { readdress(p, to.url) }))
+}
+
+// admitted returns the options of a request after admission has seen them, and possibly changed them.
+func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.Resource) (runtime.Object, error) {
+	body := res.BodyOf(rec.Info.Subresource)
+	options := newOptions[body.Kind]()
+	query := r.URL.Query()
+	if rec.Info.Subresource == "proxy" {
+		query.Set("path", restOf(r.URL, rec.Info.Rest))
+	}
+	if err := internalversion.DecodeParameters(query, options); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	asked := admission.Attributes{Resource: res, Subresource: rec.Info.Subresource, Operation: admission.OpConnect, Request: rec}
+	if !c.Admission.Concerns(asked) {
+		return options, nil
+	}
+	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(options)
+	if err != nil {
+		return nil, err
+	}
+	object := &unstructured.Unstructured{Object: members}
+	object.SetAPIVersion(body.APIVersion())
+	object.SetKind(body.Kind)
+	asked.Object = object
+	decided, err := c.Admission.Decide(r.Context(), asked)
+	if err != nil {
+		return nil, err
+	}
+	changed := newOptions[body.Kind]()
+	return changed, runtime.DefaultUnstructuredConverter.FromUnstructured(decided.(*unstructured.Unstructured).Object, changed)
+}
+
+// newOptions returns the options of a connecting subresource by their kind.
+var newOptions = map[string]func() runtime.Object{
+	"PodExecOptions":        func() runtime.Object { return new(corev1.PodExecOptions) },
+	"PodAttachOptions":      func() runtime.Object { return new(corev1.PodAttachOptions) },
+	"PodPortForwardOptions": func() runtime.Object { return new(corev1.PodPortForwardOptions) },
+	"PodProxyOptions":       func() runtime.Object { return new(corev1.PodProxyOptions) },
+	"ServiceProxyOptions":   func() runtime.Object { return new(corev1.ServiceProxyOptions) },
+	"NodeProxyOptions":      func() runtime.Object { return new(corev1.NodeProxyOptions) },
+}
+
+func proxyPath(options runtime.Object) string {
+	switch o := options.(type) {
+	case *corev1.PodProxyOptions:
+		return o.Path
+	case *corev1.ServiceProxyOptions:
+		return o.Path
+	case *corev1.NodeProxyOptions:
+		return o.Path
+	}
+	return ""
+}
+
+// restOf returns the path behind the subresource proxy. It begins with a slash unless it is empty, and ends with one if the request's does.
+func restOf(u *url.URL, rest string) string {
+	if u.RawPath != "" {
+		if plain, err := url.PathUnescape(rest); err == nil {
+			rest = plain
+		}
+	}
+	if rest != "" && !strings.HasPrefix(rest, "/") {
+		rest = "/" + rest
+	}
+	if strings.HasSuffix(u.Path, "/") && !strings.HasSuffix(rest, "/") {
+		rest += "/"
+	}
+	return rest
+}
+
+// serveProxy passes a request on to a Pod or a node.
+func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *request.Request, path string) error {
+	to, err := c.ofProxy(r.Context(), rec.Info.Resource, rec.Info.Namespace, rec.Info.Name, path)
+	if err != nil {
+		return unexplained(err)
+	}
+	to.url.RawQuery = r.URL.RawQuery
+	upgrades := proxy.UpgradeType(r.Header) != ""
+	if to.url.Path == "" && !upgrades && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		addSlash(w, r.URL)
+		return nil
+	}
+	hop := c.hop(to, func(p *httputil.ProxyRequest) {
+		readdress(p, to.url)
+		p.Out.Host = p.In.Host
+	})
+	hop.Placed, hop.Plain = true, &rewriting{to.plain, prefixOf(r.URL.Path, to.url.Path)}
+	hop.Modify = func(_ http.Header, answer *http.Response) error { return tame(answer) }
+	return c.Forward.Serve(w, r, rec.User, hop)
+}
+
+// addSlash redirects to the root of what is behind a proxy, whose relative links lead there.
+func addSlash(w http.ResponseWriter, u *url.URL) {
+	to := u.Path + "/"
+	if u.RawQuery != "" {
+		to += "?" + u.RawQuery
+	}
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusMovedPermanently)
+}
+
+// hop returns the way to a location for a request that may last.
+func (c *Connector) hop(to *location, rewrite func(*httputil.ProxyRequest)) *proxy.Hop {
+	return &proxy.Hop{Plain: to.plain, Upgrade: to.stream, Lasts: true, Rewrite: rewrite, Modify: func(_ http.Header, answer *http.Response) error {
+		if code := answer.StatusCode; code != http.StatusSwitchingProtocols && code < http.StatusBadRequest {
+			return fmt.Errorf("invalid upgrade response: status code %d", code)
+		}
+		return tame(answer)
+	}, Failed: func(w http.ResponseWriter, r *http.Request, err error) {
+		if proxy.UpgradeType(r.Header) == "" {
+			c.Fail(w, r, apierrors.NewServiceUnavailable("error trying to reach service: "+err.Error()))
+			return
+		}
+		c.Fail(w, r, apierror.Unexplained("error dialing backend: "+err.Error()))
+	}}
+}
+
+// readdress makes the request that is sent to a location, without the client's credentials.
+func readdress(p *httputil.ProxyRequest, to *url.URL) {
+	p.Out.URL, p.Out.Host, p.Out.Trailer = to, to.Host, nil
+	proxy.HideCredentials(p.Out.Header)
+	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
+		p.Out.Header["X-Forwarded-For"] = slices.Clone(before)
+	}
+	p.SetXForwarded()
+}
+
+// unexplained returns a Status error as it is, and any other error as a 500 without a reason, as kube-apiserver answers it.
+func unexplained(err error) error {
+	if _, ok := err.(apierrors.APIStatus); ok {
+		return err
+	}
+	return apierror.Unexplained(err.Error())
+}
+
+// tame removes headers from an answer by which a program in a Pod could act on the origin of this server, to which its pages seem to
+// belong: a browser gives them an origin of their own, and no rules for this server's host.
+func tame(answer *http.Response) error {
+	for key := range answer.Header {
+		if slices.Contains(hostWide, key) || strings.HasPrefix(key, "Access-Control-") {
+			delete(answer.Header, key)
+		}
+	}
+	answer.Header.Set("Content-Security-Policy", "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts")
+	return nil
+}
+
+// hostWide are the headers that concern more than one page.
+var hostWide = []string{"Alt-Svc", "Audit-Id", "Clear-Site-Data", "Content-Security-Policy", "Service-Worker-Allowed", "Strict-Transport-Security"}

@@ -1,0 +1,143 @@
+// Package kubelet connects clients with nodes and with the Pods that run on them. It answers the subresources that kube-apiserver calls
+// connects, and the logs of Pods:
+//
+//	pods/log                            GET      the kubelet's /containerLogs, as text or by WebSocket
+//	pods/exec, attach, portforward      GET POST an upgraded connection (SPDY or WebSocket) to the kubelet
+//	pods/proxy, services/proxy          any      a request to a program in a Pod
+//	nodes/proxy                         any      a request to the kubelet, or to another port of its node
+//
+// All but logs are asked of admission as CONNECT. Exec, attach and portforward take the right to create the subresource even if the
+// request is a GET, because WebSockets begin with one.
+//
+// The kubelet's address is that of its Node. Its serving certificate is verified if --kubelet-certificate-authority is given, as in
+// kube-apiserver. Each request that is passed on holds one of the places of its user until it ends, so that no user exhausts the server's
+// connections. See package proxy for what the other end may do.
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"apilet/internal/proxy"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	defaultPort = 10250            // of kubelets that name none in their Node's status
+	idleConn    = 90 * time.Second // how long an unused connection is kept
+	idleConns   = 2                // to one address
+	headerWait  = time.Minute      // how long a kubelet may take before it answers
+)
+
+// A Config says how kubelets are reached.
+type Config struct {
+	Certificate  func() *tls.Certificate  // shown to kubelets; may return nil for none
+	Authorities  func() *x509.CertPool    // verify the certificates of kubelets; nil means that nothing is verified
+	AddressTypes []corev1.NodeAddressType // of a Node's addresses, the preferred type first
+	Timeout      time.Duration            // for connecting to a kubelet
+}
+
+// Clients are the HTTP transports to kubelets and Pods.
+type Clients struct {
+	config     Config
+	verified   *http.Transport // to kubelets
+	unverified *http.Transport // to kubelets whose certificate the client does not want to be verified
+	pods       *http.Transport // to Pods, and to ports of nodes that are not the kubelet's
+	podStreams *http.Transport // the same for connections that are upgraded
+}
+
+// NewClients returns transports that have not connected to anything yet.
+func NewClients(config Config) *Clients {
+	c := &Clients{config: config}
+	c.verified, c.unverified = c.toKubelets(config.Authorities), c.toKubelets(nil)
+	c.pods, c.podStreams = toPods(true), toPods(false)
+	return c
+}
+
+// toKubelets returns a transport that verifies kubelets by the authorities, if there are any. It reads certificate and authorities for
+// each connection, because both may be replaced while the server runs.
+func (c *Clients) toKubelets(authorities func() *x509.CertPool) *http.Transport {
+	dialer := &net.Dialer{Timeout: c.config.Timeout}
+	return &http.Transport{
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, InsecureSkipVerify: authorities == nil}
+			if authorities != nil {
+				config.RootCAs = authorities()
+			}
+			if own := c.config.Certificate(); own != nil {
+				config.Certificates = []tls.Certificate{*own}
+			}
+			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
+		},
+		ResponseHeaderTimeout: headerWait, MaxResponseHeaderBytes: proxy.MaxHeader, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn,
+		DisableCompression: true, ExpectContinueTimeout: time.Second,
+	}
+}
+
+// toPods returns a transport that verifies no certificates: programs in Pods have none that the server could know.
+func toPods(http2 bool) *http.Transport {
+	t := &http.Transport{DialContext: (&net.Dialer{Timeout: 30 * time.Second}).DialContext, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: proxy.MaxHeader, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn,
+		DisableCompression: true, ExpectContinueTimeout: time.Second, Protocols: new(http.Protocols)}
+	t.Protocols.SetHTTP1(true)
+	t.Protocols.SetHTTP2(http2)
+	return t
+}
+
+// Close closes the connections that no request uses.
+func (c *Clients) Close() {
+	for _, t := range []*http.Transport{c.verified, c.unverified, c.pods, c.podStreams} {
+		t.CloseIdleConnections()
+	}
+}
+
+// errNoAddress means that a Node names no address of a preferred type.
+var errNoAddress = errors.New("no preferred addresses found; known addresses: []")
+
+// address returns the host and port of the kubelet of a node. The error is a Status error if there is no such node.
+func (c *Connector) address(name string) (host, port string, err error) {
+	res := c.Types.Lookup("", "v1", "nodes")
+	var node corev1.Node
+	if err := c.read(res, "", name, &node); err != nil {
+		return "", "", err
+	}
+	for _, preferred := range c.Clients.config.AddressTypes {
+		for _, a := range node.Status.Addresses {
+			if a.Type == preferred {
+				kubelet := node.Status.DaemonEndpoints.KubeletEndpoint.Port
+				if kubelet <= 0 {
+					kubelet = defaultPort
+				}
+				return a.Address, strconv.Itoa(int(kubelet)), nil
+			}
+		}
+	}
+	return "", "", errNoAddress
+}
+
+// read decodes an object. The error is a Status error if there is no such object.
+func (c *Connector) read(res *scheme.Resource, namespace, name string, into any) error {
+	rec, err := c.Store.Get(res.Key(res.Scope(namespace), name))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return response.StoreError(err, res, name)
+	case err != nil:
+		return err
+	}
+	return json.Unmarshal(rec.JSON, into)
+}

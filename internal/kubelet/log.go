@@ -1,0 +1,90 @@
+package kubelet
+
+// This file answers GET pods/log.
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"apilet/internal/apierror"
+	"apilet/internal/kinds/validation"
+	"apilet/internal/request"
+)
+
+// maxRefusal is the number of bytes of a kubelet's error that are repeated to the client.
+const maxRefusal = 50_000
+
+// serveLog answers with the log of a container, for as long as the client and the kubelet like if the client follows it.
+func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *request.Request) error {
+	options, err := validation.PodLogOptions(rec.Info.Name, r.URL.Query())
+	if err != nil {
+		return err
+	}
+	to, err := c.ofLog(rec.Info.Namespace, rec.Info.Name, options)
+	switch {
+	case err != nil:
+		return unexplained(err)
+	case to == nil:
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	out, ctx, done, err := c.Forward.Stream(w, r, rec.User)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, to.url.String(), nil)
+	if err != nil {
+		return unexplained(err)
+	}
+	client := http.Client{Transport: to.plain, CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect }}
+	answer, err := client.Do(ask)
+	if err != nil {
+		return unexplained(err)
+	}
+	defer answer.Body.Close()
+	if err := refusal(answer, rec.Info.Name); err != nil {
+		return err
+	}
+	if wsstream.IsWebSocketRequest(r) {
+		body := bufio.NewReader(answer.Body) // wsstream loses bytes that come together with the end, and bufio separates them
+		return wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r)
+	}
+	out.Header().Set("Content-Type", "text/plain")
+	out.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(out).Flush() // a follower sees at once that the log was found
+	if _, err := io.Copy(out, answer.Body); err != nil && ctx.Err() == nil {
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+	}
+	return nil
+}
+
+var errRedirect = errors.New("redirects forbidden")
+
+// refusal returns the error with which a kubelet refuses, in kube-apiserver's words.
+func refusal(answer *http.Response, pod string) error {
+	code := answer.StatusCode
+	if code >= http.StatusOK && code <= http.StatusPartialContent {
+		return nil
+	}
+	if code == http.StatusSwitchingProtocols { // its body is the connection, which may never end
+		return apierror.Unexplained("the kubelet answered a request for a log with status 101")
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
+	switch {
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	case code == http.StatusInternalServerError:
+		return apierrors.NewInternalError(fmt.Errorf("%s", text))
+	case code == http.StatusBadRequest:
+		return apierrors.NewBadRequest(string(text))
+	}
+	return apierrors.NewGenericServerResponse(apierror.ForeignCode(code), "", schema.GroupResource{Resource: "pods/log"}, pod, string(text), 0, false)
+}

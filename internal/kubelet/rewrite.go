@@ -1,0 +1,82 @@
+package kubelet
+
+// This file makes the links of a page that a program in a Pod serves lead back through the proxy subresource.
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+
+	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
+)
+
+// maxRewritten is the number of bytes of a page whose links are rewritten. A longer page passes as it is: to rewrite it, it has to be held
+// in memory.
+const maxRewritten = 1 << 20
+
+// unrewritten hides from utilproxy.Transport that an answer is HTML.
+const unrewritten = "unrewritten/"
+
+// A rewriting transport prepends a path to the links in pages of HTML, and to the Location of a redirect.
+type rewriting struct {
+	next   http.RoundTripper
+	prefix string
+}
+
+// prefixOf returns the part of a request's path that stands before the path on the other server.
+func prefixOf(path, there string) string {
+	if strings.HasSuffix(path, "/") && !strings.HasSuffix(there, "/") {
+		there += "/"
+	}
+	return strings.TrimSuffix(path, there)
+}
+
+func (t *rewriting) RoundTrip(r *http.Request) (*http.Response, error) {
+	inner := &utilproxy.Transport{PathPrepend: t.prefix, RoundTripper: bounded{t.next}}
+	answer, err := inner.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if kind, hidden := strings.CutPrefix(answer.Header.Get("Content-Type"), unrewritten); hidden {
+		answer.Header.Set("Content-Type", kind)
+	}
+	return answer, nil
+}
+
+// A bounded transport reads pages of at most maxRewritten bytes. It marks those that are longer or compressed as unrewritten.
+type bounded struct{ next http.RoundTripper }
+
+func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	kind := answer.Header.Get("Content-Type")
+	if media, _, _ := strings.Cut(kind, ";"); strings.TrimSpace(media) != "text/html" || r.Method == http.MethodHead {
+		return answer, nil
+	}
+	if answer.ContentLength > maxRewritten || answer.Header.Get("Content-Encoding") != "" {
+		answer.Header.Set("Content-Type", unrewritten+kind)
+		return answer, nil
+	}
+	page, err := io.ReadAll(io.LimitReader(answer.Body, maxRewritten+1))
+	switch {
+	case err != nil:
+		answer.Body.Close()
+		return nil, err
+	case len(page) > maxRewritten:
+		answer.Header.Set("Content-Type", unrewritten+kind)
+		answer.Body = rest{io.MultiReader(bytes.NewReader(page), answer.Body), answer.Body}
+		return answer, nil
+	}
+	answer.Body.Close()
+	answer.Body = io.NopCloser(bytes.NewReader(page))
+	return answer, nil
+}
+
+// A rest is a body of which a part was read.
+type rest struct {
+	io.Reader
+	io.Closer
+}

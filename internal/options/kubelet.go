@@ -1,0 +1,57 @@
+package options
+
+// This file has the flags about connections to kubelets. Their names and meanings are kube-apiserver's.
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"apilet/internal/commandline"
+)
+
+// Kubelet says how kubelets are reached.
+type Kubelet struct {
+	CertFile, KeyFile string // the client certificate that is shown to them; "" means one that the server makes
+	CAFile            string // verifies their certificates; "" means that nothing does
+	AddressTypes      []corev1.NodeAddressType
+	Timeout           time.Duration // for connecting
+}
+
+func (o *Options) defineKubelet(f *flag.FlagSet) {
+	k := &o.Kubelet
+	f.StringVar(&k.CertFile, "kubelet-client-certificate", "", "PEM `file` with the client certificate that is shown to kubelets (default: one of the server's own authority, for the user apiserver-kubelet-client)")
+	f.StringVar(&k.KeyFile, "kubelet-client-key", "", "PEM `file` with the key of --kubelet-client-certificate")
+	f.StringVar(&k.CAFile, "kubelet-certificate-authority", "", "PEM `file` of authorities that verify the certificates of kubelets (default: they are not verified)")
+	k.AddressTypes = []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS}
+	f.Func("kubelet-preferred-address-types", "comma-separated `types` of addresses of Nodes by which kubelets are reached, the preferred first (default InternalIP,ExternalIP,Hostname,InternalDNS,ExternalDNS)", func(text string) error {
+		names, err := commandline.SplitList(text)
+		k.AddressTypes = nil
+		for _, name := range names {
+			k.AddressTypes = append(k.AddressTypes, corev1.NodeAddressType(name))
+		}
+		return err
+	})
+	f.DurationVar(&k.Timeout, "kubelet-timeout", 5*time.Second, "time for connecting to a kubelet; 0 is no limit")
+}
+
+// finishKubelet returns an error for flags that do not fit together.
+func (o *Options) finishKubelet() error {
+	known := []corev1.NodeAddressType{corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeInternalIP, corev1.NodeExternalDNS, corev1.NodeExternalIP}
+	for _, name := range o.Kubelet.AddressTypes {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("--kubelet-preferred-address-types: %q is none of %v", name, known)
+		}
+	}
+	switch {
+	case (o.Kubelet.CertFile == "") != (o.Kubelet.KeyFile == ""):
+		return errors.New("--kubelet-client-certificate and --kubelet-client-key belong together")
+	case o.Kubelet.Timeout < 0:
+		return fmt.Errorf("--kubelet-timeout: %s is negative (0 is no limit)", o.Kubelet.Timeout)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// net/http logs two lines for each error that is written to a hijacked connection.
+func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
+	t.Parallel()
+	for _, hijacked := range []bool{false, true} {
+		w, failed := httptest.NewRecorder(), false
+		hop := &Hop{Failed: func(http.ResponseWriter, *http.Request, error) { failed = true }}
+		hop.fail(&patientWriter{ResponseWriter: w, hijacked: hijacked}, httptest.NewRequest("GET", "/", nil), errors.New("broken"))
+		if failed == hijacked {
+			t.Errorf("hijacked %v, written %v", hijacked, failed)
+		}
+	}
+}
+
+func TestCredentialsAreHidden(t *testing.T) {
+	t.Parallel()
+	h := http.Header{"Accept": {"a"}, "Sec-Websocket-Protocol": {bearerProtocol + "dG9r, a", " b"}}
+	for _, key := range []string{"Authorization", "x-ReMote-extra-a", "X-Remote-User", "X_Remote_User", "Impersonate-Foo", "X-Forwarded-For"} {
+		h[key] = []string{"x"}
+	}
+	if HideCredentials(h); len(h) != 2 || strings.Join(h["Sec-Websocket-Protocol"], "|") != "a, b" {
+		t.Errorf("got %q", h)
+	}
+}
