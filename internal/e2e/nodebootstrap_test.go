@@ -173,6 +173,31 @@ func TestNodeBootstrapMayBeRepeated(t *testing.T) {
 	}
 }
 
+func TestNodeBootstrapReplacesExposedKeys(t *testing.T) {
+	t.Parallel()
+	apitest.NeedsModes(t)
+	n := startForNodes(t, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
+	n.bootstrap()
+	for name, exposed := range map[string][]string{
+		"kubelet.kubeconfig": {"kubelet.kubeconfig", "kubelet-client.crt", "kubelet-client.key"},
+		"kube-proxy.key":     {"kube-proxy.crt", "kube-proxy.key"},
+	} {
+		before := n.content()
+		apitest.Chmod(t, filepath.Join(n.dir, name), 0o644)
+		if r := n.bootstrap(); r.code != 0 {
+			t.Fatal(r.errs)
+		}
+		for file, content := range n.content() {
+			if changed := content != before[file]; changed != slices.Contains(exposed, file) {
+				t.Errorf("%s was exposed, and %s has changed: %v", name, file, changed)
+			}
+		}
+		if info, err := os.Stat(filepath.Join(n.dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
 func TestNodeBootstrapConfiguresTheKubelet(t *testing.T) {
 	t.Parallel()
 	n := startForNodes(t, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")

@@ -19,11 +19,14 @@ package nodebootstrap
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/rs/zerolog"
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/atomicfile"
@@ -39,6 +42,7 @@ type writer struct {
 	*node
 	issuer *certs.Issuer
 	out    io.Writer
+	log    zerolog.Logger
 }
 
 func (w *writer) writeAll() error {
@@ -65,6 +69,9 @@ func (w *writer) writeAll() error {
 }
 
 func (w *writer) writeKubelet() error {
+	if err := w.discardExposed(); err != nil {
+		return err
+	}
 	identity := certs.Request{Name: "kubelet-client", User: w.user(), Groups: []string{"system:nodes"}}
 	client, err := w.ensure(identity)
 	if err != nil {
@@ -79,6 +86,18 @@ func (w *writer) writeKubelet() error {
 		return err
 	}
 	return w.saveOnce("kubelet.yaml", w.kubeletConfiguration())
+}
+
+// discardExposed removes the kubelet's client certificate if other users could read the key in its kubeconfig.
+func (w *writer) discardExposed() error {
+	exposed, err := certs.Hide(w.log, w.path("kubelet.kubeconfig"))
+	if exposed && err == nil {
+		err = os.Remove(w.path("kubelet-client.crt"))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // user returns the user name of the kubelet.
@@ -121,7 +140,10 @@ func (w *writer) saveOnce(name string, fields map[string]any) error {
 		return err
 	}
 	existing, err := os.ReadFile(w.path(name))
-	if err == nil && !bytes.Equal(existing, content) {
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err == nil && !bytes.Equal(existing, content):
 		w.tell(name, "exists and differs, not overwritten; remove it to write it again")
 		return nil
 	}

@@ -97,13 +97,14 @@ func (c *command) run(call commandline.Call) error {
 	if err != nil {
 		return err
 	}
-	issuer, err := certs.OpenIssuer(certs.Config{Dir: n.dir, Now: time.Now, Log: c.logger(call.Errors)}, c.certDir)
+	log := c.logger(call.Errors)
+	issuer, err := certs.OpenIssuer(certs.Config{Dir: n.dir, Now: time.Now, Log: log}, c.certDir)
 	if err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	if err := (&writer{node: n, issuer: issuer, out: call.Out}).writeAll(); err != nil {
+	if err := (&writer{node: n, issuer: issuer, out: call.Out, log: log}).writeAll(); err != nil {
 		return err
 	}
 	if err := createBindings(ctx, admin, call.Out); err != nil {
