@@ -83,6 +83,7 @@ import (
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/nodebootstrap"
 	"apilet/internal/kubelet"
 	"apilet/internal/notify"
 	"apilet/internal/options"
@@ -1293,7 +1294,7 @@ func (c *config) commands() []commandline.Command {
 				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
 			}}},
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
-	}, torture.Commands(), logcmd.Commands())
+	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())
 }
 
 // commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.

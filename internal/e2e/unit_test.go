@@ -1,11 +1,14 @@
 package e2e
 
 // This file looks at docs/apilet.service, the unit of a device: its flags are apilet's, it is hardened, and docs/devices.md explains what it has.
+// The units in docs/node/ use files that `apilet node-bootstrap` writes.
 
 import (
 	"flag"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,10 +17,10 @@ import (
 	"apilet/internal/options"
 )
 
-// unitSettings are a unit's lines NAME=VALUE; a name may have several.
-func unitSettings(t *testing.T) map[string][]string {
+// unitSettings are the lines NAME=VALUE of a unit in docs/; a name may have several.
+func unitSettings(t *testing.T, unit string) map[string][]string {
 	t.Helper()
-	text := strings.ReplaceAll(string(apitest.ReadFile(t, "../../docs/apilet.service")), "\\\n", " ")
+	text := strings.ReplaceAll(string(apitest.ReadFile(t, filepath.Join("../../docs", unit))), "\\\n", " ")
 	settings := map[string][]string{}
 	for _, line := range strings.Split(text, "\n") {
 		if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
@@ -27,25 +30,32 @@ func unitSettings(t *testing.T) map[string][]string {
 	return settings
 }
 
+// parseUnit returns the options of a unit that runs apilet.
+func parseUnit(t *testing.T, command string) *options.Options {
+	t.Helper()
+	args := strings.Fields(command)
+	if args[0] != "/usr/local/bin/apilet" {
+		t.Errorf("it runs %s", args[0])
+	}
+	var c options.Options
+	flags := flag.NewFlagSet("apilet", flag.ContinueOnError)
+	for _, group := range c.Groups() {
+		group.Define(flags)
+	}
+	if err := flags.Parse(args[1:]); err != nil || flags.NArg() > 0 {
+		t.Fatal(err, flags.Args())
+	}
+	if err := c.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	return &c
+}
+
 func TestUnit(t *testing.T) {
 	t.Parallel()
-	settings := unitSettings(t)
+	settings := unitSettings(t, "apilet.service")
 	t.Run("apilet understands its flags", func(t *testing.T) {
-		args := strings.Fields(settings["ExecStart"][0])
-		if args[0] != "/usr/local/bin/apilet" {
-			t.Errorf("it runs %s", args[0])
-		}
-		var c options.Options
-		flags := flag.NewFlagSet("apilet", flag.ContinueOnError)
-		for _, group := range c.Groups() {
-			group.Define(flags)
-		}
-		if err := flags.Parse(args[1:]); err != nil || flags.NArg() > 0 {
-			t.Fatal(err, flags.Args())
-		}
-		if err := c.Finish(); err != nil {
-			t.Fatal(err)
-		}
+		c := parseUnit(t, settings["ExecStart"][0])
 		if c.Quota == 0 || c.Audit.Path == "" {
 			t.Error("it has no quota, or no audit log")
 		}
@@ -76,4 +86,34 @@ func TestUnit(t *testing.T) {
 			t.Errorf("the exposure is %v; devices.md says 1.3:\n%s", exposure, out)
 		}
 	})
+}
+
+func TestNodeUnits(t *testing.T) {
+	t.Parallel()
+	server := unitSettings(t, "node/apilet.conf")
+	c := parseUnit(t, strings.ReplaceAll(server["ExecStart"][1], "${CREDENTIALS_DIRECTORY}", t.TempDir()))
+	if c.Controllers || !slices.Equal(c.Authorization, []string{"Node", "RBAC"}) || !slices.Equal(c.EnabledPlugins, []string{"NodeRestriction"}) {
+		t.Errorf("%+v", c)
+	}
+	n := startForNodes(t, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
+	if r := n.bootstrap(); r.code != 0 {
+		t.Fatal(r.errs)
+	}
+	written := n.content()
+	written["sa.key"] = "docs/node.md makes it"
+	units, err := filepath.Glob("../../docs/node/*.service")
+	if err != nil || len(units) != 5 {
+		t.Fatal(units, err)
+	}
+	for _, unit := range units {
+		settings := unitSettings(t, filepath.Join("node", filepath.Base(unit)))
+		if !slices.Equal(settings["Restart"], []string{"always"}) || !slices.Equal(settings["StartLimitIntervalSec"], []string{"0"}) {
+			t.Errorf("%s is not started again whenever it ends: %v", unit, settings)
+		}
+		for _, found := range regexp.MustCompile(`/etc/apilet-node/(\S+)`).FindAllStringSubmatch(settings["ExecStart"][0], -1) {
+			if written[found[1]] == "" {
+				t.Errorf("%s uses %s, which apilet node-bootstrap does not write", unit, found[0])
+			}
+		}
+	}
 }

@@ -116,7 +116,15 @@ func ForWebhook(path, agent string) (*Client, error) {
 // Post sends a JSON document to where the kubeconfig leads, and returns the status and at most so many bytes of the answer. Who is asked is told how long
 // the asker waits.
 func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, answer []byte, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	return c.PostTo(ctx, "", body, most)
+}
+
+// URL returns the address of the server.
+func (c *Client) URL() string { return c.url }
+
+// PostTo is like Post, but appends a path, with or without a query, to the URL.
+func (c *Client) PostTo(ctx context.Context, path string, body []byte, most int64) (code int, answer []byte, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
