@@ -24,7 +24,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A Connector answers requests that connect a client with a node or a Pod. Its fields are set before its first use. It is safe for
+// A Connector answers requests that connect a client with a node or a Pod. Set its fields before the first use. It is safe for
 // concurrent use.
 type Connector struct {
 	Clients   *Clients
@@ -157,7 +157,7 @@ func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *requ
 	return c.Forward.Serve(w, r, rec.User, hop)
 }
 
-// addSlash redirects to the root of what is behind a proxy, whose relative links lead there.
+// addSlash redirects to the path with a trailing slash, so that the relative links of the page work.
 func addSlash(w http.ResponseWriter, u *url.URL) {
 	to := u.Path + "/"
 	if u.RawQuery != "" {

@@ -9,7 +9,7 @@
 // All but logs are asked of admission as CONNECT. Exec, attach and portforward take the right to create the subresource even if the
 // request is a GET, because WebSockets begin with one.
 //
-// The kubelet's address is that of its Node. Its serving certificate is verified if --kubelet-certificate-authority is given, as in
+// The address of a kubelet comes from its Node object. Its serving certificate is verified if --kubelet-certificate-authority is given, as in
 // kube-apiserver. Each request that is passed on holds one of the places of its user until it ends, so that no user exhausts the server's
 // connections. See package proxy for what the other end may do.
 package kubelet
@@ -39,7 +39,7 @@ const (
 	defaultPort = 10250            // of kubelets that name none in their Node's status
 	idleConn    = 90 * time.Second // how long an unused connection is kept
 	idleConns   = 2                // to one address
-	headerWait  = time.Minute      // how long a kubelet may take before it answers
+	headerWait  = time.Minute      // maximum time until a kubelet sends the header of its response
 )
 
 // A Config says how kubelets are reached.

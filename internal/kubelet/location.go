@@ -208,7 +208,7 @@ func (c *Connector) podHost(namespace, name, port string) (string, error) {
 	return net.JoinHostPort(address, port), nil
 }
 
-// ofNode returns a location on a node: its kubelet, or another port.
+// ofNode returns the location of a node's kubelet, or of another port of the node.
 func (c *Connector) ofNode(ctx context.Context, schemeOf, name, port, path string) (*location, error) {
 	k, err := c.kubelet(name)
 	if err != nil {

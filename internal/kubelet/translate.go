@@ -84,7 +84,7 @@ func (to *location) dialSPDY(ctx context.Context, protocol string) (net.Conn, er
 	return nil, fmt.Errorf("unable to upgrade connection: %s", text)
 }
 
-// A spdyConn is the connection of an answer, which tells no addresses. spdystream asks for nothing else that net.Conn has.
+// A spdyConn makes a net.Conn of the body of a 101 response. Its addresses are empty; spdystream does not use them.
 type spdyConn struct {
 	io.ReadWriteCloser
 	net.Conn
@@ -96,7 +96,7 @@ func (c *spdyConn) Close() error                { return c.ReadWriteCloser.Close
 func (c *spdyConn) LocalAddr() net.Addr         { return &net.TCPAddr{} }
 func (c *spdyConn) RemoteAddr() net.Addr        { return &net.TCPAddr{} }
 
-// tunnel passes the bytes of a port-forwarding connection between the client's messages and the kubelet.
+// tunnel copies the bytes of a port-forwarding connection between the client's WebSocket messages and the kubelet.
 func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
 	conn, err := to.dialSPDY(ctx, portForward)
 	if err != nil {
@@ -122,10 +122,10 @@ func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 	return nil
 }
 
-// channels are the streams that a client asks for.
+// channels records which streams the client requested.
 type channels struct{ stdin, stdout, stderr, tty bool }
 
-// open answers the client's handshake. The result has one channel for each kind of stream.
+// open completes the client's handshake. It returns one channel for each kind of stream.
 func (of channels) open(w http.ResponseWriter, r *http.Request) (*wsstream.Conn, []io.ReadWriteCloser, error) {
 	kinds := []wsstream.ChannelType{remotecommand.StreamErr: wsstream.WriteChannel, remotecommand.StreamResize: wsstream.ReadChannel}
 	if of.stdin {

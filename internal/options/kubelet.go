@@ -16,8 +16,8 @@ import (
 
 // Kubelet says how kubelets are reached.
 type Kubelet struct {
-	CertFile, KeyFile string // the client certificate that is shown to them; "" means one that the server makes
-	CAFile            string // verifies their certificates; "" means that nothing does
+	CertFile, KeyFile string // client certificate and key; "" means that the server issues its own
+	CAFile            string // CA of the kubelets' certificates; "" means that they are not verified
 	AddressTypes      []corev1.NodeAddressType
 	Timeout           time.Duration // for connecting
 }

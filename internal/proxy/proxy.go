@@ -5,7 +5,7 @@
 //
 // Answers are streamed as they arrive. A connection that is upgraded (WebSocket, SPDY) becomes one through this server. The other server
 // is not trusted: it sends no interim answers (1xx) to the client, its header has a bound, and it is given a limited time where that is
-// possible. A request that may last holds one of the places that a user has.
+// possible. A request that may last takes one of its user's places.
 package proxy
 
 import (
@@ -28,7 +28,7 @@ import (
 // MaxHeader is the number of bytes that the header of an answer may have, as many as the header of a request.
 const MaxHeader = 64 << 10
 
-// A Forwarder passes requests on. Its fields are set before its first use. It is safe for concurrent use.
+// A Forwarder passes requests on. Set its fields before the first use. It is safe for concurrent use.
 type Forwarder struct {
 	Places   *shares.Places  // for requests that last
 	Stopping <-chan struct{} // closed when requests that last have to end
@@ -44,8 +44,8 @@ type Hop struct {
 
 	Placed   bool          // takes a place although nothing is upgraded
 	Lasts    bool          // the answer may last as long as the client likes
-	Limit    time.Duration // for the whole request, unless it lasts; 0 means none
-	Patience time.Duration // how long a client may take for each part of an answer that lasts, and the other server to send the rest; 0 means as long as it likes, and a minute
+	Limit    time.Duration // limit on the whole request unless it lasts; 0 means no limit
+	Patience time.Duration // limit on writing each part of an answer that lasts, and on the rest after the client has closed its side; 0 means no limit, and a minute
 	Started  func()        // called before a request that lasts is passed on; nil means nothing to do
 }
 
@@ -230,7 +230,7 @@ func (c *upgradedConn) CloseWrite() error {
 	return c.Close()
 }
 
-// quiet discards what httputil logs. Each of its messages is about an answer that broke off, which the request's own log line reports.
+// quiet discards the log of httputil. It reports responses that break off, which are in the log of requests already.
 var quiet = log.New(io.Discard, "", 0)
 
 // A bufferPool lends the bytes through which answers are copied.
