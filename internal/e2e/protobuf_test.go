@@ -190,7 +190,7 @@ func TestWritesAreAnsweredInProtobuf(t *testing.T) {
 		{"POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"x"}}`, ""},
 		{"POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{}`, ""},
 		{"GET", maps + "/nope", "", ""}, {"GET", core + "/bogus", "", ""}, {"GET", maps + "?limit=x", "", ""}, {"POST", maps, configMap("c"), ""},
-		{"POST", maps, configMap("B_ad"), ""}, {"POST", maps, "x", "Content-Type: text/plain"}, {"PUT", maps, "", ""}, {"GET", core + "/pods/p/log", "", ""},
+		{"POST", maps, configMap("B_ad"), ""}, {"POST", maps, "x", "Content-Type: text/plain"}, {"PUT", maps, "", ""}, {"GET", core + "/pods/nope/log", "", ""},
 		{"GET", maps + "?watch=1&resourceVersion=x", "", ""},
 	} {
 		t.Run(c.method+" "+c.path, func(t *testing.T) { inBothForms(t, s, c.method, c.path, c.body, c.header) })
