@@ -16,6 +16,7 @@ import (
 	"apilet/internal/apierror"
 	"apilet/internal/kinds/validation"
 	"apilet/internal/request"
+	"apilet/internal/response"
 )
 
 // maxRefusal is the number of bytes of a kubelet's error that are repeated to the client.
@@ -55,7 +56,8 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 	}
 	if wsstream.IsWebSocketRequest(r) {
 		body := bufio.NewReader(answer.Body) // wsstream loses bytes that come together with the end, and bufio separates them
-		return wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r)
+		_ = wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r) // nobody is left to hear of an error
+		return nil
 	}
 	out.Header().Set("Content-Type", "text/plain")
 	out.WriteHeader(http.StatusOK)
@@ -64,7 +66,7 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 		out = w // which does not flush each part
 	}
 	if _, err := io.Copy(out, answer.Body); err != nil && ctx.Err() == nil {
-		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+		return response.ErrAborted // the client must not take a part for the whole
 	}
 	return nil
 }
