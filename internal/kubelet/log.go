@@ -55,7 +55,7 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 		return err
 	}
 	if wsstream.IsWebSocketRequest(r) {
-		body := bufio.NewReader(answer.Body) // wsstream loses bytes that come together with the end, and bufio separates them
+		body := bufio.NewReader(answer.Body)                                                  // wsstream loses bytes that come together with the end, and bufio separates them
 		_ = wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r) // nobody is left to hear of an error
 		return nil
 	}
