@@ -187,10 +187,9 @@ no "doesn't have a resource type" k get nothings
 no 'already exists' k create configmap made
 no 'not found' k create configmap x -n no-such-namespace
 no 'unknown field|strict decoding' pipe <(printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\nbogus: 1\n') create -f -
-no 'runs none' k logs solo -c solo
-no 'runs none' k exec solo -c solo -- ls
-no 'runs none' k attach solo -c solo
-no 'runs none' k cp solo:/etc/hosts "$work/hosts" -c solo
+no 'so no pods run' k exec solo -c solo -- ls
+no 'so no pods run' k attach solo -c solo
+no 'so no pods run' k cp solo:/etc/hosts "$work/hosts" -c solo
 no 'not running' k port-forward pod/solo 8080:80
 no 'Metrics API not available' k top pods
 no 'Metrics API not available' k top nodes
