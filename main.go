@@ -1162,7 +1162,7 @@ func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
 // serveResource answers a request for a resource that is served.
 func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
-	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
+	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.Connects(info.Subresource) { // before anything is done: afterwards nothing can be refused
 		_, size, _ := a.rd.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
 		if err := shares.Hold(r.Context(), w, size); err != nil {
 			return err

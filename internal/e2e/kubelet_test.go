@@ -511,3 +511,36 @@ func TestOldKubeletsUnderstandNewWebSockets(t *testing.T) {
 		}
 	}
 }
+
+// Mutating webhooks and policies change the options with which the kubelet is asked.
+func TestMutatingAdmissionOfExec(t *testing.T) {
+	t.Parallel()
+	ca, _ := apitest.NewCA(t)
+	k := startKubelet(t, ca, func(w http.ResponseWriter, r *http.Request) { upgrade(t, w, "SPDY/3.1").Close() })
+	s := startWithNode(t, k)
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review struct{ Request struct{ UID string } }
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		patch := base64.StdEncoding.EncodeToString([]byte(`[{"op":"add","path":"/command","value":["changed"]}]`))
+		fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true,"patchType":"JSONPatch","patch":%q}}`, review.Request.UID, patch)
+	}))
+	t.Cleanup(hook.Close)
+	bundle := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}))
+	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", `{"metadata":{"name":"exec"},"webhooks":[{"name":"exec.example.com",
+		"admissionReviewVersions":["v1"],"sideEffects":"None","clientConfig":{"url":"`+hook.URL+`","caBundle":"`+bundle+`"},
+		"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["pods/exec"]}]}]}`)
+	asks := func(want string) {
+		t.Helper()
+		apitest.WaitFor(t, want, func() bool {
+			_, response := s.dialUpgrade("POST", podsPath+"/p/exec?command=ls&stdout=1", "SPDY/3.1", "Authorization: Bearer root-token")
+			asked := k.requests()
+			return response.StatusCode == 101 && asked[len(asked)-1] == want
+		})
+	}
+	asks("POST /exec/default/p/c?command=changed&output=1")
+	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", `{"metadata":{"name":"exec"},"spec":{"reinvocationPolicy":"Never",
+		"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["pods/exec"]}]},
+		"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"[JSONPatch{op: 'add', path: '/stdin', value: true}]"}}]}}`)
+	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", `{"metadata":{"name":"exec"},"spec":{"policyName":"exec"}}`)
+	asks("POST /exec/default/p/c?command=changed&input=1&output=1")
+}

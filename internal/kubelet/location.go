@@ -112,44 +112,34 @@ func (c *Connector) ofStream(namespace, name string, options runtime.Object) (*l
 	if err := c.read(c.Types.Lookup("", "v1", "pods"), namespace, name, &pod); err != nil {
 		return nil, err
 	}
-	path, query := "", url.Values{}
-	set := func(names ...string) func(wanted ...bool) {
-		return func(wanted ...bool) {
-			for i, name := range names {
-				if wanted[i] {
-					query.Set(name, "1")
-				}
-			}
-		}
-	}
-	streams := set(corev1.ExecStdinParam, corev1.ExecStdoutParam, corev1.ExecStderrParam, corev1.ExecTTYParam)
-	var err error
-	named := ""
-	switch o := options.(type) {
-	case *corev1.PodExecOptions:
-		path, named = "/exec/", o.Container
-		streams(o.Stdin, o.Stdout, o.Stderr, o.TTY)
-		query["command"] = o.Command
-	case *corev1.PodAttachOptions:
-		path, named = "/attach/", o.Container
-		streams(o.Stdin, o.Stdout, o.Stderr, o.TTY)
-	case *corev1.PodPortForwardOptions:
-		path = "/portForward/"
-		if len(o.Ports) > 0 {
-			query.Set("port", strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Ports), " ", ","), "[]"))
-		}
-	}
-	path += namespace + "/" + name
-	if path[1] != 'p' { // in a container
-		if named, err = container(named, &pod); err != nil {
-			return nil, err
-		}
-		path += "/" + named
+	path, query, err := streamPath(&pod, options)
+	if err != nil {
+		return nil, err
 	}
 	if pod.Spec.NodeName == "" {
 		return nil, c.notScheduled(name)
 	}
 	return c.ofKubelet(pod.Spec.NodeName, path, query)
+}
+
+// streamPath returns the path and the query at the kubelet.
+func streamPath(pod *corev1.Pod, options runtime.Object) (path string, query url.Values, err error) {
+	at, in := "/"+pod.Namespace+"/"+pod.Name, ""
+	switch o := options.(type) {
+	case *corev1.PodExecOptions:
+		in, err = container(o.Container, pod)
+		path, query = "/exec"+at+"/"+in, channels{o.Stdin, o.Stdout, o.Stderr, o.TTY}.query()
+		query["command"] = o.Command
+	case *corev1.PodAttachOptions:
+		in, err = container(o.Container, pod)
+		path, query = "/attach"+at+"/"+in, channels{o.Stdin, o.Stdout, o.Stderr, o.TTY}.query()
+	case *corev1.PodPortForwardOptions:
+		path, query = "/portForward"+at, url.Values{}
+		if len(o.Ports) > 0 {
+			query.Set("port", strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Ports), " ", ","), "[]"))
+		}
+	}
+	return path, query, err
 }
 
 // notScheduled returns the error for a Pod without a node. If there are no nodes at all, it says so.

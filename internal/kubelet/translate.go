@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -124,6 +125,17 @@ func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 
 // channels records which streams the client requested.
 type channels struct{ stdin, stdout, stderr, tty bool }
+
+// query returns the parameters with which the streams are requested from a kubelet.
+func (of channels) query() url.Values {
+	query := url.Values{}
+	for name, wanted := range map[string]bool{corev1.ExecStdinParam: of.stdin, corev1.ExecStdoutParam: of.stdout, corev1.ExecStderrParam: of.stderr, corev1.ExecTTYParam: of.tty} {
+		if wanted {
+			query.Set(name, "1")
+		}
+	}
+	return query
+}
 
 // open completes the client's handshake. It returns one channel for each kind of stream.
 func (of channels) open(w http.ResponseWriter, r *http.Request) (*wsstream.Conn, []io.ReadWriteCloser, error) {

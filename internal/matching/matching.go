@@ -27,7 +27,7 @@ import (
 // A Target is what rules are held against.
 type Target struct {
 	Group, Version, Resource, Subresource string // of the request; the subresource is "" for the object itself
-	Operation                             string // CREATE, UPDATE or DELETE
+	Operation                             string // CREATE, UPDATE, DELETE or CONNECT
 	Namespace                             string // "" for what lies in none; of a Namespace its own name
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 )
 
@@ -23,11 +22,11 @@ func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
 
 func TestCredentialsAreHidden(t *testing.T) {
 	t.Parallel()
-	h := http.Header{"Accept": {"a"}, "Sec-Websocket-Protocol": {bearerProtocol + "dG9r, a", " b"}}
+	h := http.Header{"Accept": {"a"}}
 	for _, key := range []string{"Authorization", "x-ReMote-extra-a", "X-Remote-User", "X_Remote_User", "Impersonate-Foo", "X-Forwarded-For"} {
 		h[key] = []string{"x"}
 	}
-	if HideCredentials(h); len(h) != 2 || strings.Join(h["Sec-Websocket-Protocol"], "|") != "a, b" {
+	if HideCredentials(h); len(h) != 1 {
 		t.Errorf("got %q", h)
 	}
 }

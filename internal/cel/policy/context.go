@@ -33,11 +33,11 @@ import (
 type Write struct {
 	Resource    *scheme.Resource // the type, at the version of the request
 	Subresource string           // "" for the object itself
-	Operation   string           // CREATE, UPDATE or DELETE
+	Operation   string           // CREATE, UPDATE, DELETE or CONNECT
 	Name        string           // "" when it is still to be generated
 	Namespace   string           // of the request; of a Namespace its own name
 	DryRun      bool             // nothing is stored
-	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions
+	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions; nil for CONNECT
 	Object, Old scheme.Object    // in the storage version; nil where there is none
 	Request     *request.Request // whose write it is
 }
