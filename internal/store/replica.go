@@ -25,7 +25,6 @@ package store
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,9 +32,6 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
 	"apilet/internal/atomicfile"
 	"apilet/internal/store/boltfile"
@@ -450,22 +446,15 @@ func discard(path, why string, warn func(string)) error {
 		return err
 	}
 	format := int64(0)
-	err := boltfile.WithoutFaults(func() error {
-		db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true, OpenFile: openExisting})
-		if err != nil {
-			return err
+	err := boltfile.Peek(path, func(p *boltfile.Pages) error {
+		if meta, ok := p.Bucket(boltfile.InMeta); ok {
+			format = boltfile.MetaInt(meta, "format")
 		}
-		defer db.Close()
-		return db.View(func(tx *bbolt.Tx) error {
-			if meta := tx.Bucket(boltfile.Buckets[boltfile.InMeta]); meta != nil && len(meta.Get([]byte("format"))) == 8 {
-				format = int64(binary.BigEndian.Uint64(meta.Get([]byte("format"))))
-			}
-			return nil
-		})
+		return nil
 	})
 	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return boltfile.ExplainOpen(path, err)
+	case errors.Is(err, boltfile.ErrInUse):
+		return err
 	case isOwnFormat(format):
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	}
@@ -476,10 +465,6 @@ func discard(path, why string, warn func(string)) error {
 		warn(path + " is thrown away and filled anew: " + why)
 	}
 	return err
-}
-
-func openExisting(name string, flag int, mode os.FileMode) (*os.File, error) {
-	return os.OpenFile(name, flag&^os.O_CREATE, mode)
 }
 
 // machineRun names the run of the machine since it was started; "" where that has no name.

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"apilet/internal/store/boltfile"
 )
 
 // A modelLog is a log that is kept elsewhere: every entry in its order, revisions with gaps, some with several keys.
@@ -332,6 +335,32 @@ func TestReplicaProposes(t *testing.T) {
 	}
 }
 
+// loopRoot makes the root page of a file a branch whose only child is that page.
+func loopRoot(t *testing.T, path string) {
+	t.Helper()
+	var root int64
+	if err := boltfile.Peek(path, func(p *boltfile.Pages) error {
+		root = int64(p.Top())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	size := int64(os.Getpagesize())
+	page := make([]byte, size)
+	binary.NativeEndian.PutUint64(page, uint64(root))
+	binary.NativeEndian.PutUint16(page[8:], 1)  // a branch
+	binary.NativeEndian.PutUint16(page[10:], 1) // of one element
+	binary.NativeEndian.PutUint32(page[16:], 16)
+	binary.NativeEndian.PutUint64(page[24:], uint64(root))
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = file.WriteAt(page, root*size); errors.Join(err, file.Close()) != nil {
+		t.Fatal(err)
+	}
+}
+
 // A file is thrown away when it is of another history, or may not be whole, and never when it is somebody's own.
 func TestReplicaFiles(t *testing.T) {
 	t.Parallel()
@@ -362,6 +391,7 @@ func TestReplicaFiles(t *testing.T) {
 		{func() { note("two\n" + machineRun() + "\n") }, "two", 10}, // its process was killed
 		{func() { note("two\ndistrusted\n") }, "two", 0},
 		{func() { note("") }, "two", 0},
+		{func() { loopRoot(t, path) }, "three", 0}, // a copy that was torn while it was made
 	} {
 		if step.change(); machineRun() == "" && i == 5 {
 			step.want = 0

@@ -109,11 +109,14 @@ func followSize(path string, seen *Progress) (stop func()) {
 	return func() { close(ended) }
 }
 
+// ErrInUse is returned for a file that another process has open.
+var ErrInUse = errors.New("is in use by another process: stop that one first, or choose another file")
+
 // ExplainOpen says what to do about an error of bbolt.Open.
 func ExplainOpen(path string, err error) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
-		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
+		return fmt.Errorf("%s %w", path, ErrInUse)
 	case errors.Is(err, ErrDamaged):
 		return fmt.Errorf("%s: %w", path, err)
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),

@@ -86,6 +86,30 @@ func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 	return db, file, nil
 }
 
+// Peek shows the pages of a file that no process writes, none of which has been vetted. What look returns, or
+// finds damaged, is the error.
+func Peek(path string, look func(*Pages) error) error {
+	db, file, err := openShared(path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return WithoutFaults(func() error {
+		tree, err := readMetas(file)
+		if err != nil {
+			return err
+		}
+		info, err := file.Stat()
+		if err != nil {
+			return err
+		}
+		if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
+			return Damaged("the file is shorter than its %d pages", tree.high)
+		}
+		return look(newPages(db, tree.meta.metaPage))
+	})
+}
+
 // Vet looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
 // peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
 func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
