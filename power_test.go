@@ -29,7 +29,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -652,22 +651,7 @@ func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	if tr.record(t, cmd); tr.exit != 0 {
 		t.Fatalf("the recorded server ended with %d\n%s", tr.exit, out.String())
 	}
-	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: inMemory(t)}
-}
-
-// inMemory is a folder in memory, where there is room for it: what is recorded, and each image of it, is written, opened and thrown away.
-func inMemory(t *testing.T) string {
-	const shared, least = "/dev/shm", 1 << 30
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(shared, &fs); err != nil || int64(fs.Bavail)*int64(fs.Bsize) < least {
-		return t.TempDir()
-	}
-	dir, err := os.MkdirTemp(shared, "apilet-power-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: t.TempDir()}
 }
 
 func TestPowerCutLosesNothing(t *testing.T) {

@@ -49,6 +49,9 @@ func run(m *testing.M, prepare []func() (done func())) int {
 	for _, p := range prepare {
 		defer p()()
 	}
+	if flag.Lookup("test.bench").Value.String() == "" { // benchmarks measure the disk
+		defer tempInMemory()()
+	}
 	return m.Run()
 }
 

@@ -22,7 +22,7 @@ func TestForgedBases(t *testing.T) {
 	t.Logf("seed %d", seed)
 	f := &forger{rnd: rand.New(rand.NewPCG(seed, 1))}
 	sound := smallFile(t, 200, true)
-	path, opened, refused := filepath.Join(inMemory(t), "base.db"), 0, 0
+	path, opened, refused := filepath.Join(t.TempDir(), "base.db"), 0, 0
 	for n := range apitest.Rounds(200) {
 		b := bytes.Clone(sound)
 		for range 1 + f.rnd.IntN(2) {

@@ -112,7 +112,7 @@ func TestForgedLogs(t *testing.T) {
 	if err = errors.Join(err, failed); err != nil {
 		t.Fatal(err)
 	}
-	path, opened, refused := filepath.Join(inMemory(t), "a.db"), 0, 0
+	path, opened, refused := filepath.Join(t.TempDir(), "a.db"), 0, 0
 	for n := range rounds {
 		f.log = bytes.Clone(log)
 		what := f.forge()

@@ -311,7 +311,7 @@ func TestCopiesOfARunningServer(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d", seed)
-	p := &pairMaker{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), seed: maphash.MakeSeed(), dir: inMemory(t)}
+	p := &pairMaker{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), seed: maphash.MakeSeed(), dir: t.TempDir()}
 	p.begin()
 	for len(p.data) == 0 || len(p.logs) == 0 {
 		p.copies()
@@ -392,14 +392,4 @@ func (p *pairMaker) judgeRefusal(path string, data, log copiedFile, err error, c
 		}
 	}
 	return ""
-}
-
-// inMemory is a folder in memory, if there is one: thousands of pairs are written, opened and thrown away.
-func inMemory(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "apilet-pairs-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }

@@ -38,7 +38,7 @@ func TestCopiesOfARunningReplica(t *testing.T) {
 			}
 		}
 	}
-	copied, thrownAway, opened, refused := filepath.Join(inMemory(t), "copy"), 0, 0, 0
+	copied, thrownAway, opened, refused := filepath.Join(t.TempDir(), "copy"), 0, 0, 0
 	for n := range apitest.Rounds(60) {
 		follow()
 		b := readInPieces(t, path, func() {

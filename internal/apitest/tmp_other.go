@@ -1,0 +1,5 @@
+//go:build !linux
+
+package apitest
+
+func tempInMemory() (done func()) { return func() {} }
