@@ -54,6 +54,8 @@ import (
 //   - white space counts as one blank, so that long lines may be broken,
 //   - three dots stand for anything.
 //
+// With -short only the sections of README.md run that build no other program.
+//
 // A block that wants a program which this machine does not have (kubectl, curl, jq, openssl, unshare) is left out with a word, and so is the rest of its section.
 
 // TestCommandChild is no test but apilet for the sessions.
@@ -77,6 +79,9 @@ func TestDocumentsDoWhatTheySay(t *testing.T) {
 	}
 	for _, doc := range chapters(t) {
 		for _, part := range doc.sections {
+			if testing.Short() && (doc.name != "README.md" || part.builds()) {
+				continue
+			}
 			if slices.ContainsFunc(part.blocks, block.runs) {
 				t.Run(doc.name+"/"+part.title, func(t *testing.T) {
 					t.Parallel()
@@ -97,6 +102,15 @@ type chapter struct {
 type section struct {
 	title  string
 	blocks []block
+}
+
+// builds reports whether a command of the section builds a program other than apilet.
+func (s section) builds() bool {
+	return slices.ContainsFunc(s.blocks, func(b block) bool {
+		return b.runs() && slices.ContainsFunc(b.steps(), func(l typedLine) bool {
+			return strings.HasPrefix(l.command, "git apply ") || strings.HasPrefix(l.command, "go run ./") || strings.HasPrefix(l.command, "go build ")
+		})
+	})
 }
 
 type block struct {

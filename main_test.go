@@ -1423,9 +1423,16 @@ func TestEveryDoor(t *testing.T) {
 	t.Parallel()
 	s, users := openDoors(t)
 	did, turn, all := outcome{}, 0, os.Getenv("APILET_DOORS") == "all"
+	knocks, every := 0, 1
+	if testing.Short() {
+		every = 8
+	}
 	for _, typ := range s.types {
 		for _, d := range doorsOf(typ) {
 			for _, k := range d.knocks() {
+				if knocks++; knocks%every != 0 {
+					continue
+				}
 				turn++
 				for i, u := range users {
 					if all || i == 0 || (turn+i)%16 == 0 {
