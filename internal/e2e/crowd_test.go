@@ -182,16 +182,6 @@ func (s *testServer) trickle(conns []net.Conn) {
 	}()
 }
 
-// deaf is a connection that takes hardly anything from the network before it is read.
-func (s *testServer) deaf(request string) net.Conn {
-	s.t.Helper()
-	conn := s.dial()
-	s.t.Cleanup(func() { conn.Close() })
-	conn.(*net.TCPConn).SetReadBuffer(4096)
-	fmt.Fprint(conn, request)
-	return conn
-}
-
 func TestWatchStorm(t *testing.T) {
 	collectOften(t)
 	const n = 1000
