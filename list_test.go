@@ -213,3 +213,24 @@ func (s *testServer) fill(n, size int) {
 	close(next)
 	group.Wait()
 }
+
+func TestListsThatNobodyReadHoldNothing(t *testing.T) {
+	s := startTest(t)
+	payload := strings.Repeat("x", 200_000)
+	for i := range 50 { // 10 MB: more than a socket takes
+		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("big", i), "k", payload))
+	}
+	before := heldMemory()
+	const lists = 20
+	for range lists {
+		s.deaf("GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	}
+	stuck := func() bool {
+		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.File.Db.Stats().OpenTxN == 0
+	}
+	apitest.WaitFor(t, "the lists to be stuck", stuck)
+	expectMemory(t, before, lists*2<<20)
+	s.compactNow(s.st.Revision())
+	s.want(200, "GET", "/api/v1/namespaces/default/configmaps?limit=1", "")
+	apitest.WaitFor(t, "every read transaction to end", stuck)
+}

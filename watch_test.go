@@ -241,3 +241,23 @@ func TestBookmarkBeforeTheDeadline(t *testing.T) {
 	w.want("BOOKMARK")
 	w.end()
 }
+
+func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
+	s := startTest(t)
+	s.wt.patience = 4 * time.Second // as if that were the time of a request: those that write may take as long as they like
+	const watchers, writes = 15, 100
+	for range watchers {
+		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	}
+	apitest.WaitFor(t, "the watches to begin", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == watchers })
+	before, begin := heldMemory(), time.Now()
+	payload := strings.Repeat("x", 100_000)
+	for i := range writes { // 10 MB: more than the sockets take
+		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("big", i), "k", payload))
+	}
+	if took := time.Since(begin); took > apitest.Patience {
+		t.Errorf("%d writes took %v", writes, took)
+	}
+	expectMemory(t, before, 16<<20+watchers*256<<10) // the newest events, which all watchers share, and what is each one's
+	apitest.WaitFor(t, "the watches to end", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == 0 })
+}

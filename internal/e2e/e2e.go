@@ -9,6 +9,6 @@
 // coverage where GOCOVERDIR is set; APILET_PROGRAM names another instead. A server is there after some ten milliseconds, so each test has one of its
 // own. Every test also fails if its server logged a panic, or found a race.
 //
-// What has to look inside a server (at its scheduler, its clock, a store that fails) is tested at the top level, in process. What needs no server,
-// such as Kubernetes' rules for single types, is tested in the package that has it.
+// Tests that look inside a server (at its scheduler, its clock, a store that fails) are at the top level, in process. Rules that need no
+// server, such as Kubernetes' rules for single types, are tested in the package that has them.
 package e2e

@@ -31,6 +31,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -180,10 +181,11 @@ func (s *testServer) tryStart() (why string, ok bool) {
 	begun := make(chan string, 1)
 	s.log = &serverLog{serving: begun}
 	cmd := exec.Command(builtProgram(s.t), s.flags...)
-	cmd.Stderr, cmd.Env = s.log, append(os.Environ(), s.env...)
+	cmd.Stderr, cmd.Env = s.log, os.Environ()
 	if os.Getenv("GOGC") == "" { // what a server makes in a test is garbage at once; apitest.Main has it so for those in process
 		cmd.Env = append(cmd.Env, "GOGC=400", "GOMEMLIMIT=1GiB")
 	}
+	cmd.Env = append(cmd.Env, s.env...)
 	endWithTests(cmd)
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -288,6 +290,32 @@ func (s *testServer) compactNow(rev int64) {
 		return err
 	})
 	s.start()
+}
+
+// spoil replaces a part of an object's document in the file of the server, which is stopped and started for it. No check looks at the
+// result.
+func (s *testServer) spoil(key, old, by string) {
+	s.t.Helper()
+	s.halt()
+	openTestStore(s.t, s.flag("data"), func(st *store.Store) error {
+		spoilStored(s.t, st, key, old, by)
+		return nil
+	})
+	s.start()
+}
+
+// spoilStored is spoil for a store that is open.
+func spoilStored(t testing.TB, st *store.Store, key, old, by string) {
+	t.Helper()
+	rec, err := st.Get(key)
+	if err != nil || !bytes.Contains(rec.JSON, []byte(old)) {
+		t.Fatalf("%s: %v, %s", key, err, rec.JSON)
+	}
+	json, revAt := scheme.WithoutRevision(bytes.Replace(rec.JSON, []byte(old), []byte(by), 1))
+	c := store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: rec.Deleting}
+	if _, err := st.Commit(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // openTestStore returns what is seen in the data file of a server that has ended.

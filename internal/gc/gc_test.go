@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/registry"
@@ -391,4 +392,62 @@ func TestSearchesForOwnersAreLimited(t *testing.T) {
 		}
 		now = now.Add(time.Second)
 	}
+}
+
+// TestFailuresAreTriedAgain lets a collector begin while nothing can be written.
+func TestFailuresAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	collector := rp.gc
+	namespaces, maps := collector.Types.Lookup("", "v1", "namespaces"), collector.Types.Lookup("", "v1", "configmaps")
+	failed := make(chan string, 100)
+	collector.Stands = func(what string, err error) {
+		if err == nil {
+			return
+		}
+		select {
+		case failed <- what:
+		default:
+		}
+	}
+	insert := func(res *scheme.Resource, obj scheme.Object) {
+		t.Helper()
+		if _, err := collector.Writer.Insert(t.Context(), res, obj, registry.Options{Trusted: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(res *scheme.Resource, namespace, name string, policy metav1.DeletionPropagation) {
+		t.Helper()
+		if _, _, err := collector.Writer.Delete(t.Context(), res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rp.configMap(t, "child", nil, rp.configMap(t, "a", nil))
+	rp.configMap(t, "orphan", nil, rp.configMap(t, "b", nil))
+	insert(namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	insert(maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "x"}})
+	remove(maps, "default", "a", metav1.DeletePropagationBackground)
+	remove(maps, "default", "b", metav1.DeletePropagationOrphan)
+	remove(namespaces, "", "n", metav1.DeletePropagationBackground)
+	full := store.ErrDiskFull
+	collector.Store.File.Refusal.Store(&full)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		collector.Run(ctx)
+	}()
+	for missing := []string{"emptying namespace n", "collecting dependents"}; len(missing) > 0; {
+		what := <-failed
+		missing = slices.DeleteFunc(missing, func(name string) bool { return name == what })
+	}
+	collector.Store.File.Refusal.Store(nil)
+	apitest.WaitFor(t, "everything that was deleted to go", func() bool {
+		_, err := collector.Store.Get(namespaces.Key("", "n"))
+		orphan := rp.stored("orphan")
+		return rp.stored("child") == "" && rp.stored("b") == "" && errors.Is(err, store.ErrNotFound) &&
+			orphan != "" && !gjson.Get(orphan, "metadata.ownerReferences").Exists()
+	})
+	cancel()
+	<-done
 }

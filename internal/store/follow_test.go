@@ -232,3 +232,30 @@ func TestFollowerWaits(t *testing.T) {
 	cancel()
 	f.Wait(over, time.Time{}, nil)
 }
+
+// TestFollowingEverything reads the events of all resources, the oldest from the file and the newest from the ring: none is missing, and
+// none comes twice.
+func TestFollowingEverything(t *testing.T) {
+	t.Parallel()
+	st := openFollowed(t)
+	log := st.Follow(Everything)
+	log.From(st.Revision())
+	start := st.Revision()
+	for i := range ringEvents + 10 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//configmaps/default/%d", i), 0, "")
+		if i == 5 {
+			mustWrite(t, st, OpCreate, "//nodes//n", 0, "")
+		}
+	}
+	seen := start
+	err := log.CatchUp(t.Context(), func() { t.Error("what the file has is read anew") }, func(ev *Event) {
+		if seen++; ev.Rev != seen {
+			t.Fatalf("revision %d comes after %d", ev.Rev, seen-1)
+		}
+	})
+	if pos := log.Rev(); err != nil || pos != st.Revision() || seen != pos || log.Behind() {
+		t.Errorf("read up to %d, saw up to %d of %d: %v", pos, seen, st.Revision(), err)
+	}
+	mustWrite(t, st, OpCreate, "//nodes//m", 0, "")
+	log.Wait(t.Context(), time.Time{}, nil)
+}

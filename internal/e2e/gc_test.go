@@ -1,31 +1,26 @@
-// The collector is tested from outside: a server in this process, requests over HTTP, and the store's own wake-ups to wait for what
-// follows. Nothing here sleeps to give the collector time; a test that expects nothing to happen makes something happen behind it first.
-package main
+package e2e
+
+// These tests hold the garbage collector and the deletion of namespaces against the rules, from outside. Nothing here sleeps to give the
+// collector time; a test that expects nothing to happen makes something happen behind it first.
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
-	"apilet/internal/troubles"
 )
 
 // A cluster is a server under test, asked for objects by short names.
@@ -37,7 +32,24 @@ type cluster struct {
 // startCluster starts one on a file, or without a name on a temporary one.
 func startCluster(t testing.TB, data string) *cluster {
 	t.Helper()
-	return &cluster{t, startTest(t, func(c *config) { c.Data, c.Ephemeral = data, data == "" })}
+	if data == "" {
+		return &cluster{t, startTest(t)}
+	}
+	return &cluster{t, startTest(t, onFile(data))}
+}
+
+// idle restarts the server without its collector. What deletions ask for from now on is left to the next server.
+func (c *cluster) idle() {
+	c.Helper()
+	c.halt()
+	c.flags = append(c.flags, "--controllers=false")
+	c.start()
+}
+
+// defineFoos makes a custom type, which the names foo/NAME stand for.
+func (c *cluster) defineFoos() {
+	c.Helper()
+	c.do("POST", definitionsPath, kubetest.SimpleDefinition(c, "Foo", "x.io", "{type: object}", ""), 201)
 }
 
 // do sends a request and returns the answer; a code that is not wanted ends the test.
@@ -161,21 +173,10 @@ func (c *cluster) owners(short string) string {
 	return strings.Join(names, " ")
 }
 
-// await waits until a condition holds, looking again at each commit.
+// await waits until a condition holds.
 func (c *cluster) await(what string, holds func() bool) {
 	c.Helper()
-	deadline := time.After(apitest.Patience)
-	for {
-		wake := c.st.Wake(store.Everything)
-		if holds() {
-			return
-		}
-		select {
-		case <-wake:
-		case <-deadline:
-			c.Fatalf("waited in vain for: %s", what)
-		}
-	}
+	apitest.WaitFor(c, what, holds)
 }
 
 func (c *cluster) awaitGone(shorts ...string) {
@@ -456,10 +457,9 @@ func TestCyclesGo(t *testing.T) {
 func TestCustomOwnersAndDependents(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
-	foos := &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", Namespaced: true, Verbs: []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}, StorageGroup: "x.io"}
 	c.create("cm/early", "", ref("foo/a", "0b2c7a32-0000-0000-0000-000000000000"))
 	c.stays("cm/early") // its owner's kind is not served
-	c.reg.ReplaceCustom([]*scheme.Resource{foos})
+	c.defineFoos()
 	a := c.create("foo/a", "")
 	c.awaitGone("cm/early")
 	c.create("foo/child", "", ref("foo/a", a))
@@ -521,8 +521,7 @@ func TestRestartAtEachStep(t *testing.T) {
 func TestNamespaceEmptiesAndGoes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
-	foos := &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", Namespaced: true, Verbs: []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}, StorageGroup: "x.io"}
-	c.reg.ReplaceCustom([]*scheme.Resource{foos})
+	c.defineFoos()
 	c.create("ns/n", "")
 	for i := range 20 {
 		c.create(fmt.Sprintf("cm/n/c%d", i), "")
@@ -598,42 +597,16 @@ func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
-// TestNamespaceIsLeftAloneAtFirst: who finalizes a namespace after deleting it, as envtest's users do, finds it as it was. One that is
-// finalized already, and has a finalizer of its own, is emptied without delay, which also shows that the emptier had seen the others.
-func TestNamespaceIsLeftAloneAtFirst(t *testing.T) {
-	t.Parallel()
-	s := startTest(t, func(c *config) { c.namespaceGrace = time.Hour })
-	const finalized = `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"resourceVersion":%q%s},"spec":{"finalizers":[]}}`
-	const held = `,"finalizers":["test/hold"]`
-	deleted := map[string]string{} // resourceVersion by name
-	for name, finalizers := range map[string]string{"mine": "", "slow": "", "held": held} {
-		s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"`+finalizers+`}}`)
-		s.want(201, "POST", "/api/v1/namespaces/"+name+"/configmaps", configMap("a"))
-		deleted[name] = s.want(200, "DELETE", "/api/v1/namespaces/"+name, "").get("metadata.resourceVersion").String()
-	}
-	s.want(200, "PUT", "/api/v1/namespaces/held/finalize", fmt.Sprintf(finalized, "held", deleted["held"], held))
-	apitest.WaitFor(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
-	for _, name := range []string{"mine", "slow"} {
-		a := s.want(200, "GET", "/api/v1/namespaces/"+name, "")
-		apitest.Expect(t, a.get("metadata.resourceVersion"), deleted[name])
-		s.want(200, "GET", "/api/v1/namespaces/"+name+"/configmaps/a", "")
-	}
-	s.want(200, "PUT", "/api/v1/namespaces/mine/finalize", fmt.Sprintf(finalized, "mine", deleted["mine"], ""))
-	s.want(404, "GET", "/api/v1/namespaces/mine", "")
-}
-
 // TestNamespaceGoesAfterItsGrace measures that it goes, and not before.
 func TestNamespaceGoesAfterItsGrace(t *testing.T) {
 	t.Parallel()
-	const grace = 100 * time.Millisecond
-	s := startTest(t, func(c *config) { c.namespaceGrace = grace })
-	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"n"}}`)
-	s.want(201, "POST", "/api/v1/namespaces/n/configmaps", configMap("a"))
+	s := startTest(t)
+	s.want(201, "POST", s.namespace("n"), configMap("a"))
 	before := time.Now()
 	s.want(200, "DELETE", "/api/v1/namespaces/n", "")
 	apitest.WaitFor(t, "the namespace goes", func() bool { return s.send("GET", "/api/v1/namespaces/n", "").code == 404 })
-	if took := time.Since(before); took < grace {
-		t.Errorf("gone after %v, want %v at least", took, grace)
+	if took := time.Since(before); took < gc.NamespaceGrace {
+		t.Errorf("gone after %v, want %v at least", took, gc.NamespaceGrace)
 	}
 	s.want(404, "GET", "/api/v1/namespaces/n/configmaps/a", "")
 }
@@ -663,57 +636,13 @@ func TestQuietWhileWaiting(t *testing.T) {
 	c.create("cm/unserved", "", `{"apiVersion":"no.such/v1","kind":"Thing","name":"x","uid":"u"}`)
 	c.delete("ns/n", "")
 	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
-	rev := c.st.Revision()
-	time.Sleep(2 * time.Second)                                           // nothing is waited for: nothing is to happen
-	for _, resource := range []string{"//namespaces/", "//configmaps/"} { // other workers have other resources to write
-		events, _, err := c.st.Events(resource, rev, 100, nil)
-		if err != nil || len(events) > 0 {
-			t.Errorf("%s: %d commits while nothing happened, %v", resource, len(events), err)
-		}
-	}
-}
-
-// TestFailuresAreTriedAgain lets a collector begin while nothing can be written.
-func TestFailuresAreTriedAgain(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, "")
-	c.idle()
-	_ = c.work.Wait(time.Minute)
-	a, b := c.create("cm/a", ""), c.create("cm/b", "")
-	c.create("cm/child", "", ref("cm/a", a))
-	c.create("cm/orphan", "", ref("cm/b", b))
-	c.create("ns/n", "")
-	c.create("cm/n/x", "")
-	c.delete("cm/a", "")
-	c.delete("cm/b", "Orphan")
-	c.delete("ns/n", "")
-	full := store.ErrDiskFull
-	c.st.File.Refusal.Store(&full)
-	said := &lines{said: make(chan string, 100)}
-	gc := &gc.Collector{Store: c.st, Maintenance: c.upkeep, Types: c.reg, Writer: c.wr, Stands: troubles.New(zerolog.New(said)).Tell}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { gc.Run(ctx); close(done) }()
-	for missing := []string{"emptying namespace n", "collecting dependents"}; len(missing) > 0; {
-		line := <-said.said
-		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
-	}
-	c.st.File.Refusal.Store(nil)
-	c.awaitGone("cm/child", "cm/b", "ns/n")
-	c.awaitOwners("cm/orphan", "")
-	cancel()
-	<-done
-}
-
-// lines hands on what is logged.
-type lines struct{ said chan string }
-
-func (l *lines) Write(p []byte) (int, error) {
-	select {
-	case l.said <- string(p):
-	default:
-	}
-	return len(p), nil
+	from := fmt.Sprintf("?watch=1&resourceVersion=%d", c.revision())
+	namespaces, maps := c.watch("/api/v1/namespaces"+from), c.watch("/api/v1/configmaps"+from)
+	time.Sleep(2 * time.Second) // nothing is waited for: nothing is to happen
+	c.create("ns/marker", "")
+	c.create("cm/marker", "")
+	namespaces.want("ADDED marker")
+	maps.want("ADDED marker")
 }
 
 // TestManyNamespacesAtOnce deletes namespaces whose objects somebody else lets go while they are emptied.
@@ -721,96 +650,102 @@ func TestManyNamespacesAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
 	const namespaces, each = 40, 5
-	c.seed(c.reg.Lookup("", "v1", "namespaces"), namespaces, func(i int) scheme.Object {
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i)}}
-	})
-	c.seed(c.reg.Lookup("", "v1", "configmaps"), namespaces*each, func(i int) scheme.Object {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("n%d", i/each), Name: fmt.Sprint(i), Finalizers: []string{"test/hold"}}}
-	})
-	for i := range namespaces {
-		c.delete(fmt.Sprintf("ns/n%d", i), "")
-		for j := range each {
-			short := fmt.Sprintf("cm/n%d/%d", i, i*each+j)
-			c.await(short+" to be deleting", func() bool { return gjson.Get(c.get(short), "metadata.deletionTimestamp").Exists() })
-			c.do("PATCH", pathAt(short), `{"metadata":{"finalizers":null}}`, 200)
-		}
+	c.seed("/api/v1/namespaces", namespaces, func(i int) string { return fmt.Sprintf(`{"metadata":{"name":"n%d"}}`, i) })
+	for n := range namespaces {
+		c.seed(fmt.Sprintf("/api/v1/namespaces/n%d/configmaps", n), each, func(i int) string {
+			return fmt.Sprintf(`{"metadata":{"name":"c%d","finalizers":["test/hold"]}}`, i)
+		})
 	}
-	c.awaitCount(gc.NamespaceRange, 4)
-	c.awaitCount("//configmaps/", 0)
+	for n := range namespaces {
+		c.delete(fmt.Sprintf("ns/n%d", n), "")
+	}
+	for i := range namespaces * each {
+		short := fmt.Sprintf("cm/n%d/c%d", i/each, i%each)
+		c.await(short+" to be deleting", func() bool { return gjson.Get(c.get(short), "metadata.deletionTimestamp").Exists() })
+		c.do("PATCH", pathAt(short), `{"metadata":{"finalizers":null}}`, 200)
+	}
+	c.awaitCount("/api/v1/namespaces", 4)
+	c.awaitCount("/api/v1/configmaps", 0)
 }
 
 // ---- Many ----
 
-// seed creates n objects at once, not over HTTP.
-func (c *cluster) seed(res *scheme.Resource, n int, build func(i int) scheme.Object) {
+// seed creates n objects with a few clients.
+func (c *cluster) seed(collection string, n int, build func(i int) string) {
 	c.Helper()
-	numbers := make([]int, n)
-	for i := range numbers {
-		numbers[i] = i
+	next := make(chan int)
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for i := range next {
+				if a, err := c.testServer.try("POST", collection, build(i), "Content-Type: application/json"); err != nil || a.code != 201 {
+					c.Errorf("POST %s: %d, %v: %s", collection, a.code, err, a.body)
+				}
+			}
+		})
 	}
-	err := registry.Parallel(numbers, 64, func(i int) error {
-		_, err := c.wr.Insert(context.Background(), res, build(i), registry.Options{})
-		return err
-	})
-	if err != nil {
-		c.Fatal(err)
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	clients.Wait()
+	if c.Failed() {
+		c.FailNow()
 	}
 }
 
-func ownedPod(namespace string, i int, owner *metav1.OwnerReference) *corev1.Pod {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example/app:1"}}}}
-	pod.Namespace, pod.Name = namespace, fmt.Sprintf("application-7d4b9c6f8d-%06d", i)
-	if owner != nil {
-		pod.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
-	return pod
+func podName(i int) string { return fmt.Sprintf("application-7d4b9c6f8d-%06d", i) }
+
+// pod is the JSON of one with these references to owners.
+func pod(i int, owners string) string {
+	return `{"metadata":{"name":"` + podName(i) + `","ownerReferences":[` + owners + `]},"spec":` + podSpecJSON + `}`
 }
 
-func (c *cluster) awaitCount(prefix string, want int64) {
+// awaitCount waits until a collection has so many objects.
+func (c *cluster) awaitCount(collection string, want int64) {
 	c.Helper()
-	c.await(fmt.Sprintf("%d objects in %s", want, prefix), func() bool {
-		objects, _, _ := c.st.Count(prefix)
-		return objects == want
+	c.await(fmt.Sprintf("%d objects in %s", want, collection), func() bool {
+		list := gjson.Parse(c.do("GET", collection+"?limit=1", "", 200))
+		return list.Get("items.#").Int()+list.Get("metadata.remainingItemCount").Int() == want
 	})
 }
+
+const allPods = "/api/v1/pods"
 
 func TestThousandDependents(t *testing.T) {
 	t.Parallel()
+	const n = 1000
 	for _, policy := range []string{"Background", "Foreground", "Orphan"} {
 		t.Run(policy, func(t *testing.T) {
 			c := startCluster(t, "")
-			pods := c.reg.Lookup("", "v1", "pods")
-			owner := cascade(c, "cm/a", 1000)
+			uid := cascade(c, "cm/a", n)
 			c.delete("cm/a", policy)
 			c.awaitGone("cm/a")
 			if policy == "Orphan" {
-				c.stays("pod/" + ownedPod("", 999, nil).Name)
-				rec, _ := c.st.Get(pods.Key("default", ownedPod("", 0, nil).Name))
-				if strings.Contains(string(rec.JSON), string(owner.UID)) {
-					t.Errorf("an orphan still names its owner: %s", rec.JSON)
+				c.stays("pod/" + podName(n-1))
+				if left := c.get("pod/" + podName(0)); left == "" || strings.Contains(left, uid) {
+					t.Errorf("an orphan is gone, or still names its owner: %s", left)
 				}
 				return
 			}
-			c.awaitCount("//pods/", 0)
+			c.awaitCount(allPods, 0)
 		})
 	}
 }
 
-// cascade makes an owner with n pods.
-func cascade(c *cluster, short string, n int) metav1.OwnerReference {
+// cascade makes an owner with n pods, and returns its uid.
+func cascade(c *cluster, short string, n int) (uid string) {
 	c.Helper()
-	blocks := true
-	_, name := apiPath(short)
-	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(c.create(short, "")), BlockOwnerDeletion: &blocks}
-	c.seed(c.reg.Lookup("", "v1", "pods"), n, func(i int) scheme.Object { return ownedPod("default", i, &owner) })
-	return owner
+	uid = c.create(short, "")
+	c.seed("/api/v1/namespaces/default/pods", n, func(i int) string { return pod(i, blocking(short, uid)) })
+	return uid
 }
 
 func TestNamespaceOfThousandsGoes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/n", "")
-	c.seed(c.reg.Lookup("", "v1", "pods"), 2000, func(i int) scheme.Object { return ownedPod("n", i, nil) })
+	c.seed("/api/v1/namespaces/n/pods", 2000, func(i int) string { return pod(i, "") })
 	c.delete("ns/n", "")
 	c.awaitGone("ns/n")
 }
@@ -820,14 +755,15 @@ func BenchmarkCascade(b *testing.B) {
 		b.StopTimer()
 		c := startCluster(b, b.TempDir()+"/db")
 		cascade(c, "cm/a", 10_000)
-		before, start := c.st.Stats(), time.Now()
+		commits := func() float64 { return metricValue(c.testServer, "apilet_store_commit_duration_seconds_count") }
+		writes := func() float64 { return metricValue(c.testServer, "apilet_store_committed_changes_total") }
+		commitsBefore, writesBefore, start := commits(), writes(), time.Now()
 		b.StartTimer()
 		c.delete("cm/a", "")
-		c.awaitCount("//pods/", 0)
+		c.awaitCount(allPods, 0)
 		b.StopTimer()
-		after := c.st.Stats()
-		b.ReportMetric(float64(after.Commits-before.Commits), "commits")
-		b.ReportMetric(float64(after.Writes-before.Writes), "writes")
+		b.ReportMetric(commits()-commitsBefore, "commits")
+		b.ReportMetric(writes()-writesBefore, "writes")
 		b.ReportMetric(time.Since(start).Seconds(), "s")
 		b.StartTimer()
 	}
@@ -993,16 +929,12 @@ func (g *graphTest) compare() {
 // state lists who is there and with which owners, in the ownerModel's words.
 func (g *graphTest) state() string {
 	have := ownerModel{}
-	for rec, err := range g.st.All(store.Span{Prefix: "//configmaps/"}) {
-		if err != nil {
-			g.Fatal(err)
-		}
-		_, name := scheme.NamespacedName(rec.Key)
+	for _, item := range gjson.Get(g.do("GET", "/api/v1/configmaps", "", 200), "items").Array() {
 		owners := []string(nil)
-		for _, owner := range gjson.GetBytes(rec.JSON, "metadata.ownerReferences.#.name").Array() {
+		for _, owner := range item.Get("metadata.ownerReferences.#.name").Array() {
 			owners = append(owners, owner.String())
 		}
-		have[strings.Clone(name)] = owners
+		have[item.Get("metadata.name").String()] = owners
 	}
 	return fmt.Sprint(have)
 }
@@ -1056,18 +988,15 @@ func TestClientsAtOnce(t *testing.T) {
 // dangling finds an object that names an owner that is not there.
 func (c *cluster) dangling() (found string) {
 	uids, owned := map[string]bool{}, map[string]string{}
-	for rec, err := range c.st.All(store.Span{Prefix: "//configmaps/"}) {
-		if err != nil {
-			c.Fatal(err)
-		}
-		uids[gjson.GetBytes(rec.JSON, "metadata.uid").String()] = true
-		for _, uid := range gjson.GetBytes(rec.JSON, "metadata.ownerReferences.#.uid").Array() {
-			owned[uid.String()] = strings.Clone(rec.Key)
+	for _, item := range gjson.Get(c.do("GET", "/api/v1/configmaps", "", 200), "items").Array() {
+		uids[item.Get("metadata.uid").String()] = true
+		for _, uid := range item.Get("metadata.ownerReferences.#.uid").Array() {
+			owned[uid.String()] = item.Get("metadata.name").String()
 		}
 	}
-	for uid, key := range owned {
+	for uid, name := range owned {
 		if !uids[uid] {
-			found = key + " is owned by " + uid
+			found = name + " is owned by " + uid
 		}
 	}
 	return found
@@ -1086,31 +1015,4 @@ func (c *cluster) try(method, path, body string) error {
 		return fmt.Errorf("%s %s: %d: %s", method, path, res.StatusCode, answer)
 	}
 	return nil
-}
-
-// TestFollowingEverything reads all resources' events from the ring and from the file.
-func TestFollowingEverything(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, "")
-	c.idle() // nobody else writes
-	_ = c.work.Wait(time.Minute)
-	start := c.st.Revision()
-	c.seed(c.reg.Lookup("", "v1", "configmaps"), 4096, func(i int) scheme.Object {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}
-	})
-	c.create("node/n", "")
-	c.create("cm/last", "")
-	seen := start
-	log := c.st.Follow(store.Everything)
-	log.From(start)
-	err := log.CatchUp(t.Context(), func() { t.Error("what the file has is read anew") }, func(ev *store.Event) {
-		if seen++; ev.Rev != seen {
-			t.Fatalf("revision %d comes after %d", ev.Rev, seen-1)
-		}
-	})
-	if pos := log.Rev(); err != nil || pos != c.st.Revision() || seen != pos || log.Behind() {
-		t.Errorf("read up to %d, saw up to %d of %d: %v", pos, seen, c.st.Revision(), err)
-	}
-	c.create("node/m", "")
-	log.Wait(t.Context(), time.Time{}, nil)
 }

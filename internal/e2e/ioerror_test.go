@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package main
+package e2e
 
 // This test lets single system calls of a writing store fail as a dying disk lets them (powertrace_test.go), and looks at what the store
 // made of it: an end with one line, since nobody knows what such a disk holds, and after a restart all that was acknowledged.
@@ -41,7 +41,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 			cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
 			var out, errs bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &errs
-			tr, calls := newDiskTracer(filepath.Dir(path)), 0
+			tr, calls := newDiskRecording(filepath.Dir(path)).newTracer(), 0
 			tr.fault = func(ev diskEvent) syscall.Errno {
 				if !c.fails(ev) {
 					return 0

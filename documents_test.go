@@ -2,25 +2,35 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tidwall/gjson"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"apilet/internal/apitest"
 )
@@ -43,6 +53,8 @@ import (
 //   - ages, times, IPs, ports, uids, revisions, random parts of names and versions may differ (masks),
 //   - white space counts as one blank, so that long lines may be broken,
 //   - three dots stand for anything.
+//
+// With -short only the sections of README.md run that build no other program.
 //
 // A block that wants a program which this machine does not have (kubectl, curl, jq, openssl, unshare) is left out with a word, and so is the rest of its section.
 
@@ -67,6 +79,9 @@ func TestDocumentsDoWhatTheySay(t *testing.T) {
 	}
 	for _, doc := range chapters(t) {
 		for _, part := range doc.sections {
+			if testing.Short() && (doc.name != "README.md" || part.builds()) {
+				continue
+			}
 			if slices.ContainsFunc(part.blocks, block.runs) {
 				t.Run(doc.name+"/"+part.title, func(t *testing.T) {
 					t.Parallel()
@@ -87,6 +102,15 @@ type chapter struct {
 type section struct {
 	title  string
 	blocks []block
+}
+
+// builds reports whether a command of the section builds a program other than apilet.
+func (s section) builds() bool {
+	return slices.ContainsFunc(s.blocks, func(b block) bool {
+		return b.runs() && slices.ContainsFunc(b.steps(), func(l typedLine) bool {
+			return strings.HasPrefix(l.command, "git apply ") || strings.HasPrefix(l.command, "go run ./") || strings.HasPrefix(l.command, "go build ")
+		})
+	})
 }
 
 type block struct {
@@ -460,7 +484,9 @@ func TestSolutions(t *testing.T) {
 			}
 			for _, promise := range promises {
 				args := append([]string{"test", "-overlay", filepath.Join(sh.home, "patched", "overlay")}, strings.Fields(promise[2])[1:]...)
-				out, err := exec.Command("go", args...).CombinedOutput()
+				cmd := exec.Command("go", args...)
+				cmd.Env = append(os.Environ(), "APILET_PROGRAM="+filepath.Join(sh.home, "patched", "apilet")) // for internal/e2e
+				out, err := cmd.CombinedOutput()
 				if (err == nil) != (promise[1] == "passes") || strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "no tests to run") {
 					t.Errorf("%s: %v\n%s", promise[0], err, out)
 				}
@@ -699,59 +725,25 @@ func TestFoldersHaveNoCircle(t *testing.T) {
 	}
 }
 
-// TestEssays sees that each package has one essay (`go doc` prints it), above one package clause, and that a file which a comment names is
-// there: beside it, at the top, or under the path that is written.
-func TestEssays(t *testing.T) {
+// TestCommentsNameFilesThatExist checks the file names in comments. A name is relative to the file's folder, to internal, or to the root.
+func TestCommentsNameFilesThatExist(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`[\w./-]*\w\.go\b`)
 	elsewhere := regexp.MustCompile(`^(k8s\.io|sigs\.k8s\.io|pkg|plugin|cmd)/`) // Kubernetes' own sources
 	there := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { _, err := os.Stat(name); return err == nil })
 	}
-	essays := map[string][]string{}
-	err := filepath.WalkDir("internal", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		if err != nil {
-			return err
-		}
-		dir := filepath.Dir(path)
-		essays[dir] = append(essays[dir], "")
-		if text := file.Doc.Text(); text != "" {
-			essays[dir][len(essays[dir])-1] = path
-			if !strings.HasPrefix(text, "Package "+file.Name.Name+" ") {
-				t.Errorf("%s: the essay does not begin with Package %s", path, file.Name.Name)
-			}
-			if second(file) && path != filepath.Join("internal", "store", "store.go") { // whose file tells the bytes
-				t.Errorf("%s has two essays, one above the package clause and one below: the package's belongs in doc.go", path)
-			}
-		}
-		for _, comment := range file.Comments {
-			for _, name := range named.FindAllString(comment.Text(), -1) {
-				if !elsewhere.MatchString(name) && !there(filepath.Join(dir, name), name, filepath.Join("internal", name)) {
-					t.Errorf("%s: a comment names %s, which is not there", path, name)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	comments := readNames(t).comments
+	if len(comments) < 1000 {
+		t.Fatalf("only %d comments were read", len(comments))
 	}
-	for dir, files := range essays {
-		if files = slices.DeleteFunc(files, func(file string) bool { return file == "" }); len(files) != 1 {
-			t.Errorf("%s has %d essays above its package clauses: %v", dir, len(files), files)
+	for _, c := range comments {
+		for _, name := range named.FindAllString(c.text, -1) {
+			if !elsewhere.MatchString(name) && !there(filepath.Join(filepath.Dir(c.path), name), name, filepath.Join("internal", name)) {
+				t.Errorf("%s: a comment names %s, which does not exist", c.path, name)
+			}
 		}
 	}
-}
-
-// second says that a file has an essay of its own behind the package clause.
-func second(file *ast.File) bool {
-	return slices.ContainsFunc(file.Comments, func(g *ast.CommentGroup) bool {
-		return g.Pos() > file.Name.Pos() && strings.HasPrefix(g.Text(), "This file ")
-	})
 }
 
 // foreignNames are names in comments that are nobody's here: Kubernetes' functions, fields of its documents, others' programs.
@@ -792,24 +784,6 @@ func TestEssaysNameWhatIsThere(t *testing.T) {
 				t.Errorf("docs/rooms.md finds %s worth finding in %s, which does not have it", found[1], row[1])
 			}
 		}
-	}
-}
-
-// TestSchemeIsNoDrawer counts the exported names at the top of package scheme (types, functions, variables and constants, each constant of a
-// group; no methods and no fields). Nearly every package imports it, so that whatever two of them need comes to lie there: what is not about
-// the table of types, or about what follows from its rows, has a package of its own.
-func TestSchemeIsNoDrawer(t *testing.T) {
-	t.Parallel()
-	const most = 45
-	var exported []string
-	for name := range readNames(t).declared["internal/scheme"] {
-		if ast.IsExported(name) && !strings.Contains(name, ".") {
-			exported = append(exported, name)
-		}
-	}
-	slices.Sort(exported)
-	if len(exported) < most/2 || len(exported) > most {
-		t.Errorf("package scheme has %d exported names, of at most %d: %s", len(exported), most, strings.Join(exported, " "))
 	}
 }
 
@@ -945,58 +919,401 @@ func ourImports(t *testing.T) map[string]string {
 	return imports
 }
 
-// TestProseIsNarrow: no line of a document's prose has more than 160 characters. Blocks and tables are as wide as they have to be.
-func TestProseIsNarrow(t *testing.T) {
+// ---- docs/containers ----
+
+const containersNamespace = `{"metadata":{"name":"apilet","labels":{"pod-security.kubernetes.io/enforce":"restricted",
+	"pod-security.kubernetes.io/warn":"restricted"}}}`
+
+func TestManifestsOfContainers(t *testing.T) {
 	t.Parallel()
-	for _, doc := range chapters(t) {
-		fenced := false
-		for i, line := range strings.Split(doc.text, "\n") {
-			if strings.HasPrefix(line, "```") {
-				fenced = !fenced
+	s := startTest(t)
+	s.want(201, "POST", "/api/v1/namespaces", containersNamespace)
+	paths := map[string]string{"Pod": "/api/v1/namespaces/apilet/pods", "Service": "/api/v1/namespaces/apilet/services",
+		"PersistentVolumeClaim": "/api/v1/namespaces/apilet/persistentvolumeclaims", "Deployment": "/apis/apps/v1/namespaces/apilet/deployments",
+		"PodDisruptionBudget": "/apis/policy/v1/namespaces/apilet/poddisruptionbudgets"}
+	for file, kinds := range map[string]string{"pod.yaml": "PersistentVolumeClaim Pod Service", "three.yaml": "Deployment PodDisruptionBudget Service"} {
+		var got []string
+		for _, document := range bytes.Split(apitest.ReadFile(t, "docs/containers/"+file), []byte("\n---\n")) {
+			var kind metav1.TypeMeta
+			if err := yaml.Unmarshal(document, &kind); err != nil {
+				t.Fatal(file, err)
 			}
-			if n := utf8.RuneCountInString(line); n > 160 && !fenced && !strings.HasPrefix(line, "|") {
-				t.Errorf("%s:%d has %d characters", doc.name, i+1, n)
+			got = append(got, kind.Kind)
+			a := s.want(201, "POST", paths[kind.Kind]+"?dryRun=All&fieldValidation=Strict", string(document), "Content-Type: application/yaml")
+			if warnings := a.header["Warning"]; len(warnings) > 0 {
+				t.Errorf("%s, %s: %q", file, kind.Kind, warnings)
+			}
+			checkManifest(t, file, kind.Kind, document)
+		}
+		if strings.Join(got, " ") != kinds {
+			t.Errorf("%s has %q, want %s", file, got, kinds)
+		}
+	}
+}
+
+func TestKubectlTakesTheManifestsOfContainers(t *testing.T) {
+	t.Parallel()
+	s, dir := startTest(t), t.TempDir()
+	s.want(201, "POST", "/api/v1/namespaces", containersNamespace)
+	for _, kubectl := range apitest.Kubectls(t) {
+		for _, file := range []string{"pod.yaml", "three.yaml"} {
+			cmd := exec.Command(kubectl, "--server", s.url, "--cache-dir", dir, "-n", "apilet", "apply", "--dry-run=server", "--warnings-as-errors",
+				"-f", "docs/containers/"+file)
+			cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HOME="+dir)
+			if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "created (server dry run)") != 3 {
+				t.Errorf("%s %s: %v\n%s", path.Base(kubectl), file, err, out)
 			}
 		}
 	}
 }
 
-// privateWords are what only the people who wrote this would know, and what the field says.
-var privateWords = []struct{ pattern, say string }{
-	{`accompan(y|ies)`, "what a write takes along"},
-	{`founders?`, "initializer"},
-	{`general machine`, "general algorithm"},
-	{`hearsay`, "what other servers have told"},
-	{`keepers?`, "leader"},
-	{`loans?`, "yield: the scheduler's levels lend and borrow"},
-	{`oddit(y|ies)`, "warning"},
-	{`rehears\w+`, "preflight"},
-	{`short(er)? ways?`, "fast path"},
+// checkManifest looks at whom a Service selects, and at the container of a pod or a template: its flags are apilet's, what they name is mounted, it is given
+// time to stop.
+func checkManifest(t *testing.T, file, kind string, document []byte) {
+	t.Helper()
+	var err error
+	var pod corev1.PodTemplateSpec
+	switch kind {
+	case "Pod":
+		err = yaml.Unmarshal(document, &pod)
+	case "Deployment":
+		var d appsv1.Deployment
+		err = yaml.Unmarshal(document, &d)
+		pod = d.Spec.Template
+	case "Service":
+		var service corev1.Service
+		if err := yaml.Unmarshal(document, &service); err != nil || service.Spec.Selector["app"] != "apilet" {
+			t.Errorf("%s: %v, the Service selects %v", file, err, service.Spec.Selector)
+		}
+		return
+	default:
+		return
+	}
+	if err != nil || pod.Labels["app"] != "apilet" || len(pod.Spec.Containers) != 1 {
+		t.Fatalf("%s: %v, %+v", file, err, pod)
+	}
+	container := pod.Spec.Containers[0]
+	args := slices.Clone(container.Args)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "$(POD_IP)", "10.0.0.1")
+	}
+	c, flags := newConfig(io.Discard)
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		t.Fatal(file, err, flags.Args())
+	}
+	if err := c.Finish(); err != nil {
+		t.Fatal(file, err)
+	}
+	for _, named := range []string{c.Data, c.TLSCert, c.TLSKey, c.Auth.TokenFile, c.Etcd.CAFile, c.Etcd.CertFile, c.Etcd.KeyFile} {
+		if named != "" && !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path.Dir(named) }) {
+			t.Errorf("%s: nothing is mounted for %s", file, named)
+		}
+	}
+	if (kind == "Deployment") != (len(c.Etcd.Servers) == 3) {
+		t.Errorf("%s: etcd %q", file, c.Etcd.Servers)
+	}
+	if ready, lives := container.ReadinessProbe.HTTPGet.Path, container.LivenessProbe.HTTPGet.Path; ready != "/readyz" || lives != "/livez" {
+		t.Errorf("%s: probes ask for %s and %s", file, ready, lives)
+	}
+	grace := int64((stopWithin + c.ShutdownDelay).Seconds())
+	if *pod.Spec.TerminationGracePeriodSeconds <= grace || container.Ports[0].ContainerPort != 6443 || !strings.HasSuffix(c.Listen, ":6443") {
+		t.Errorf("%s: it is killed after %d seconds, and stops within %d; it listens at %s", file, *pod.Spec.TerminationGracePeriodSeconds, grace, c.Listen)
+	}
 }
 
-// TestWordsAreTheFields holds comments of our code and documents against the list.
-func TestWordsAreTheFields(t *testing.T) {
-	t.Parallel()
-	texts := map[string]string{}
-	for _, doc := range chapters(t) {
-		texts[doc.name] = doc.text
+// ---- docs/monitoring ----
+
+// A ruleFile is what Prometheus reads (https://prometheus.io/docs/prometheus/latest/configuration/recording_rules).
+type ruleFile struct {
+	Groups []struct {
+		Name  string `json:"name"`
+		Rules []struct {
+			Alert       string            `json:"alert"`
+			Expr        string            `json:"expr"`
+			For         string            `json:"for"`
+			Labels      map[string]string `json:"labels"`
+			Annotations map[string]string `json:"annotations"`
+		} `json:"rules"`
+	} `json:"groups"`
+}
+
+// exposed are the families of a server with their labels, each with the values that it has.
+type exposed map[string]map[string]map[string]bool
+
+var (
+	sampleLine = regexp.MustCompile(`^(\w+)(?:\{(.*)\})? \S+$`)
+	labelPair  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
+)
+
+func (e exposed) add(name, label, value string) {
+	if e[name] == nil {
+		e[name] = map[string]map[string]bool{"job": {}, "instance": {}} // Prometheus' own, of any series
 	}
-	for _, c := range readNames(t).comments {
-		texts[c.path] += c.text + "\n"
+	if label == "" {
+		return
 	}
-	for name, text := range texts {
-		for _, word := range privateWords {
-			if found := regexp.MustCompile(`(?i)\b` + word.pattern + `\b`).FindString(text); found != "" {
-				t.Errorf("%s: %q is a word of our own; the field says %s", name, found, word.say)
-			}
+	if e[name][label] == nil {
+		e[name][label] = map[string]bool{}
+	}
+	e[name][label][value] = true
+}
+
+func readExposed(text string) exposed {
+	all := exposed{}
+	all.add("up", "", "") // Prometheus' own
+	for line := range strings.Lines(text) {
+		sample := sampleLine.FindStringSubmatch(strings.TrimSpace(line))
+		if sample == nil {
+			continue
+		}
+		all.add(sample[1], "", "")
+		for _, pair := range labelPair.FindAllStringSubmatch(sample[2], -1) {
+			all.add(sample[1], pair[1], pair[2])
+		}
+	}
+	return all
+}
+
+var described = regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)
+
+// addDescribed adds families that a server has registered and does not show now: those of an etcd cluster, which are shown with one alone
+// (testdata/etcd has a server with one, and the same names), and counts of what has not happened.
+func (e exposed) addDescribed(t *testing.T, registry *prometheus.Registry, prefixes ...string) {
+	descs := make(chan *prometheus.Desc, 1000)
+	go func() { registry.Describe(descs); close(descs) }()
+	for desc := range descs {
+		found := described.FindStringSubmatch(desc.String())
+		if found == nil || !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(found[1], prefix) }) {
+			continue
+		}
+		e.add(found[1], "", "")
+		for label := range strings.SplitSeq(found[2], ",") {
+			e.add(found[1], label, "")
 		}
 	}
 }
 
-func TestReadmeIsForFiveMinutes(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("README.md")
-	if lines := strings.Count(string(text), "\n"); err != nil || lines > 200 {
-		t.Errorf("README.md has %d lines, want at most 200: the rest belongs to docs/ (%v)", lines, err)
+// The parts of PromQL that a name may stand in.
+var (
+	exprRange  = regexp.MustCompile(`\[[^\]]*\]`)                                                       // of time
+	exprGroup  = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right) *\(([^)]*)\)`) // of labels
+	exprSeries = regexp.MustCompile(`([a-zA-Z_:][\w:]*) *(\(|\{(?:[^}"]|"[^"]*")*\})?`)                 // a function, or a series
+	exprMatch  = regexp.MustCompile(`(\w+) *(=~|!~|!=|=) *"([^"]*)"`)                                   // a label's value
+	exprWords  = []string{"and", "or", "unless", "bool", "offset", "vector", "time"}
+)
+
+// check looks at one expression of PromQL: its names are families of the server, the labels in braces and groups are theirs, and a value that a
+// label must equal is one that the server shows.
+func (e exposed) check(expr string) (problems []string) {
+	var used, grouped []string
+	for _, group := range exprGroup.FindAllStringSubmatch(expr, -1) {
+		grouped = append(grouped, strings.FieldsFunc(group[1], func(r rune) bool { return r == ',' || r == ' ' })...)
 	}
+	expr = exprGroup.ReplaceAllString(exprRange.ReplaceAllString(expr, ""), "")
+	for _, found := range exprSeries.FindAllStringSubmatch(expr, -1) {
+		name, rest := found[1], found[2]
+		switch {
+		case rest == "(" || slices.Contains(exprWords, name):
+		case e[name] == nil:
+			problems = append(problems, "no series is called "+name)
+		default:
+			used = append(used, name)
+			problems = append(problems, e.checkMatchers(name, rest)...)
+		}
+	}
+	for _, label := range grouped {
+		if !slices.ContainsFunc(used, func(name string) bool { return e[name][label] != nil }) {
+			problems = append(problems, "nothing in it has the label "+label)
+		}
+	}
+	if len(used) == 0 {
+		problems = append(problems, "it names no series")
+	}
+	return problems
+}
+
+func (e exposed) checkMatchers(name, matchers string) (problems []string) {
+	for _, m := range exprMatch.FindAllStringSubmatch(matchers, -1) {
+		switch values := e[name][m[1]]; {
+		case values == nil:
+			problems = append(problems, fmt.Sprintf("%s has no label %s", name, m[1]))
+		case m[2] == "=" && len(values) > 0 && !values[m[3]] && !strings.HasPrefix(m[3], "$"):
+			problems = append(problems, fmt.Sprintf("%s of %s is never %q", m[1], name, m[3]))
+		}
+	}
+	return problems
+}
+
+func readRules(t *testing.T) (rules ruleFile) {
+	t.Helper()
+	text, err := os.ReadFile("docs/monitoring/rules.yaml")
+	if err == nil {
+		err = yaml.UnmarshalStrict(text, &rules)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+// TestMonitoringSpeaksOfWhatThereIs scrapes a server that has been used a little, and looks up there whatever rules and dashboard name.
+func TestMonitoringSpeaksOfWhatThereIs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, _ := startTLS(t, onFile(filepath.Join(dir, "a.db")), func(c *config) {
+		c.Audit.Path, c.Kubeconfig = filepath.Join(dir, "audit.log"), filepath.Join(dir, "kubeconfig")
+	})
+	s.headers = []string{"Authorization: Bearer root-token"}
+	maps := s.namespace("shop")
+	s.want(201, "POST", maps, configMap("a"))
+	s.want(200, "GET", maps, "")
+	s.want(200, "GET", "/readyz", "")
+	w := s.watch(maps+"?watch=1&timeoutSeconds=60", s.headers...)
+	s.want(201, "POST", maps, configMap("b"))
+	<-w.frames
+	all := readExposed(string(s.want(200, "GET", "/metrics", "").body))
+	all.addDescribed(t, s.metrics.registry.Registry, "apilet_etcd_", "apilet_replica_", "apiserver_flowcontrol_")
+
+	for _, bad := range []string{`no_such_metric > 0`, `apilet_disk_full{colour="red"}`, `sum by (colour) (apilet_disk_full)`,
+		`kubernetes_healthcheck{name="no-such-check"}`, `rate(apiserver_request_totals[5m])`} {
+		if all.check(bad) == nil {
+			t.Errorf("the test takes %s", bad)
+		}
+	}
+	expressions := map[string]string{}
+	for _, group := range readRules(t).Groups {
+		for _, rule := range group.Rules {
+			expressions["rule "+rule.Alert] = rule.Expr
+			if rule.Alert == "" || rule.Annotations["summary"] == "" || !slices.Contains([]string{"page", "ticket", "info"}, rule.Labels["severity"]) {
+				t.Errorf("rule %q has no name, summary or severity: %+v", rule.Alert, rule)
+			}
+			if !regexp.MustCompile(`^(|\d+[smhd])$`).MatchString(rule.For) {
+				t.Errorf("rule %s: for %q", rule.Alert, rule.For)
+			}
+		}
+	}
+	text, err := os.ReadFile("docs/monitoring/dashboard.json")
+	if err != nil || !json.Valid(text) {
+		t.Fatal("no dashboard", err)
+	}
+	ids := map[int64]bool{}
+	for _, panel := range gjson.GetBytes(text, "panels").Array() {
+		if id := panel.Get("id").Int(); ids[id] {
+			t.Errorf("two panels are number %d", id)
+		} else {
+			ids[id] = true
+		}
+		for _, target := range panel.Get("targets").Array() {
+			expressions["panel "+panel.Get("title").String()+" "+target.Get("refId").String()] = target.Get("expr").String()
+		}
+	}
+	if len(expressions) < 40 {
+		t.Errorf("only %d expressions", len(expressions))
+	}
+	for where, expr := range expressions {
+		for _, problem := range all.check(expr) {
+			t.Errorf("%s: %s: %s", where, expr, problem)
+		}
+	}
+}
+
+// TestAlarmsAreExplained: docs/devices.md has a row for each alarm, in the file's order, and for no other.
+func TestAlarmsAreExplained(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/devices.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows, alarms []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (Apilet\w+) \|`).FindAllStringSubmatch(string(text), -1) {
+		rows = append(rows, row[1])
+	}
+	for _, group := range readRules(t).Groups {
+		for _, rule := range group.Rules {
+			alarms = append(alarms, rule.Alert)
+		}
+	}
+	if !slices.Equal(rows, alarms) {
+		t.Errorf("docs/devices.md explains %v, the rules are %v", rows, alarms)
+	}
+}
+
+// ---- The tree ----
+
+// topLevel parses the files of this folder that are no tests, by name.
+func topLevel(t *testing.T) (*token.FileSet, map[string]*ast.File) {
+	t.Helper()
+	set, files := token.NewFileSet(), map[string]*ast.File{}
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		if files[name], err = parser.ParseFile(set, name, nil, parser.SkipObjectResolution); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return set, files
+}
+
+func TestNoTwoFilesUseEachOther(t *testing.T) {
+	t.Parallel()
+	set, files := topLevel(t)
+	var parsed []*ast.File
+	for _, file := range files {
+		parsed = append(parsed, file)
+	}
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	conf := types.Config{Importer: nothing{}, Error: func(error) {}} // what others declare is unknown, and so are types that stand on it
+	pkg, _ := conf.Check("main", set, parsed, info)
+	uses := map[[2]string]string{} // a name for which one file uses another
+	for id, obj := range info.Uses {
+		if obj.Pkg() == pkg && obj.Pos().IsValid() {
+			if from, to := set.Position(id.Pos()).Filename, set.Position(obj.Pos()).Filename; from != to {
+				uses[[2]string{from, to}] = obj.Name()
+			}
+		}
+	}
+	for pair, name := range uses {
+		if back, mutual := uses[[2]string{pair[1], pair[0]}]; mutual && pair[0] < pair[1] {
+			t.Errorf("%s uses %s of %s, which uses %s of it", pair[0], name, pair[1], back)
+		}
+	}
+	if uses[[2]string{"main.go", "list.go"}] == "" {
+		t.Error("has the test seen the files?")
+	}
+}
+
+// zerolog writes a duration as a number of milliseconds, without a unit.
+func TestLogLinesHaveDurationsWithUnits(t *testing.T) {
+	t.Parallel()
+	files := 0
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		files++
+		for i, line := range strings.Split(string(text), "\n") {
+			if strings.Contains(line, `.Dur("`) || strings.Contains(line, `.Durs("`) {
+				t.Errorf("%s:%d: log a duration with Stringer: %s", name, i+1, strings.TrimSpace(line))
+			}
+		}
+		return err
+	})
+	if err != nil || files < 100 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
+
+// nothing imports empty packages.
+type nothing struct{}
+
+func (nothing) Import(path string) (*types.Package, error) {
+	pkg := types.NewPackage(path, filepath.Base(path))
+	pkg.MarkComplete()
+	return pkg, nil
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 // This file holds on to connections: thousands that are idle, bodies that trickle or never come, watchers and lists that nobody reads,
 // HTTP/2 streams that are reset as soon as they are made. What one client can have for nothing may not cost the server much, and the
@@ -12,7 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,40 +21,53 @@ import (
 	"apilet/internal/apitest"
 )
 
-// tooLong is for what takes well below a second: machines that run tests are busy, and what these tests are about would take minutes.
-const tooLong = 30 * time.Second
-
-// heldMemory is what this process, its servers among it, holds in heap and stacks.
-func heldMemory() int64 {
-	runtime.GC()
-	runtime.GC() // pools give way at the second
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int64(stats.HeapAlloc + stats.StackInuse)
-}
-
-// expectMemory fails when more than limit has been added since before, and stays: what requests need on their way to where they are held up
-// goes.
-func expectMemory(t *testing.T, before, limit int64) {
+// collectOften has the garbage collector of the servers that a test starts run often, so that heldMemory need not wait for it.
+func collectOften(t *testing.T) {
 	t.Helper()
-	grown := heldMemory() - before
-	for begin := time.Now(); grown > limit && time.Since(begin) < tooLong; grown = heldMemory() - before {
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Logf("held: %d KiB more", grown>>10)
-	if grown > limit {
-		t.Errorf("%d KiB more are held, want at most %d", grown>>10, limit>>10)
-	}
+	t.Setenv("GOGC", "50")
 }
 
-// expectServed makes a request beside the crowd.
-func (s *testServer) expectServed(what string) {
+// heldMemory returns the bytes of the server's heap and stacks after a collection of garbage. Its own requests bring the collection about.
+func (s *testServer) heldMemory() int64 {
 	s.t.Helper()
-	begin := time.Now()
-	s.want(200, "GET", "/api/v1/namespaces/default/configmaps?limit=1", "")
-	if took := time.Since(begin); took > tooLong {
-		s.t.Errorf("beside %s, a request took %v", what, took)
+	collections := func() float64 { return s.wantMetric("go_gc_duration_seconds_count") }
+	before := collections()
+	apitest.WaitFor(s.t, "a collection of garbage", func() bool { return collections() > before })
+	return s.usedMemory()
+}
+
+// usedMemory returns the bytes of the server's heap and stacks, with garbage.
+func (s *testServer) usedMemory() int64 {
+	s.t.Helper()
+	return int64(s.wantMetric("go_memstats_heap_alloc_bytes") + s.wantMetric("go_memstats_stack_inuse_bytes"))
+}
+
+// goroutines returns the number of the server's goroutines.
+func (s *testServer) goroutines() int {
+	s.t.Helper()
+	return int(s.wantMetric("go_goroutines"))
+}
+
+// wantMetric is metricValue for a series that exists.
+func (s *testServer) wantMetric(series string) float64 {
+	s.t.Helper()
+	value := metricValue(s, series)
+	if value < 0 {
+		s.t.Fatalf("/metrics has no %s", series)
 	}
+	return value
+}
+
+// expectMemory waits until the server holds at most limit bytes more than before. Memory that requests need only until they are
+// blocked is freed meanwhile.
+func (s *testServer) expectMemory(before, limit int64) {
+	s.t.Helper()
+	var grown int64
+	apitest.WaitFor(s.t, fmt.Sprintf("the server to hold at most %d KiB more", limit>>10), func() bool {
+		grown = s.usedMemory() - before
+		return grown <= limit
+	})
+	s.t.Logf("held: %d KiB more", grown>>10)
 }
 
 // crowd opens connections, sends the same on each, and closes them at the test's end.
@@ -85,10 +98,14 @@ func readHead(t *testing.T, conn net.Conn) *http.Response {
 }
 
 func TestIdleConnectionsCostLittle(t *testing.T) {
-	const n = 5000
-	apitest.Descriptors(t, 2*n+500)
+	collectOften(t)
+	n := 5000
+	if testing.Short() {
+		n = 1000
+	}
+	apitest.Descriptors(t, uint64(2*n+500))
 	s := startTest(t)
-	before := heldMemory()
+	before := s.heldMemory()
 	conns := s.crowd(n, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	answer := make([]byte, 4096)
 	for _, conn := range conns {
@@ -96,21 +113,22 @@ func TestIdleConnectionsCostLittle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.expectServed("5,000 idle connections")
-	expectMemory(t, before, n*40<<10)
+	s.expectServed("idle connections")
+	s.expectMemory(before, int64(n)*40<<10)
 }
 
 // TestPromisedBodiesCostLittle: the length of a body is a claim, and no reason to make room.
 func TestPromisedBodiesCostLittle(t *testing.T) {
+	collectOften(t)
 	const n = 300
 	s := startTest(t)
-	before := heldMemory()
+	before := s.heldMemory()
 	s.crowd(n, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3145728\r\n\r\n{")
 	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= n
 	})
 	s.expectServed("300 bodies that do not come")
-	expectMemory(t, before, n*128<<10)
+	s.expectMemory(before, n*128<<10)
 }
 
 const trickling = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nImpersonate-User: bob\r\nContent-Length: 999\r\n\r\n{"
@@ -119,7 +137,7 @@ const trickling = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 
 // taken from another.
 func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 	t.Parallel() // with what else waits
-	s := startTest(t, func(c *config) { c.MaxReadonly, c.MaxMutating = 4, 4 })
+	s := startTest(t, "--max-requests-inflight=4", "--max-mutating-requests-inflight=4")
 	s.trickle(s.crowd(40, trickling))
 	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
@@ -132,7 +150,7 @@ func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 // TestTricklingBodiesEnd with the time that a request has.
 func TestTricklingBodiesEnd(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.RequestTimeout = 3 * time.Second })
+	s := startTest(t, "--request-timeout=3s")
 	begin := time.Now()
 	conns := s.crowd(40, trickling)
 	s.trickle(conns)
@@ -164,69 +182,19 @@ func (s *testServer) trickle(conns []net.Conn) {
 	}()
 }
 
-// deaf is a connection that takes hardly anything from the network before it is read.
-func (s *testServer) deaf(request string) net.Conn {
-	s.t.Helper()
-	conn := s.dial()
-	s.t.Cleanup(func() { conn.Close() })
-	conn.(*net.TCPConn).SetReadBuffer(4096)
-	fmt.Fprint(conn, request)
-	return conn
-}
-
-func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
-	s := startTest(t)
-	s.wt.patience = 4 * time.Second // as if that were the time of a request: those that write may take as long as they like
-	const watchers, writes = 15, 100
-	for range watchers {
-		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-	}
-	apitest.WaitFor(t, "the watches to begin", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == watchers })
-	before, begin := heldMemory(), time.Now()
-	payload := strings.Repeat("x", 100_000)
-	for i := range writes { // 10 MB: more than the sockets take
-		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("big", i), "k", payload))
-	}
-	if took := time.Since(begin); took > 2*tooLong {
-		t.Errorf("%d writes took %v", writes, took)
-	}
-	expectMemory(t, before, 16<<20+watchers*256<<10) // the newest events, which all watchers share, and what is each one's
-	apitest.WaitFor(t, "the watches to end", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == 0 })
-}
-
-func TestListsThatNobodyReadHoldNothing(t *testing.T) {
-	s := startTest(t)
-	payload := strings.Repeat("x", 200_000)
-	for i := range 50 { // 10 MB: more than a socket takes
-		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("big", i), "k", payload))
-	}
-	before := heldMemory()
-	const lists = 20
-	for range lists {
-		s.deaf("GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-	}
-	stuck := func() bool {
-		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.File.Db.Stats().OpenTxN == 0
-	}
-	apitest.WaitFor(t, "the lists to be stuck", stuck)
-	expectMemory(t, before, lists*2<<20)
-	s.compactNow(s.st.Revision())
-	s.expectServed("lists that nobody reads")
-	apitest.WaitFor(t, "every read transaction to end", stuck)
-}
-
 func TestWatchStorm(t *testing.T) {
+	collectOften(t)
 	const n = 1000
 	apitest.Descriptors(t, 2*n+500)
 	s := startTest(t)
-	before := heldMemory()
-	rev := fmt.Sprint(s.st.Revision())
+	before := s.heldMemory()
+	rev := fmt.Sprint(s.revision())
 	conns := s.crowd(n, "GET /api/v1/configmaps?watch=1&resourceVersion="+rev+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	bodies := make([]*bufio.Reader, n)
 	for i, conn := range conns {
 		bodies[i] = bufio.NewReader(readHead(t, conn).Body)
 	}
-	expectMemory(t, before, n*64<<10) // both ends
+	s.expectMemory(before, n*64<<10)
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("news"))
 	var readers sync.WaitGroup
 	for i := range bodies {
@@ -302,20 +270,24 @@ func (c *h2Conn) send() error {
 
 // TestStreamsThatAreReset makes streams and resets them at once, as fast as the network takes them.
 func TestStreamsThatAreReset(t *testing.T) {
+	collectOften(t)
 	s, _ := startTLS(t)
 	s.headers = []string{"Authorization: Bearer root-token"}
 	s.expectServed("nothing")
-	before := runtime.NumGoroutine()
-	most, sent := 0, 0
-	for begin := time.Now(); sent < 10_000 && time.Since(begin) < 3*time.Second; {
+	before := s.goroutines()
+	most, sent, streams := 0, 0, 10_000
+	if testing.Short() {
+		streams = 4000
+	}
+	for begin := time.Now(); sent < streams && time.Since(begin) < 3*time.Second; {
 		c := dialH2(t, s)
-		for err := error(nil); err == nil && sent < 10_000; sent += 100 { // the server hangs up on those that go too far
+		for err := error(nil); err == nil && sent < streams; sent += 100 { // the server hangs up on those that go too far
 			for range 100 {
 				stream := c.get("/api/v1/configmaps?watch=1", h2EndStream|h2EndHeaders)
 				c.frame(h2Reset, 0, stream, []byte{0, 0, 0, 8})
 			}
 			err = c.send()
-			most = max(most, runtime.NumGoroutine()-before)
+			most = max(most, s.goroutines()-before)
 		}
 		s.expectServed("streams that are reset")
 	}
@@ -324,15 +296,16 @@ func TestStreamsThatAreReset(t *testing.T) {
 		t.Errorf("%d goroutines more", most)
 	}
 	apitest.WaitFor(t, "the requests to end", func() bool {
-		return runtime.NumGoroutine() < before+50 && metricSum(s, "apiserver_longrunning_requests{") == 0
+		return s.goroutines() < before+50 && metricSum(s, "apiserver_longrunning_requests{") == 0
 	})
 }
 
 // TestEndlessHTTP2: a head that never ends, and pings without a pause, end with the connection, or harm nobody.
 func TestEndlessHTTP2(t *testing.T) {
+	collectOften(t)
 	s, _ := startTLS(t)
 	s.headers = []string{"Authorization: Bearer root-token"}
-	before := heldMemory()
+	before := s.heldMemory()
 	c := dialH2(t, s)
 	stream := c.get("/api", h2EndStream)
 	err, sent := c.send(), 0
@@ -349,5 +322,82 @@ func TestEndlessHTTP2(t *testing.T) {
 		c.frame(h2Settings, 0, 0, nil)
 	}
 	s.expectServed("pings")
-	expectMemory(t, before, 8<<20)
+	s.expectMemory(before, 8<<20)
+}
+
+// TestStreamsThatNobodyReads: many streams of one HTTP/2 connection are as many requests, and a connection that is stuck ends.
+func TestStreamsThatNobodyReads(t *testing.T) {
+	collectOften(t)
+	const n, size = 40, 4 << 20
+	for _, deaf := range []bool{false, true} {
+		s, _ := startTLS(t, onSomeFile(t), "--request-timeout=10s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=1")
+		s.headers = []string{"Authorization: Bearer root-token"}
+		s.storeLarge("big", size)
+		s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io",
+			"kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"system:authenticated"}]}`)
+		before := s.heldMemory()
+		c := dialDeafH2(t, s)
+		if !deaf { // it reads, but makes no room for more
+			go io.Copy(io.Discard, c.Conn) // until it is closed
+		} else { // it makes room for everything, and does not read
+			c.frame(h2Settings, 0, 0, []byte{0, 4, 0x7f, 0xff, 0xff, 0xff})
+			c.frame(h2WindowUpdate, 0, 0, []byte{0x7f, 0xff, 0, 0})
+		}
+		c.token = "bob-token"
+		for i := range n {
+			c.get([]string{"/api/v1/podtemplates?watch=1", "/api/v1/podtemplates", "/api/v1/namespaces/default/podtemplates/big"}[i%3], h2EndStream|h2EndHeaders)
+		}
+		if err := c.send(); err != nil {
+			t.Fatal(err)
+		}
+		apitest.WaitFor(t, "the requests to lend their seats", func() bool {
+			executing, decided := s.seatsHeld()
+			return executing == 0 && decided >= n
+		})
+		s.expectServed("streams that nobody reads")
+		s.expectMemory(before, 48<<20)
+		if !deaf {
+			c.Close()
+		}
+		apitest.WaitFor(t, "the requests to end", func() bool {
+			return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) <= 1 && metricSum(s, "apiserver_longrunning_requests{") == 0
+		})
+	}
+}
+
+// storeLarge makes a PodTemplate with so many bytes of text, more than one request may send. The server is stopped and started for it.
+func (s *testServer) storeLarge(name string, size int) {
+	s.t.Helper()
+	s.want(201, "POST", "/api/v1/namespaces/default/podtemplates", `{"metadata":{"name":"`+name+`"},"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)
+	s.spoil("//podtemplates/default/"+name, `"image":"i"`, `"image":"`+strings.Repeat("i", size)+`"`)
+}
+
+// seatsHeld returns how many requests have seats, and how many have been given seats or were rejected so far. Exempt requests are not counted.
+// On a busy machine some wait in a queue until they are rejected.
+func (s *testServer) seatsHeld() (executing, decided float64) {
+	s.t.Helper()
+	for line := range s.scrape() {
+		if strings.Contains(line, `priority_level="exempt"`) {
+			continue
+		}
+		value, _ := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		switch name, _, _ := strings.Cut(line, "{"); name {
+		case "apiserver_flowcontrol_current_executing_requests":
+			executing += value
+		case "apiserver_flowcontrol_dispatched_requests_total", "apiserver_flowcontrol_rejected_requests_total":
+			decided += value
+		}
+	}
+	return executing, decided
+}
+
+// metricSum adds the series of /metrics that begin with prefix.
+func metricSum(s *testServer, prefix string) (sum float64) {
+	for line := range s.scrape() {
+		if strings.HasPrefix(line, prefix) {
+			value, _ := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			sum += value
+		}
+	}
+	return sum
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 // These tests run servers on a small file system of their own, which fills up and which becomes read-only. It is a tmpfs in a mount
 // namespace of a child's own, for which nobody needs to be root where unprivileged user namespaces are allowed.
@@ -14,12 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/rs/zerolog"
 
 	"apilet/internal/apitest"
-	"apilet/internal/auth/certs"
 	"apilet/internal/store"
 )
 
@@ -29,7 +25,7 @@ func TestReadOnlyDiskServer(t *testing.T) { runOnTmpfs(t, "readonly") }
 func runOnTmpfs(t *testing.T, what string) {
 	t.Parallel()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestTmpfsChild$", "-test.v")
-	cmd.Env = append(os.Environ(), "APILET_TMPFS_CHILD="+what, "APILET_TMPFS_DIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), "APILET_TMPFS_CHILD="+what, "APILET_TMPFS_DIR="+t.TempDir(), "APILET_PROGRAM="+builtProgram(t))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
@@ -73,10 +69,8 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 // fillTheDisk writes until a server takes nothing but deletes, makes room with these, fills the disk to the last byte, tries everything that there
 // is to try then, makes room, and looks whether anything is lost. A server that ends the process ends the test.
 func fillTheDisk(t *testing.T, dir string) {
-	var log apitest.Log
-	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db")), loud(&log), func(c *config) {
-		c.Quota, c.CompactionInterval = -1, 24*time.Hour // who is short of room does not wait for it
-	}), dir: dir, dest: filepath.Join(dir, "copy.db")}
+	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db")), "--quota-backend-bytes=-1", "--compaction-interval=24h"), // who is short of room does not wait for it
+		dir: dir, dest: filepath.Join(dir, "copy.db")}
 	f.maps = f.namespace("full")
 	f.want(201, "POST", f.maps, `{"metadata":{"name":"held","finalizers":["example.com/hold"]}}`)
 	f.made++
@@ -84,8 +78,8 @@ func fillTheDisk(t *testing.T, dir string) {
 	f.fill(10)
 	f.reserved()
 	f.deletes()
-	if begun, over := strings.Count(log.String(), `"what":"writing (full disk)","message":"failing`), strings.Count(log.String(), `"what":"writing (full disk)","message":"recovered`); begun < 1 || begun != over || begun > 9 { // compaction makes room for some, and again
-		t.Errorf("the log says %d times that it begins and %d times that it ends:\n%s", begun, over, log.String())
+	if begun, over := f.troubleLines("writing (full disk)"); begun < 1 || begun != over || begun > 9 { // compaction makes room for some, and again
+		t.Errorf("the log says %d times that it begins and %d times that it ends:\n%s", begun, over, f.log)
 	}
 	f.fill(20_000)
 	f.toTheLastByte()
@@ -134,15 +128,15 @@ func (f *fullDisk) fill(size int) {
 			f.made++
 			f.names = append(f.names, a.get("metadata.name").String())
 		}
-		f.compactNow(f.st.Revision())
+		f.awaitCompaction()
 	}
 }
 
 // reserved looks at a server that keeps what room there is for deletes: it says so wherever somebody may look, and is ready for them.
 func (f *fullDisk) reserved() {
 	f.t.Helper()
-	if room := f.st.Room(); room.DiskFree < room.Reserve/2 || room.Reserve == 0 || room.DiskBytes != 6<<20 {
-		f.t.Errorf("%+v", room)
+	if free, reserve := f.wantMetric("apilet_disk_free_bytes"), f.wantMetric("apilet_disk_reserve_bytes"); free < reserve/2 || reserve == 0 {
+		f.t.Errorf("%v bytes are free, and %v reserved", free, reserve)
 	}
 	f.full("update", f.send("PATCH", f.maps+"/m1", `{"data":{"more":"x"}}`, "Content-Type: application/merge-patch+json"))
 	f.want(200, "GET", "/readyz", "")
@@ -167,7 +161,7 @@ func (f *fullDisk) figures(want map[string]float64) {
 // deletes takes back most of what there is, several times what the reserve could take the tombstones of, and goes on to write.
 func (f *fullDisk) deletes() {
 	f.t.Helper()
-	_, before, _ := f.st.Count("//configmaps/full/")
+	before := len(f.want(200, "GET", f.maps, "").body)
 	f.want(200, "DELETE", f.maps+"/held", "")
 	f.want(200, "PATCH", f.maps+"/held", `{"metadata":{"finalizers":null}}`, "Content-Type: application/merge-patch+json")
 	f.want(404, "GET", f.maps+"/held", "")
@@ -176,8 +170,9 @@ func (f *fullDisk) deletes() {
 		f.want(200, "DELETE", f.maps+"/"+name, "")
 		f.made--
 	}
-	if _, after, _ := f.st.Count("//configmaps/full/"); before-after < 3*f.st.Room().Reserve {
-		f.t.Errorf("%d bytes were deleted, with a reserve of %d: that shows nothing", before-after, f.st.Room().Reserve)
+	deleted, reserve := before-len(f.want(200, "GET", f.maps, "").body), int(f.wantMetric("apilet_disk_reserve_bytes"))
+	if deleted < 3*reserve {
+		f.t.Errorf("%d bytes were deleted, with a reserve of %d: that shows nothing", deleted, reserve)
 	}
 	apitest.WaitFor(f.t, "room for a create", func() bool { return f.create(20_000).code == 201 })
 	f.made++
@@ -223,14 +218,8 @@ func (f *fullDisk) intact(what string) {
 func (f *fullDisk) attempts() {
 	f.want(200, "GET", "/readyz", "")
 	f.full("backup over HTTP", f.send("GET", "/debug/backup", ""))
-	if err := f.upkeep.Backup(f.t.Context(), f.dest, nil); err == nil || !store.IsDiskFull(err) {
-		f.t.Errorf("backup: %v", err)
-	}
-	if err := runCommand("backup", "--server", f.url, f.dest); err == nil {
+	if told := runAs(f.t, "apilet", "backup", "--server", f.url, f.dest); told.code == 0 {
 		f.t.Error("a download found room")
-	}
-	if _, err := f.upkeep.Compact(f.t.Context(), f.st.Revision()); err != nil && !errors.Is(err, store.ErrDiskFull) {
-		f.t.Errorf("compaction: %v", err)
 	}
 	f.intact("after the attempts")
 }
@@ -248,6 +237,7 @@ func (f *fullDisk) attemptsWhenStopped() {
 	if err := store.Defrag(data, nil); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("defrag: %v", err)
 	}
+	f.backupStopped(data)
 	if after, _ := os.ReadFile(data); sha256.Sum256(before) != sha256.Sum256(after) {
 		f.t.Error("the failed defrag has changed the file")
 	}
@@ -262,11 +252,8 @@ func (f *fullDisk) attemptsWhenStopped() {
 // cleanUp does with room what failed without.
 func (f *fullDisk) cleanUp() {
 	data := filepath.Join(f.dir, "a.db")
-	if _, err := f.upkeep.Compact(f.t.Context(), f.st.Revision()); err != nil {
-		f.t.Errorf("compaction with room: %v", err)
-	}
-	if err := runCommand("backup", "--server", f.url, f.dest); err != nil {
-		f.t.Errorf("download with room: %v", err)
+	if told := runAs(f.t, "apilet", "backup", "--server", f.url, f.dest); told.code != 0 {
+		f.t.Errorf("download with room: %s", told.errs)
 	}
 	f.intact("with room")
 	f.halt()
@@ -295,9 +282,8 @@ func lockTheDisk(t *testing.T, dir string) {
 	if _, _, err := openTestCerts(t, certs); err == nil || !strings.Contains(err.Error(), "ca.key holds secrets, others may read it (mode 0644)") {
 		t.Errorf("an authority whose key is everybody's for good: %v", err)
 	}
-	conf := s.conf
-	if _, err := startServer(&conf); err == nil || !strings.Contains(err.Error(), data) || !strings.Contains(err.Error(), "read-only file system") {
-		t.Errorf("start: %v", err)
+	if why := startFails(t, onFile(data)); !strings.Contains(why, data) || !strings.Contains(why, "read-only file system") {
+		t.Errorf("start: %s", why)
 	}
 	for what, err := range map[string]error{
 		"a new store": func() error { _, err := store.Open(filepath.Join(dir, "new.db"), store.Options{}); return err }(),
@@ -315,10 +301,11 @@ func lockTheDisk(t *testing.T, dir string) {
 	s.want(http.StatusOK, "GET", "/api/v1/namespaces/locked/configmaps/m", "")
 }
 
-// openTestCerts opens a certificate folder for hosts, and returns what it has logged.
-func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.Folder, string, error) {
-	t.Helper()
-	log := &apitest.Log{}
-	f, err := certs.OpenCertFolder(certs.Config{Dir: dir, Hosts: func() []string { return append(hosts, "localhost") }, Now: time.Now, Log: zerolog.New(log)})
-	return f, log.String(), err
+// backupStopped tries to copy the file at rest.
+func (f *fullDisk) backupStopped(data string) {
+	f.t.Helper()
+	told := runAs(f.t, "apilet", "backup", "--data", data, f.dest)
+	if told.code == 0 || !strings.Contains(told.errs, "no space left") {
+		f.t.Errorf("backup of the file: %d %s", told.code, told.errs)
+	}
 }

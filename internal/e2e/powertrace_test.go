@@ -1,14 +1,14 @@
 //go:build linux && (amd64 || arm64)
 
-package main
+package e2e
 
-// This file records what a program does to the files of one folder, as the kernel is told: each write with its bytes, each change of a
-// size or a name, each sync, in order. The program runs as a traced child and stops at every system call; nothing in it knows. So a
+// This file records what programs do to the files of one folder, as the kernel is told: each write with its bytes, each change of a
+// size or a name, each sync, in order. A program runs as a traced child and stops at every system call; nothing in it knows. So a
 // sync that the program leaves out, or does to the wrong file, is missing in the recording too, which hooks in our own code would hide.
 // It can also let a call fail as a broken disk would.
 //
-// The child says what it asks for and what has been answered by writing a line to a file named "said": a line among the writes and
-// syncs, so that it is known which of these came before.
+// The clients of a program add lines to the recording: one before each request, one after each response. A line is said before the first
+// write that the request causes, and after the last sync that the response waits for.
 
 import (
 	"encoding/binary"
@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -50,39 +51,70 @@ type diskEvent struct {
 
 const (
 	ptraceGetSyscallInfo = 0x420e
-	waitNoThread         = 0x20000000 // children of this thread alone: others' are none of ours
 )
 
-// A diskTracer turns the stops of one child into events.
-type diskTracer struct {
-	pid    int
-	dir    string
-	mem    *os.File       // the child's memory
+// A diskRecording is the events of one or several children.
+type diskRecording struct {
+	dir string
+
+	mu     sync.Mutex     // guards the fields below
 	names  map[string]int // the folder as it is now
 	files  map[uint64]int // by inode, while it has a name
 	ends   map[int]int64  // where the next plain write goes
 	last   int
 	events []diskEvent
-	exit   int // the child's code
+}
+
+// A diskTracer adds the calls of one child to a recording.
+type diskTracer struct {
+	*diskRecording
+	pid  int
+	mem  *os.File // the child's memory
+	exit int      // the child's code
 
 	fault  func(diskEvent) syscall.Errno // which calls fail, and how; nil: none
 	denied map[int]syscall.Errno         // by thread: the call that it is in fails
 }
 
-func newDiskTracer(dir string) *diskTracer {
-	return &diskTracer{dir: dir, names: map[string]int{}, files: map[uint64]int{}, ends: map[int]int64{}, denied: map[int]syscall.Errno{}}
+func newDiskRecording(dir string) *diskRecording {
+	return &diskRecording{dir: dir, names: map[string]int{}, files: map[uint64]int{}, ends: map[int]int64{}}
+}
+
+func (r *diskRecording) newTracer() *diskTracer {
+	return &diskTracer{diskRecording: r, denied: map[int]syscall.Errno{}}
+}
+
+// say adds a line.
+func (r *diskRecording) say(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(diskEvent{op: diskSaid, name: fmt.Sprintf(format, args...)})
+}
+
+// place writes a file that is durable before any child starts.
+func (r *diskRecording) place(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	r.files[info.Sys().(*syscall.Stat_t).Ino], r.names[path] = r.last, r.last
+	for _, ev := range []diskEvent{{op: diskCreate, file: r.last, name: path}, {op: diskWrite, file: r.last, data: content}, {op: diskSync, file: r.last}, {op: diskSync}} {
+		r.add(ev)
+	}
 }
 
 // record runs the child to its end and notes what it does to the files below dir. Where tracing is forbidden the test is skipped.
 func (tr *diskTracer) record(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone; it ends with the goroutine
-		done <- tr.trace(cmd)
-	}()
-	err := <-done
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EIO) || errors.Is(err, errors.ErrUnsupported) {
+	err := tr.trace(cmd)
+	if forbidden(err) {
 		t.Skipf("tracing a child is not possible here: %v", err)
 	}
 	if err != nil {
@@ -90,8 +122,24 @@ func (tr *diskTracer) record(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
+// forbidden reports whether an error is that this machine traces no children.
+func forbidden(err error) bool {
+	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EIO) || errors.Is(err, errors.ErrUnsupported)
+}
+
+// trace runs the child to its end.
 func (tr *diskTracer) trace(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone; it ends with the goroutine
+		done <- tr.traceHere(cmd)
+	}()
+	return <-done
+}
+
+// traceHere is trace on the thread that calls it.
+func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true} // wait4 finds its threads, and no other process, by their group
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -127,7 +175,7 @@ func (tr *diskTracer) run() error {
 		var status syscall.WaitStatus
 		for again := true; again; {
 			var err error
-			tid, err = syscall.Wait4(-1, &status, syscall.WALL|waitNoThread, nil)
+			tid, err = syscall.Wait4(-tr.pid, &status, syscall.WALL, nil)
 			if err != nil && err != syscall.EINTR {
 				return err
 			}
@@ -173,6 +221,8 @@ func (tr *diskTracer) note(tid int) error {
 	for i := range args {
 		args[i] = binary.NativeEndian.Uint64(info[32+8*i:])
 	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	known := len(tr.events)
 	if err := tr.noteCall(int(binary.NativeEndian.Uint64(info[24:])), args); err != nil || tr.fault == nil || len(tr.events) == known {
 		return err
@@ -226,20 +276,17 @@ func (tr *diskTracer) noteMapSync(at, size uint64) error {
 	return errors.Join(err, errors.New("what is synced is not in the child's map"))
 }
 
-func (tr *diskTracer) add(ev diskEvent) { tr.events = append(tr.events, ev) }
+// add is called with mu locked.
+func (r *diskRecording) add(ev diskEvent) { r.events = append(r.events, ev) }
 
 func (tr *diskTracer) noteWrite(plain bool, args [6]uint64) error {
-	id, path := tr.file(args[0])
+	id, _ := tr.file(args[0])
 	if id == 0 {
 		return nil
 	}
 	data := make([]byte, args[2])
 	if _, err := tr.mem.ReadAt(data, int64(args[1])); err != nil {
 		return fmt.Errorf("reading the child's memory: %w", err)
-	}
-	if filepath.Base(path) == "said" {
-		tr.add(diskEvent{op: diskSaid, name: string(data)})
-		return nil
 	}
 	off := int64(args[3])
 	if plain { // of a file that is written from its start to its end

@@ -1,8 +1,8 @@
 //go:build linux && (amd64 || arm64)
 
-package main
+package e2e
 
-// This file pulls the plug. A real server works in a traced child (powertrace_test.go) while clients write over HTTP and history is
+// This file pulls the plug. The built program serves as a traced child (powertrace_test.go) while clients write over HTTP and history is
 // compacted; it is backed up, stopped, packed, and started again. Then the disk is put together as a power cut at some moment could
 // have left it, hundreds of times: what was synced is there; of what was not, any part may be missing, down to single sectors of a
 // write, and new names may be missing too. From each such image a store has to open that checks clean, goes on writing, and holds for
@@ -10,14 +10,12 @@ package main
 //
 // Would the test notice? It also replays the recording with syncs left out, as if the program had not made them; each time it has to find loss.
 //
-//	go test -run TestPowerCut -v .                               # 500 images (100 with -short or -race), and what they gave
-//	APILET_POWER_IMAGES=20000 go test -run TestPowerCut -v .     # more of them
+//	go test -run TestPowerCut -v ./internal/e2e                               # 25 images, and what they gave
+//	APILET_POWER_IMAGES=20000 go test -run TestPowerCut -v ./internal/e2e     # more of them
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -31,10 +29,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rs/zerolog"
-
 	"apilet/internal/apitest"
-	"apilet/internal/atomicfile"
 	"apilet/internal/store"
 	"apilet/internal/store/storetest"
 )
@@ -44,96 +39,103 @@ const (
 	powerSector = 512
 )
 
-// ---- The recorded child
+// ---- The recorded programs
 
-// TestPowerChild is no test but the server and its clients, for TestPowerCut to record.
-func TestPowerChild(t *testing.T) {
-	dir := os.Getenv("APILET_POWER_CHILD")
-	if dir == "" {
-		t.Skip("for another test")
+// A powerWork has clients of the programs that are recorded.
+type powerWork struct {
+	*diskRecording
+	t       *testing.T
+	program string
+	url     string
+}
+
+// recordWork records a server at work, a backup beside it, a backup and a defragmentation of the file at rest, and another server.
+func recordWork(t *testing.T, dir string) *diskRecording {
+	before := 40 // steps of each client before the first backup
+	if testing.Short() {
+		before = 10
 	}
-	said, err := os.Create(filepath.Join(dir, "said"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &powerChild{t: t, dir: dir, said: said}
-	p.must(atomicfile.PlaceFile(filepath.Join(dir, "a.db"), func(temp string) error { // the first start has a file with a history
-		return fillSynced(temp, storetest.Unpack(t, "testdata/golden/format-2.db.gz"))
-	}))
-	p.serve(func(s *server) {
-		p.crowd(0, 40)
-		p.say("backing-up %s", "online.db")
-		var backup sync.WaitGroup
-		backup.Go(func() { p.must(runCommand("backup", "--server", s.entrance.url, filepath.Join(dir, "online.db"))) })
-		p.crowd(40, 50)
-		backup.Wait()
-		p.say("backed-up %s", "online.db")
-	})
+	p := &powerWork{diskRecording: newDiskRecording(dir), t: t, program: builtProgram(t)}
 	data := filepath.Join(dir, "a.db")
-	p.say("backing-up %s", "stopped.db")
-	p.must(runCommand("backup", "--data", data, filepath.Join(dir, "stopped.db")))
-	p.say("backed-up %s", "stopped.db")
-	p.must(store.Defrag(data, nil))
-	p.serve(func(*server) {
-		p.crowd(50, 60)
+	p.place(t, data, storetest.Unpack(t, "../../testdata/golden/format-2.db.gz")) // the first start has a file with a history
+	p.serve(data, func() {
+		p.crowd(0, before)
+		var backup sync.WaitGroup
+		backup.Go(func() { p.backUp("online.db", "--server", p.url) })
+		p.crowd(before, before+10)
+		backup.Wait()
+	})
+	p.backUp("stopped.db", "--data", data)
+	p.run("defrag", "--data", data)
+	if testing.Short() {
+		return p.diskRecording
+	}
+	p.serve(data, func() {
+		p.crowd(before+10, before+20)
 		for i := range 18 { // past the 16 MiB by which the file grows; last, so that few images are large
 			p.write(fmt.Sprintf("big-%d", i), 0)
 		}
 	})
-	p.say("end")
+	return p.diskRecording
 }
 
-type powerChild struct {
-	t    *testing.T
-	dir  string
-	said *os.File
-	url  string
+// backUp copies the objects into a new file.
+func (p *powerWork) backUp(name string, from ...string) {
+	p.say("backing-up %s", name)
+	p.run(append(append([]string{"backup"}, from...), filepath.Join(p.dir, name))...)
+	p.say("backed-up %s", name)
 }
 
-func (p *powerChild) say(format string, args ...any) {
-	_, err := p.said.WriteAt(fmt.Appendf(nil, format, args...), 0)
-	p.must(err)
+// traced is a command whose calls are recorded.
+func (p *powerWork) traced(log io.Writer, args ...string) *exec.Cmd {
+	cmd := exec.Command(p.program, args...)
+	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1") // fewer signals, fewer stops
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd
 }
 
-func (p *powerChild) must(err error) {
+// run runs a command to its end.
+func (p *powerWork) run(args ...string) {
+	log, tr := &apitest.Log{}, p.newTracer()
+	if err := tr.trace(p.traced(log, args...)); err != nil || tr.exit != 0 {
+		p.t.Errorf("apilet %q: %v, code %d\n%s", args, err, tr.exit, log)
+	}
+}
+
+// serve runs a server while work does. Its history is short, so that compaction goes on all the while.
+func (p *powerWork) serve(data string, work func()) {
+	serving := make(chan string, 1)
+	log := &serverLog{serving: serving}
+	cmd := p.traced(log, "--data="+data, "--listen=127.0.0.1:0", "--log-format=json", "--compaction-interval=200ms", "--history=1s",
+		"--disable-admission-plugins=ServiceAccount", "--request-timeout=10m")
+	tr, ended := p.newTracer(), make(chan error, 1)
+	go func() { ended <- tr.trace(cmd) }() // until the server ends
+	select {
+	case p.url = <-serving:
+	case err := <-ended:
+		if forbidden(err) {
+			p.t.Skipf("tracing a child is not possible here: %v", err)
+		}
+		p.t.Fatalf("the server did not start: %v, code %d\n%s", err, tr.exit, log)
+	}
+	p.say("ready")
+	work()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Error(err)
+	}
+	if err := <-ended; err != nil || tr.exit != 0 {
+		p.t.Fatalf("the recorded server ended with %v, code %d\n%s", err, tr.exit, log)
+	}
+}
+
+func (p *powerWork) must(err error) {
 	if err != nil {
 		p.t.Error(err)
 	}
 }
 
-// serve runs a server while work does.
-func (p *powerChild) serve(work func(*server)) {
-	c, _ := newConfig(io.Discard)
-	c.Listen, c.Data, c.CompactionInterval, c.log = "127.0.0.1:0", filepath.Join(p.dir, "a.db"), 0, zerolog.Nop()
-	s, err := startServer(c)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.url = s.entrance.url
-	p.say("ready")
-	ctx, cancel := context.WithCancel(context.Background())
-	var compacting sync.WaitGroup
-	compacting.Go(func() {
-		for ctx.Err() == nil {
-			if rev := s.storage.st.Revision() - 40; rev > s.storage.st.Compacted() {
-				_, err = s.storage.upkeep.Compact(context.Background(), rev)
-				p.must(err)
-			}
-			wake := s.storage.st.Wake(store.Everything)
-			select {
-			case <-wake:
-			case <-ctx.Done():
-			}
-		}
-	})
-	work(s)
-	cancel()
-	compacting.Wait()
-	p.must(s.stop())
-}
-
 // crowd lets eight clients take their objects through some steps at once.
-func (p *powerChild) crowd(from, to int) {
+func (p *powerWork) crowd(from, to int) {
 	var clients sync.WaitGroup
 	for c := range 8 {
 		clients.Go(func() {
@@ -163,7 +165,7 @@ func powerFill(name string, step int) string {
 }
 
 // write does one step over HTTP, and says before and after it what is asked and what was answered.
-func (p *powerChild) write(name string, step int) {
+func (p *powerWork) write(name string, step int) {
 	method, url := powerMethod(step), p.url+"/api/v1/namespaces/default/configmaps"
 	if method != http.MethodPost {
 		url += "/" + name
@@ -637,28 +639,27 @@ func (p *powerCampaign) choose(n int) map[int]int {
 	return chosen
 }
 
-// recordPower runs the child and keeps what it did.
+// recordPower runs the programs and keeps what they did.
 func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestPowerChild$")
-	cmd.Env = append(os.Environ(), "APILET_POWER_CHILD="+dir, "GODEBUG=asyncpreemptoff=1") // fewer signals, fewer stops
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	tr := newDiskTracer(dir)
-	if tr.record(t, cmd); tr.exit != 0 {
-		t.Fatalf("the recorded server ended with %d\n%s", tr.exit, out.String())
+	rec := recordWork(t, dir)
+	if t.Failed() {
+		t.FailNow()
 	}
-	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: t.TempDir()}
+	return &powerCampaign{dir: dir, events: rec.events, rnd: rnd, images: t.TempDir()}
 }
+
+// usualImages is the number of images without APILET_POWER_IMAGES.
+const usualImages = 25
 
 func TestPowerCutLosesNothing(t *testing.T) {
 	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
-		images = apitest.Rounds(200)
+		images = usualImages
 	}
 	seed := rand.Uint64()
 	p := recordPower(t, rand.New(rand.NewPCG(seed, 1)))
@@ -674,13 +675,14 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	for _, what := range p.wrong[:min(len(p.wrong), 10)] {
 		t.Error(what)
 	}
-	if !apitest.Race { // of whom nothing is asked here, and who makes each image ten times as dear
-		t.Run("and a missing sync would show", func(t *testing.T) { missingSyncs(t, p) })
+	if !apitest.Race && !testing.Short() { // the race detector finds nothing here, and makes each image ten times as expensive
+		t.Run("and a missing sync would show", func(t *testing.T) { missingSyncs(t, p, images > usualImages) })
 	}
 }
 
-// missingSyncs plays the recording as of programs that leave syncs out, each of which has to be found out.
-func missingSyncs(t *testing.T, p *powerCampaign) {
+// missingSyncs plays the recording as of programs that leave syncs out, each of which has to be found out. One kind shows in few images,
+// and is left to a long campaign.
+func missingSyncs(t *testing.T, p *powerCampaign, long bool) {
 	logs := p.logs()
 	afterHead := func(n int) bool { // the sync that follows the write of the log's head
 		for i := n - 1; i > 0; i-- {
@@ -697,23 +699,16 @@ func missingSyncs(t *testing.T, p *powerCampaign) {
 		"those of the log's heads":   func(n int, ev diskEvent) bool { return logs[ev.file] && afterHead(n) },
 		"names left to chance":       func(_ int, ev diskEvent) bool { return ev.file == 0 },
 	} {
+		if strings.HasSuffix(name, "heads") && !long {
+			continue
+		}
 		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images}
-		for m.cuts < 800 && m.failed == 0 { // some show in every tenth image only
-			m.play(m.choose(40), skip)
+		for m.cuts < 800 && m.failed == 0 { // some show in few images only
+			m.play(m.choose(20), skip)
 		}
 		t.Logf("%s: %d of %d images show it", name, m.failed, m.cuts)
 		if m.failed == 0 {
 			t.Errorf("%s: nothing noticed in %d images", name, m.cuts)
 		}
 	}
-}
-
-// fillSynced fills an existing file.
-func fillSynced(path string, content []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	return errors.Join(err, file.Sync(), file.Close())
 }
