@@ -17,8 +17,9 @@ mkdir -p "$folder"
 export GOCOVERDIR # internal/e2e builds the program with -cover if this is set, and its processes inherit it
 GOCOVERDIR=$(cd "$folder" && pwd)
 read -ra packages <<<"${PACKAGES:-./...}"
-nice go test -count=1 -timeout=60m -coverpkg=./... "$@" "${packages[@]}" -args -test.gocoverdir="$GOCOVERDIR" |
+# go test gives each test binary a GOCOVERDIR of its own and deletes it; -exec sets the folder again, for the processes that tests start.
+nice go test -count=1 -timeout=60m -coverpkg=./... -exec "env GOCOVERDIR=$GOCOVERDIR" "$@" "${packages[@]}" -args -test.gocoverdir="$GOCOVERDIR" |
 	grep -vE '^(ok|PASS|\?|\s+\S+\s+coverage: )' || true
 go tool covdata textfmt -i="$GOCOVERDIR" -o="$GOCOVERDIR/profile.txt"
 echo "uncovered lines: go tool cover -html=$GOCOVERDIR/profile.txt"
-go tool covdata percent -i="$GOCOVERDIR" | awk '{ print $3, $1 }' | sort -n
+go tool covdata percent -i="$GOCOVERDIR" | awk '/ of statements/ { print $3, $1 }' | sort -n
