@@ -102,7 +102,8 @@ func to(group, service string) apiregistrationv1.APIServiceSpec {
 	return apiregistrationv1.APIServiceSpec{Group: group, Version: "v1", Service: &apiregistrationv1.ServiceReference{Namespace: "shop", Name: service, Port: &port}}
 }
 
-// served lists the group versions in the table, with the server's host, and a star if it is available.
+// served lists the group versions in the table, with the server's host, and a star if it is
+// available.
 func (c *cluster) served() string {
 	t := c.table.Load()
 	if t == nil {
@@ -116,8 +117,8 @@ func (c *cluster) served() string {
 	return strings.Join(all, " ")
 }
 
-// TestTableIsWhatIsStored: requests go where the stored APIServices say at that moment, and never to another server for the core group or the group of
-// APIServices itself.
+// TestTableIsWhatIsStored: requests go where the stored APIServices say at that moment, and never
+// to another server for the core group or the group of APIServices itself.
 func TestTableIsWhatIsStored(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -182,8 +183,8 @@ func TestRoutesAreMadeAnew(t *testing.T) {
 	}
 }
 
-// TestNothingIsPassedOnAfterAReset: an aggregator that could not read the log where it stood reads all that is stored. Nothing tells it of an
-// APIService that was deleted in between.
+// TestNothingIsPassedOnAfterAReset: an aggregator that could not read the log where it stood reads
+// all that is stored. Nothing tells it of an APIService that was deleted in between.
 func TestNothingIsPassedOnAfterAReset(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -204,8 +205,8 @@ func TestNothingIsPassedOnAfterAReset(t *testing.T) {
 	}
 }
 
-// TestConditionsAreOfTheServerThatWasAsked: the finding about a server is not written to an APIService that names another one by now, and the
-// metric counts only changes from available.
+// TestConditionsAreOfTheServerThatWasAsked: the finding about a server is not written to an
+// APIService that names another one by now, and the metric counts only changes from available.
 func TestConditionsAreOfTheServerThatWasAsked(t *testing.T) {
 	t.Parallel()
 	available := func(status apiregistrationv1.ConditionStatus, reason string) *apiregistrationv1.APIServiceCondition {
@@ -256,7 +257,8 @@ func behind(t *testing.T, handle http.HandlerFunc) *route {
 	return &route{host: back.Listener.Addr().String(), plain: transport, upgrades: transport}
 }
 
-// TestAvailabilityHasAReason checks each finding about a server, in the order in which they are looked for.
+// TestAvailabilityHasAReason checks each finding about a server, in the order in which they are
+// looked for.
 func TestAvailabilityHasAReason(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -305,7 +307,8 @@ func TestAvailabilityHasAReason(t *testing.T) {
 	}
 }
 
-// TestLessonsAreBounded: a document that is too long, of another kind or of another dialect than it says is not taken.
+// TestLessonsAreBounded: a document that is too long, of another kind or of another dialect than it
+// says is not taken.
 func TestLessonsAreBounded(t *testing.T) {
 	t.Parallel()
 	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -382,7 +385,8 @@ func TestLessonsAreBounded(t *testing.T) {
 	}
 }
 
-// TestNamespacesAreEmptiedOneByOne where a server deletes no collections. What is left is counted, and what was refused is told.
+// TestNamespacesAreEmptiedOneByOne where a server deletes no collections. What is left is counted,
+// and what was refused is told.
 func TestNamespacesAreEmptiedOneByOne(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex // guards what follows

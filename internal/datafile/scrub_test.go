@@ -13,8 +13,8 @@ import (
 	"apilet/internal/store"
 )
 
-// TestScrubTellsOfDamage in the health check and the log, each problem once, until the file is sound again. A round that the server's end cuts short
-// says nothing about the file.
+// TestScrubTellsOfDamage in the health check and the log, each problem once, until the file is
+// sound again. A round that the server's end cuts short says nothing about the file.
 func TestScrubTellsOfDamage(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "data.db")

@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestProxiesReachNoOtherAddress: a Pod or Node whose status names an address of this machine, or of its link, is no way to reach it.
+// TestProxiesReachNoOtherAddress: a Pod or Node whose status names an address of this machine, or
+// of its link, is no way to reach it.
 func TestProxiesReachNoOtherAddress(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -98,7 +99,8 @@ type brokenBody struct{ io.Reader }
 func (brokenBody) Read([]byte) (int, error) { return 0, errors.New("broken off") }
 func (brokenBody) Close() error             { return nil }
 
-// TestRefusalsOfKubelets: what a kubelet answers to a request for a log is never taken for the log, and its text is bounded.
+// TestRefusalsOfKubelets: what a kubelet answers to a request for a log is never taken for the log,
+// and its text is bounded.
 func TestRefusalsOfKubelets(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -137,7 +139,8 @@ type reading struct {
 func (r *reading) Read(p []byte) (int, error) { r.read++; return r.Reader.Read(p) }
 func (r *reading) Close() error               { return nil }
 
-// TestUpgradesAreSwitchesOrRefusals: another success is no answer to a request that upgrades its connection.
+// TestUpgradesAreSwitchesOrRefusals: another success is no answer to a request that upgrades its
+// connection.
 func TestUpgradesAreSwitchesOrRefusals(t *testing.T) {
 	t.Parallel()
 	c := &Connector{}

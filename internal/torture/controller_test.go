@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestAControllerRunsInOneProcess: a plan starts the controller again while the restart after the controller's own exit is still pending. The
-// second start must not leave two processes behind, of which stop would end only the newer one.
+// TestAControllerRunsInOneProcess: a plan starts the controller again while the restart after the
+// controller's own exit is still pending. The second start must not leave two processes behind, of
+// which stop would end only the newer one.
 func TestAControllerRunsInOneProcess(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("sleep")

@@ -21,8 +21,9 @@ func line(who, verb, kind, resource, name, doc string) history.Line {
 	return l
 }
 
-// TestWhatIsLostIsTold: a controller is wrong if it deletes objects of others, or anything that holds data, and deletes them in no plain run; if it writes over
-// somebody else's edit; and if it makes a forbidden write. How it comes to the right state then does not matter.
+// TestWhatIsLostIsTold: a controller is wrong if it deletes objects of others, or anything that
+// holds data, and deletes them in no plain run; if it writes over somebody else's edit; and if it
+// makes a forbidden write. How it comes to the right state then does not matter.
 func TestWhatIsLostIsTold(t *testing.T) {
 	t.Parallel()
 	const ours, theirs = "c", agent
@@ -83,7 +84,8 @@ func TestWhatIsLostIsTold(t *testing.T) {
 	}
 }
 
-// TestWhatGoesWrongBesideTheState is a verdict, too: a workload that is stuck, a process that ends, a controller that never is quiet, or a slow one.
+// TestWhatGoesWrongBesideTheState is a verdict, too: a workload that is stuck, a process that ends,
+// a controller that never is quiet, or a slow one.
 func TestWhatGoesWrongBesideTheState(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -109,7 +111,8 @@ func TestWhatGoesWrongBesideTheState(t *testing.T) {
 	}
 }
 
-// TestNamespacesThatEndAreEmpty: what is left in a namespace that was deleted, or the namespace itself, is told, and what is elsewhere is not.
+// TestNamespacesThatEndAreEmpty: what is left in a namespace that was deleted, or the namespace
+// itself, is told, and what is elsewhere is not.
 func TestNamespacesThatEndAreEmpty(t *testing.T) {
 	t.Parallel()
 	namespace := line(agent, "create", "ADDED", "namespaces", "x", "{}")
@@ -138,7 +141,8 @@ func TestNamespacesThatEndAreEmpty(t *testing.T) {
 	}
 }
 
-// TestDeletionsAreInterrupted: a write that deletes is one of the points at which a controller dies, whether it deletes one object or all of a kind.
+// TestDeletionsAreInterrupted: a write that deletes is one of the points at which a controller
+// dies, whether it deletes one object or all of a kind.
 func TestDeletionsAreInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"delete", "deletecollection"} {

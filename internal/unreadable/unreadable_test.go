@@ -43,7 +43,8 @@ func commit(t *testing.T, st *store.Store, op store.ChangeOp, key, doc string, e
 
 const sound, broken = `{"metadata":{"name":"a","resourceVersion":""}}`, `{"metadata":{"name":"a","resourceVersion":""}]`
 
-// TestVersionsAreKnown: only the version that was noted is unreadable, each version is logged once, and the number of them has a bound.
+// TestVersionsAreKnown: only the version that was noted is unreadable, each version is logged once,
+// and the number of them has a bound.
 func TestVersionsAreKnown(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -81,7 +82,8 @@ func TestVersionsAreKnown(t *testing.T) {
 	}
 }
 
-// TestSealedObjectsAreCountedUntilTheyOpen: an object whose key is missing stays counted, and also when the store fails otherwise.
+// TestSealedObjectsAreCountedUntilTheyOpen: an object whose key is missing stays counted, and also
+// when the store fails otherwise.
 func TestSealedObjectsAreCountedUntilTheyOpen(t *testing.T) {
 	t.Parallel()
 	var missing atomic.Bool
@@ -147,7 +149,8 @@ func TestSealedObjectsAreCountedUntilTheyOpen(t *testing.T) {
 	}
 }
 
-// TestSurveyEndsWithItsContext checks that a survey of a large store does not continue when the server stops.
+// TestSurveyEndsWithItsContext checks that a survey of a large store does not continue when the
+// server stops.
 func TestSurveyEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	st := openStore(t, store.Options{})
@@ -171,7 +174,8 @@ func TestSurveyEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestMarkedRaw: the change keeps the document as it is, with a deletionTimestamp and an empty place for the resourceVersion.
+// TestMarkedRaw: the change keeps the document as it is, with a deletionTimestamp and an empty
+// place for the resourceVersion.
 func TestMarkedRaw(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_900_000_000, 0)
@@ -216,8 +220,8 @@ func TestMarkedRaw(t *testing.T) {
 	}
 }
 
-// TestContentOf: deleting an object that cannot be read takes along its own content. The objects of a built-in type belong to no definition,
-// whatever its name is.
+// TestContentOf: deleting an object that cannot be read takes along its own content. The objects of
+// a built-in type belong to no definition, whatever its name is.
 func TestContentOf(t *testing.T) {
 	t.Parallel()
 	reg := scheme.NewRegistry()

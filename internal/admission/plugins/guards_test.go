@@ -208,7 +208,8 @@ func TestNodesWriteTheirOwn(t *testing.T) {
 	}
 }
 
-// TestMirrorPodsReferToNothing compares with Kubernetes' own list of what a pod may refer to, for each kind of volume, also of those to come.
+// TestMirrorPodsReferToNothing compares with Kubernetes' own list of what a pod may refer to, for
+// each kind of volume, also of those to come.
 func TestMirrorPodsReferToNothing(t *testing.T) {
 	t.Parallel()
 	log := newLateLog(t)
@@ -264,7 +265,8 @@ func TestMirrorPodsReferToNothing(t *testing.T) {
 	}
 }
 
-// set sets one pointer of a struct, and the references in what it points to, with or without their names.
+// set sets one pointer of a struct, and the references in what it points to, with or without their
+// names.
 func set(of reflect.Value, field int, filled string) string {
 	value := reflect.New(of.Field(field).Type().Elem())
 	of.Field(field).Set(value)
@@ -299,7 +301,8 @@ func signed(t *testing.T, name string, groups ...string) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// TestCertificatesAreNotAskedForAsSomebodyElse: neither may a node name another one, nor may anybody become an administrator by a certificate.
+// TestCertificatesAreNotAskedForAsSomebodyElse: neither may a node name another one, nor may
+// anybody become an administrator by a certificate.
 func TestCertificatesAreNotAskedForAsSomebodyElse(t *testing.T) {
 	t.Parallel()
 	r := restriction{openStore(t, nil), noRights}
@@ -328,7 +331,8 @@ func TestCertificatesAreNotAskedForAsSomebodyElse(t *testing.T) {
 	}
 }
 
-// TestOwnersNeedRights checks who may give an object an owner, and let it hold back the owner's deletion.
+// TestOwnersNeedRights checks who may give an object an owner, and let it hold back the owner's
+// deletion.
 func TestOwnersNeedRights(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
@@ -372,7 +376,8 @@ func TestOwnersNeedRights(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeReadRefuses: a limit, an account or a class that cannot be decoded lets nothing pass. Only the default priority can do without.
+// TestWhatCannotBeReadRefuses: a limit, an account or a class that cannot be decoded lets nothing
+// pass. Only the default priority can do without.
 func TestWhatCannotBeReadRefuses(t *testing.T) {
 	t.Parallel()
 	st := openStore(t, map[string]string{"//limitranges/shop/a": broken, "//serviceaccounts/shop/a": broken, strategy.PriorityClasses + "/a": broken, runtimeClasses + "/a": broken})
@@ -494,7 +499,8 @@ func TestSecretsAreLentByTheAccount(t *testing.T) {
 	}
 }
 
-// TestEventsAreLimited by each limit of the configuration, and each write counts against all of them.
+// TestEventsAreLimited by each limit of the configuration, and each write counts against all of
+// them.
 func TestEventsAreLimited(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_900_000_000, 0)
@@ -523,7 +529,8 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 }
 
-// TestImagesArePulledAlways, in all kinds of containers and volumes, unless an update brings no new image.
+// TestImagesArePulledAlways, in all kinds of containers and volumes, unless an update brings no new
+// image.
 func TestImagesArePulledAlways(t *testing.T) {
 	t.Parallel()
 	pod := func(image string) *corev1.Pod {
@@ -549,7 +556,8 @@ func TestImagesArePulledAlways(t *testing.T) {
 	}
 }
 
-// TestPodSecurityLooksAtWhatIsNew: who is exempt, what an update has to change so that it is checked, and what unreadable labels mean.
+// TestPodSecurityLooksAtWhatIsNew: who is exempt, what an update has to change so that it is
+// checked, and what unreadable labels mean.
 func TestPodSecurityLooksAtWhatIsNew(t *testing.T) {
 	t.Parallel()
 	namespace := func(level string) string {
@@ -605,7 +613,8 @@ func TestPodSecurityLooksAtWhatIsNew(t *testing.T) {
 	}
 }
 
-// TestSurveysOfPodsAreBounded by the request's time and in number, and one pod of each controller comes first.
+// TestSurveysOfPodsAreBounded by the request's time and in number, and one pod of each controller
+// comes first.
 func TestSurveysOfPodsAreBounded(t *testing.T) {
 	t.Parallel()
 	docs := map[string]string{"//pods/shop/broken": broken}

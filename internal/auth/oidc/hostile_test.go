@@ -85,7 +85,8 @@ func TestHostileIssuersGiveNoKeys(t *testing.T) {
 	}
 }
 
-// TestKeysThatAreNoneAreIgnored: a key that signs nothing, or is weak, is not used, and hides no other one.
+// TestKeysThatAreNoneAreIgnored: a key that signs nothing, or is weak, is not used, and hides no
+// other one.
 func TestKeysThatAreNoneAreIgnored(t *testing.T) {
 	t.Parallel()
 	rsaKey := func(bits int, e string) string {
@@ -123,8 +124,9 @@ func TestKeysThatAreNoneAreIgnored(t *testing.T) {
 	}
 }
 
-// TestKeysAreAskedForSeldom: no issuer is asked twice within retryAfter, whoever sends tokens that name unknown keys. A new key is found nevertheless, and
-// keys from before stay in force while the issuer fails.
+// TestKeysAreAskedForSeldom: no issuer is asked twice within retryAfter, whoever sends tokens that
+// name unknown keys. A new key is found nevertheless, and keys from before stay in force while the
+// issuer fails.
 func TestKeysAreAskedForSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,7 +187,8 @@ func TestKeysAreAskedForSeldom(t *testing.T) {
 	})
 }
 
-// TestClaimsThatSayNothingAreRefused: a claim of another type than the configuration expects makes no user.
+// TestClaimsThatSayNothingAreRefused: a claim of another type than the configuration expects makes
+// no user.
 func TestClaimsThatSayNothingAreRefused(t *testing.T) {
 	t.Parallel()
 	i := startIssuer(t)

@@ -66,7 +66,8 @@ func outcome(err error) string {
 	return err.Error()
 }
 
-// TestWhatCannotBeEvaluatedIsRefused, whatever the actions of the binding are, unless the policy has failurePolicy Ignore.
+// TestWhatCannotBeEvaluatedIsRefused, whatever the actions of the binding are, unless the policy
+// has failurePolicy Ignore.
 func TestWhatCannotBeEvaluatedIsRefused(t *testing.T) {
 	t.Parallel()
 	deny, allow := admissionv1.DenyAction, admissionv1.AllowAction
@@ -135,7 +136,8 @@ func TestWhatCannotBeEvaluatedIsRefused(t *testing.T) {
 	}
 }
 
-// TestReasonsHaveTheirCodes checks that a validation's reason decides the status code, and that the first refusal is the answer.
+// TestReasonsHaveTheirCodes checks that a validation's reason decides the status code, and that the
+// first refusal is the answer.
 func TestReasonsHaveTheirCodes(t *testing.T) {
 	t.Parallel()
 	for reason, code := range map[metav1.StatusReason]int32{"": 422, metav1.StatusReasonInvalid: 422, metav1.StatusReasonForbidden: 403,
@@ -152,7 +154,8 @@ func TestReasonsHaveTheirCodes(t *testing.T) {
 	}
 }
 
-// TestNoPolicyIsAskedAfterTheRequestEnds: the first policy's expression ends the request, here by way of the authorizer. The others are not asked.
+// TestNoPolicyIsAskedAfterTheRequestEnds: the first policy's expression ends the request, here by
+// way of the authorizer. The others are not asked.
 func TestNoPolicyIsAskedAfterTheRequestEnds(t *testing.T) {
 	t.Parallel()
 	const asks = "authorizer.path('/x').check('get').allowed()"
@@ -178,8 +181,9 @@ func TestNoPolicyIsAskedAfterTheRequestEnds(t *testing.T) {
 	}
 }
 
-// TestMutationsThatCannotBeMadeAreRefused, and leave the object as it was. With Ignore the write continues without them, unless what they made is no object
-// of its type: then the write is refused in any case.
+// TestMutationsThatCannotBeMadeAreRefused, and leave the object as it was. With Ignore the write
+// continues without them, unless what they made is no object of its type: then the write is refused
+// in any case.
 func TestMutationsThatCannotBeMadeAreRefused(t *testing.T) {
 	t.Parallel()
 	patch := func(steps string) policy { return *mutates("p", "JSONPatch", "["+steps+"]") }
@@ -245,7 +249,8 @@ func TestMutationsThatCannotBeMadeAreRefused(t *testing.T) {
 	}
 }
 
-// TestReloadKeepsWhatIsInForce when the store cannot be read. A policy that cannot be decoded is left out and noted, and hides no other.
+// TestReloadKeepsWhatIsInForce when the store cannot be read. A policy that cannot be decoded is
+// left out and noted, and hides no other.
 func TestReloadKeepsWhatIsInForce(t *testing.T) {
 	t.Parallel()
 	const base = "/admissionregistration.k8s.io/"
