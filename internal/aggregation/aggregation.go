@@ -177,7 +177,10 @@ func sleep(ctx context.Context, d time.Duration) {
 // catchUp reads the log.
 func (g *Aggregator) catchUp(ctx context.Context) error {
 	now, changed := g.Store.Revision(), false
-	err := g.log.CatchUp(ctx, func() { clear(g.known) }, func(ev *store.Event) {
+	err := g.log.CatchUp(ctx, func() {
+		clear(g.known)
+		changed = true // no event tells of an APIService that was deleted before
+	}, func(ev *store.Event) {
 		g.see(ev)
 		changed = true
 	})

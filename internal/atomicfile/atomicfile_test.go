@@ -1,6 +1,8 @@
 package atomicfile
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -26,6 +28,28 @@ func TestSavedFileIsWholeOrAsBefore(t *testing.T) {
 		t.Errorf("in a folder that is not there: %v", err)
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 2 {
+		t.Errorf("left behind: %v", files)
+	}
+}
+
+// TestPlacedFileReplacesNothing, also if the name is taken while the file is written, and leaves no temporary file.
+func TestPlacedFileReplacesNothing(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	write := func(name, content string) error { return os.WriteFile(name, []byte(content), 0o600) }
+	err := PlaceFile(path, func(temp string) error {
+		return errors.Join(write(temp, "ours"), write(path, "another's"))
+	})
+	if !errors.Is(err, fs.ErrExist) || string(apitest.ReadFile(t, path)) != "another's" {
+		t.Errorf("got %v, the file has %q", err, apitest.ReadFile(t, path))
+	}
+	if err := PlaceFile(filepath.Join(dir, "none", "f"), func(temp string) error { return write(temp, "") }); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in a folder that does not exist: %v", err)
+	}
+	if err := PlaceFile(filepath.Join(dir, "gone"), func(temp string) error { return os.Remove(temp) }); err == nil {
+		t.Error("nothing was placed, and no error")
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
 		t.Errorf("left behind: %v", files)
 	}
 }

@@ -96,6 +96,7 @@ type follower struct {
 
 func (f *follower) run(ctx context.Context, st *store.Store, pos int64) error {
 	for {
+		newest := st.Revision()
 		events, upTo, err := st.Events(f.want.Resource, pos, 0, nil)
 		if err != nil {
 			return err
@@ -105,7 +106,9 @@ func (f *follower) run(ctx context.Context, st *store.Store, pos int64) error {
 				f.saw = append(f.saw, events[i].Rev)
 			}
 		}
-		pos = upTo
+		if pos = upTo; pos < newest { // there are more than one call returns
+			continue
+		}
 		f.sub.Rest(pos)
 		select {
 		case <-f.sub.C:

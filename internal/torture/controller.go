@@ -65,7 +65,7 @@ func (c *controller) start() error {
 }
 
 func (c *controller) startLocked() error {
-	if c.stopped {
+	if c.stopped || c.runsLocked() {
 		return nil
 	}
 	cmd := exec.Command(c.args[0], c.args[1:]...)
@@ -78,6 +78,16 @@ func (c *controller) startLocked() error {
 	c.cmd, c.ended, c.killed = cmd, make(chan struct{}), false
 	go c.wait(cmd, c.ended) // until the process ends
 	return nil
+}
+
+// runsLocked reports whether a process runs. A plan may start the controller while the restart after an exit of its own is pending.
+func (c *controller) runsLocked() bool {
+	select {
+	case <-c.ended:
+		return false
+	default:
+		return c.cmd != nil
+	}
 }
 
 // wait notes how a process has ended that was not killed, and starts another, as a kubelet does.

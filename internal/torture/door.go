@@ -163,6 +163,9 @@ func resourceOf(p *passed) string {
 // mutating are the verbs that write.
 var mutating = []string{"create", "update", "patch", "delete", "deletecollection"}
 
+// deletes reports whether a verb deletes objects, one or all of a kind.
+func deletes(verb string) bool { return verb == "delete" || verb == "deletecollection" }
+
 // come notes a request; nil when the door is shut.
 func (d *door) come(r *http.Request, body []byte) *passed {
 	info := request.Parse(r)

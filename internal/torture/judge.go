@@ -186,7 +186,7 @@ func decoded(raw json.RawMessage) any {
 func (o *outcome) lost(l *learned, plan *Plan) (why []string) {
 	for i := range o.lines {
 		line := &o.lines[i]
-		if line.Verb != "delete" || whoWrote(line) != byController || plan.Kind == ending {
+		if !deletes(line.Verb) || whoWrote(line) != byController || plan.Kind == ending {
 			continue
 		}
 		key := keyOfLine(line)
@@ -212,7 +212,7 @@ func isMarked(line *history.Line) bool {
 func (l *learned) deletes(alias string) bool {
 	for _, o := range l.plain {
 		for i := range o.lines {
-			if o.lines[i].Verb == "delete" && whoWrote(&o.lines[i]) == byController && aliasOf(&o.lines[i]) == alias {
+			if deletes(o.lines[i].Verb) && whoWrote(&o.lines[i]) == byController && aliasOf(&o.lines[i]) == alias {
 				return true
 			}
 		}

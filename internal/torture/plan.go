@@ -177,7 +177,7 @@ func (m *planner) at(rank int, p *passed, kind, detail string) {
 // write is for one write of the controller's. What changed nothing can be refused, and that is all.
 func (m *planner) write(p *passed, replicas int) {
 	line := m.byRevision[p.rev]
-	if line != nil || p.info.Verb == "delete" {
+	if line != nil || deletes(p.info.Verb) {
 		m.at(1, p, died, "")
 		m.at(2, p, refused, carriedOut)
 		m.at(3, p, died, "answered")

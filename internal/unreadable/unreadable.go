@@ -20,6 +20,7 @@ package unreadable
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,8 +84,9 @@ func (u *Unreadables) Sealed() int {
 		if still == sealedTried {
 			break
 		}
-		if _, err := u.st.Get(key); errors.Is(err, store.ErrSealed) {
-			still++
+		_, err := u.st.Get(key)
+		if opens := err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged); !opens {
+			still++ // also if the store could not be read: nobody knows then
 			continue
 		}
 		u.mu.Lock()
@@ -163,7 +165,7 @@ func (u *Unreadables) Check() error {
 func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
 	begin := time.Now()
 	for c, err := range u.st.Chunks(store.Span{Prefix: "/", Sound: true}) {
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
 		for i := range c.Records {
@@ -230,7 +232,8 @@ type Contents struct {
 	Served   bool     // somebody empties it, once it is marked as deleting
 }
 
-// ContentOf is what an object that cannot be read would take along: the objects in a Namespace, those of a definition.
+// ContentOf returns the content of an object that cannot be read: the objects in a Namespace, or those of a definition. A definition may have
+// the name of a built-in type, but is never in effect then. The objects of that type are not its content.
 func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside Contents) {
 	switch {
 	case res.Group == "" && res.Plural == "namespaces":
@@ -243,10 +246,20 @@ func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside 
 	case res.Plural == "customresourcedefinitions":
 		plural, group, _ := strings.Cut(name, ".")
 		base := "/" + group + "/" + plural + "/"
+		if isBuiltin(reg, base) {
+			break
+		}
 		inside.Prefixes = []string{base}
 		inside.Served = slices.ContainsFunc(reg.All(), func(other *scheme.Resource) bool { return other.Base == base })
 	}
 	return inside
+}
+
+// isBuiltin reports whether the keys below base are those of a type that no definition defines, whether it is served or not.
+func isBuiltin(reg *scheme.Registry, base string) bool {
+	return slices.ContainsFunc(slices.Concat(scheme.Builtins, scheme.Optional, reg.All()), func(res *scheme.Resource) bool {
+		return res.Custom == nil && res.Base == base
+	})
 }
 
 // Any says that some of it is there.
@@ -261,7 +274,7 @@ func (c *Contents) Any(st *store.Store) bool {
 // where they do not, of a document that is none.
 func MarkedRaw(rec *store.Record, now time.Time) (_ store.Change, ok bool) {
 	const head = `{"metadata":{`
-	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")
+	at := gjson.GetBytes(rec.JSON, "metadata").Get("resourceVersion") // in the first one, if there are several
 	if !bytes.HasPrefix(rec.JSON, []byte(head)) || at.Type != gjson.String || at.Index < len(head) {
 		return store.Change{}, false
 	}

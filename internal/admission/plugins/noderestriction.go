@@ -34,6 +34,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/features"
 
@@ -208,21 +209,14 @@ func referred(spec *corev1.PodSpec) string {
 	return ""
 }
 
-// namesConfigMap says that a pod uses a ConfigMap anywhere.
+// namesConfigMap reports whether a pod uses a ConfigMap anywhere. A reference without a name is none.
 func namesConfigMap(spec *corev1.PodSpec) bool {
-	for _, list := range [...][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range list {
-			if slices.ContainsFunc(list[i].Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil }) ||
-				slices.ContainsFunc(list[i].EnvFrom, func(e corev1.EnvFromSource) bool { return e.ConfigMapRef != nil }) {
-				return true
-			}
-		}
-	}
-	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
-		return v.ConfigMap != nil && v.ConfigMap.Name != "" || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool {
-			return p.ConfigMap != nil && p.ConfigMap.Name != ""
-		})
+	found := false // the result of the visit does not tell of containers
+	podutil.VisitPodConfigmapNames(&corev1.Pod{Spec: *spec}, func(string) (continues bool) {
+		found = true
+		return false
 	})
+	return found
 }
 
 func referredByVolume(v *corev1.VolumeSource) string {

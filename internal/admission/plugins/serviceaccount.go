@@ -24,6 +24,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
@@ -261,51 +262,12 @@ func lendsTo(what string, c *corev1.Container, account *corev1.ServiceAccount) e
 	return nil
 }
 
-// namesSecret says that a pod uses a secret anywhere.
+// namesSecret reports whether a pod uses a secret anywhere. A reference without a name is none.
 func namesSecret(spec *corev1.PodSpec) bool {
-	environment := func(c *corev1.Container) bool {
-		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil }) ||
-			slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool { return e.SecretRef != nil })
-	}
-	for i := range spec.Containers {
-		if environment(&spec.Containers[i]) {
-			return true
-		}
-	}
-	for i := range spec.InitContainers {
-		if environment(&spec.InitContainers[i]) {
-			return true
-		}
-	}
-	return len(spec.ImagePullSecrets) > 0 || slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return usesSecret(&v.VolumeSource) })
-}
-
-// usesSecret goes through the kinds of volumes that name a secret.
-func usesSecret(v *corev1.VolumeSource) bool {
-	named := func(ref *corev1.LocalObjectReference) bool { return ref != nil }
-	switch {
-	case v.AzureFile != nil:
-		return v.AzureFile.SecretName != ""
-	case v.CephFS != nil:
-		return named(v.CephFS.SecretRef)
-	case v.Cinder != nil:
-		return named(v.Cinder.SecretRef)
-	case v.FlexVolume != nil:
-		return named(v.FlexVolume.SecretRef)
-	case v.RBD != nil:
-		return named(v.RBD.SecretRef)
-	case v.Secret != nil:
-		return v.Secret.SecretName != ""
-	case v.ScaleIO != nil:
-		return named(v.ScaleIO.SecretRef)
-	case v.ISCSI != nil:
-		return named(v.ISCSI.SecretRef)
-	case v.StorageOS != nil:
-		return named(v.StorageOS.SecretRef)
-	case v.CSI != nil:
-		return named(v.CSI.NodePublishSecretRef)
-	case v.Projected != nil:
-		return slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.Secret != nil })
-	}
-	return false
+	found := false // the result of the visit does not tell of containers
+	podutil.VisitPodSecretNames(&corev1.Pod{Spec: *spec}, func(string) (continues bool) {
+		found = true
+		return false
+	})
+	return found
 }

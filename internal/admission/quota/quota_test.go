@@ -504,3 +504,124 @@ func TestLedgerOutlivesCompaction(t *testing.T) {
 		t.Errorf("a quota that has gone holds: %v", err)
 	}
 }
+
+// TestClaimsAreCountedAsTheyGrow: a claim counts by its request or by what a growth that has not ended was given, in whole bytes, for its class also; and a
+// negative request, which would make room for others, is refused.
+func TestClaimsAreCountedAsTheyGrow(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.limit("q", map[corev1.ResourceName]string{"requests.storage": "10Gi"})
+	claim := func(size, allocated, class, beta string) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c"}}
+		if size != "" {
+			c.Spec.Resources.Requests = list(map[corev1.ResourceName]string{corev1.ResourceStorage: size})
+		}
+		if allocated != "" {
+			c.Status.AllocatedResources = list(map[corev1.ResourceName]string{corev1.ResourceStorage: allocated})
+		}
+		if class != "" {
+			c.Spec.StorageClassName = &class
+		}
+		if beta != "" {
+			c.Annotations = map[string]string{corev1.BetaStorageClassAnnotation: strings.Trim(beta, "-")}
+		}
+		return c
+	}
+	for _, c := range []struct {
+		claim *corev1.PersistentVolumeClaim
+		want  string
+		err   string
+	}{
+		{claim("1Gi", "", "", ""), "requests.storage=1Gi", ""},
+		{claim("1Gi", "3Gi", "", ""), "requests.storage=3Gi", ""},
+		{claim("3Gi", "1Gi", "", ""), "requests.storage=3Gi", ""},
+		{claim("100m", "", "", ""), "requests.storage=1", ""},
+		{claim("1Gi", "", "fast", ""), "fast.storageclass.storage.k8s.io/persistentvolumeclaims=1,fast.storageclass.storage.k8s.io/requests.storage=1Gi,requests.storage=1Gi", ""},
+		{claim("1Gi", "", "fast", "old"), "old.storageclass.storage.k8s.io/persistentvolumeclaims=1,old.storageclass.storage.k8s.io/requests.storage=1Gi,requests.storage=1Gi", ""},
+		{claim("1Gi", "", "fast", "-"), "requests.storage=1Gi", ""},
+		{claim("", "", "", ""), "", ""},
+		{claim("11Gi", "", "", ""), "requests.storage=11Gi", "exceeded quota: q"},
+		{claim("1Gi", "11Gi", "", ""), "requests.storage=11Gi", "exceeded quota: q"},
+		{claim("-1Gi", "", "", ""), "requests.storage=-1Gi", "quota usage is negative for resource(s): requests.storage"},
+	} {
+		if got := claimUsage(c.claim, time.Now()).String(); got != c.want {
+			t.Errorf("%v counts as %s, want %s", c.claim, got, c.want)
+		}
+		held, err := b.quotas.Charge(t.Context(), Write{Resource: b.types.Lookup("", "v1", "persistentvolumeclaims"), Object: c.claim})
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v: %v, want %q", c.claim, err, c.err)
+		}
+		held.Release()
+	}
+}
+
+// TestScopesOfClaims: a claim is in the scope of each class that it has, had or is on its way to.
+func TestScopesOfClaims(t *testing.T) {
+	t.Parallel()
+	claim := func(spec, current, target string) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{}
+		if spec != "" {
+			c.Spec.VolumeAttributesClassName = &spec
+		}
+		if current != "" {
+			c.Status.CurrentVolumeAttributesClassName = &current
+		}
+		if target != "" {
+			c.Status.ModifyVolumeStatus = &corev1.ModifyVolumeStatus{TargetVolumeAttributesClassName: target}
+		}
+		return c
+	}
+	const classes = corev1.ResourceQuotaScopeVolumeAttributesClass
+	one := func(operator corev1.ScopeSelectorOperator, values ...string) corev1.ResourceQuotaSpec {
+		return corev1.ResourceQuotaSpec{ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{{ScopeName: classes, Operator: operator, Values: values}}}}
+	}
+	for _, c := range []struct {
+		spec  corev1.ResourceQuotaSpec
+		claim *corev1.PersistentVolumeClaim
+		want  bool
+	}{
+		{one(corev1.ScopeSelectorOpIn, "gold"), claim("gold", "", ""), true},
+		{one(corev1.ScopeSelectorOpIn, "gold"), claim("iron", "gold", ""), true},
+		{one(corev1.ScopeSelectorOpIn, "gold"), claim("iron", "iron", "gold"), true},
+		{one(corev1.ScopeSelectorOpIn, "gold"), claim("iron", "iron", "iron"), false},
+		{one(corev1.ScopeSelectorOpIn, "gold"), claim("", "", ""), false},
+		{one(corev1.ScopeSelectorOpIn), claim("gold", "", ""), false}, // cannot be read
+		{one(corev1.ScopeSelectorOpNotIn, "gold"), claim("iron", "", ""), true},
+		{one(corev1.ScopeSelectorOpNotIn, "gold"), claim("", "", ""), true},
+		{one(corev1.ScopeSelectorOpNotIn, "gold"), claim("gold", "", ""), false},
+		{one(corev1.ScopeSelectorOpExists), claim("", "", "gold"), true},
+		{one(corev1.ScopeSelectorOpExists), claim("", "", ""), false},
+		{one(corev1.ScopeSelectorOpDoesNotExist), claim("", "", ""), true},
+		{one(corev1.ScopeSelectorOpDoesNotExist), claim("gold", "", ""), false},
+		{corev1.ResourceQuotaSpec{Scopes: []corev1.ResourceQuotaScope{classes}}, claim("gold", "", ""), true},
+		{corev1.ResourceQuotaSpec{Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}}, claim("gold", "", ""), false},
+	} {
+		if got := claimInScope(c.claim, &requirementsOf(&c.spec)[0], time.Now()); got != c.want {
+			t.Errorf("%+v, %+v: %v", c.spec, c.claim, got)
+		}
+	}
+}
+
+// TestChargeEndsWithItsRequest: a write that waits for what others have been promised is refused when its request ends, and holds nothing back.
+func TestChargeEndsWithItsRequest(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.limit("q", map[corev1.ResourceName]string{"configmaps": "1"})
+	w := Write{Resource: b.types.Lookup("", "v1", "configmaps"), Object: configMap("a")}
+	held, err := b.quotas.Charge(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.Object = configMap("b")
+	if promise, err := b.quotas.Charge(ctx, w); err == nil || promise != nil || !strings.Contains(err.Error(), "quota evaluation timed out") {
+		t.Errorf("got %v, %v", promise, err)
+	}
+	held.Release()
+	if promise, err := b.quotas.Charge(t.Context(), w); err != nil {
+		t.Errorf("after the promise was given back: %v", err)
+	} else {
+		promise.Release()
+	}
+}

@@ -38,6 +38,7 @@ func TestWhatIsReserved(t *testing.T) {
 		{"kube-apiserver raises it", func() { status(6, "5", false) }, "pods=1"},
 		{"it does not come, and is overdue", func() { lim.expire(now.Add(2 * reservedFor)) }, ""},
 		{"the status is corrected upwards", func() { comes(7); comes(8); status(9, "6", false) }, ""},
+		{"it is raised, and lowered by less", func() { status(10, "9", false); status(11, "8", false) }, "pods=2"},
 	} {
 		if step.do(); lim.reserved.String() != step.want {
 			t.Errorf("%s: %q is reserved, want %q", step.what, lim.reserved, step.want)
