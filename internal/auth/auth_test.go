@@ -5,16 +5,19 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -29,6 +32,7 @@ import (
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
+	"apilet/internal/store/storetest"
 )
 
 func TestListenNeedsLoopbackOrAnAuthenticator(t *testing.T) {
@@ -287,6 +291,51 @@ func TestRememberedCertificateExpires(t *testing.T) {
 	a.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
 	if _, err := a.identify(r); err == nil {
 		t.Error("an expired certificate was let in from memory")
+	}
+}
+
+// TestRememberedCertificateNeedsItsAuthority: an authority that is removed from the file no longer vouches for anybody.
+func TestRememberedCertificateNeedsItsAuthority(t *testing.T) {
+	ca, file := apitest.NewCA(t)
+	_, other := apitest.NewCA(t)
+	a := testAuthenticator(t, func(cfg *Config) { cfg.ClientCAFile = file; cfg.Anonymous = false })
+	r := httptest.NewRequest("GET", "/api", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.Issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth)}}
+	if _, err := a.identify(r); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if a.ClientCAs, err = certs.FollowAuthorities(zerolog.Nop(), nil, other); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := a.identify(r); err == nil {
+		t.Errorf("%s was let in from memory", u.Name)
+	}
+}
+
+// TestBadAccountTokenIsRefusedOnThePlainPort: its client would otherwise become an administrator. A token of no known issuer is ignored there.
+func TestBadAccountTokenIsRefusedOnThePlainPort(t *testing.T) {
+	a, err := New(Config{Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := storetest.Open(t, filepath.Join(t.TempDir(), "a.db"))
+	if a.Accounts, err = serviceaccount.New(st, serviceaccount.Config{Issuers: []string{"https://i"}}); err != nil {
+		t.Fatal(err)
+	}
+	forged := func(issuer string) string {
+		return "eyJhbGciOiJFUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+issuer+`"}`)) + ".AAAA"
+	}
+	for token, want := range map[string]int{"": 200, "x": 200, forged("https://j"): 200, forged("https://i"): 401} {
+		r := httptest.NewRequest("GET", "/api", nil)
+		r.Host = "localhost"
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		u, err := a.identify(r)
+		if code, _ := status(t, err); code != want {
+			t.Errorf("%q: %d %q, want %d", token, code, u.Name, want)
+		}
 	}
 }
 
