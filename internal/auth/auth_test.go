@@ -397,6 +397,24 @@ func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
 	}
 }
 
+// TestStrangersSeeThePresentOnly, whatever their roles are.
+func TestStrangersSeeThePresentOnly(t *testing.T) {
+	a := testAuthenticator(t, nil)
+	a.SetPolicy(rbac.ParsePolicy("ClusterRole r\n\tlist core pods\n\tto Group:system:unauthenticated Group:system:authenticated\n"))
+	for _, u := range []request.User{anonymousUser(), request.User{Name: "bob"}.Authenticated()} {
+		for _, at := range []string{"", "7"} {
+			rec := &request.Request{User: u, At: at, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/pods", nil))}
+			want := 200
+			if at != "" && u.Name == request.UserAnonymous {
+				want = 403
+			}
+			if code, text := status(t, a.Authorize(rec)); code != want {
+				t.Errorf("%s at %q: %d %s, want %d", u.Name, at, code, text, want)
+			}
+		}
+	}
+}
+
 func TestImpersonationHeaders(t *testing.T) {
 	for _, c := range []struct {
 		headers [][2]string

@@ -398,6 +398,18 @@ func TestStoreExpectationHasToBeTheRevision(t *testing.T) {
 	}
 }
 
+// TestStoreForgetsEmptyNamespaces: the counts of a namespace go with its last object.
+func TestStoreForgetsEmptyNamespaces(t *testing.T) {
+	st := tempStore(t)
+	for i := range 3 {
+		key := fmt.Sprintf("//pods/n%d/a", i)
+		mustWrite(t, st, OpDelete, key, mustWrite(t, st, OpCreate, key, 0, "").Rev, "")
+	}
+	if len(st.tallies) != 0 {
+		t.Errorf("%d prefixes are counted, and nothing is stored", len(st.tallies))
+	}
+}
+
 func TestStoreOneOfManyCreatesWins(t *testing.T) {
 	st := tempStore(t)
 	var won atomic.Int64
@@ -571,7 +583,13 @@ func TestStoreQuotaSparesDeletes(t *testing.T) {
 	if !errors.Is(err, ErrQuota) {
 		t.Fatalf("after %d creates: %v", last, err)
 	}
-	for i := range last {
+	json, at := storeDoc("")
+	if rec, err := st.Commit(t.Context(), Change{Op: OpUpdate, Key: "//pods/x/0", Expect: 1, Deleting: true, JSON: json, RevAt: at}); err != nil {
+		t.Errorf("a mark of deletion: %v", err)
+	} else {
+		mustWrite(t, st, OpDelete, "//pods/x/0", rec.Rev, "")
+	}
+	for i := 1; i < last; i++ {
 		mustWrite(t, st, OpDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
 	}
 	if _, err := storeWrite(st, OpCreate, "//pods/x/a", 0, ""); !errors.Is(err, ErrQuota) {
