@@ -16,7 +16,7 @@ import (
 )
 
 // maxRun is passed to the tests as -test.timeout. A fault that makes them hang is killed when it ends.
-const maxRun = 2 * time.Minute
+const maxRun = 10 * time.Minute
 
 // A runner builds and runs the tests.
 type runner struct {
