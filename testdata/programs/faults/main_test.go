@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -67,4 +69,53 @@ func TestRunFindsSurvivors(t *testing.T) {
 	if bad := r.run(); bad != 2 || r.killed != 2 || r.survived != 1 {
 		t.Errorf("%d bad, %d killed, %d survived; want 2, 2, 1", bad, r.killed, r.survived)
 	}
+}
+
+// TestTableFitsTheSources: each entry's old text is in its file once, and a test of its package has the name that it gives.
+func TestTableFitsTheSources(t *testing.T) {
+	const root = "../../.."
+	text, err := os.ReadFile(filepath.Join(root, tableFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults, err := parseTable(string(text))
+	if err != nil || len(faults) < 50 {
+		t.Fatalf("%d entries, %v", len(faults), err)
+	}
+	names := map[string][]string{} // of tests, by directory
+	for _, f := range faults {
+		source, err := os.ReadFile(filepath.Join(root, f.file))
+		if err == nil {
+			_, err = f.plant(string(source))
+		}
+		if err != nil {
+			t.Errorf("%s: %v", f.name, err)
+		}
+		if names[f.dir] == nil {
+			names[f.dir] = testsIn(t, filepath.Join(root, f.dir))
+		}
+		tests, err := regexp.Compile(f.tests)
+		if err != nil || !slices.ContainsFunc(names[f.dir], tests.MatchString) {
+			t.Errorf("%s: %s has no test %s, %v", f.name, f.dir, f.tests, err)
+		}
+	}
+}
+
+// testsIn returns the names of the tests and fuzz targets in a directory.
+func testsIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllSubmatch(text, -1) {
+			names = append(names, string(found[1]))
+		}
+	}
+	return names
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,87 +8,70 @@ import (
 
 // A fault is one entry of the table.
 type fault struct {
-	name, file     string
-	oldText, text  string   // text replaces oldText, which the file contains exactly once
-	dir            string   // of the package whose tests run
-	tests          string   // regular expression for -test.run
-	flags          []string // for go test -c
-	equivalent     string   // why no test can notice the fault; "" if one can
-	hasOld, hasNew bool
+	name, file    string
+	oldText, text string   // text replaces oldText, which the file contains exactly once
+	dir           string   // of the package whose tests run
+	tests         string   // regular expression for -test.run
+	flags         []string // for go test -c
+	equivalent    string   // why no test can notice the fault; "" if one can
 }
 
 // parseTable reads entries that are separated by blank lines. testdata/faults/table.txt describes their lines.
 func parseTable(text string) (faults []*fault, err error) {
-	var f *fault
 	names := map[string]bool{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		line := lines.Text()
-		if f == nil && line != "" && line[0] != '#' {
-			f = &fault{}
-			faults = append(faults, f)
-		}
+	for entry := range strings.SplitSeq(text, "\n\n") {
+		f, err := parseEntry(entry)
 		switch {
-		case line == "" && f != nil:
-			err = f.complete()
-			f = nil
+		case err != nil:
+			return nil, fmt.Errorf("%w in the entry:\n%s", err, entry)
+		case f == nil:
+			continue
+		case names[f.name]:
+			return nil, fmt.Errorf("%s has two entries", f.name)
+		}
+		names[f.name] = true
+		faults = append(faults, f)
+	}
+	return faults, nil
+}
+
+// parseEntry returns nil if the entry has nothing but comments.
+func parseEntry(entry string) (*fault, error) {
+	f := &fault{}
+	var oldLines, lines []string
+	for line := range strings.Lines(entry) {
+		line = strings.TrimSuffix(line, "\n")
+		word, rest, _ := strings.Cut(line, " ")
+		switch {
 		case line == "" || line[0] == '#':
-		default:
-			err = f.parseLine(line)
-		}
-		if err == nil && f != nil && strings.HasPrefix(line, "fault ") {
-			if names[f.name] {
-				err = fmt.Errorf("a second entry %s", f.name)
+		case word == "fault":
+			f.name = rest
+		case word == "file":
+			f.file = rest
+		case word == "test":
+			words := strings.Fields(rest)
+			if len(words) < 2 {
+				return nil, errors.New("want: test PACKAGE REGEXP [FLAG...]")
 			}
-			names[f.name] = true
+			f.dir, f.tests, f.flags = words[0], words[1], words[2:]
+		case word == "equivalent":
+			f.equivalent = rest
+		case word == "-":
+			oldLines = append(oldLines, rest)
+		case word == "+":
+			lines = append(lines, rest)
+		default:
+			return nil, fmt.Errorf("unknown line %q", line)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
-		}
 	}
-	if f != nil {
-		err = f.complete()
+	f.oldText, f.text = strings.Join(oldLines, "\n"), strings.Join(lines, "\n")
+	switch {
+	case f.name == "" && f.oldText == "":
+		return nil, nil
+	case f.name == "" || f.file == "" || f.dir == "" || f.oldText == f.text:
+		return nil, errors.New("a line is missing")
 	}
-	return faults, err
-}
-
-func (f *fault) parseLine(line string) error {
-	word, rest, _ := strings.Cut(line, " ")
-	switch word {
-	case "fault":
-		f.name = rest
-	case "file":
-		f.file = rest
-	case "test":
-		words := strings.Fields(rest)
-		if len(words) < 2 {
-			return errors.New("want: test PACKAGE REGEXP [FLAG...]")
-		}
-		f.dir, f.tests, f.flags = words[0], words[1], words[2:]
-	case "equivalent":
-		f.equivalent = rest
-	case "-":
-		f.oldText, f.hasOld = appendLine(f.oldText, rest, f.hasOld), true
-	case "+":
-		f.text, f.hasNew = appendLine(f.text, rest, f.hasNew), true
-	default:
-		return fmt.Errorf("a line may not start with %q", word)
-	}
-	return nil
-}
-
-func appendLine(text, line string, more bool) string {
-	if more {
-		return text + "\n" + line
-	}
-	return line
-}
-
-func (f *fault) complete() error {
-	if f.name == "" || f.file == "" || f.dir == "" || f.oldText == "" || f.oldText == f.text {
-		return fmt.Errorf("entry %q is not complete", f.name)
-	}
-	return nil
+	return f, nil
 }
 
 // plant returns the source with the fault.
