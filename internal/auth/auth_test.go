@@ -5,16 +5,19 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -29,6 +32,7 @@ import (
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
+	"apilet/internal/store/storetest"
 )
 
 func TestListenNeedsLoopbackOrAnAuthenticator(t *testing.T) {
@@ -290,6 +294,51 @@ func TestRememberedCertificateExpires(t *testing.T) {
 	}
 }
 
+// TestRememberedCertificateNeedsItsAuthority: an authority that is removed from the file no longer vouches for anybody.
+func TestRememberedCertificateNeedsItsAuthority(t *testing.T) {
+	ca, file := apitest.NewCA(t)
+	_, other := apitest.NewCA(t)
+	a := testAuthenticator(t, func(cfg *Config) { cfg.ClientCAFile = file; cfg.Anonymous = false })
+	r := httptest.NewRequest("GET", "/api", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.Issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth)}}
+	if _, err := a.identify(r); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if a.ClientCAs, err = certs.FollowAuthorities(zerolog.Nop(), nil, other); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := a.identify(r); err == nil {
+		t.Errorf("%s was let in from memory", u.Name)
+	}
+}
+
+// TestBadAccountTokenIsRefusedOnThePlainPort: its client would otherwise become an administrator. A token of no known issuer is ignored there.
+func TestBadAccountTokenIsRefusedOnThePlainPort(t *testing.T) {
+	a, err := New(Config{Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := storetest.Open(t, filepath.Join(t.TempDir(), "a.db"))
+	if a.Accounts, err = serviceaccount.New(st, serviceaccount.Config{Issuers: []string{"https://i"}}); err != nil {
+		t.Fatal(err)
+	}
+	forged := func(issuer string) string {
+		return "eyJhbGciOiJFUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+issuer+`"}`)) + ".AAAA"
+	}
+	for token, want := range map[string]int{"": 200, "x": 200, forged("https://j"): 200, forged("https://i"): 401} {
+		r := httptest.NewRequest("GET", "/api", nil)
+		r.Host = "localhost"
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		u, err := a.identify(r)
+		if code, _ := status(t, err); code != want {
+			t.Errorf("%q: %d %q, want %d", token, code, u.Name, want)
+		}
+	}
+}
+
 func TestForbiddenIsKubernetesText(t *testing.T) {
 	for target, want := range map[string]string{
 		"/api/v1/pods":                                 `pods is forbidden: User "bob" cannot list resource "pods" in API group "" at the cluster scope`,
@@ -344,6 +393,24 @@ func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
 		rec := &request.Request{User: c.who, Info: request.Parse(httptest.NewRequest(c.method, c.target, nil))}
 		if code, text := status(t, a.Authorize(rec)); code != c.want {
 			t.Errorf("%s %s %s: %d %s, want %d", c.who.Name, c.method, c.target, code, text, c.want)
+		}
+	}
+}
+
+// TestStrangersSeeThePresentOnly, whatever their roles are.
+func TestStrangersSeeThePresentOnly(t *testing.T) {
+	a := testAuthenticator(t, nil)
+	a.SetPolicy(rbac.ParsePolicy("ClusterRole r\n\tlist core pods\n\tto Group:system:unauthenticated Group:system:authenticated\n"))
+	for _, u := range []request.User{anonymousUser(), request.User{Name: "bob"}.Authenticated()} {
+		for _, at := range []string{"", "7"} {
+			rec := &request.Request{User: u, At: at, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/pods", nil))}
+			want := 200
+			if at != "" && u.Name == request.UserAnonymous {
+				want = 403
+			}
+			if code, text := status(t, a.Authorize(rec)); code != want {
+				t.Errorf("%s at %q: %d %s, want %d", u.Name, at, code, text, want)
+			}
 		}
 	}
 }

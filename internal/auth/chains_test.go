@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
@@ -76,6 +77,31 @@ func TestRejectedCertificatesBecomeGood(t *testing.T) {
 	}{{"another authority", a.ClientCAs.Now(), now, false}, {"too early", roots, early, false}, {"its authority, in its time", roots, now, true}} {
 		if _, err := a.chains.verify(t.Context(), shown, c.roots, c.now); c.good != (err == nil) {
 			t.Errorf("%s: %v", c.title, err)
+		}
+	}
+}
+
+// TestChainEndsWithItsFirstCertificate to expire, which may be the authority's, and is not rejected because a client went away.
+func TestChainEndsWithItsFirstCertificate(t *testing.T) {
+	ca, file := apitest.NewCA(t)
+	a, err := New(Config{ClientCAFile: file, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, valid := range []time.Duration{time.Minute, 24 * time.Hour} {
+		shown := []*x509.Certificate{ca.Issue(t, pkix.Name{CommonName: "carol"}, valid, x509.ExtKeyUsageClientAuth)}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := a.chains.verify(ended, shown, a.ClientCAs.Now(), time.Now()); err == nil {
+			t.Error("a chain was searched for nobody")
+		}
+		until, err := a.chains.verify(t.Context(), shown, a.ClientCAs.Now(), time.Now())
+		first := shown[0].NotAfter
+		if ca.Cert.NotAfter.Before(first) {
+			first = ca.Cert.NotAfter
+		}
+		if err != nil || !until.Equal(first) {
+			t.Errorf("a certificate of %v: it ends at %v, %v; want %v", valid, until, err, first)
 		}
 	}
 }

@@ -82,3 +82,24 @@ func TestNobodyIsBelievedInPlaceOfAProxy(t *testing.T) {
 		}
 	}
 }
+
+// TestProxyHeadersOfAnyNameAreTakenOut, also those whose names an administrator has chosen.
+func TestProxyHeadersOfAnyNameAreTakenOut(t *testing.T) {
+	_, file := apitest.NewCA(t)
+	a, err := New(Config{Anonymous: true, Log: zerolog.Nop(), RequestHeader: RequestHeader{ClientCAFile: file, Users: []string{"X-Company-User"}, UIDs: []string{"X-Company-Uid"},
+		Groups: []string{"X-Company-Group"}, Extras: []string{"X-Company-Extra-"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/api", nil)
+	for _, name := range []string{"X-Company-User", "X-Company-Uid", "X-Company-Group", "X-Company-Extra-Team", "X_company_user"} {
+		r.Header.Set(name, "root")
+	}
+	r.Header.Set("Accept", "x")
+	rec := &request.Request{}
+	a.Authenticate(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if len(r.Header) != 1 || rec.User.Name != request.UserAnonymous {
+			t.Errorf("%s, left over: %v", rec.User.Name, r.Header)
+		}
+	})).ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithValue(t.Context(), request.Key{}, rec)))
+}

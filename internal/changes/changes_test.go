@@ -104,6 +104,19 @@ func TestRedactedTwice(t *testing.T) {
 	}
 }
 
+// TestCutTextsAreWhole: a text is cut before a letter that does not fit as a whole.
+func TestCutTextsAreWhole(t *testing.T) {
+	t.Parallel()
+	for size, want := range []string{"", "a", "a", "aé", "aé", "aé", "aé€", "aé€"} {
+		if got := cutAt("aé€b", size); size < len("aé€b") && got != want {
+			t.Errorf("%d bytes: %q, want %q", size, got, want)
+		}
+	}
+	if got := cutAt("aé€b", len("aé€b")); got != "aé€b" {
+		t.Errorf("a text of the size is cut to %q", got)
+	}
+}
+
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	members := func(n int, value string) string {

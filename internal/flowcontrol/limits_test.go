@@ -80,7 +80,14 @@ func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 			t.Errorf("third request: %s", got)
 		}
 		a.release()
+		synctest.Wait()
+		if d := holdSeat(t, d, "d", narrowRequest); !isClosed(d.started) {
+			t.Error("a seat was not given back")
+		} else {
+			d.release()
+		}
 		b.release()
+		synctest.Wait()
 		d.levels["level"].setLimit(0, 2)
 		synctest.Wait()
 		alone, second := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", narrowRequest)
@@ -109,6 +116,25 @@ func TestQueueFull(t *testing.T) {
 		for _, h := range in {
 			h.release()
 		}
+	})
+}
+
+// TestAWideRequestThatLeavesLetsOthersIn who fit into the seats that it could not use.
+func TestAWideRequestThatLeavesLetsOthersIn(t *testing.T) {
+	seatBubble(t, func(t *testing.T, _ context.Context) {
+		d := oneLevel(5, 1, 1, 3)
+		d.levels["level"].maxSeats = 0
+		running, wide, narrow := holdSeat(t, d, "a", wideRequest(3)), holdSeat(t, d, "b", wideRequest(5)), holdSeat(t, d, "c", narrowRequest)
+		if isClosed(wide.started) || isClosed(narrow.started) {
+			t.Fatal("a request overtook another")
+		}
+		wide.cancel()
+		synctest.Wait()
+		if reasonOf(wide) != reasonTimeout || !isClosed(narrow.started) {
+			t.Errorf("the wide request: %s; the narrow one started: %v", reasonOf(wide), isClosed(narrow.started))
+		}
+		running.release()
+		narrow.release()
 	})
 }
 
@@ -212,6 +238,41 @@ func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 			t.Error("it waits though there is a seat")
 		}
 		jailed.release()
+	})
+}
+
+// TestALevelThatLentAllServesOneRequest at a time, without waiting until seats are lent anew.
+func TestALevelThatLentAllServesOneRequest(t *testing.T) {
+	seatBubble(t, func(t *testing.T, _ context.Context) {
+		d := NewDispatcher(10, 4*time.Minute)
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "a"), kubetest.SchemaFor("other", "b")),
+			levelsOf(lendingLevel(kubetest.LimitedLevel("level", 50, 1, 1, 5), 100, -1), lendingLevel(kubetest.LimitedLevel("other", 50, 1, 1, 50), 0, -1)))
+		enter := func(name string) *Ticket {
+			for _, schema := range *d.schemas.Load() {
+				if schema.Name == name {
+					ticket, err := schema.Level.enter(schema, &Digest{Received: time.Now()}, narrowRequest)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return ticket
+				}
+			}
+			t.Fatalf("no schema %s", name)
+			return nil
+		}
+		for range 30 {
+			enter("other")
+		}
+		for range 3 {
+			time.Sleep(5 * time.Second)
+			d.adjust()
+		}
+		if kept := d.levels["level"].allocation.limit; kept != 0 {
+			t.Fatalf("the level keeps %d seats", kept)
+		}
+		if enter("level").Started.IsZero() {
+			t.Error("a request waits at a level that has lent all its seats")
+		}
 	})
 }
 

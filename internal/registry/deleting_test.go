@@ -6,9 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // A deletion that comes second may hurry what is on its way, and changes no finalizers of what it leaves as it is.
@@ -49,6 +52,28 @@ func TestSecondDeletions(t *testing.T) {
 		}
 		if got := c.obj.GetFinalizers(); !slices.Equal(got, c.want) || grace != c.grace {
 			t.Errorf("%s: %v, %d seconds; want %v, %d", c.name, got, grace, c.want, c.grace)
+		}
+	}
+}
+
+// The preconditions of a deletion are about the object and about its version.
+func TestPreconditionsOfADeletion(t *testing.T) {
+	t.Parallel()
+	rec := &store.Record{Key: "//configmaps/n/c", Rev: 7, JSON: []byte(`{"metadata":{"uid":"u"}}`)}
+	res := &scheme.Resource{Plural: "configmaps", Kind: "ConfigMap"}
+	for _, c := range []struct {
+		uid, rv string // "": none
+		want    bool
+	}{{"", "", true}, {"u", "", true}, {"v", "", false}, {"", "7", true}, {"", "6", false}, {"", "8", false}, {"u", "7", true}, {"u", "6", false}, {"v", "7", false}} {
+		options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{}}
+		if uid := types.UID(c.uid); uid != "" {
+			options.Preconditions.UID = &uid
+		}
+		if c.rv != "" {
+			options.Preconditions.ResourceVersion = &c.rv
+		}
+		if err := checkPreconditions(res, rec, options); (err == nil) != c.want || err != nil && !apierrors.IsConflict(err) {
+			t.Errorf("uid %q, version %q: %v", c.uid, c.rv, err)
 		}
 	}
 }

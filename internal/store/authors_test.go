@@ -3,12 +3,15 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -251,6 +254,35 @@ func TestAuthorsOfAFailedCommit(t *testing.T) {
 	}
 	rec := writeAs(t, st, "//pods/x/a", who)
 	if st.Author(rec.Author) != who {
+		t.Errorf("%+v", st.Author(rec.Author))
+	}
+}
+
+// TestAuthorsOfAFullDisk: a commit that the disk refused has made no author known.
+func TestAuthorsOfAFullDisk(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		disk, write := st.File.Disk(), st.File.Disk().Write
+		disk.Write = func(b []byte, at int64) (int, error) {
+			if len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
+				disk.Write = write
+				return 0, syscall.ENOSPC
+			}
+			return write(b, at)
+		}
+		return errRefused
+	})
+	json, at := storeDoc("x")
+	who := Author{User: "dave", Verb: "create"}
+	if _, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/x/b", JSON: json, RevAt: at, Author: who}); !errors.Is(err, ErrDiskFull) {
+		t.Fatal(err)
+	}
+	if len(st.authors.named) != 0 {
+		t.Errorf("known are %v", st.authors.named)
+	}
+	if rec := writeAs(t, st, "//pods/x/b", who); st.Author(rec.Author) != who {
 		t.Errorf("%+v", st.Author(rec.Author))
 	}
 }

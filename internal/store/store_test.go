@@ -384,6 +384,32 @@ func TestStorePreconditions(t *testing.T) {
 	}
 }
 
+// TestStoreExpectationHasToBeTheRevision: an expected revision above the stored one is a conflict, like one below it.
+func TestStoreExpectationHasToBeTheRevision(t *testing.T) {
+	st := tempStore(t)
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	rev := mustWrite(t, st, OpUpdate, "//pods/x/a", 1, "").Rev
+	for _, op := range []ChangeOp{OpUpdate, OpDelete} {
+		for _, expect := range []int64{0, rev - 1, rev + 1} {
+			if _, err := storeWrite(st, op, "//pods/x/a", expect, ""); err != ErrConflict {
+				t.Errorf("operation %d at %d of %d: got %v, want a conflict", op, expect, rev, err)
+			}
+		}
+	}
+}
+
+// TestStoreForgetsEmptyNamespaces: the counts of a namespace go with its last object.
+func TestStoreForgetsEmptyNamespaces(t *testing.T) {
+	st := tempStore(t)
+	for i := range 3 {
+		key := fmt.Sprintf("//pods/n%d/a", i)
+		mustWrite(t, st, OpDelete, key, mustWrite(t, st, OpCreate, key, 0, "").Rev, "")
+	}
+	if len(st.tallies) != 0 {
+		t.Errorf("%d prefixes are counted, and nothing is stored", len(st.tallies))
+	}
+}
+
 func TestStoreOneOfManyCreatesWins(t *testing.T) {
 	st := tempStore(t)
 	var won atomic.Int64
@@ -431,6 +457,28 @@ func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	evs, _, _ := st.Events("//pods/", 0, 10, nil)
 	if len(evs) != 4 || string(evs[1].Prev) != storeDocAt("p", 1) || string(evs[2].Prev) != storeDocAt("p", 2) || evs[3].Prev != nil {
 		t.Errorf("events %+v", evs)
+	}
+}
+
+// TestStoreBatchFindsTheFirstKeyOfAPage: a batch that has just read the last key of one page finds the first key of the next one.
+func TestStoreBatchFindsTheFirstKeyOfAPage(t *testing.T) {
+	st := tempStore(t)
+	const keys = 300
+	var members []*pendingWrite
+	for i := range 2 * keys {
+		json, at := storeDoc("p")
+		c := Change{Op: OpCreate, Key: fmt.Sprintf("//pods/x/%03d", i%keys), JSON: json, RevAt: at}
+		if i >= keys {
+			c.Op, c.Expect = OpUpdate, int64(i%keys+1)
+		}
+		members = append(members, &pendingWrite{Change: c, answer: make(chan struct{}, 1)})
+	}
+	st.commitBatch(members[:keys])
+	st.commitBatch(members[keys:])
+	for _, e := range members {
+		if e.err != nil {
+			t.Errorf("operation %d of %s: %v", e.Op, e.Key, e.err)
+		}
 	}
 }
 
@@ -505,12 +553,13 @@ func TestStoreContextEndsTheWaitInTheQueue(t *testing.T) {
 	})
 	<-held
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
+	queued, done := make(chan struct{}), make(chan error)
 	go func() {
 		json, at := storeDoc("")
-		_, err := st.Commit(ctx, Change{Op: OpCreate, Key: "//pods/x/a", JSON: json, RevAt: at})
+		_, err := st.Commit(ctx, Change{Op: OpCreate, Key: "//pods/x/a", JSON: json, RevAt: at, Queued: func() { close(queued) }})
 		done <- err
 	}()
+	<-queued
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -534,7 +583,13 @@ func TestStoreQuotaSparesDeletes(t *testing.T) {
 	if !errors.Is(err, ErrQuota) {
 		t.Fatalf("after %d creates: %v", last, err)
 	}
-	for i := range last {
+	json, at := storeDoc("")
+	if rec, err := st.Commit(t.Context(), Change{Op: OpUpdate, Key: "//pods/x/0", Expect: 1, Deleting: true, JSON: json, RevAt: at}); err != nil {
+		t.Errorf("a mark of deletion: %v", err)
+	} else {
+		mustWrite(t, st, OpDelete, "//pods/x/0", rec.Rev, "")
+	}
+	for i := 1; i < last; i++ {
 		mustWrite(t, st, OpDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
 	}
 	if _, err := storeWrite(st, OpCreate, "//pods/x/a", 0, ""); !errors.Is(err, ErrQuota) {

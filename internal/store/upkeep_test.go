@@ -808,3 +808,47 @@ func TestBeginAt(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A watchedContext is one whose user asks whether it has ended.
+type watchedContext struct {
+	context.Context
+	asked func() error
+}
+
+func (c *watchedContext) Err() error { return c.asked() }
+
+// TestBackupHoldsTheHistory while it copies, and ends with its context.
+func TestBackupHoldsTheHistory(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	held := -1
+	ctx := &watchedContext{t.Context(), func() error { held = len(up.history); return context.Canceled }}
+	if err := up.Backup(ctx, filepath.Join(t.TempDir(), "b.db"), nil); !errors.Is(err, context.Canceled) || held != 1 {
+		t.Errorf("got %v, %d tokens were held", err, held)
+	}
+	if len(up.history) != 0 {
+		t.Error("the token of history is kept")
+	}
+}
+
+// TestBackupOfTheCompactedRevision is possible, and of those around what can be read it is not.
+func TestBackupOfTheCompactedRevision(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	rev := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "").Rev
+	for range 3 {
+		rev = mustWrite(t, st, OpUpdate, "//pods/x/a", rev, "").Rev
+	}
+	if _, err := up.Compact(t.Context(), rev+1); !errors.Is(err, errFutureRev) {
+		t.Errorf("a compaction of the future: %v", err)
+	}
+	if _, err := up.Compact(t.Context(), rev-1); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[int64]error{rev - 2: ErrCompacted, rev - 1: nil, rev: nil, rev + 1: errFutureRev} {
+		if err := up.BackupAt(t.Context(), filepath.Join(t.TempDir(), "b.db"), at, nil); !errors.Is(err, want) {
+			t.Errorf("at %d of %d, compacted at %d: %v, want %v", at, rev, st.Compacted(), err, want)
+		}
+	}
+}

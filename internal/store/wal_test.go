@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -428,6 +430,104 @@ func TestLogsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestCheckpointKeepsItsOrder: the pages are synced, then each copy of the head by itself, and meanwhile the checkpoint before stays pinned.
+func TestCheckpointKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	var mu sync.Mutex // guards what follows
+	var steps []string
+	pinned := 1000
+	step := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		steps = append(steps, name)
+	}
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		disk := st.File.Disk()
+		data, write, sync := disk.SyncData, disk.WriteAtHead, disk.SyncHead
+		disk.SyncData = func(high uint64, but boltfile.PageRun) error {
+			step("pages")
+			mu.Lock()
+			pinned = min(pinned, st.File.Db.Stats().OpenTxN)
+			mu.Unlock()
+			return data(high, but)
+		}
+		disk.WriteAtHead = func(b []byte, at int64) (int, error) { step(fmt.Sprint("head ", at/headBytes)); return write(b, at) }
+		disk.SyncHead = func() error { step("sync"); return sync() }
+		return errRefused
+	})
+	for begun, i := 0, 0; begun < 3; i++ {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/b%d", i), 0, strings.Repeat("b", 2000))
+		maintainTest(t, st, func(*boltfile.Ledger) error { begun = st.File.Checkpoints(); return errRefused })
+	}
+	maintainTest(t, st, func(*boltfile.Ledger) error { return st.File.Settle() })
+	mu.Lock()
+	defer mu.Unlock()
+	one := []string{"pages", "head 0", "sync", "head 1", "sync"}
+	if len(steps) == 0 || !slices.Equal(steps, slices.Repeat(one, len(steps)/len(one))) {
+		t.Errorf("the steps were %v", steps)
+	}
+	if pinned < 2 {
+		t.Errorf("%d checkpoints were pinned while another was made", pinned)
+	}
+}
+
+// TestRefusedChangesWriteNothing to the disk.
+func TestRefusedChangesWriteNothing(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	var written atomic.Int64
+	maintainTest(t, st, func(*boltfile.Ledger) error {
+		write := st.File.Disk().Write
+		st.File.Disk().Write = func(b []byte, at int64) (int, error) { written.Add(1); return write(b, at) }
+		return errRefused
+	})
+	if _, err := storeWrite(st, OpCreate, "//pods/x/a", 0, "a"); err != ErrExists || written.Load() != 0 {
+		t.Errorf("%v, and %d writes to the log", err, written.Load())
+	}
+	if mustWrite(t, st, OpCreate, "//pods/x/b", 0, "b"); written.Load() == 0 {
+		t.Error("a create wrote nothing to the log")
+	}
+}
+
+// TestDamagedRecordBeforeTheLast is told from a torn one, which nobody was answered about, by the single record behind it.
+func TestDamagedRecordBeforeTheLast(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	for i := range 2 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
+	}
+	path := copyOpen(t, st)
+	overwrite(t, path+boltfile.LogSuffix, usedHalf(t, path), bytes.Repeat([]byte("x"), 64))
+	if st, err := Open(path, Options{}); !errors.Is(err, ErrDamaged) {
+		if err == nil {
+			st.Close()
+		}
+		t.Errorf("got %v, want damage", err)
+	}
+}
+
+// TestLogThatWasCutIsRefused, although the records that are left are sound.
+func TestLogThatWasCutIsRefused(t *testing.T) {
+	t.Parallel()
+	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
+	for i := range 60 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, "a")
+	}
+	path := copyOpen(t, st)
+	if err := os.Truncate(path+boltfile.LogSuffix, headsBytes); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "is cut short") {
+		if err == nil {
+			st.Close()
+		}
+		t.Errorf("got %v", err)
+	}
+}
+
 // usedHalf is where the log's first record lies, by its head.
 func usedHalf(t *testing.T, path string) int64 {
 	t.Helper()
@@ -481,10 +581,15 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	w, refused := st.File.Disk(), 0
-	write := w.Write
+	w, refused, unsynced := st.File.Disk(), 0, false // unsynced: the record is taken back, and the disk may forget that
+	write, sync := w.Write, w.Sync
 	maintainTest(t, st, func(*boltfile.Ledger) error {
+		w.Sync = func() error { unsynced = false; return sync() }
 		w.Write = func(b []byte, at int64) (int, error) {
+			if unsynced {
+				t.Error("something is written before the record is surely taken back")
+			}
+			unsynced = refused == 1 && len(b) == 32                            // the head of a record, of zeros
 			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
 				refused++
 				write(b, at) // all of it is there, and the disk says that it is full

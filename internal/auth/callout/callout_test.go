@@ -71,6 +71,9 @@ func TestTokensAreAskedForAndRemembered(t *testing.T) {
 	if n := hook.asked.Load(); n != 1 {
 		t.Errorf("asked %d times about one token", n)
 	}
+	if _, _, ok, err := tokens.User(context.Background(), "good", []string{"x"}, []string{"us"}); ok || err != nil || hook.asked.Load() != 2 {
+		t.Errorf("the answer for another audience was used: %v %v, asked %d times", ok, err, hook.asked.Load())
+	}
 	if _, _, ok, err := tokens.User(context.Background(), "theirs", []string{"us"}, []string{"us"}); ok || err != nil {
 		t.Error("a token for others is taken", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/apitest"
 	"apilet/internal/request"
@@ -412,5 +414,40 @@ func BenchmarkQuestion(b *testing.B) {
 				bench.may("n7", "", "secrets", "a", name)
 			}
 		})
+	}
+}
+
+// TestNodesReachWhatIsTheirs: the name in a URL or in a field selector is the node's own.
+func TestNodesReachWhatIsTheirs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		method, url string
+		want        bool
+	}{
+		{"GET", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1", true},
+		{"GET", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n2", false},
+		{"PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n2", false},
+		{"POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", true},
+		{"GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases/n1", false},
+		{"GET", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", false},
+		{"GET", "/apis/storage.k8s.io/v1/csinodes/n1", true},
+		{"GET", "/apis/storage.k8s.io/v1/csinodes/n2", false},
+		{"GET", "/api/v1/nodes/n1", true},
+		{"GET", "/api/v1/nodes/n2", false},
+		{"GET", "/api/v1/nodes", false},
+		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", true},
+		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1,status.phase%3DRunning", true},
+		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn2", false},
+		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn2,metadata.namespace%3Dn1", false},
+		{"GET", "/api/v1/pods?fieldSelector=spec.nodeName!%3Dn1", false},
+		{"GET", "/api/v1/pods", false},
+		{"GET", "/api/v1/secrets", false},
+	} {
+		info := request.Parse(httptest.NewRequest(c.method, c.url, nil))
+		q := &question{Info: info, node: "n1"}
+		decide := special[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
+		if allowed, reason := decide(q); allowed != c.want {
+			t.Errorf("%s %s: %v %s", c.method, c.url, allowed, reason)
+		}
 	}
 }

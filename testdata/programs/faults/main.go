@@ -1,0 +1,70 @@
+// Faults checks the tests: it plants known faults in the source, one at a time, and fails if a test does not notice one of them.
+//
+//	go run ./testdata/programs/faults                 # all faults of testdata/faults/table.txt
+//	go run ./testdata/programs/faults -run '^store-'  # some of them
+//
+// The working tree is not changed: the compiler reads the faulty file through `go test -overlay`. A fault is killed if the tests that its
+// entry names fail. A package that does not compile with a fault is an error, since it proves nothing about the tests. An entry that is
+// marked as equivalent must survive.
+//
+// Exit code 1 means that a fault survived, that an equivalent one was killed, that an entry no longer fits its file, or that the tests fail
+// without any fault.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+const tableFile = "testdata/faults/table.txt"
+
+func main() {
+	only := flag.String("run", "", "plant only the faults whose name matches this `regexp`")
+	tests := flag.String("tests", "", "run the tests that match this `regexp` instead of those that the table names")
+	flag.Parse()
+	if err := check(*only, *tests); err != nil {
+		fmt.Fprintln(os.Stderr, "faults:", err)
+		os.Exit(1)
+	}
+}
+
+// check plants the selected faults and prints a line for each.
+func check(only, tests string) error {
+	selected, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(tableFile)
+	if err != nil {
+		return err
+	}
+	faults, err := parseTable(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", tableFile, err)
+	}
+	root, err := filepath.Abs(".")
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "faults")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	r := &runner{root: root, work: work, tests: tests}
+	for _, f := range faults {
+		if selected.MatchString(f.name) {
+			r.faults = append(r.faults, f)
+		}
+	}
+	bad := r.run()
+	fmt.Printf("%d faults, %d killed, %d equivalent, %d bad; %.0f s of processor time\n", len(r.faults), r.killed, r.survived, bad, r.cpu.Round(time.Second).Seconds())
+	if bad > 0 {
+		return fmt.Errorf("%d of %d faults are bad", bad, len(r.faults))
+	}
+	return nil
+}
