@@ -1,4 +1,4 @@
-package warnings
+package kinds_test
 
 import (
 	"fmt"
@@ -24,6 +24,7 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/apitest/kubetest"
+	"apilet/internal/kinds/warnings"
 )
 
 // warningKinds are those of testdata/warn.
@@ -66,7 +67,7 @@ func TestObjectWarningsAreKubernetes(t *testing.T) {
 		}
 		f, want := archive.Files[manifest], string(archive.Files[manifest+1].Data)
 		t.Run(f.Name, func(t *testing.T) {
-			got := slices.DeleteFunc(ForObject(t.Context(), parseObject(t, string(f.Data)), nil), func(s string) bool {
+			got := slices.DeleteFunc(warnings.ForObject(t.Context(), parseObject(t, string(f.Data)), nil), func(s string) bool {
 				return strings.HasPrefix(s, "this server stores") // our own
 			})
 			wants := strings.Split(strings.TrimSpace(want), "\n")
@@ -105,7 +106,7 @@ func TestFinalizerWarnings(t *testing.T) { // 94, 95
 		{"there before", custom("x", "y"), custom("x"), []string{fmt.Sprintf(advice, "y", "")}},
 		{"built-in type", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"x"}}}, nil, nil},
 	} {
-		if got := ForObject(t.Context(), c.obj, c.old); !slices.Equal(got, c.want) {
+		if got := warnings.ForObject(t.Context(), c.obj, c.old); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -120,10 +121,10 @@ func TestDuplicateOwnersAreDroppedWithAWarning(t *testing.T) {
 		ref("u1", nil), ref("u2", &yes), ref("u1", nil), ref("u1", &yes), ref("u2", &also)}}}
 	const want = ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, " +
 		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u1, u2"
-	if got := DropDuplicateOwners(obj); got != want || len(obj.OwnerReferences) != 3 {
+	if got := warnings.DropDuplicateOwners(obj); got != want || len(obj.OwnerReferences) != 3 {
 		t.Errorf("got %q and %d references, want %q and 3", got, len(obj.OwnerReferences), want)
 	}
-	if got := DropDuplicateOwners(obj); got != "" {
+	if got := warnings.DropDuplicateOwners(obj); got != "" {
 		t.Errorf("the second time: got %q", got)
 	}
 }
@@ -165,11 +166,11 @@ func TestUpdatesWarnOfLess(t *testing.T) {
 		{"cron job with a time zone", tz, &batchv1.CronJob{}, 1},
 		{"service", &corev1.Service{Spec: corev1.ServiceSpec{ExternalName: "x"}}, &corev1.Service{}, 1},
 	} {
-		if got := ForObject(t.Context(), c.obj, c.old); len(got) != c.want {
+		if got := warnings.ForObject(t.Context(), c.obj, c.old); len(got) != c.want {
 			t.Errorf("update of %s: got %q, want %d", c.name, got, c.want)
 		}
 	}
-	if got := ForObject(t.Context(), quota, nil); len(got) != 1 {
+	if got := warnings.ForObject(t.Context(), quota, nil); len(got) != 1 {
 		t.Errorf("create of a quota: got %q, want Kubernetes' warning", got)
 	}
 }
@@ -187,17 +188,17 @@ func TestLongListsAreNotCompared(t *testing.T) {
 		}
 		paths.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: volume}}}
 		want := min(c.want, apierror.MaxErrors)
-		if got := len(ForObject(t.Context(), ports, nil)); got != want {
+		if got := len(warnings.ForObject(t.Context(), ports, nil)); got != want {
 			t.Errorf("%d ports: %d warnings, want %d", c.count, got, want)
 		}
-		if got := len(ForObject(t.Context(), paths, nil)); got != want {
+		if got := len(warnings.ForObject(t.Context(), paths, nil)); got != want {
 			t.Errorf("%d paths: %d warnings, want %d", c.count, got, want)
 		}
 	}
 	volume := &corev1.SecretVolumeSource{Items: []corev1.KeyToPath{{Path: "a"}, {Path: strings.Repeat("a/", 2<<20)}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a.b"}, Spec: corev1.PodSpec{
 		Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{Secret: volume}}}}}
-	if got := ForObject(t.Context(), pod, nil); len(got) != 0 {
+	if got := warnings.ForObject(t.Context(), pod, nil); len(got) != 0 {
 		t.Errorf("%d warnings about a Pod with a long path", len(got))
 	}
 }
@@ -210,12 +211,12 @@ func TestStatusesWarnOfAddresses(t *testing.T) {
 		Ingress: []networkingv1.IngressLoadBalancerIngress{{IP: "::ffff:1.2.3.4"}}}}}
 	for obj, field := range map[runtime.Object]string{pod: "status.podIPs[1].ip", service: "status.loadBalancer.ingress[1]",
 		ingress: "status.loadBalancer.ingress[0]"} {
-		got := ForStatus(t.Context(), obj, obj)
+		got := warnings.ForStatus(t.Context(), obj, obj)
 		if len(got) != 1 || !strings.HasPrefix(got[0], field+":") {
 			t.Errorf("%T: got %q, want one about %s", obj, got, field)
 		}
 	}
-	if got := ForStatus(t.Context(), &corev1.Node{}, &corev1.Node{}); got != nil {
+	if got := warnings.ForStatus(t.Context(), &corev1.Node{}, &corev1.Node{}); got != nil {
 		t.Errorf("Node: got %q", got)
 	}
 }
@@ -225,7 +226,7 @@ func BenchmarkObjectWarnings(b *testing.B) {
 		"[{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}], ports: [{containerPort: 80, name: http}], resources: {limits: {memory: 1Gi}}}]}}")
 	b.ReportAllocs()
 	for b.Loop() {
-		ForObject(b.Context(), pod, nil)
+		warnings.ForObject(b.Context(), pod, nil)
 	}
 }
 
@@ -233,6 +234,6 @@ func BenchmarkDeploymentWarnings(b *testing.B) {
 	d := kubetest.TwentyContainers()
 	b.ReportAllocs()
 	for b.Loop() {
-		ForObject(b.Context(), d, nil)
+		warnings.ForObject(b.Context(), d, nil)
 	}
 }

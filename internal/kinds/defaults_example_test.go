@@ -1,4 +1,4 @@
-package defaults_test
+package kinds_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 // No tag means latest, and latest is pulled always.
-func ExampleSet() {
+func Example_defaults() {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}, {Name: "db", Image: "postgres:17"}}}}
 	defaults.Set(pod)
 	fmt.Println(pod.Spec.RestartPolicy, pod.Spec.DNSPolicy, pod.Spec.Containers[0].ImagePullPolicy, pod.Spec.Containers[1].ImagePullPolicy)

@@ -1,4 +1,4 @@
-package defaults
+package kinds_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/kinds/defaults"
 )
 
 // A null in a Secret's data is an empty value by the time that anybody reads it.
@@ -17,7 +19,7 @@ func TestNullsInDataAreEmptyValues(t *testing.T) {
 		if err := json.Unmarshal([]byte(sent), obj); err != nil {
 			t.Fatal(err)
 		}
-		Set(obj)
+		defaults.Set(obj)
 		var got struct{ Data, BinaryData map[string]*string }
 		text, err := json.Marshal(obj)
 		if err == nil {
@@ -40,7 +42,7 @@ func TestNullsInDataAreEmptyValues(t *testing.T) {
 // An annotation that stands for a field of earlier versions may be invalid. Objects from other servers are not checked before.
 func TestObjectsThatCannotBeConvertedGetDefaults(t *testing.T) {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{appsv1.DeprecatedRollbackTo: "no number"}}}
-	Set(d)
+	defaults.Set(d)
 	if d.Spec.Replicas == nil || d.Annotations[appsv1.DeprecatedRollbackTo] != "no number" {
 		t.Errorf("got %+v", d)
 	}

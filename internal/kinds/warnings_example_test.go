@@ -1,4 +1,4 @@
-package warnings_test
+package kinds_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 )
 
 // A pod with two variables of one name is valid, and hardly what its author meant.
-func ExampleForObject() {
+func Example_warnings() {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{"beta.kubernetes.io/os": "linux"},
 		Containers:   []corev1.Container{{Name: "web", Env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}}},

@@ -1,4 +1,4 @@
-package defaults
+package kinds_test
 
 import (
 	"encoding/json"
@@ -11,11 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
+	"apilet/internal/kinds/defaults"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/internalversion"
 )
 
-// TestNormalizedTypesAreListed generates objects of all types and compares the list in normalizes with
+// TestNormalizedTypesAreListed generates objects of all types and compares the list in defaults.Normalizes with
 // the types that a conversion to the internal type and back changes.
 func TestNormalizedTypesAreListed(t *testing.T) {
 	t.Parallel()
@@ -42,7 +43,7 @@ func TestNormalizedTypesAreListed(t *testing.T) {
 				changed = before + "\nto\n" + after
 			}
 		}
-		listed := normalizes(reflect.New(row.GoType).Interface().(runtime.Object))
+		listed := defaults.Normalizes(reflect.New(row.GoType).Interface().(runtime.Object))
 		if (changed != "") != listed {
 			t.Errorf("%s %s: listed is %t; changed from %s", row.APIVersion(), row.Kind, listed, changed)
 		}

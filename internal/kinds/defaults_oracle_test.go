@@ -1,4 +1,4 @@
-package defaults_test
+package kinds_test
 
 // This file holds what the server fills in against the answers of a kube-apiserver.
 
@@ -144,7 +144,7 @@ func emptyCluster(t *testing.T) *store.Store {
 
 func TestDefaultsAreKubernetes(t *testing.T) {
 	t.Parallel()
-	docs := kubetest.ReadDocuments(t, "../../../testdata/defaults/objects.yaml")
+	docs := kubetest.ReadDocuments(t, "../../testdata/defaults/objects.yaml")
 	if *kubetest.OracleURL != "" {
 		var record bytes.Buffer
 		for _, doc := range docs {
@@ -156,11 +156,11 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 			}
 			fmt.Fprintf(&record, "%s\n", stripAnswer(t, answer))
 		}
-		if err := os.WriteFile("../../../testdata/defaults/answers.jsonl", record.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile("../../testdata/defaults/answers.jsonl", record.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile("../../../testdata/defaults/answers.jsonl")
+	text, err := os.ReadFile("../../testdata/defaults/answers.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

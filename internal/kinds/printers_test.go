@@ -1,4 +1,4 @@
-package printers
+package kinds_test
 
 import (
 	"bufio"
@@ -43,6 +43,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/randfill"
 
+	"apilet/internal/kinds/printers"
 	"apilet/internal/scheme"
 )
 
@@ -95,7 +96,7 @@ func TestColumnsAreThoseOfKubernetes(t *testing.T) {
 			t.Errorf("%s: no Go type", title)
 			continue
 		}
-		if got := describeColumns(ColumnsOf(res)); got != columns {
+		if got := describeColumns(printers.ColumnsOf(res)); got != columns {
 			t.Errorf("%s: got columns\n%s\nwant\n%s", title, got, columns)
 		}
 	}
@@ -136,10 +137,10 @@ func TestCellsAreThoseOfKubernetes(t *testing.T) {
 		}
 		obj := reflect.New(goType).Interface().(scheme.Object)
 		mustUnmarshal(t, want.Object, obj)
-		if got := mustMarshal(t, CellsOf(&scheme.Resource{GoType: goType}, obj, want.Now)); !bytes.Equal(got, compact(t, want.Cells)) {
+		if got := mustMarshal(t, printers.CellsOf(&scheme.Resource{GoType: goType}, obj, want.Now)); !bytes.Equal(got, compact(t, want.Cells)) {
 			t.Errorf("%s %s:\n got %s\nwant %s", kind.Kind, obj.GetName(), got, want.Cells)
 		}
-		conditions := mustMarshal(t, RowConditionsOf(obj))
+		conditions := mustMarshal(t, printers.RowConditionsOf(obj))
 		if want.Conditions == nil {
 			want.Conditions = []byte("null")
 		}
@@ -193,13 +194,13 @@ func TestCustomResourcesShowNameAndAge(t *testing.T) {
 	} {
 		res := &scheme.Resource{Group: test.group}
 		var titles []string
-		for _, c := range ColumnsOf(res) {
+		for _, c := range printers.ColumnsOf(res) {
 			titles = append(titles, c.Name)
 		}
 		if got := strings.Join(titles, " "); got != test.columns {
 			t.Errorf("group %s: got columns %s, want %s", test.group, got, test.columns)
 		}
-		if got := CellsOf(res, obj, now); !slices.Equal(got, test.cells) {
+		if got := printers.CellsOf(res, obj, now); !slices.Equal(got, test.cells) {
 			t.Errorf("group %s: got %v, want %v", test.group, got, test.cells)
 		}
 	}
@@ -224,9 +225,9 @@ func TestEveryObjectCanBeShown(t *testing.T) {
 func checkRow(t *testing.T, gvk schema.GroupVersionKind, goType reflect.Type, obj scheme.Object) {
 	t.Helper()
 	res := &scheme.Resource{GoType: goType}
-	cells := CellsOf(res, obj, time.Now())
-	if len(cells) < len(ColumnsOf(res)) {
-		t.Fatalf("%v: %d cells for %d columns: %v", gvk, len(cells), len(ColumnsOf(res)), cells)
+	cells := printers.CellsOf(res, obj, time.Now())
+	if len(cells) < len(printers.ColumnsOf(res)) {
+		t.Fatalf("%v: %d cells for %d columns: %v", gvk, len(cells), len(printers.ColumnsOf(res)), cells)
 	}
 	for i, cell := range cells {
 		switch cell.(type) {
@@ -251,6 +252,6 @@ func BenchmarkPodRow(b *testing.B) {
 	res := &scheme.Resource{GoType: reflect.TypeFor[corev1.Pod]()}
 	b.ReportAllocs()
 	for b.Loop() {
-		CellsOf(res, p, now)
+		printers.CellsOf(res, p, now)
 	}
 }

@@ -1,4 +1,4 @@
-package printers_test
+package kinds_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 )
 
 // The columns of a type, and the cells of an object, are those that kubectl get shows.
-func Example() {
+func Example_printers() {
 	now := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC)
 	pods := scheme.NewRegistry().Lookup("", "v1", "pods")
 	pod := &corev1.Pod{

@@ -1,4 +1,4 @@
-package defaults_test
+package kinds_test
 
 import (
 	"encoding/json"
