@@ -1,16 +1,16 @@
-// Package matching says which requests a webhook or a policy is asked about: pure functions of what a configuration says and of what the
-// request is.
+// Package matching decides which requests a webhook or a policy receives. A configuration has rules, a namespace selector, an object selector
+// and match conditions. This file has the rules and the selectors, condition.go the conditions, which are CEL expressions.
 //
-// One row of each kind, for a request that creates the pod web/a:
+// The table shows one rule of each kind, for a request that creates the pod web/a:
 //
 //	rule                                                          matches  because
 //	apiGroups [""], apiVersions [v1], resources [pods], CREATE    yes
 //	... resources ["*"]                                           yes      all resources, no subresource
 //	... resources ["pods/*"] or ["*/*"]                           yes      all of a pod's subresources, and the pod itself
 //	... resources ["pods/status"] or ["*/status"]                 no
-//	... scope Cluster                                             no       pods lie in namespaces
+//	... scope Cluster                                             no       a pod has a namespace
 //
-// An update through events.k8s.io is one of the core group's events, too: matchPolicy Equivalent asks a webhook that knows either.
+// An update through events.k8s.io also matches the core group's events: matchPolicy Equivalent calls a webhook that has a rule for either.
 package matching
 
 import (

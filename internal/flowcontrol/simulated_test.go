@@ -1,4 +1,4 @@
-package simulated
+package flowcontrol_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"apilet/internal/flowcontrol/autoseats"
+	"apilet/internal/flowcontrol/autoseats/simulated"
 )
 
 // Time is virtual and chance has a seed, so these tests are the same each time.
@@ -16,7 +17,7 @@ const lightBound = 25 * time.Millisecond // for the 99th percentile of what a li
 // with the best fixed number either, it is to find one as soon, or nearly.
 func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 	t.Parallel()
-	for _, w := range Workloads() {
+	for _, w := range simulated.Workloads() {
 		for _, load := range []float64{0.5, 2, 10} {
 			t.Run(fmt.Sprint(w.Name, " at ", load), func(t *testing.T) {
 				t.Parallel()
@@ -25,7 +26,7 @@ func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 				_, best := w.Best(min(load, 2), 1) // beyond what can be done, more of it changes nothing
 				auto, idle := w.At(load, 0, 1), w.At(0.01, 0, 1)
 				bound := max(lightBound, 3*idle.LightP99, best.LightP99*5/4)
-				if w.Name == Hooked { // seats that are given now are felt when the webhook has answered
+				if w.Name == simulated.Hooked { // seats that are given now are felt when the webhook has answered
 					bound *= 3
 				}
 				if auto.Goodput < 0.9*best.Goodput {
@@ -40,20 +41,20 @@ func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 }
 
 // perSecond plays a setup, and returns by second how much was done of what an empty machine could have, and the seats.
-func perSecond(s Setup) (done, seats []float64) {
+func perSecond(s simulated.Setup) (done, seats []float64) {
 	work := 0.0
-	s.EveryTick = func(at float64, n int, m *Machine) {
+	s.EveryTick = func(at float64, n int, m *simulated.Machine) {
 		if len(done) < int(at+1e-9) {
-			done, seats = append(done, m.work-work), append(seats, float64(n))
-			work = m.work
+			done, seats = append(done, m.Work-work), append(seats, float64(n))
+			work = m.Work
 		}
 	}
-	Run(s)
+	simulated.Run(s)
 	return done, seats
 }
 
-func listsOn(cores int, changes ...Change) Setup {
-	w := Workloads()[0]
+func listsOn(cores int, changes ...simulated.Change) simulated.Setup {
+	w := simulated.Workloads()[0]
 	s := w.Setup
 	s.Cores, s.Seed, s.Changes, s.Seconds = cores, 1, changes, changes[len(changes)-1].At+11
 	return s
@@ -70,7 +71,7 @@ func settled(values []float64, from int) (mean float64) {
 // A change of load by ten times, up and down, is over after five seconds.
 func TestLoadThatChangesTenfold(t *testing.T) {
 	t.Parallel()
-	done, seats := perSecond(listsOn(2, Change{Rate: 50}, Change{At: 10, Rate: 500}, Change{At: 20, Rate: 50}, Change{At: 30, Rate: 500}))
+	done, seats := perSecond(listsOn(2, simulated.Change{Rate: 50}, simulated.Change{At: 10, Rate: 500}, simulated.Change{At: 20, Rate: 50}, simulated.Change{At: 30, Rate: 500}))
 	for _, from := range []int{15, 35} {
 		if n, seats := settled(done, from), settled(seats, from); n < 1.75 || seats > 8 {
 			t.Errorf("from second %d: %.2f of 2 processors do work, with %.1f seats", from, n, seats)
@@ -84,7 +85,7 @@ func TestLoadThatChangesTenfold(t *testing.T) {
 // Half a processor where there were two, as a quota does it: fewer seats, no more waiting, and back again.
 func TestProcessorsThatAreThrottled(t *testing.T) {
 	t.Parallel()
-	done, seats := perSecond(listsOn(2, Change{Rate: 300}, Change{At: 10, Rate: -1, Speed: 0.25}, Change{At: 25, Rate: -1, Speed: 1}))
+	done, seats := perSecond(listsOn(2, simulated.Change{Rate: 300}, simulated.Change{At: 10, Rate: -1, Speed: 0.25}, simulated.Change{At: 25, Rate: -1, Speed: 1}))
 	for from, want := range map[int]float64{5: 1.75, 15: 0.43, 20: 0.43, 30: 1.75} {
 		if n, seats := settled(done, from), settled(seats, from); n < want || seats > 8 {
 			t.Errorf("from second %d: %.2f processors do work, at least %.2f could; %.1f seats", from, n, want, seats)
@@ -95,9 +96,9 @@ func TestProcessorsThatAreThrottled(t *testing.T) {
 // A disk that does nothing for a second takes nobody's seats away for longer than that.
 func TestDiskThatStalls(t *testing.T) {
 	t.Parallel()
-	s := Workloads()[3].Setup
+	s := simulated.Workloads()[3].Setup
 	s.Seed, s.Seconds = 1, 21
-	s.Changes = []Change{{Rate: 8000}, {At: 10, Rate: -1, Stall: 1}}
+	s.Changes = []simulated.Change{{Rate: 8000}, {At: 10, Rate: -1, Stall: 1}}
 	done, seats := perSecond(s)
 	if before, after := settled(done, 5), settled(done, 15); after < 0.9*before {
 		t.Errorf("%.2f a second were done before the stall, %.2f from four seconds after it; seats %v", before, after, seats)
@@ -107,7 +108,7 @@ func TestDiskThatStalls(t *testing.T) {
 // What few lists at a time can use is not exceeded for more of them, whatever the run queue says.
 func TestQueueThatIsNotForAProcessor(t *testing.T) {
 	t.Parallel()
-	for _, w := range Workloads() {
+	for _, w := range simulated.Workloads() {
 		if w.Name != "lists, one at a time" {
 			continue
 		}

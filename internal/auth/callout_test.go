@@ -1,4 +1,4 @@
-package callout
+package auth_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/auth/callout"
 	"apilet/internal/request"
 )
 
@@ -58,7 +59,7 @@ func TestTokensAreAskedForAndRemembered(t *testing.T) {
 		}
 		return 403, ""
 	})
-	tokens, err := NewTokens(TokensConfig{File: file, Version: "v1", TTL: time.Hour})
+	tokens, err := callout.NewTokens(callout.TokensConfig{File: file, Version: "v1", TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,25 +92,25 @@ func TestPlansAreCheckedAsKubernetesDoes(t *testing.T) {
 		head + `{"type":"Webhook","name":"w"}]}`:       "authorizers[0].webhook: Required value: required when type=Webhook",
 		head + `{"type":"RBAC","name":"rbac","x":1}]}`: `strict decoding error: unknown field "authorizers[0].x"`,
 	} {
-		if _, err := LoadPlan([]byte(config), nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := callout.LoadPlan([]byte(config), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", config, err, want)
 		}
 	}
-	before, err := LoadPlan([]byte(head+`{"type":"Node","name":"node"},{"type":"RBAC","name":"rbac"}]}`), nil)
+	before, err := callout.LoadPlan([]byte(head+`{"type":"Node","name":"node"},{"type":"RBAC","name":"rbac"}]}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadPlan([]byte(head+`{"type":"RBAC","name":"rbac"}]}`), before); err == nil {
+	if _, err := callout.LoadPlan([]byte(head+`{"type":"RBAC","name":"rbac"}]}`), before); err == nil {
 		t.Error("an authorizer is taken away while the server runs")
 	}
 }
 
 // planWith is a plan of one webhook.
-func planWith(t *testing.T, file, policy, conditions string) *Authorizer {
+func planWith(t *testing.T, file, policy, timeout, conditions string) *callout.Authorizer {
 	t.Helper()
-	plan, err := LoadPlan([]byte(fmt.Sprintf(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration","authorizers":[{"type":"Webhook","name":"w","webhook":{
-		"timeout":"3s","subjectAccessReviewVersion":"v1","matchConditionSubjectAccessReviewVersion":"v1","failurePolicy":%q,"authorizedTTL":"1h","unauthorizedTTL":"1h",
-		"connectionInfo":{"type":"KubeConfigFile","kubeConfigFile":%q},"matchConditions":[%s]}}]}`, policy, file, conditions)), nil)
+	plan, err := callout.LoadPlan([]byte(fmt.Sprintf(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthorizationConfiguration","authorizers":[{"type":"Webhook","name":"w","webhook":{
+		"timeout":%q,"subjectAccessReviewVersion":"v1","matchConditionSubjectAccessReviewVersion":"v1","failurePolicy":%q,"authorizedTTL":"1h","unauthorizedTTL":"1h",
+		"connectionInfo":{"type":"KubeConfigFile","kubeConfigFile":%q},"matchConditions":[%s]}}]}`, timeout, policy, file, conditions)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,16 +132,16 @@ func TestWebhooksDecide(t *testing.T) {
 		}
 		return 200, `{"kind":"SubjectAccessReview","status":{"allowed":false}}`
 	})
-	open, closed := planWith(t, file, "NoOpinion", ""), planWith(t, file, "Deny", `{"expression":"request.resourceAttributes.namespace == 'shop'"}`)
+	open, closed := planWith(t, file, "NoOpinion", "3s", ""), planWith(t, file, "Deny", "3s", `{"expression":"request.resourceAttributes.namespace == 'shop'"}`)
 	u := request.User{Name: "jane", Groups: []string{"dev"}}
 	for _, c := range []struct {
-		of              *Authorizer
+		of              *callout.Authorizer
 		namespace, name string
-		want            Verdict
+		want            callout.Verdict
 		failed          bool
 	}{
-		{open, "", "yes", Allow, false}, {open, "", "no", Deny, false}, {open, "", "other", NoOpinion, false}, {open, "", "both", Deny, true},
-		{open, "", "fails", NoOpinion, true}, {closed, "shop", "fails", Deny, true}, {closed, "shop", "yes", Allow, false}, {closed, "elsewhere", "yes", NoOpinion, false},
+		{open, "", "yes", callout.Allow, false}, {open, "", "no", callout.Deny, false}, {open, "", "other", callout.NoOpinion, false}, {open, "", "both", callout.Deny, true},
+		{open, "", "fails", callout.NoOpinion, true}, {closed, "shop", "fails", callout.Deny, true}, {closed, "shop", "yes", callout.Allow, false}, {closed, "elsewhere", "yes", callout.NoOpinion, false},
 	} {
 		info := request.Info{ResourceRequest: true, Verb: "get", Resource: "pods", Namespace: c.namespace, Name: c.name}
 		for range 2 {
@@ -150,7 +151,7 @@ func TestWebhooksDecide(t *testing.T) {
 		}
 	}
 	// a path has no resourceAttributes: the condition fails, and the policy decides
-	if got, _, err := closed.Decide(u, request.Info{Verb: "get", Path: "/x"}); got != Deny || err == nil {
+	if got, _, err := closed.Decide(u, request.Info{Verb: "get", Path: "/x"}); got != callout.Deny || err == nil {
 		t.Error(got, err)
 	}
 	if n := hook.asked.Load(); n != 9 { // all but those that failed were remembered
@@ -163,7 +164,7 @@ func TestWebhookIsToldTheSelectors(t *testing.T) {
 	hook, file := startHook(t, func(string) (int, string) {
 		return 200, `{"kind":"SubjectAccessReview","status":{"allowed":false}}`
 	})
-	plan, err := PlanOf([]string{TypeWebhook}, HookFlags{File: file, Version: "v1beta1"})
+	plan, err := callout.PlanOf([]string{callout.TypeWebhook}, callout.HookFlags{File: file, Version: "v1beta1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package definitions
+package crd_test
 
 import (
 	"bytes"
@@ -11,7 +11,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/crd/definitions"
 )
 
 // parsedDefinition is a definition in its internal form, written in flow style: versions is its list of versions, more goes into its spec.
@@ -72,7 +75,7 @@ func TestSchemasOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = []string{c.want}
 		}
-		wantErrors(t, c.schema, ValidateCreate(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+		wantErrors(t, c.schema, definitions.ValidateCreate(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
 	}
 }
 
@@ -100,7 +103,7 @@ func TestRulesOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = strings.Split(c.want, "\n")
 		}
-		wantErrors(t, c.schema, ValidateCreate(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+		wantErrors(t, c.schema, definitions.ValidateCreate(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
 	}
 }
 
@@ -110,7 +113,7 @@ func TestMistakesOfExpressionsHaveABound(t *testing.T) {
 	expression := strings.Repeat("'", 14_000)
 	rules := strings.TrimPrefix(strings.Repeat(`, {rule: "`+expression+`"}`, n), ",")
 	crd := parsedDefinition(t, oneVersion(`{type: object, x-kubernetes-validations: [`+rules+`]}`, ""), "")
-	if errs := ValidateCreate(t.Context(), crd); len(errs) < 2 || len(errs) >= n {
+	if errs := definitions.ValidateCreate(t.Context(), crd); len(errs) < 2 || len(errs) >= n {
 		t.Errorf("%d of %d rules were compiled", len(errs), n)
 	}
 }
@@ -143,13 +146,14 @@ func TestPartsOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = strings.Split(c.want, "\n")
 		}
-		wantErrors(t, c.versions+c.more, ValidateCreate(context.Background(), parsedDefinition(t, c.versions, c.more)), want...)
+		wantErrors(t, c.versions+c.more, definitions.ValidateCreate(context.Background(), parsedDefinition(t, c.versions, c.more)), want...)
 	}
 }
 
 func TestUpdatesMayLeaveWrongWhatWasWrong(t *testing.T) {
+	const tooMany = 9 // selectable fields; Kubernetes allows eight
 	var fields, properties []string
-	for i := range maxSelectable + 1 {
+	for i := range tooMany {
 		fields = append(fields, fmt.Sprintf("{jsonPath: .spec.f%d}", i))
 		properties = append(properties, fmt.Sprintf("f%d: {type: string}", i))
 	}
@@ -161,12 +165,12 @@ func TestUpdatesMayLeaveWrongWhatWasWrong(t *testing.T) {
 		"an unpruned object": oneVersion(`{type: object, default: {a: b}}`, ""),
 	} {
 		crd := parsedDefinition(t, versions, "")
-		if errs := ValidateCreate(context.Background(), crd); len(errs) == 0 {
+		if errs := definitions.ValidateCreate(context.Background(), crd); len(errs) == 0 {
 			t.Errorf("%s: accepted in a new definition", name)
 		}
 		changed := crd.DeepCopy()
 		changed.Labels = map[string]string{"a": "b"}
-		wantErrors(t, name, ValidateUpdate(context.Background(), changed, crd))
+		wantErrors(t, name, definitions.ValidateUpdate(context.Background(), changed, crd))
 	}
 }
 
@@ -174,10 +178,10 @@ func TestDefinitionsKeepTheirNames(t *testing.T) {
 	crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
 	changed := crd.DeepCopy()
 	changed.Spec.Scope, changed.Spec.Names.Plural, changed.Spec.Names.Kind = "Cluster", "others", "Other"
-	wantErrors(t, "before it is established", ValidateUpdate(context.Background(), changed, crd),
+	wantErrors(t, "before it is established", definitions.ValidateUpdate(context.Background(), changed, crd),
 		`spec.names.plural: Invalid value: "others": field is immutable`)
 	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.Established, Status: apiextensions.ConditionTrue})
-	wantErrors(t, "afterwards", ValidateUpdate(context.Background(), changed, crd),
+	wantErrors(t, "afterwards", definitions.ValidateUpdate(context.Background(), changed, crd),
 		`spec.scope: Invalid value: "Cluster": field is immutable`, `spec.names.kind: Invalid value: "Other": field is immutable`,
 		`spec.names.plural: Invalid value: "others": field is immutable`)
 }
@@ -186,13 +190,13 @@ func TestStatusOfADefinition(t *testing.T) {
 	crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
 	changed := crd.DeepCopy()
 	changed.Status.AcceptedNames.Kind = "not a kind"
-	errs := ValidateStatusUpdate(changed, crd)
+	errs := definitions.ValidateStatusUpdate(changed, crd)
 	if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), `status.acceptedNames.kind: Invalid value: "not a kind": may have mixed case, but should otherwise match: `) {
 		t.Errorf("got %v", errs)
 	}
 	changed = crd.DeepCopy()
 	changed.Status.StoredVersions = []string{"v0", "v1"}
-	errs = ValidateUpdate(context.Background(), changed, crd)
+	errs = definitions.ValidateUpdate(context.Background(), changed, crd)
 	if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), `status.storedVersions[0]: Invalid value: "v0": missing from spec.versions; v0 was`) {
 		t.Errorf("got %v", errs)
 	}
@@ -209,8 +213,15 @@ func TestCertificatesOfWebhooks(t *testing.T) {
 		{block("KEY", "x"), "no valid certificate authority data seen"},
 		{bytes.Join([][]byte{block("KEY", "x"), block("CERTIFICATE", "x")}, nil), "failed to parse certificate: x509: malformed certificate"},
 	} {
-		if err := caProblem(c.bundle); fmt.Sprint(err) != c.want && (err != nil || c.want != "") {
-			t.Errorf("%q: got %v, want %q", c.bundle, err, c.want)
+		crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
+		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{Strategy: apiextensions.WebhookConverter, ConversionReviewVersions: []string{"v1"},
+			WebhookClientConfig: &apiextensions.WebhookClientConfig{URL: ptr.To("https://example.com"), CABundle: c.bundle}}
+		got := ""
+		for _, err := range definitions.ValidateCreate(context.Background(), crd) {
+			got += err.Field + ": " + strings.TrimPrefix(err.Detail, "unable to load root certificates: ")
+		}
+		if want := "spec.conversion.webhookClientConfig.caBundle: " + c.want; got != want && (got != "" || c.want != "") {
+			t.Errorf("%q: got %q, want %q", c.bundle, got, want)
 		}
 	}
 }
@@ -233,8 +244,8 @@ func FuzzDefinition(f *testing.F) {
 		}
 		old := crd.DeepCopy()
 		crd.Spec.Validation.OpenAPIV3Schema = internal
-		ValidateCreate(context.Background(), crd)
-		ValidateUpdate(context.Background(), crd, old)
-		ValidateUpdate(context.Background(), old, crd)
+		definitions.ValidateCreate(context.Background(), crd)
+		definitions.ValidateUpdate(context.Background(), crd, old)
+		definitions.ValidateUpdate(context.Background(), old, crd)
 	})
 }

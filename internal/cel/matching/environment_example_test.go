@@ -1,4 +1,4 @@
-package celenv_test
+package matching_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 )
 
 // An expression is Kubernetes' CEL. What would cost more than its arguments are long is an error.
-func ExampleBase() {
+func Example_environment() {
 	env := celenv.Base().NewExpressionsEnv()
 	for _, expression := range []string{
 		`quantity("1.5Gi").isGreaterThan(quantity("1G"))`,

@@ -1,4 +1,4 @@
-package bootstraptoken
+package auth_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/auth/bootstraptoken"
 	"apilet/internal/store"
 	"apilet/internal/store/storetest"
 )
@@ -90,7 +91,7 @@ func TestOnlyValidTokensAuthenticate(t *testing.T) {
 			st := storetest.Open(t, filepath.Join(t.TempDir(), "a.db"))
 			write(t, st, &c.secret)
 			var log bytes.Buffer
-			u, ok, err := (&Tokens{Store: st, Log: zerolog.New(&log)}).User(c.token)
+			u, ok, err := (&bootstraptoken.Tokens{Store: st, Log: zerolog.New(&log)}).User(c.token)
 			if err != nil || ok != (c.groups != "") || strings.Join(u.Groups, " ") != c.groups || ok && u.Name != "system:bootstrap:abcdef" || len(u.Extra) > 0 || u.UID != "" {
 				t.Errorf("got %+v %v %v, want the groups %q", u, ok, err, c.groups)
 			}
@@ -112,7 +113,7 @@ func orElse(text, otherwise string) string {
 func TestTokensEndWithTheirSecrets(t *testing.T) {
 	t.Parallel()
 	st := storetest.Open(t, filepath.Join(t.TempDir(), "a.db"))
-	tokens := &Tokens{Store: st, Log: zerolog.Nop()}
+	tokens := &bootstraptoken.Tokens{Store: st, Log: zerolog.Nop()}
 	expect := func(want bool) {
 		t.Helper()
 		if _, ok, err := tokens.User("abcdef.0123456789abcdef"); ok != want || err != nil {
@@ -135,7 +136,7 @@ func TestUnreadableSecretsAreErrors(t *testing.T) {
 	if _, err := st.Commit(t.Context(), store.Change{Op: store.OpCreate, Key: "//secrets/kube-system/bootstrap-token-abcdef", JSON: []byte(head + `"},"data":7}`), RevAt: len(head)}); err != nil {
 		t.Fatal(err)
 	}
-	if u, ok, err := (&Tokens{Store: st, Log: zerolog.Nop()}).User("abcdef.0123456789abcdef"); ok || err == nil {
+	if u, ok, err := (&bootstraptoken.Tokens{Store: st, Log: zerolog.Nop()}).User("abcdef.0123456789abcdef"); ok || err == nil {
 		t.Errorf("got %+v %v %v, want an error", u, ok, err)
 	}
 }

@@ -1,4 +1,4 @@
-package celenv
+package matching_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/ext"
+
+	"apilet/internal/cel/celenv"
 )
 
 // eval evaluates an expression about the variables a and b.
@@ -34,7 +36,7 @@ func eval(t testing.TB, env *cel.Env, expression string, a, b any) (any, error) 
 
 // Each would take minutes, hours, or more memory than there is.
 func TestOneCallHasABound(t *testing.T) {
-	env := Base().StoredExpressionsEnv()
+	env := celenv.Base().StoredExpressionsEnv()
 	long := strings.Repeat("a", 1<<20)
 	numbers := make([]int64, 100_000)
 	for i := range numbers {
@@ -69,7 +71,7 @@ func TestOneCallHasABound(t *testing.T) {
 
 // What is bounded means what it meant.
 func TestOrdinaryCallsAreAsInCEL(t *testing.T) {
-	env := Base().NewExpressionsEnv()
+	env := celenv.Base().NewExpressionsEnv()
 	library, err := cel.NewEnv(ext.Strings(ext.StringsVersion(2)))
 	if err != nil {
 		t.Fatal(err)

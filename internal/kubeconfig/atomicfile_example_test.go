@@ -1,4 +1,4 @@
-package atomicfile_test
+package kubeconfig_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 )
 
 // A file that is there is replaced whole: a reader finds the old content or the new one, never a part.
-func ExampleSaveFile() {
+func Example_saveFile() {
 	dir, _ := os.MkdirTemp("", "example")
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "ca.key")
@@ -27,7 +27,7 @@ func ExampleSaveFile() {
 }
 
 // PlaceFile never replaces, and a fill that fails leaves nothing behind.
-func ExamplePlaceFile() {
+func Example_placeFile() {
 	dir, _ := os.MkdirTemp("", "example")
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "backup.db")

@@ -1,4 +1,4 @@
-package matchconditions
+package matching
 
 import (
 	"errors"

@@ -1,21 +1,21 @@
-// Package matchconditions compiles and evaluates the CEL expressions by which a webhook's configuration says which requests it is asked
-// about (KEP-3716; k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions):
+package matching
+
+// This file compiles and evaluates match conditions (KEP-3716; k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions):
 //
 //	matchConditions:
 //	- name: not-by-nodes
 //	  expression: '!("system:nodes" in request.userInfo.groups) && has(object.metadata.labels)'
 //
-//	conditions := &matchconditions.Set{Asked: hook.MatchConditions}
+//	conditions := &matching.Set{Asked: hook.MatchConditions}
 //	wanted, err := conditions.Hold(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
 //
-// All must be true. One that is false decides, whatever became of the others; else an error of one means that the request is refused, or
-// with failurePolicy Ignore that the webhook is not asked. The language, its versions and its limits are those of Kubernetes' own package
-// (k8s.io/apiserver/pkg/cel/environment); here are the variables: object, oldObject, request, authorizer, and namespaceObject, which is
-// always null for webhooks.
+// A request matches if all conditions are true. A false condition decides, even if another one fails. Otherwise an error means that the
+// request is rejected, or with failurePolicy Ignore that the webhook is not called. Package k8s.io/apiserver/pkg/cel/environment has the
+// language, its versions and its limits. This file declares the variables: object, oldObject, request, authorizer, and namespaceObject,
+// which is always null for webhooks.
 //
-// Invariants: an expression is compiled at its first use and once; all of a webhook's together may cost no more than Kubernetes allows
-// (RuntimeCELCostBudgetMatchConditions), whatever the object; evaluation ends with the context.
-package matchconditions
+// Invariants: an expression is compiled once, when it is first used. The conditions of one webhook together cost at most
+// RuntimeCELCostBudgetMatchConditions, for any object. Evaluation ends with the context.
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package matchconditions
+package matching
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/library"
 
-	"apilet/internal/matching"
 	"apilet/internal/request"
 )
 
@@ -24,7 +23,7 @@ func (may May) Authorizer(u request.User) ref.Val {
 }
 
 // ResourceAuthorizer is the value of the variable authorizer.requestResource.
-func (may May) ResourceAuthorizer(u request.User, target *matching.Target, name string) ref.Val {
+func (may May) ResourceAuthorizer(u request.User, target *Target, name string) ref.Val {
 	return library.NewResourceAuthorizerVal(infoOf(u), authorizer.AuthorizerFunc(may.authorize), &authorizedResource{target, name})
 }
 
@@ -61,7 +60,7 @@ func selectorOf(requirements fields.Requirements) string {
 
 // An authorizedResource is what authorizer.requestResource asks about.
 type authorizedResource struct {
-	*matching.Target
+	*Target
 	name string
 }
 

@@ -1,4 +1,4 @@
-package matchconditions_test
+package matching_test
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
-	"apilet/internal/cel/matchconditions"
+	"apilet/internal/cel/matching"
 )
 
 // All conditions must be true. One that is false decides, even where another one fails.
 func ExampleSet_Hold() {
-	conditions := &matchconditions.Set{Asked: []admissionv1.MatchCondition{
+	conditions := &matching.Set{Asked: []admissionv1.MatchCondition{
 		{Name: "labelled", Expression: "has(object.metadata.labels)"},
 		{Name: "not-by-nodes", Expression: `!("system:nodes" in request.userInfo.groups)`},
 	}}

@@ -1,4 +1,4 @@
-package routing_test
+package discovery_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 )
 
 // A path that says two things leads nowhere, and a method that does more than its path says is refused.
-func ExampleRouted() {
+func Example_routing() {
 	reg := scheme.NewRegistry()
 	for _, asked := range [][2]string{
 		{"GET", "/api/v1/namespaces/shop/secrets"},

@@ -1,4 +1,4 @@
-package matchconditions
+package matching
 
 // This file: the two kinds of configurations, whose entries differ in one field, seen as one.
 

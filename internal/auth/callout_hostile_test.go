@@ -1,4 +1,4 @@
-package callout
+package auth_test
 
 // This file has webhooks that misbehave. They speak raw TCP, since an HTTP library would not let them.
 
@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/auth/callout"
 	"apilet/internal/request"
 )
 
@@ -75,21 +76,20 @@ func TestWebhooksThatMisbehaveLetNobodyIn(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
 			file := startLiar(t, c.answer, c.then)
-			tokens, err := NewTokens(TokensConfig{File: file, Version: "v1", TTL: time.Hour})
+			tokens, err := callout.NewTokens(callout.TokensConfig{File: file, Version: "v1", TTL: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			u, _, ok, err := tokens.User(ctx, "x", []string{"us"}, []string{"us"})
-			if ok || err == nil || u.Name != "" || len(err.Error()) > textMost+100 {
+			if ok || err == nil || u.Name != "" || len(err.Error()) > callout.MaxText+100 {
 				t.Errorf("token: %v %v, an error of %d bytes", u, ok, len(fmt.Sprint(err)))
 			}
-			for policy, want := range map[string]Verdict{"NoOpinion": NoOpinion, "Deny": Deny} {
-				judge := planWith(t, file, policy, "")
-				judge.config.Timeout.Duration = 200 * time.Millisecond
+			for policy, want := range map[string]callout.Verdict{"NoOpinion": callout.NoOpinion, "Deny": callout.Deny} {
+				judge := planWith(t, file, policy, "200ms", "")
 				got, reason, err := judge.Decide(request.User{Name: "jane"}, request.Info{ResourceRequest: true, Verb: "get", Resource: "secrets"})
-				if got != want || reason != "" || err == nil || len(err.Error()) > textMost+100 {
+				if got != want || reason != "" || err == nil || len(err.Error()) > callout.MaxText+100 {
 					t.Errorf("failure policy %s: %v %q, an error of %d bytes", policy, got, reason, len(fmt.Sprint(err)))
 				}
 			}
@@ -173,13 +173,13 @@ func TestWebhooksThatLie(t *testing.T) {
 		}
 		return 200, `{"kind":"TokenReview","status":{"authenticated":true,"audiences":["them"],"user":{"username":"root"}}}`
 	})
-	tokens, err := NewTokens(TokensConfig{File: file, Version: "v1", TTL: time.Hour})
+	tokens, err := callout.NewTokens(callout.TokensConfig{File: file, Version: "v1", TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for token, good := range map[string]bool{"nobody": false, "an error too": false, "many groups": true, "for others": false} {
 		u, _, ok, err := tokens.User(t.Context(), token, []string{"us"}, []string{"us"})
-		if ok != good || !good && u.Name != "" || err != nil && len(err.Error()) > textMost+100 {
+		if ok != good || !good && u.Name != "" || err != nil && len(err.Error()) > callout.MaxText+100 {
 			t.Errorf("%s: %q %v, an error of %d bytes", token, u.Name, ok, len(fmt.Sprint(err)))
 		}
 	}
@@ -187,10 +187,10 @@ func TestWebhooksThatLie(t *testing.T) {
 	if _, _, ok, _ := tokens.User(t.Context(), "many groups", []string{"us"}, []string{"us"}); !ok || hook.asked.Load() != before+1 {
 		t.Error("an answer of 600 KB is kept")
 	}
-	judge := planWith(t, file, "NoOpinion", "")
+	judge := planWith(t, file, "NoOpinion", "3s", "")
 	for range 2 {
 		got, reason, err := judge.Decide(request.User{Name: "jane"}, request.Info{ResourceRequest: true, Verb: "get", Resource: "pods", Name: "a long reason"})
-		if got != NoOpinion || err != nil || len(reason) > textMost+10 || !strings.HasPrefix(reason, "éé") {
+		if got != callout.NoOpinion || err != nil || len(reason) > callout.MaxText+10 || !strings.HasPrefix(reason, "éé") {
 			t.Errorf("%v, a reason of %d bytes, %v", got, len(reason), err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestHangingWebhooksTakeFewConnections(t *testing.T) {
 		hang(conn)
 		open.Add(-1)
 	})
-	tokens, err := NewTokens(TokensConfig{File: file, Version: "v1", TTL: time.Hour})
+	tokens, err := callout.NewTokens(callout.TokensConfig{File: file, Version: "v1", TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package datacmd
+package datafile_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/commandline"
+	"apilet/internal/datafile/datacmd"
 	"apilet/internal/store"
 )
 
@@ -23,7 +24,7 @@ func run(args ...string) (out, errs string, code int) {
 	var stdout, stderr strings.Builder
 	program := commandline.Program{Name: "apilet", Commands: func() []commandline.Command {
 		serve := commandline.Command{Counts: []int{0}, Run: func(commandline.Call) error { return nil }}
-		return append([]commandline.Command{serve}, Commands(func(io.Writer) zerolog.Logger { return zerolog.Nop() })...)
+		return append([]commandline.Command{serve}, datacmd.Commands(func(io.Writer) zerolog.Logger { return zerolog.Nop() })...)
 	}, Version: func(io.Writer) error { return nil }}
 	code = program.Run(args, &stdout, &stderr)
 	return stdout.String(), stderr.String(), code

@@ -1,4 +1,4 @@
-package apierror_test
+package response_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 )
 
 // An answer names all mistakes at once.
-func ExampleInvalid() {
+func Example_invalid() {
 	spec := field.NewPath("spec")
 	err := apierror.Invalid(schema.GroupKind{Kind: "Service"}, "web", field.ErrorList{
 		field.Required(spec.Child("ports"), ""), field.NotSupported(spec.Child("type"), "Odd", []string{"ClusterIP"}),

@@ -6,7 +6,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 )
 
 // The rows of the essay's table: which rules ask about the creation of the pod web/a.

@@ -1,4 +1,4 @@
-package autoseats_test
+package flowcontrol_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // Requests that take as long in a crowd as alone need more seats; requests that take longer in it do not.
-func Example() {
+func Example_autoseats() {
 	for _, each := range []time.Duration{20 * time.Millisecond, 400 * time.Millisecond} {
 		c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 8, Most: 600})
 		now := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC)

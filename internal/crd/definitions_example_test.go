@@ -1,4 +1,4 @@
-package definitions_test
+package crd_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 )
 
 // A schema says of what type a field is, and there are six.
-func Example() {
+func Example_definitions() {
 	crd := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "foos.example.com"}}
 	crd.Spec = apiextensions.CustomResourceDefinitionSpec{
 		Group:    "example.com",
