@@ -213,11 +213,13 @@ func TestCertificatesOfWebhooks(t *testing.T) {
 		{block("KEY", "x"), "no valid certificate authority data seen"},
 		{bytes.Join([][]byte{block("KEY", "x"), block("CERTIFICATE", "x")}, nil), "failed to parse certificate: x509: malformed certificate"},
 	} {
-		crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
+		old := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
+		old.Status.Conditions = []apiextensions.CustomResourceDefinitionCondition{{Type: apiextensions.Established, Status: apiextensions.ConditionTrue}}
+		crd := old.DeepCopy()
 		crd.Spec.Conversion = &apiextensions.CustomResourceConversion{Strategy: apiextensions.WebhookConverter, ConversionReviewVersions: []string{"v1"},
 			WebhookClientConfig: &apiextensions.WebhookClientConfig{URL: ptr.To("https://example.com"), CABundle: c.bundle}}
 		got := ""
-		for _, err := range definitions.ValidateCreate(context.Background(), crd) {
+		for _, err := range definitions.ValidateUpdate(context.Background(), crd, old) {
 			got += err.Field + ": " + strings.TrimPrefix(err.Detail, "unable to load root certificates: ")
 		}
 		if want := "spec.conversion.webhookClientConfig.caBundle: " + c.want; got != want && (got != "" || c.want != "") {

@@ -1,4 +1,4 @@
-package selector_test
+package history_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 )
 
 // Terms of one label become one, and stored labels are read as they lie.
-func ExampleLabels() {
+func Example_labels() {
 	parsed, _ := selector.ParseLabels("app=web,tier in (a,b),tier in (b,c),!canary")
 	requirements, _ := parsed.Requirements()
 	asked := selector.NewLabels(requirements)
@@ -26,7 +26,7 @@ func ExampleLabels() {
 }
 
 // Both selectors of a list, for one collection. A field that a type cannot be selected by is a 400.
-func ExampleTerms_For() {
+func Example_terms() {
 	pods := scheme.NewRegistry().Lookup("", "v1", "pods")
 	info := request.Parse(httptest.NewRequest("GET", "/api/v1/namespaces/shop/pods", nil))
 	terms, err := selector.Read("app=web", "spec.nodeName=n1")

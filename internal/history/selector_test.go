@@ -1,4 +1,4 @@
-package selector
+package history_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"apilet/internal/apitest"
+	"apilet/internal/selector"
 )
 
 // TestLabelTermsAreLabelSelectors compares terms made ready with the library's selectors, on labels as they are stored.
@@ -36,7 +37,7 @@ func TestLabelTermsAreLabelSelectors(t *testing.T) {
 		}
 		requirements, _ := parsed.Requirements()
 		stored, _ := json.Marshal(set)
-		ready := NewLabels(requirements)
+		ready := selector.NewLabels(requirements)
 		if got, want := ready.Match(gjson.ParseBytes(stored)), parsed.Matches(set); got != want {
 			t.Fatalf("%s on %s: %v, want %v", strings.Join(terms, ","), stored, got, want)
 		}

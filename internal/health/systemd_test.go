@@ -1,6 +1,6 @@
 //go:build unix
 
-package systemd
+package health
 
 import (
 	"context"
@@ -76,7 +76,7 @@ func TestTellsTheManager(t *testing.T) {
 		names = append(names, "@apilet-test-"+strconv.Itoa(os.Getpid()))
 	}
 	for _, name := range names {
-		l, m := listen(t, name), FromEnvironment(env("NOTIFY_SOCKET", name))
+		l, m := listen(t, name), FindServiceManager(env("NOTIFY_SOCKET", name))
 		for _, c := range []struct {
 			tell func() error
 			want string
@@ -98,12 +98,12 @@ func TestTellsTheManager(t *testing.T) {
 // Without a manager nothing is told and nothing watched; a socket that is gone is an error, not a panic.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
-	none := FromEnvironment(env("WATCHDOG_USEC", "1000"))
+	none := FindServiceManager(env("WATCHDOG_USEC", "1000"))
 	if err := errors.Join(none.Ready("x"), none.Reloading(), none.Stopping()); err != nil {
 		t.Error(err)
 	}
 	none.Watch(t.Context(), func(context.Context) error { t.Error("asked"); return nil }, nil)
-	gone := FromEnvironment(env("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone")))
+	gone := FindServiceManager(env("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone")))
 	if err := gone.Ready("x"); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
@@ -126,7 +126,7 @@ func TestWhichWatchdogIsOurs(t *testing.T) {
 		{"18446744073709551615", "", 0}, // WatchdogSec=infinity
 		{"9223372036854775807", "", 0},
 	} {
-		if m := FromEnvironment(env("NOTIFY_SOCKET", "x", "WATCHDOG_USEC", c.usec, "WATCHDOG_PID", c.pid)); m.watchdog != c.want {
+		if m := FindServiceManager(env("NOTIFY_SOCKET", "x", "WATCHDOG_USEC", c.usec, "WATCHDOG_PID", c.pid)); m.watchdog != c.want {
 			t.Errorf("%+v: got %v", c, m.watchdog)
 		}
 	}
@@ -136,7 +136,7 @@ func TestWhichWatchdogIsOurs(t *testing.T) {
 func TestWatchdogWantsProof(t *testing.T) {
 	t.Parallel()
 	name := tempSocket(t)
-	l, m := listen(t, name), FromEnvironment(env("NOTIFY_SOCKET", name, "WATCHDOG_USEC", "20000"))
+	l, m := listen(t, name), FindServiceManager(env("NOTIFY_SOCKET", name, "WATCHDOG_USEC", "20000"))
 	ctx, cancel := context.WithCancel(t.Context())
 	var proofs, failures atomic.Int64
 	ended := make(chan struct{})

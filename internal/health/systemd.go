@@ -1,14 +1,15 @@
-// Package systemd speaks to the service manager that has started the process: datagrams on the socket that $NOTIFY_SOCKET names (sd_notify(3)),
-// and the watchdog that $WATCHDOG_USEC asks for (sd_watchdog_enabled(3)). It is for a unit with Type=notify and WatchdogSec=.
+package health
+
+// This file informs the service manager that has started the process, for a unit with Type=notify and WatchdogSec=. It sends datagrams to
+// the socket that $NOTIFY_SOCKET names (sd_notify(3)), and serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
 //
-//	manager := systemd.FromEnvironment(os.Getenv)  // tells nobody where no service manager asks
-//	err := manager.Ready("serving on :6443")       // systemctl start returns, and systemctl status shows the text
-//	go manager.Watch(ctx, alive, tell)             // WATCHDOG=1 twice in each WatchdogSec, as long as alive says so
+//	manager := health.FindServiceManager(os.Getenv) // sends nothing if no service manager has started the process
+//	err := manager.Ready("serving on :6443")        // systemctl start returns, and systemctl status shows the text
+//	go manager.Watch(ctx, alive, failed)            // sends WATCHDOG=1 twice in each WatchdogSec, as long as alive succeeds
 //	err = manager.Stopping()
 //
-// The watchdog is fed after a proof of life, never by a timer alone: alive is asked each time, and while it fails or does not return, nothing is
-// sent. Then systemd ends the process with SIGABRT, upon which Go prints what each goroutine waits for, and starts it again.
-package systemd
+// Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing is sent. Then systemd ends the process
+// with SIGABRT, so that Go prints the stack of each goroutine, and starts the process again.
 
 import (
 	"context"
@@ -20,15 +21,15 @@ import (
 	"time"
 )
 
-// A Manager is the service manager of this process. The zero value is none: it is told nothing.
-type Manager struct {
+// A ServiceManager receives the state of this process. The zero value sends nothing.
+type ServiceManager struct {
 	socket   string        // a path, or an abstract name behind @; "": nobody listens
 	watchdog time.Duration // how long it waits for a sign of life; 0: it waits for none
 }
 
-// FromEnvironment is the manager that the variables of sd_notify(3) tell of. A watchdog that is meant for another process is none.
-func FromEnvironment(getenv func(string) string) Manager {
-	m := Manager{socket: getenv("NOTIFY_SOCKET")}
+// FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a watchdog that is meant for another process.
+func FindServiceManager(getenv func(string) string) ServiceManager {
+	m := ServiceManager{socket: getenv("NOTIFY_SOCKET")}
 	usec, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
 	pid := getenv("WATCHDOG_PID")
 	if m.socket != "" && err == nil && usec > 0 && usec < int64(maxWatchdog/time.Microsecond) && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
@@ -41,19 +42,19 @@ func FromEnvironment(getenv func(string) string) Manager {
 const maxWatchdog = 10 * 365 * 24 * time.Hour
 
 // Ready says that the process serves, now or again, and what systemctl status is to show.
-func (m *Manager) Ready(status string) error {
+func (m *ServiceManager) Ready(status string) error {
 	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
 // Reloading says that the process reads its configuration anew, or opens its log anew. Ready ends that.
-func (m *Manager) Reloading() error { return m.tell("RELOADING=1") }
+func (m *ServiceManager) Reloading() error { return m.tell("RELOADING=1") }
 
 // Stopping says that the process ends.
-func (m *Manager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
+func (m *ServiceManager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
 
 // Watch feeds the watchdog until ctx ends: twice in the time that the manager waits, and each time after alive has returned nil. A failed proof is told,
 // and tried again after a tenth of that time. alive has until its context ends, half of that time; one that never returns is the end of the process.
-func (m *Manager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {
+func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {
 	if m.watchdog == 0 {
 		return
 	}
@@ -71,7 +72,7 @@ func (m *Manager) Watch(ctx context.Context, alive func(context.Context) error, 
 	}
 }
 
-func (m *Manager) feed(ctx context.Context, alive func(context.Context) error) error {
+func (m *ServiceManager) feed(ctx context.Context, alive func(context.Context) error) error {
 	proof, cancel := context.WithTimeout(ctx, m.watchdog/2)
 	defer cancel()
 	if err := alive(proof); err != nil {
@@ -81,7 +82,7 @@ func (m *Manager) feed(ctx context.Context, alive func(context.Context) error) e
 }
 
 // tell sends variables in one datagram. net takes a leading @ for the abstract namespace, as systemd means it.
-func (m *Manager) tell(variables ...string) error {
+func (m *ServiceManager) tell(variables ...string) error {
 	if m.socket == "" {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package systemd_test
+package health_test
 
 import (
 	"fmt"
@@ -6,12 +6,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"apilet/internal/systemd"
+	"apilet/internal/health"
 )
 
 // Where a service manager asks for it, it hears when the server is ready; elsewhere nobody is told, and nothing fails.
-func Example() {
-	nobody := systemd.FromEnvironment(func(string) string { return "" })
+func ExampleServiceManager() {
+	nobody := health.FindServiceManager(func(string) string { return "" })
 	fmt.Println(nobody.Ready("serving"))
 
 	dir, _ := os.MkdirTemp("", "sd")
@@ -23,7 +23,7 @@ func Example() {
 		return
 	}
 	defer socket.Close()
-	manager := systemd.FromEnvironment(func(key string) string { return map[string]string{"NOTIFY_SOCKET": name}[key] })
+	manager := health.FindServiceManager(func(key string) string { return map[string]string{"NOTIFY_SOCKET": name}[key] })
 	fmt.Println(manager.Ready("serving on :6443"))
 	told := make([]byte, 100)
 	n, _ := socket.Read(told)

@@ -1,10 +1,8 @@
-package serving
+package options
 
 import (
 	"net"
 	"testing"
-
-	"apilet/internal/options"
 )
 
 // What a kubeconfig has for its server: what others reach, where they do.
@@ -15,7 +13,7 @@ func TestWhereOthersReachAServer(t *testing.T) {
 		listening, advertised string
 		names                 []string
 		want                  string
-		nowhere               bool
+		localOnly             bool
 	}{
 		{"127.0.0.1", "", nil, "127.0.0.1:6443", false},
 		{"127.0.0.1", "10.0.0.7", []string{lb}, "127.0.0.1:6443", false},
@@ -29,10 +27,10 @@ func TestWhereOthersReachAServer(t *testing.T) {
 		{"10.0.0.7", "", []string{lb}, "api.example.com:6443", false},
 		{"10.0.0.7", "192.0.2.7", nil, "192.0.2.7:6443", false},
 	} {
-		e := &Endpoint{Options: &options.Options{Advertised: c.advertised, Names: c.names}}
-		got := e.reachedAt(&net.TCPAddr{IP: net.ParseIP(c.listening), Port: 6443})
-		if got != c.want || e.nowhere != c.nowhere {
-			t.Errorf("%+v: %s, %v", c, got, e.nowhere)
+		o := &Options{Advertised: c.advertised, Names: c.names}
+		got, localOnly := o.ReachedAt(&net.TCPAddr{IP: net.ParseIP(c.listening), Port: 6443})
+		if got != c.want || localOnly != c.localOnly {
+			t.Errorf("%+v: %s, %v", c, got, localOnly)
 		}
 	}
 }
