@@ -96,7 +96,6 @@ import (
 	"apilet/internal/serving"
 	"apilet/internal/shares"
 	"apilet/internal/store"
-	"apilet/internal/systemd"
 	"apilet/internal/torture"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
@@ -121,7 +120,7 @@ type config struct {
 	starting       context.Context  // ends a start; nil: nothing does
 	clock          func() time.Time // in place of the machine's clock; nil: that one
 	log            zerolog.Logger
-	manager        systemd.Manager // is told how it goes
+	manager        health.ServiceManager // is told how it goes
 }
 
 func main() {
@@ -140,7 +139,7 @@ func (c *config) serve(stderr io.Writer) error {
 	}, syscall.SIGTERM, syscall.SIGINT)
 	defer forget()
 	c.starting = stop
-	c.manager = systemd.FromEnvironment(os.Getenv)
+	c.manager = health.FindServiceManager(os.Getenv)
 	context.AfterFunc(stop, func() { c.toldManager(c.manager.Stopping()) })
 	var serving atomic.Pointer[server] // nil while one starts or stops
 	watched, unwatch := context.WithCancel(context.Background())

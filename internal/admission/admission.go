@@ -46,8 +46,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/apierror"
-	"apilet/internal/cel/matchconditions"
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 	"apilet/internal/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -67,7 +66,7 @@ type Webhooks struct {
 	Services   *webhook.ServiceResolver                            // finds where a clientConfig.service leads
 	Called     func(Call)                                          // is told of each call
 	Log        zerolog.Logger                                      // is told of configurations that cannot be read
-	May        matchconditions.May                                 // for the variable authorizer of conditions
+	May        matching.May                                        // for the variable authorizer of conditions
 	Defaults   func(res *scheme.Resource, obj scheme.Object) error // fills in what a patch left out
 	Unreadable *unreadable.Unreadables                             // notes configurations that cannot be decoded
 	Stands     func(what string, err error)                        // is told how each webhook stands, nil when it answers
@@ -83,11 +82,11 @@ type hookSet struct{ mutating, validating []*Hook }
 
 // A Hook is one webhook.
 type Hook struct {
-	matchconditions.Webhook
+	matching.Webhook
 	kind                hookKind
 	configuration       string
 	namespaces, objects labels.Selector
-	conditions          *matchconditions.Set
+	conditions          *matching.Set
 	client              *webhook.Client // holds the connections to it
 	broken              error           // why it cannot be called
 }
@@ -111,10 +110,10 @@ func (h *Webhooks) Reload() {
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
-		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
+		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, matching.MutatingHooks(config), before)...)
 	}), h.eachLocked("validatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
-		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
+		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, matching.ValidatingHooks(config), before)...)
 	}))
 	if err != nil { // those that were in force stay so
 		h.clients = before
@@ -150,9 +149,9 @@ func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.
-func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
+func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matching.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
 	for i := range asked {
-		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
+		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matching.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
 		k.namespaces, errs[0] = matching.Selector(asked[i].NamespaceSelector)
 		k.objects, errs[1] = matching.Selector(asked[i].ObjectSelector)

@@ -11,7 +11,7 @@
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
 //
 // The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook. chain.go has the order of all plug-ins; the built-in ones are
-// package plugins. Which requests a webhook wants is told in package matching, its CEL conditions in package matchconditions, the documents of a
+// package plugins. Package matching decides which requests a webhook wants, by rules, selectors and CEL conditions. The documents of a
 // call in review.go, and how a webhook is reached in package webhook.
 //
 // Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer

@@ -27,7 +27,7 @@ import (
 
 const (
 	MaxErrors    = 1000      // mistakes that one answer names
-	maxErrorText = 256 << 10 // bytes of their text, which stands in an answer twice
+	MaxErrorText = 256 << 10 // bytes of their text, which stands in an answer twice
 	errorTail    = 1 << 10   // bytes at the end of a text that is cut: what is wrong stands behind the value
 )
 
@@ -69,8 +69,8 @@ func router(code int32, reason metav1.StatusReason, message string) error {
 // A Budget is what is left of an answer's room for mistakes.
 type Budget struct{ count, bytes int }
 
-// NewBudget is an answer's whole room: MaxErrors mistakes, maxErrorText bytes.
-func NewBudget() Budget { return Budget{MaxErrors, maxErrorText} }
+// NewBudget is an answer's whole room: MaxErrors mistakes, MaxErrorText bytes.
+func NewBudget() Budget { return Budget{MaxErrors, MaxErrorText} }
 
 // Spent says that no further mistake is named.
 func (b *Budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
@@ -92,8 +92,8 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 			break
 		}
 		body := err.ErrorBody()
-		if len(body) > maxErrorText { // a value of the client's, as Go prints it, may be many times as long as it is in JSON
-			head, tail := body[:maxErrorText-errorTail], body[len(body)-errorTail:]
+		if len(body) > MaxErrorText { // a value of the client's, as Go prints it, may be many times as long as it is in JSON
+			head, tail := body[:MaxErrorText-errorTail], body[len(body)-errorTail:]
 			body = strings.ToValidUTF8(head, "") + "..." + strings.ToValidUTF8(tail, "")
 		}
 		left.Take(body)

@@ -20,7 +20,7 @@ import (
 	"time"
 	"unicode"
 
-	"apilet/internal/scheme"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // A Use says who does what with which deprecated version.
@@ -107,7 +107,7 @@ func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, u := range usages {
 		resource := strings.TrimSuffix(u.Resource+"/"+u.Subresource, "/")
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", u.LastSeen.UTC().Format(time.RFC3339), u.Count, printable(u.User),
-			u.Verb, resource, scheme.GroupVersionString(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
+			u.Verb, resource, schema.GroupVersion{Group: u.Group, Version: u.Version}, u.Removed, u.UseInstead, printable(u.Agent))
 	}
 	table.Flush()
 }

@@ -10,6 +10,8 @@
 // [!]disk warns: ..., and its own page, /readyz/disk, fails.
 //
 // Probes ask without credentials, so why a check fails is told to those alone who may see it.
+//
+// systemd.go reports the state of the process to a service manager, and feeds its watchdog.
 package health
 
 import (

@@ -23,8 +23,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -147,7 +145,8 @@ func (e *Endpoint) Open(share certs.Share) error {
 // Secure says under which URL the listener is reached, and returns the TLS configuration if there is one. clientCAs may be nil: no client
 // shows a certificate then.
 func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool) (url string, secured *tls.Config, err error) {
-	host := e.reachedAt(listener.Addr().(*net.TCPAddr))
+	host, localOnly := e.ReachedAt(listener.Addr().(*net.TCPAddr))
+	e.nowhere = localOnly
 	e.url = "http://" + host
 	var certificate func() *tls.Certificate
 	switch {
@@ -164,28 +163,6 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool
 	}
 	e.url = "https://" + host
 	return e.url, certs.TLSConfig(certificate, clientCAs), nil
-}
-
-// reachedAt is the host and port of the server's URL: the first of its names that is no pattern, or the address where others reach it. A server that
-// listens on loopback is reached there alone.
-func (e *Endpoint) reachedAt(listening *net.TCPAddr) string {
-	port := strconv.Itoa(listening.Port)
-	if listening.IP.IsLoopback() {
-		return listening.String()
-	}
-	for _, name := range e.Names {
-		if !strings.HasPrefix(name, "*") {
-			return net.JoinHostPort(name, port)
-		}
-	}
-	switch {
-	case e.Advertised != "":
-		return net.JoinHostPort(e.Advertised, port)
-	case listening.IP.IsUnspecified(): // all addresses, but it is none
-		e.nowhere = true
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return listening.String()
 }
 
 // Accept serves until the listener is closed, over TLS if the server has a configuration for it.

@@ -36,7 +36,7 @@ const (
 	answerMost  = 1 << 20 // bytes
 	cachedMost  = 8192    // answers
 	cachedBytes = 8 << 20 // of answers, as they were sent
-	textMost    = 1 << 10 // bytes of a reason or an error that the webhook has written
+	MaxText     = 1 << 10 // bytes of a reason or an error that the webhook has written
 	agent       = "apilet"
 )
 
@@ -59,12 +59,12 @@ type callError struct{ error }
 func (e *callError) Error() string { return shortened(e.error.Error()) }
 func (e *callError) Unwrap() error { return e.error }
 
-// shortened cuts a text to textMost bytes.
+// shortened cuts a text to MaxText bytes.
 func shortened(text string) string {
-	if len(text) <= textMost {
+	if len(text) <= MaxText {
 		return text
 	}
-	return strings.ToValidUTF8(text[:textMost], "") + "…"
+	return strings.ToValidUTF8(text[:MaxText], "") + "…"
 }
 
 func post(ctx context.Context, client *kubeconfig.Client, review any) ([]byte, error) {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"

@@ -8,7 +8,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 	"apilet/internal/scheme"
 )
 

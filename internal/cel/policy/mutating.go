@@ -33,7 +33,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/mutation"
 	"k8s.io/apiserver/pkg/cel/mutation/dynamic"
 
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 	"apilet/internal/patch"
 	"apilet/internal/scheme"
 )

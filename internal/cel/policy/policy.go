@@ -28,7 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 
-	"apilet/internal/cel/matchconditions"
+	"apilet/internal/cel/matching"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -43,7 +43,7 @@ type Policies struct {
 	Types      *scheme.Registry                                                     // what rules and paramKinds speak of
 	Unreadable *unreadable.Unreadables                                              // notes policies and bindings that cannot be decoded
 	Log        zerolog.Logger                                                       // is told of a reload that failed
-	May        matchconditions.May                                                  // for the variable authorizer
+	May        matching.May                                                         // for the variable authorizer
 	Defaults   func(res *scheme.Resource, obj scheme.Object) error                  // fills in what a mutation left out
 	Fields     func(res *scheme.Resource) *fieldmanager.Manager                     // knows what an ApplyConfiguration's lists and maps mean
 	Checked    func(Check)                                                          // is told of evaluations; may be nil

@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )

@@ -29,7 +29,7 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/matching"
+	"apilet/internal/cel/matching"
 	"apilet/internal/scheme"
 )
 

@@ -20,7 +20,7 @@ import (
 // Setting them twice changes nothing.
 func Set(obj runtime.Object) {
 	internalversion.Default(obj)
-	if normalizes(obj) {
+	if Normalizes(obj) {
 		internalversion.Normalize(obj)
 	}
 	switch o := obj.(type) {
@@ -31,9 +31,9 @@ func Set(obj runtime.Object) {
 	}
 }
 
-// normalizes reports whether the conversion to the internal type and back can change obj. Examples are
+// Normalizes reports whether the conversion to the internal type and back can change obj. Examples are
 // fields that other fields replace (a Secret's stringData).
-func normalizes(obj runtime.Object) bool {
+func Normalizes(obj runtime.Object) bool {
 	switch obj.(type) {
 	case *corev1.Node, *corev1.Secret, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
 		return true

@@ -26,7 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/client-go/util/jsonpath"
 
-	"apilet/internal/cel/matchconditions"
+	"apilet/internal/cel/matching"
 	admissionpolicy "apilet/internal/cel/policy"
 )
 
@@ -37,10 +37,10 @@ type policyChecker struct{ *Checker }
 func policyRules() map[reflect.Type]*rules {
 	return map[reflect.Type]*rules{
 		reflect.TypeFor[*admissionv1.ValidatingWebhookConfiguration](): policyRule(func(c policyChecker, o, _ *admissionv1.ValidatingWebhookConfiguration) {
-			c.webhooks(matchconditions.ValidatingHooks(o))
+			c.webhooks(matching.ValidatingHooks(o))
 		}),
 		reflect.TypeFor[*admissionv1.MutatingWebhookConfiguration](): policyRule(func(c policyChecker, o, _ *admissionv1.MutatingWebhookConfiguration) {
-			c.webhooks(matchconditions.MutatingHooks(o))
+			c.webhooks(matching.MutatingHooks(o))
 		}),
 		reflect.TypeFor[*admissionv1.ValidatingAdmissionPolicy](): policyRule(policyChecker.validatingPolicy).withStatus(policyStatus),
 		reflect.TypeFor[*admissionv1.MutatingAdmissionPolicy]():   policyRule(policyChecker.mutatingPolicy),
@@ -117,7 +117,7 @@ var (
 	reviewVersionWords = strings.Join(reviewVersions, ", ")
 )
 
-func (c policyChecker) webhooks(hooks []matchconditions.Webhook) {
+func (c policyChecker) webhooks(hooks []matching.Webhook) {
 	names := set{}
 	for i := range hooks {
 		p := field.NewPath("webhooks").Index(i)
@@ -129,7 +129,7 @@ func (c policyChecker) webhooks(hooks []matchconditions.Webhook) {
 	}
 }
 
-func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
+func (c policyChecker) webhook(p *field.Path, hook *matching.Webhook) {
 	c.Add(validation.IsFullyQualifiedName(p.Child("name"), hook.Name)...)
 	for i := range hook.Rules {
 		c.webhookRule(p.Child("rules").Index(i), &hook.Rules[i])
@@ -157,7 +157,7 @@ func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
 
 func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.MatchCondition) {
 	c.conditions(p, conditions, func(text string) error {
-		_, err := matchconditions.Compile(text, (*environment.EnvSet).NewExpressionsEnv)
+		_, err := matching.Compile(text, (*environment.EnvSet).NewExpressionsEnv)
 		return err
 	})
 }

@@ -103,7 +103,7 @@ type Machine struct {
 	waitTime  float64 // seconds in which somebody waited
 	accounted float64
 
-	work              float64
+	Work              float64 // seconds of work done, as an empty machine takes for them
 	served, refused   int
 	light, heavy      []float64
 	seatSum, seatSpan float64
@@ -400,7 +400,7 @@ func (m *Machine) done(j *job) {
 			Service: seconds(service), Commit: seconds(j.waitedToCommit), Elsewhere: seconds(j.elsewhere)})
 	}
 	if m.now >= m.From {
-		m.work += j.empty
+		m.Work += j.empty
 		m.served++
 		m.heavy = append(m.heavy, m.now-j.arrived)
 	}
@@ -465,7 +465,7 @@ func percentile(values []float64, p float64) float64 {
 
 func (m *Machine) result() Result {
 	span := m.Seconds - m.From
-	return Result{Goodput: m.work / span, Served: float64(m.served) / span, Refused: float64(m.refused) / span,
+	return Result{Goodput: m.Work / span, Served: float64(m.served) / span, Refused: float64(m.refused) / span,
 		LightP50: seconds(percentile(m.light, 0.5)), LightP99: seconds(percentile(m.light, 0.99)), P50: seconds(percentile(m.heavy, 0.5)),
 		Seats: m.seatSum / max(1, m.seatSpan)}
 }

@@ -1,0 +1,34 @@
+package flowcontrol_test
+
+import (
+	"fmt"
+	"time"
+
+	"apilet/internal/flowcontrol/autoseats"
+)
+
+// Requests that take as long in a crowd as alone need more seats; requests that take longer in it do not.
+func Example_autoseats() {
+	for _, each := range []time.Duration{20 * time.Millisecond, 400 * time.Millisecond} {
+		c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 8, Most: 600})
+		now := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC)
+		for range 20 { // in calm: what a list usually takes is learned
+			now = now.Add(250 * time.Millisecond)
+			c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-20 * time.Millisecond), Service: 20 * time.Millisecond})
+			c.Tick(autoseats.Sample{Now: now, InUse: 1})
+		}
+		first, seats := c.State().Seats, 0
+		for range 8 { // somebody waits for a seat, and a list takes so long
+			now = now.Add(250 * time.Millisecond)
+			inUse := float64(c.State().Seats)
+			for range 20 {
+				c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-each), Service: each})
+			}
+			seats = c.Tick(autoseats.Sample{Now: now, InUse: inUse, Pressed: true})
+		}
+		fmt.Println(each, "more seats:", seats > first)
+	}
+	// Output:
+	// 20ms more seats: true
+	// 400ms more seats: false
+}

@@ -1,0 +1,102 @@
+package health
+
+// This file informs the service manager that has started the process, for a unit with Type=notify and WatchdogSec=. It sends datagrams to
+// the socket that $NOTIFY_SOCKET names (sd_notify(3)), and serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
+//
+//	manager := health.FindServiceManager(os.Getenv) // sends nothing if no service manager has started the process
+//	err := manager.Ready("serving on :6443")        // systemctl start returns, and systemctl status shows the text
+//	go manager.Watch(ctx, alive, failed)            // sends WATCHDOG=1 twice in each WatchdogSec, as long as alive succeeds
+//	err = manager.Stopping()
+//
+// Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing is sent. Then systemd ends the process
+// with SIGABRT, so that Go prints the stack of each goroutine, and starts the process again.
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A ServiceManager receives the state of this process. The zero value sends nothing.
+type ServiceManager struct {
+	socket   string        // a path, or an abstract name behind @; "": nobody listens
+	watchdog time.Duration // how long it waits for a sign of life; 0: it waits for none
+}
+
+// FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a watchdog that is meant for another process.
+func FindServiceManager(getenv func(string) string) ServiceManager {
+	m := ServiceManager{socket: getenv("NOTIFY_SOCKET")}
+	usec, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
+	pid := getenv("WATCHDOG_PID")
+	if m.socket != "" && err == nil && usec > 0 && usec < int64(maxWatchdog/time.Microsecond) && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		m.watchdog = time.Duration(usec) * time.Microsecond
+	}
+	return m
+}
+
+// maxWatchdog is more than a watchdog waits for: WatchdogSec=infinity is none.
+const maxWatchdog = 10 * 365 * 24 * time.Hour
+
+// Ready says that the process serves, now or again, and what systemctl status is to show.
+func (m *ServiceManager) Ready(status string) error {
+	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
+}
+
+// Reloading says that the process reads its configuration anew, or opens its log anew. Ready ends that.
+func (m *ServiceManager) Reloading() error { return m.tell("RELOADING=1") }
+
+// Stopping says that the process ends.
+func (m *ServiceManager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
+
+// Watch feeds the watchdog until ctx ends: twice in the time that the manager waits, and each time after alive has returned nil. A failed proof is told,
+// and tried again after a tenth of that time. alive has until its context ends, half of that time; one that never returns is the end of the process.
+func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {
+	if m.watchdog == 0 {
+		return
+	}
+	for {
+		wait := m.watchdog / 2
+		if err := m.feed(ctx, alive); err != nil && ctx.Err() == nil {
+			failed(err)
+			wait = m.watchdog / 10
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (m *ServiceManager) feed(ctx context.Context, alive func(context.Context) error) error {
+	proof, cancel := context.WithTimeout(ctx, m.watchdog/2)
+	defer cancel()
+	if err := alive(proof); err != nil {
+		return err
+	}
+	return m.tell("WATCHDOG=1")
+}
+
+// tell sends variables in one datagram. net takes a leading @ for the abstract namespace, as systemd means it.
+func (m *ServiceManager) tell(variables ...string) error {
+	if m.socket == "" {
+		return nil
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.socket, Net: "unixgram"})
+	if err == nil {
+		defer conn.Close()
+		_ = conn.SetWriteDeadline(time.Now().Add(tellWithin))
+		_, err = conn.Write([]byte(strings.Join(variables, "\n")))
+	}
+	if err != nil {
+		return fmt.Errorf("telling the service manager %s: %w", variables[0], err)
+	}
+	return nil
+}
+
+// tellWithin bounds the wait for a manager that does not read what it is told.
+const tellWithin = 5 * time.Second

@@ -1,0 +1,20 @@
+package scheme_test
+
+import (
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"apilet/internal/scheme"
+)
+
+// Containers are told apart by name, as their tag says; the ports of a Service by two keys, as only a comment says.
+func Example_listTypes() {
+	containers, _ := reflect.TypeFor[corev1.PodSpec]().FieldByName("Containers")
+	fmt.Println(scheme.ListRelationOfTags(containers.Tag))
+	fmt.Println(scheme.ListRelations[scheme.TypeName(reflect.TypeFor[corev1.ServiceSpec]())+".ports"])
+	// Output:
+	// name
+	// port,protocol
+}
