@@ -122,11 +122,11 @@ const handshakes = `(() => {
 func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 	b := startBrowser(t)
 	s := startServer(t, "--cert-dir", filepath.Join(t.TempDir(), "certs"))
-	client := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificateIn(t, s.kubeconfig)}}
-	url := tunnel(t, strings.TrimPrefix(s.url, "https://"), client)
+	client := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificateIn(t, s.KubeconfigFile)}}
+	url := tunnel(t, strings.TrimPrefix(s.URL(), "https://"), client)
 	ask := &http.Client{Transport: &http.Transport{TLSClientConfig: client}, Timeout: patience}
 	read := func(path string) string {
-		answer, err := ask.Get(s.url + path)
+		answer, err := ask.Get(s.URL() + path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ const (
 )
 
 // ui is the page's address, with a panel.
-func (s *server) ui(panel string) string { return s.url + "/debug/ui/#/" + panel }
+func (s *server) ui(panel string) string { return s.URL() + "/debug/ui/#/" + panel }
 
 // opened goes before an expression: all changes of the timeline show what they are.
 const opened = `document.querySelectorAll('.change-row').forEach(row => { row.open = true; }); `
@@ -61,7 +61,7 @@ func testQuiet(t *testing.T, b *browser) {
 		p.wait(tab, fmt.Sprintf(`!document.getElementById('panel-%s').hidden && document.getElementById('panel-%[1]s').innerText.length > 10`, tab))
 	}
 	p.hears("the requests of the page are seen", func() bool { return len(p.asked) >= 8 })
-	p.clean(s.url)
+	p.clean(s.URL())
 	// And the policy holds: what a mistake would do is an error. (These complain, so they come last.)
 	if got := p.eval(`(() => { try { document.body.innerHTML = '<b>x</b>'; return 'done'; } catch { return 'refused'; } })()`); got != "refused" {
 		t.Errorf("innerHTML: %v", got)
@@ -92,7 +92,7 @@ func testTimeline(t *testing.T, b *browser) {
 	p.wait("the filter", `!`+shown("timeline", "made-meanwhile"))
 	s.configMap("other", "a", "b")
 	p.wait("what passes the filter", `document.querySelectorAll('#panel-timeline .change-row').length === 1 && `+shown("timeline", "other"))
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 func testHTML(t *testing.T, b *browser) {
@@ -113,7 +113,7 @@ func testHTML(t *testing.T, b *browser) {
 	if got := p.eval(`window.hit || document.querySelectorAll('main img, main script, main svg[onload], main pre b').length`); got != 0.0 {
 		t.Errorf("text has become HTML: %v", got)
 	}
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 func testKeyboard(t *testing.T, b *browser) {
@@ -147,7 +147,7 @@ func testKeyboard(t *testing.T, b *browser) {
 	if unnamed != 0.0 {
 		t.Errorf("%v controls have no name", unnamed)
 	}
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 func testNarrow(t *testing.T, b *browser) {
@@ -169,7 +169,7 @@ func testNarrow(t *testing.T, b *browser) {
 			t.Errorf("%s is %v pixels wide: %v", id, width, p.eval(`[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > 401).slice(0, 5).map(e => e.tagName + '.' + e.className).join(' ')`))
 		}
 	}
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 func testDark(t *testing.T, b *browser) {
@@ -222,7 +222,7 @@ func testTravel(t *testing.T, b *browser) {
 	p.wait("when that was", `/Revision \d+ · \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (UTC|[+−]\d\d:\d\d)$/.test(document.getElementById('moment-text').textContent)`)
 	p.press("Escape")
 	p.wait("now again", `[...document.querySelectorAll('#panel-objects tbody tr')].some(tr => tr.textContent.includes('stays'))`)
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 func testTree(t *testing.T, b *browser) {
@@ -236,7 +236,7 @@ func testTree(t *testing.T, b *browser) {
 	}
 	p.eval(`document.querySelector('.tree ul ul ul button').click()`)
 	p.wait("the pod", `document.querySelector('.detail h2').textContent.includes('web-1-a')`)
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 // testLong has more objects, dependents and changes than are shown at once.
@@ -266,7 +266,7 @@ func testLong(t *testing.T, b *browser) {
 	p.wait("all objects", count("#panel-objects tbody tr")+` === 701`)
 	p.eval(`(() => { const l = document.querySelector('#panel-objects input[name=labelSelector]'); l.value = 'third=1'; l.dispatchEvent(new Event('change')); })()`)
 	p.wait("those with a label", count("#panel-objects tbody tr")+` === 233`)
-	p.clean(s.url)
+	p.clean(s.URL())
 }
 
 func testToken(t *testing.T, b *browser) {

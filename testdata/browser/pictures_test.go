@@ -72,7 +72,7 @@ func pictureOfFlows(t *testing.T, b *browser) {
 	s := startServer(t, "--token-auth-file", tokens, "--max-requests-inflight", "24", "--max-mutating-requests-inflight", "12")
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 300, ForceAttemptHTTP2: false}}
 	ask := func(ctx context.Context, token, method, path, body string) {
-		r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+		r, err := http.NewRequestWithContext(ctx, method, s.URL()+path, strings.NewReader(body))
 		if err != nil {
 			return
 		}
@@ -130,7 +130,7 @@ func (s *server) load(writers int) (stop func()) {
 		s.configMap(name, "k", "0")
 		all.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				r, _ := http.NewRequestWithContext(ctx, "PATCH", s.url+"/api/v1/namespaces/default/configmaps/"+name, strings.NewReader(fmt.Sprintf(`{"data":{"k":"%d"}}`, n)))
+				r, _ := http.NewRequestWithContext(ctx, "PATCH", s.URL()+"/api/v1/namespaces/default/configmaps/"+name, strings.NewReader(fmt.Sprintf(`{"data":{"k":"%d"}}`, n)))
 				r.Header.Set("Content-Type", "application/merge-patch+json")
 				if answer, err := http.DefaultClient.Do(r); err == nil {
 					_, _ = io.Copy(io.Discard, answer.Body)

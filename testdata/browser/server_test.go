@@ -3,82 +3,34 @@ package browser
 // This file starts servers for the pages, and writes to them as anybody would.
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
+
+	"apilet-harness"
 )
 
-var apilet string // the binary
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	if apilet = os.Getenv("APILET"); apilet != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "apilet-browser-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	apilet = filepath.Join(dir, "apilet")
-	build := exec.Command("go", "build", "-o", apilet, ".")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
-
-// A server is an apilet process on the plain port, which ends with its test.
+// A server is an apilet process on the plain port.
 type server struct {
-	t          *testing.T
-	url        string
-	kubeconfig string // path of the administrator's
+	*harness.Server
+	t *testing.T
 }
 
-func startServer(t *testing.T, args ...string) *server {
+func startServer(t *testing.T, flags ...string) *server {
 	t.Helper()
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	var log bytes.Buffer
-	proc := exec.Command(apilet, append([]string{"--ephemeral", "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig}, args...)...)
-	proc.Stderr = &log
-	if err := proc.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = proc.Process.Signal(syscall.SIGTERM)
-		_ = proc.Wait()
-		if t.Failed() {
-			t.Log(log.String())
-		}
-	})
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		text, _ := os.ReadFile(kubeconfig)
-		if m := regexp.MustCompile(`"server": "([^"]+)"`).FindSubmatch(text); m != nil {
-			return &server{t: t, url: string(m[1]), kubeconfig: kubeconfig}
-		}
-	}
-	t.Fatal("the server does not come up: ", log.String())
-	return nil
+	return &server{harness.Start(t, harness.Flags(flags...)), t}
 }
 
 // write sends a document as a program of a name, and wants a success.
 func (s *server) write(agent, method, path, body string) []byte {
 	s.t.Helper()
-	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	r, err := http.NewRequest(method, s.URL()+path, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}

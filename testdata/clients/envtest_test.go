@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"apilet-harness"
 )
 
 // assets is a folder as envtest wants it: programs called kube-apiserver and etcd.
@@ -28,7 +30,7 @@ func assets(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, program := range []string{"kube-apiserver", "etcd"} {
-		check(t, "link", os.Symlink(must(filepath.Abs(apilet)), filepath.Join(dir, program)))
+		check(t, "link", os.Symlink(harness.Apilet(t), filepath.Join(dir, program)))
 	}
 	return dir
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	toolswatch "k8s.io/client-go/tools/watch"
+
+	"apilet-harness"
 )
 
 const streamingGate = "KUBE_FEATURE_WatchListClient"
@@ -45,7 +46,7 @@ func TestInformersDoWithoutStreamingLists(t *testing.T) {
 		t.Skip("this is the other half already")
 	}
 	half := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInformer|^TestReflector", "-test.v")
-	half.Env = append(os.Environ(), streamingGate+"=false", "APILET="+apilet)
+	half.Env = append(os.Environ(), streamingGate+"=false", "APILET="+harness.Apilet(t))
 	out, err := half.CombinedOutput()
 	if t.Logf("%s", out); err != nil {
 		t.Error(err)
@@ -172,7 +173,7 @@ func synced(t *testing.T, s *server, contentType string, informer func(*rest.Con
 }
 
 func afterRestart(t *testing.T, s *server, l listener) {
-	s.restart(syscall.SIGTERM)
+	s.Restart()
 	change(t, s.typed(), l.told, "after a restart")
 	if lists := l.tap.count(firstList()); lists != 1 {
 		t.Errorf("%d of %s, want 1", lists, firstList())
@@ -183,7 +184,8 @@ func afterRestart(t *testing.T, s *server, l listener) {
 func afterCompaction(t *testing.T, s *server, l listener) {
 	cs := s.typed()
 	l.tap.cut.Store(true)
-	s.restart(syscall.SIGKILL)
+	s.Kill()
+	s.Restart()
 	setData(t, cs, "cm-0001", "unseen")
 	remove(t, cs, "cm-0002")
 	createMaps(t, cs, "unseen", 1)

@@ -4,7 +4,6 @@ package clients
 
 import (
 	"context"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,7 +75,7 @@ func listAcrossRestart(t *testing.T, s *server) {
 	names(t, listed, list)
 	rv := list.ResourceVersion
 	for list.Continue != "" {
-		s.restart(syscall.SIGTERM)
+		s.Restart()
 		list, err = chunk(ctx, cs, list.Continue)
 		check(t, "next chunk", err)
 		names(t, listed, list)

@@ -2,9 +2,9 @@ package clients31
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -40,6 +40,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"apilet-harness"
 )
 
 const (
@@ -48,7 +50,6 @@ const (
 )
 
 var (
-	apilet     string // the binary
 	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
@@ -59,50 +60,22 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	klog.SetLogger(klog.Logger{})
 	ctrllog.SetLogger(klog.Logger{})
-	if apilet = os.Getenv("APILET"); apilet != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "apilet-clients31-")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	apilet = filepath.Join(dir, "apilet")
-	build := exec.Command("go", "build", "-o", apilet, ".")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
+	return harness.Main(m)
 }
 
-// serve starts a server that keeps nothing and ends with the test, and returns how to reach it.
+// serve starts a server that keeps nothing and returns how to reach it.
 func serve(t *testing.T) *rest.Config {
 	t.Helper()
-	config, _ := serveWith(t, "--ephemeral", "--listen=127.0.0.1:0")
-	return config
+	return configOf(t, harness.Start(t))
 }
 
-// serveWith starts one with these flags, and returns how to end it, too.
-func serveWith(t *testing.T, args ...string) (config *rest.Config, end func()) {
+// configOf returns a configuration without a limit of requests.
+func configOf(t *testing.T, s *harness.Server) *rest.Config {
 	t.Helper()
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	proc := exec.Command(apilet, append(args, "--kubeconfig="+kubeconfig)...)
-	check(t, "start", proc.Start())
-	end = func() {
-		_ = proc.Process.Kill()
-		_ = proc.Wait()
-	}
-	t.Cleanup(end)
-	eventually(t, "the kubeconfig is there", func() bool {
-		_, err := os.Stat(kubeconfig)
-		return err == nil
-	})
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := clientcmd.RESTConfigFromKubeConfig(s.Kubeconfig())
 	check(t, "kubeconfig", err)
 	config.QPS = -1
-	return config, end
+	return config
 }
 
 func check(t testing.TB, what string, err error) {
@@ -112,13 +85,14 @@ func check(t testing.TB, what string, err error) {
 	}
 }
 
-func eventually(t testing.TB, what string, so func() bool) {
+func eventually(t testing.TB, condition string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not after %v: %s", patience, what)
+	harness.Until(t, condition, func() error {
+		if !holds() {
+			return errors.New("it does not hold")
 		}
-	}
+		return nil
+	})
 }
 
 func receive[T any](t testing.TB, what string, from <-chan T) (got T) {
@@ -252,9 +226,8 @@ func follow(t *testing.T, cs kubernetes.Interface, informer cache.SharedIndexInf
 // is had of another server, in the place of the first, that forgets within seconds.
 func TestPagerAcrossAnExpiry(t *testing.T) {
 	t.Parallel()
-	ctx, data := t.Context(), "--data="+filepath.Join(t.TempDir(), "apilet.db")
-	first, end := serveWith(t, data, "--listen=127.0.0.1:0")
-	c := kubernetes.NewForConfigOrDie(first).CoreV1().ConfigMaps(ns)
+	ctx, s := t.Context(), harness.Start(t, harness.Data(filepath.Join(t.TempDir(), "apilet.db")))
+	c := kubernetes.NewForConfigOrDie(configOf(t, s)).CoreV1().ConfigMaps(ns)
 	for i := range 100 {
 		_, err := c.Create(ctx, configMap(fmt.Sprintf("m-%02d", i)), metav1.CreateOptions{})
 		check(t, "create", err)
@@ -263,9 +236,9 @@ func TestPagerAcrossAnExpiry(t *testing.T) {
 	p := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		list, err := c.List(ctx, opts)
 		if pages++; pages == 2 && err == nil {
-			end()
-			second, _ := serveWith(t, data, "--listen=127.0.0.1:0", "--compaction-interval=1s")
-			cs := kubernetes.NewForConfigOrDie(second)
+			s.Kill()
+			s.Restart("--compaction-interval=1s")
+			cs := kubernetes.NewForConfigOrDie(configOf(t, s))
 			c = cs.CoreV1().ConfigMaps(ns)
 			expire(t, cs, list.ResourceVersion)
 		}

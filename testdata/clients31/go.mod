@@ -3,6 +3,7 @@ module apilet-clients31
 go 1.26.0
 
 require (
+	apilet-harness v0.0.0
 	k8s.io/api v0.31.14
 	k8s.io/apimachinery v0.31.14
 	k8s.io/client-go v0.31.14
@@ -62,3 +63,5 @@ require (
 	sigs.k8s.io/structured-merge-diff/v4 v4.4.1 // indirect
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
+
+replace apilet-harness => ../harness

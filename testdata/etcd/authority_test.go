@@ -13,30 +13,25 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"apilet-harness"
 )
 
 const sharedAuthority = "/registry/.apilet/authority"
 
-// aSecured is a server over TLS that has not been started.
+// aSecured returns a server over TLS that has not been started. Its address stays the same.
 func (c *cluster) aSecured(more ...string) *server {
-	s := c.aServer(append([]string{"--cert-dir", filepath.Join(c.t.TempDir(), "certs")}, more...)...)
+	s := c.serverWith(harness.KeepPort(), harness.Flags("--cert-dir", filepath.Join(c.t.TempDir(), "certs")), harness.Flags(more...))
 	s.client = &http.Client{Transport: &http.Transport{}}
 	return s
 }
 
 // folder is its --cert-dir.
-func (s *server) folder() string {
-	for i, arg := range s.args {
-		if arg == "--cert-dir" {
-			return s.args[i+1]
-		}
-	}
-	return ""
-}
+func (s *server) folder() string { return s.flag("--cert-dir") }
 
 // credentials are what a kubeconfig gives its reader: whom to trust, and a certificate.
 func (s *server) credentials() (*tls.Config, error) {
-	text, err := os.ReadFile(s.kubeconfig)
+	text, err := os.ReadFile(s.KubeconfigFile)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +61,7 @@ func (s *server) credentials() (*tls.Config, error) {
 func runSecured(t *testing.T, servers ...*server) {
 	t.Helper()
 	for _, s := range servers {
-		s.start()
-		s.tidy()
+		s.Launch()
 	}
 	for _, s := range servers {
 		s.readySecured()
@@ -77,7 +71,7 @@ func runSecured(t *testing.T, servers ...*server) {
 func (s *server) readySecured() {
 	s.t.Helper()
 	var credentials *tls.Config
-	until(s.t, "the server writes its kubeconfig", func() (err error) {
+	harness.Until(s.t, "the server writes its kubeconfig", func() (err error) {
 		credentials, err = s.credentials()
 		return err
 	})
@@ -93,7 +87,7 @@ func (s *server) asked(with *server) error {
 	}
 	transport := &http.Transport{TLSClientConfig: credentials}
 	defer transport.CloseIdleConnections()
-	other := &server{process: s.process, url: s.url, client: &http.Client{Transport: transport}}
+	other := &server{process: s.process, client: &http.Client{Transport: transport}}
 	code, text, err := other.try("GET", "/api/v1/namespaces/kube-system/secrets", "", patience)
 	if err == nil && code != 200 {
 		err = fmt.Errorf("%d %s", code, text)
@@ -157,7 +151,7 @@ func TestServersHaveOneAuthority(t *testing.T) {
 	if err := os.RemoveAll(lost.folder()); err != nil {
 		t.Fatal(err)
 	}
-	lost.start()
+	lost.Launch()
 	lost.readySecured()
 	everybody("with a new folder")
 	if content(t, filepath.Join(lost.folder(), "ca.crt")) != before {
@@ -186,7 +180,7 @@ func (s *server) named(name string) error {
 		return err
 	}
 	credentials.ServerName = name
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), credentials)
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.URL(), "https://"), credentials)
 	if err != nil {
 		return err
 	}
@@ -206,10 +200,10 @@ func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 	own := content(t, filepath.Join(second.folder(), "ca.crt"))
 	runSecured(t, first)
 	runSecured(t, second)
-	if text := c.shared(); !strings.Contains(text, "PRIVATE KEY") || strings.Contains(first.log.String(), "WRN this server's authority") {
-		t.Errorf("%s\n%s", text, first.log)
+	if text := c.shared(); !strings.Contains(text, "PRIVATE KEY") || strings.Contains(first.Log(), "WRN this server's authority") {
+		t.Errorf("%s\n%s", text, first.Log())
 	}
-	says(t, second.log.String(), "this server's authority is not the one that the servers on this etcd share, and stays in use", "remove ca.crt and ca.key here")
+	says(t, second.Log(), "this server's authority is not the one that the servers on this etcd share, and stays in use", "remove ca.crt and ca.key here")
 	if content(t, filepath.Join(second.folder(), "ca.crt")) != own || second.asked(second) != nil {
 		t.Error("its clients are locked out")
 	}
@@ -222,7 +216,7 @@ func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	second.start()
+	second.Launch()
 	second.readySecured()
 	for _, asked := range []error{second.asked(first), first.asked(second)} {
 		if asked != nil {
@@ -233,9 +227,7 @@ func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 
 func startOnFileSecured(t *testing.T, folder string) *server {
 	t.Helper()
-	dir := t.TempDir()
-	s := &server{data: filepath.Join(dir, "data.db"), kubeconfig: filepath.Join(dir, "kubeconfig")}
-	s.process = &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"--data", s.data, "--listen", "127.0.0.1:0", "--kubeconfig", s.kubeconfig, "--cert-dir", folder}}
+	s := aServer(t, filepath.Join(t.TempDir(), "data.db"), harness.Flags("--cert-dir", folder))
 	runSecured(t, s)
 	return s
 }
@@ -273,7 +265,7 @@ func TestAuthorityIsHandedIn(t *testing.T) {
 		t.Errorf("shared is %s", text)
 	}
 	without := c.aSecured()
-	without.start()
+	without.Launch()
 	says(t, without.exits(t, 1), "CN=acme", "put its ca.crt and ca.key here before the start")
 	handIn(without)
 	runSecured(t, without)
@@ -285,16 +277,16 @@ func TestAuthorityIsHandedIn(t *testing.T) {
 // exits wants a process to end by itself, with a code, and returns what it has said.
 func (p *process) exits(t *testing.T, code int) string {
 	t.Helper()
-	until(t, "it ends", func() error {
+	harness.Until(t, "it ends", func() error {
 		select {
-		case <-p.dead:
+		case <-p.Process().Done:
 			return nil
 		default:
-			return fmt.Errorf("it says %s", p.log)
+			return fmt.Errorf("it says %s", p.Log())
 		}
 	})
-	if got := p.cmd.ProcessState.ExitCode(); got != code {
+	if got := p.Process().State().ExitCode(); got != code {
 		t.Errorf("it ends with %d, want %d", got, code)
 	}
-	return p.log.String()
+	return p.Log()
 }

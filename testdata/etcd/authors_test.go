@@ -16,7 +16,7 @@ import (
 func (s *server) as(agent, method, path, body string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, s.URL()+path, strings.NewReader(body))
 	if err != nil {
 		s.t.Error(err)
 		return 0

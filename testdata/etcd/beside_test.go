@@ -3,31 +3,25 @@ package etcd
 // This file: beside a kube-apiserver on the same etcd. It wants one, as a program: KUBE_APISERVER=kube-apiserver go test -run Beside .
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-)
 
-const kubeToken = "beside"
+	"apilet-harness"
+)
 
 // kubernetes speaks to a kube-apiserver: it has a certificate of its own, and asks for a token.
 type kubernetes struct{ http.RoundTripper }
 
 func (k kubernetes) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+kubeToken)
+	r.Header.Set("Authorization", "Bearer "+harness.Token)
 	return k.RoundTripper.RoundTrip(r)
 }
 
@@ -35,38 +29,9 @@ func (k kubernetes) RoundTrip(r *http.Request) (*http.Response, error) {
 func (c *cluster) startKubernetes(more ...string) *server {
 	t := c.t
 	t.Helper()
-	program := os.Getenv("KUBE_APISERVER")
-	if program == "" {
-		t.Skip("KUBE_APISERVER names no kube-apiserver")
-	}
-	dir, port := t.TempDir(), held(t, 1)[0]
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := func(name string, content []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	keys := file("sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
-	k := &server{url: fmt.Sprint("https://127.0.0.1:", port)}
+	kube := harness.Kubernetes(t, strings.Join(c.urls, ","), append([]string{"--storage-media-type", "application/json"}, more...)...)
+	k := &server{process: &process{kube, t}}
 	k.client = &http.Client{Transport: kubernetes{&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
-	k.process = &process{t: t, name: program, log: &lockedBuffer{}, args: append([]string{"--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port),
-		"--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", file("tokens", []byte(kubeToken+`,admin,1,"system:masters"`)),
-		"--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://beside", "--service-account-key-file", keys,
-		"--service-account-signing-key-file", keys, "--permit-port-sharing", "--disable-admission-plugins", "ServiceAccount", "--storage-media-type", "application/json"}, more...)}
-	k.process.start()
-	t.Cleanup(func() { k.signal(syscall.SIGKILL) })
-	until(t, "kube-apiserver is ready", func() error {
-		code, text, err := k.try("GET", "/readyz", "", 5*time.Second)
-		if code != 200 {
-			return fmt.Errorf("%d %s %v", code, text, err)
-		}
-		return nil
-	})
 	return k
 }
 
@@ -142,7 +107,7 @@ func TestClientsOfKubernetesMissNothingInMigrations(t *testing.T) {
 	on := startOnFile(t, data)
 	client := on.informer()
 	client.resume(on, on.work("file", 60))
-	on.signal(syscall.SIGTERM)
+	on.Stop()
 	if said, problem := c.migrate(data); problem != "" {
 		t.Fatalf("%s%s", said, problem)
 	}
@@ -155,7 +120,7 @@ func TestClientsOfKubernetesMissNothingInMigrations(t *testing.T) {
 	client.wantSame(kube, "in etcd", 410)
 	client.resume(kube, kube.work("etcd-more", 3))
 	client.wantSame(kube, "in etcd, later", 0)
-	kube.signal(syscall.SIGTERM)
+	kube.Stop()
 	back := filepath.Join(dir, "back.db")
 	if said, problem := c.migrate(back, "--to-file"); problem != "" {
 		t.Fatalf("%s%s", said, problem)

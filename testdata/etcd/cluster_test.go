@@ -3,7 +3,6 @@ package etcd
 // This file runs processes: members of etcd, and servers on them.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,110 +21,43 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"apilet-proxy"
+	"apilet-harness"
 )
 
 const patience = 2 * time.Minute // for what takes no time on an idle machine
 
-var programs struct{ apilet, etcd string }
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "apilet-etcd-")
-	if err != nil {
-		panic(err)
-	}
-	build := func(env, from, what string) string {
-		if path := os.Getenv(env); path != "" {
-			path, _ = filepath.Abs(path)
-			return path
-		}
-		path := filepath.Join(dir, strings.ToLower(env))
-		command := exec.Command("go", "build", "-o", path, what)
-		command.Dir = from
-		if out, err := command.CombinedOutput(); err != nil {
-			panic(fmt.Sprintf("go build: %v\n%s", err, out))
-		}
-		return path
-	}
-	programs.apilet, programs.etcd = build("APILET", "../..", "."), build("ETCD", ".", "go.etcd.io/etcd/server/v3")
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// A process can be killed, and started again.
+// A process can be killed, paused and started again.
 type process struct {
-	t    *testing.T
-	name string
-	args []string
-	attr *syscall.SysProcAttr // nil: as usual
-	log  *lockedBuffer
-	cmd  *exec.Cmd
-	dead chan struct{}
+	*harness.Server
+	t *testing.T
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+func newProcess(t *testing.T, path string, args ...string) *process {
+	return &process{harness.New(t, path, args...), t}
 }
 
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (p *process) start() {
-	p.t.Helper()
-	p.cmd = exec.Command(p.name, p.args...)
-	p.cmd.SysProcAttr = p.attr
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
+// flag returns the value of a flag on the command line.
+func (p *process) flag(name string) string {
+	at := slices.Index(p.Args, name)
+	if at < 0 {
+		p.t.Fatalf("%q has no %s", p.Args, name)
 	}
-	cmd, dead := p.cmd, make(chan struct{})
-	p.dead = dead
-	go func() {
-		_ = cmd.Wait()
-		close(dead)
-	}()
+	return p.Args[at+1]
 }
 
+// signal pauses the process, continues it, or ends it and waits until it has exited.
 func (p *process) signal(how syscall.Signal) {
-	_ = p.cmd.Process.Signal(how)
+	p.t.Helper()
 	switch how {
 	case syscall.SIGCONT:
+		p.Resume()
 	case syscall.SIGSTOP:
-		until(p.t, "the process stands still", func() error { // it goes on for a moment on other processors
-			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-			if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
-				return errors.New(state)
-			}
-			return nil
-		})
+		p.Pause()
 	default:
-		<-p.dead
+		p.Terminate(how)
 	}
-}
-
-// held are ports for the time of the test, also while the member is down that listens there.
-func held(t *testing.T, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		port, err := proxy.HoldPort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = port.Close() })
-		ports = append(ports, port.Number)
-	}
-	return ports
 }
 
 // A cluster is etcd.
@@ -134,36 +65,15 @@ type cluster struct {
 	t       *testing.T
 	members []*process
 	urls    []string
-	dirs    []string
 }
 
 func startCluster(t *testing.T, n int, more ...string) *cluster {
 	t.Helper()
-	c := &cluster{t: t}
-	ports := held(t, 2*n)
-	var all []string
-	for i := range n {
-		all = append(all, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[n+i]))
+	etcd := harness.StartEtcd(t, harness.EtcdOptions{Members: n, Flags: more})
+	c := &cluster{t: t, urls: etcd.URLs}
+	for _, member := range etcd.Members {
+		c.members = append(c.members, &process{member, t})
 	}
-	for i := range n {
-		scheme := "http"
-		if slices.Contains(more, "--cert-file") {
-			scheme = "https"
-		}
-		client, peer := fmt.Sprintf("%s://127.0.0.1:%d", scheme, ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[n+i])
-		dir := filepath.Join(t.TempDir(), "data")
-		member := &process{t: t, name: programs.etcd, log: &lockedBuffer{}, args: append([]string{"--name", fmt.Sprint("m", i), "--data-dir", dir,
-			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--initial-cluster", strings.Join(all, ","), "--initial-cluster-token", all[0], "--socket-reuse-port", "--log-level", "error", "--unsafe-no-fsync"}, more...)}
-		member.start()
-		c.members, c.urls, c.dirs = append(c.members, member), append(c.urls, client), append(c.dirs, dir)
-	}
-	t.Cleanup(func() {
-		for _, member := range c.members {
-			_ = member.cmd.Process.Signal(syscall.SIGCONT)
-			member.signal(syscall.SIGKILL)
-		}
-	})
 	return c
 }
 
@@ -181,8 +91,8 @@ func (c *cluster) client() *clientv3.Client {
 // A server is an apilet.
 type server struct {
 	*process
-	url, data, kubeconfig string
-	client                *http.Client // nil: the usual one
+	data   string
+	client *http.Client // nil: the usual one
 }
 
 func (c *cluster) startServer(more ...string) *server {
@@ -192,58 +102,43 @@ func (c *cluster) startServer(more ...string) *server {
 	return s
 }
 
-// aServer is one that has not been started.
+// aServer returns a server on the cluster that has not been started.
 func (c *cluster) aServer(more ...string) *server {
-	dir := c.t.TempDir()
-	s := &server{data: filepath.Join(dir, "replica.db"), kubeconfig: filepath.Join(dir, "kubeconfig")}
-	s.process = &process{t: c.t, name: programs.apilet, log: &lockedBuffer{}, args: append([]string{"--etcd-servers", strings.Join(c.urls, ","),
-		"--data", s.data, "--listen", "127.0.0.1:0", "--kubeconfig", s.kubeconfig, "--compaction-interval", "0"}, more...)}
-	return s
+	c.t.Helper()
+	return c.serverWith(harness.Flags(more...))
 }
 
-// run starts the server for the time of the test.
+func (c *cluster) serverWith(options ...harness.Option) *server {
+	c.t.Helper()
+	flags := harness.Flags("--etcd-servers", strings.Join(c.urls, ","), "--compaction-interval", "0")
+	return aServer(c.t, filepath.Join(c.t.TempDir(), "replica.db"), append([]harness.Option{flags}, options...)...)
+}
+
+// aServer returns a server on a file that has not been started.
+func aServer(t *testing.T, data string, options ...harness.Option) *server {
+	t.Helper()
+	return &server{process: &process{harness.Prepare(t, append(options, harness.Data(data))...), t}, data: data}
+}
+
+// run starts the server and waits until it is ready.
 func (s *server) run() {
 	s.t.Helper()
-	s.start()
+	s.Launch()
 	s.ready()
-	s.tidy()
 }
 
-// tidy ends the server with the test, and looks at what it has said.
-func (s *server) tidy() {
-	s.t.Helper()
-	s.t.Cleanup(func() {
-		s.signal(syscall.SIGKILL)
-		if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "DATA RACE") || s.t.Failed() {
-			s.t.Errorf("the server's log:\n%s", log)
-		}
-	})
-}
-
-func (s *server) start() {
-	_ = os.Remove(s.kubeconfig)
-	s.process.start()
-}
-
-// ready waits until the server is, and learns its address.
+// ready waits until the server says that it is.
 func (s *server) ready() {
 	s.t.Helper()
-	until(s.t, "the server is ready", func() error { return s.answers("/readyz?verbose") })
+	s.WaitReady()
+	harness.Until(s.t, "the server is ready", func() error { return s.answers("/readyz?verbose") })
 }
 
-// answers says whether a path has a 200, at the address that the server tells.
+// answers returns an error unless a path has a 200.
 func (s *server) answers(path string) error {
-	text, err := os.ReadFile(s.kubeconfig)
-	var config struct {
-		Clusters []struct{ Cluster struct{ Server string } }
+	if s.URL() == "" {
+		return errors.New("the server has no address yet")
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &config)
-	}
-	if err != nil {
-		return err
-	}
-	s.url = config.Clusters[0].Cluster.Server
 	code, body, err := s.try("GET", path, "", 5*time.Second)
 	if err == nil && code != 200 {
 		err = fmt.Errorf("%d %s", code, body)
@@ -251,22 +146,10 @@ func (s *server) answers(path string) error {
 	return err
 }
 
-// until waits for something to come true.
-func until(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(5 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: not after %v: %v", what, patience, err)
-}
-
 func (s *server) try(method, path, body string, limit time.Duration) (int, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, s.URL()+path, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}
@@ -340,7 +223,7 @@ func (s *server) watch(t *testing.T, path, since string) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	w, url := &watcher{cancel: cancel}, s.url+path+"?watch=1&resourceVersion="+since
+	w, url := &watcher{cancel: cancel}, s.URL()+path+"?watch=1&resourceVersion="+since
 	begin := func() (*http.Response, error) {
 		request, _ := http.NewRequestWithContext(ctx, "GET", url, nil)
 		answer, err := http.DefaultClient.Do(request)

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"apilet-harness"
 )
 
 // ownDisk mounts DIR with so much room for the replica, and becomes the program.
@@ -33,14 +35,8 @@ func (s *server) onOwnDisk(size, taken int) (filler func() string) {
 	if out, err := try.CombinedOutput(); err != nil {
 		s.t.Skipf("no file system of our own here: %v %s", err, out)
 	}
-	s.args, s.name, s.attr = wrapped(s.name, s.args...), "sh", attr
-	s.kubeconfig = filepath.Join(s.t.TempDir(), "kubeconfig") // seen from outside
-	for i, arg := range s.args {
-		if arg == "--kubeconfig" {
-			s.args[i+1] = s.kubeconfig
-		}
-	}
-	return func() string { return fmt.Sprintf("/proc/%d/root%s/filler", s.cmd.Process.Pid, dir) }
+	s.Args, s.Path, s.Attr = wrapped(s.Path, s.Args...), "sh", attr
+	return func() string { return fmt.Sprintf("/proc/%d/root%s/filler", s.Process().PID, dir) }
 }
 
 // A replica whose disk is full answers what it can, refuses the rest in bounded time, says so, and catches up once there is room.
@@ -62,14 +58,14 @@ func TestReplicasDiskIsFull(t *testing.T) {
 		whole.do(201, "POST", maps, aMap(name, padding, ""))
 		want = append(want, "ADDED "+name)
 	}
-	until(t, "the server is not ready, and says why", func() error {
+	harness.Until(t, "the server is not ready, and says why", func() error {
 		code, text, err := small.try("GET", "/readyz?verbose", "", patience)
 		if err != nil || code == 200 || !strings.Contains(text, "[-]etcd") {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
 		return nil
 	})
-	until(t, "the figures say how far behind it is", func() error {
+	harness.Until(t, "the figures say how far behind it is", func() error {
 		if now := small.figures(); now["apilet_replica_lag_revisions"] < 1 || now["apilet_replica_lag_seconds"] <= 0 || now["apilet_disk_full"] != 1 {
 			return fmt.Errorf("%v revisions, %v seconds, disk %v", now["apilet_replica_lag_revisions"], now["apilet_replica_lag_seconds"], now["apilet_disk_full"])
 		}
@@ -86,7 +82,7 @@ func TestReplicasDiskIsFull(t *testing.T) {
 		})
 		return refused
 	}
-	until(t, "what needs nothing new is answered while what does still waits", func() error {
+	harness.Until(t, "what needs nothing new is answered while what does still waits", func() error {
 		refused := consistent()
 		small.do(200, "GET", maps+"/early?resourceVersion=0", "")
 		select {
@@ -111,11 +107,11 @@ func TestReplicasDiskIsFull(t *testing.T) {
 	if err := os.Remove(filler()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the server is ready again", func() error { return small.answers("/readyz?verbose") })
+	harness.Until(t, "the server is ready again", func() error { return small.answers("/readyz?verbose") })
 	if got, all := len(read(t, small.do(200, "GET", maps, "")).Items), len(read(t, whole.do(200, "GET", maps, "")).Items); got != all {
 		t.Errorf("the server lists %d objects, the other one %d", got, all)
 	}
-	until(t, "the watch has told all", func() error {
+	harness.Until(t, "the watch has told all", func() error {
 		if story := watching.story(); !slices.Equal(story, want) {
 			return fmt.Errorf("got %v", story)
 		}

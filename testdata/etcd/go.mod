@@ -79,6 +79,6 @@ tool (
 	go.etcd.io/etcd/server/v3
 )
 
-require apilet-proxy v0.0.0
+require apilet-harness v0.0.0
 
-replace apilet-proxy => ../proxy
+replace apilet-harness => ../harness

@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet-harness"
 )
 
 const (
@@ -67,7 +68,7 @@ func told(s *server) (string, error) {
 func leads(t *testing.T, want string, servers ...*server) {
 	t.Helper()
 	for _, s := range servers {
-		until(t, "the endpoints are "+want, func() error {
+		harness.Until(t, "the endpoints are "+want, func() error {
 			got, err := told(s)
 			if err == nil && got != want {
 				err = fmt.Errorf("they are %q", got)
@@ -107,23 +108,23 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1", "10.1.0.2"}) {
 		t.Errorf("%v are there", got)
 	}
-	b.signal(syscall.SIGTERM) // who is told to stop takes itself out before it ends
-	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1"}) && !strings.Contains(b.log.String(), "stays among the endpoints") {
+	b.Stop() // who is told to stop takes itself out before it ends
+	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1"}) && !strings.Contains(b.Log(), "stays among the endpoints") {
 		t.Errorf("%v are there", got)
 	}
 	leads(t, "10.1.0.1", a, alone)
-	b.start()
+	b.Launch()
 	b.ready()
 	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
 	a.do(200, "DELETE", ownSlice, "") // what a user does there is undone
 	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
-	b.signal(syscall.SIGKILL)
+	b.Kill()
 	leads(t, "10.1.0.1", a, alone) // some time later
-	b.start()
+	b.Launch()
 	b.ready()
 	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
-	a.signal(syscall.SIGTERM)
-	b.signal(syscall.SIGTERM)
+	a.Stop()
+	b.Stop()
 	leads(t, "", alone)
 }
 
@@ -153,17 +154,17 @@ func TestEndpointsBesideKubernetes(t *testing.T) {
 	if now := versions(); now != before {
 		t.Errorf("the endpoints were of %s, and are of %s", before, now)
 	}
-	b.signal(syscall.SIGTERM)
+	b.Stop()
 	leads(t, "10.1.0.1,10.9.9.9", a, kube)
-	b.start()
+	b.Launch()
 	b.ready()
 	leads(t, "10.1.0.1,10.1.0.2,10.9.9.9", a, b, kube)
-	b.signal(syscall.SIGKILL)
+	b.Kill()
 	leads(t, "10.1.0.1,10.9.9.9", a, kube)
-	kube.signal(syscall.SIGTERM)
+	kube.Stop()
 	leads(t, "10.1.0.1", a)
-	kube.start()
+	kube.Launch()
 	leads(t, "10.1.0.1,10.9.9.9", a)
-	kube.signal(syscall.SIGKILL)
+	kube.Kill()
 	leads(t, "10.1.0.1", a)
 }

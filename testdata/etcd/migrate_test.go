@@ -11,21 +11,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet-harness"
 )
 
 // startOnFile starts a server that has its objects in a file alone.
 func startOnFile(t *testing.T, data string) *server {
 	t.Helper()
-	s := &server{data: data, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	s.process = &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"--data", data, "--listen", "127.0.0.1:0", "--kubeconfig", s.kubeconfig}}
-	s.start()
-	s.ready()
-	t.Cleanup(func() { s.signal(syscall.SIGKILL) })
+	s := aServer(t, data)
+	s.run()
 	return s
 }
 
@@ -33,7 +31,7 @@ func startOnFile(t *testing.T, data string) *server {
 func (c *cluster) migrate(data string, more ...string) (said, problem string) {
 	c.t.Helper()
 	var out, errors bytes.Buffer
-	command := exec.Command(programs.apilet, append([]string{"migrate", "--data", data, "--etcd-servers", strings.Join(c.urls, ",")}, more...)...)
+	command := exec.Command(harness.Apilet(c.t), append([]string{"migrate", "--data", data, "--etcd-servers", strings.Join(c.urls, ",")}, more...)...)
 	command.Stdout, command.Stderr = &out, &errors
 	if command.Run() != nil {
 		problem = errors.String()
@@ -106,7 +104,7 @@ func TestMigration(t *testing.T) {
 	s.do(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 		fmt.Sprintf(thingsDefinition, fmt.Sprintf(thingsVersion, "v1", true)+","+fmt.Sprintf(thingsVersion, "v2", false)))
 	thing := `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":%q},"spec":{"n":1},"above":true}`
-	until(t, "things are served", func() error {
+	harness.Until(t, "things are served", func() error {
 		if code, text, err := s.try("POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, "first"), patience); err != nil || code != 201 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -115,7 +113,7 @@ func TestMigration(t *testing.T) {
 	s.do(200, "PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com",
 		`{"spec":{"versions":[`+fmt.Sprintf(thingsVersion, "v1", false)+","+fmt.Sprintf(thingsVersion, "v2", true)+`]}}`)
 	later := 0
-	until(t, "things are stored in v2", func() error {
+	harness.Until(t, "things are stored in v2", func() error {
 		later++
 		s.do(201, "POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, fmt.Sprint("later-", later)))
 		if text := s.do(200, "GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com", ""); !strings.Contains(text, `"storedVersions":["v1","v2"]`) {
@@ -125,7 +123,7 @@ func TestMigration(t *testing.T) {
 	})
 	account := s.do(201, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", `{"spec":{}}`)
 	before := s.shown()
-	s.signal(syscall.SIGTERM)
+	s.Stop()
 
 	if said, problem := c.migrate(data); problem != "" || !strings.Contains(said, "objects are below /registry/") {
 		t.Fatalf("%s%s", said, problem)
@@ -144,8 +142,8 @@ func TestMigration(t *testing.T) {
 	if !strings.Contains(review, `"authenticated":true`) && !strings.Contains(review, `"authenticated": true`) {
 		t.Errorf("a token of before: %s", review)
 	}
-	one.signal(syscall.SIGTERM)
-	other.signal(syscall.SIGTERM)
+	one.Stop()
+	other.Stop()
 	if _, problem := c.migrate(filepath.Join(t.TempDir(), "missing.db")); !strings.Contains(problem, "no such file") {
 		t.Errorf("a file that is not there: %s", problem)
 	}
@@ -182,7 +180,7 @@ func TestInterruptedMigration(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	s.signal(syscall.SIGTERM)
+	s.Stop()
 	client := c.client()
 	behind, proxies := c.through()
 	proxies[0].Slow(20 * time.Millisecond) // so that there is time to kill it
@@ -203,26 +201,26 @@ func TestInterruptedMigration(t *testing.T) {
 			}
 			return found.Count
 		}
-		p := &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"migrate", "--data", data, "--etcd-servers", behind.urls[0], "--etcd-prefix", prefix}}
-		p.start()
+		p := newProcess(t, harness.Apilet(t), "migrate", "--data", data, "--etcd-servers", behind.urls[0], "--etcd-prefix", prefix)
+		p.Launch()
 		for ended := false; !ended && copied() == 0; {
 			select {
-			case <-p.dead:
+			case <-p.Process().Done:
 				ended = true
 			default:
 			}
 		}
-		p.signal(syscall.SIGKILL)
+		p.Kill()
 		if !underWay() { // it was done before it was killed
 			continue
 		}
 		interrupted++
-		server := exec.Command(programs.apilet, "--data", filepath.Join(t.TempDir(), "r.db"), "--etcd-servers", c.urls[0], "--etcd-prefix", prefix, "--listen", "127.0.0.1:0")
+		server := exec.Command(harness.Apilet(t), "--data", filepath.Join(t.TempDir(), "r.db"), "--etcd-servers", c.urls[0], "--etcd-prefix", prefix, "--listen", "127.0.0.1:0")
 		if text, err := server.CombinedOutput(); err == nil || !strings.Contains(string(text), "is not finished") {
 			t.Errorf("a server has started: %s", text)
 		}
 		empty := filepath.Join(t.TempDir(), "other.db")
-		startOnFile(t, empty).signal(syscall.SIGTERM)
+		startOnFile(t, empty).Stop()
 		if _, problem := c.migrate(empty, "--etcd-prefix", prefix); !strings.Contains(problem, "another file is under way") {
 			t.Errorf("another file: %s", problem)
 		}

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"apilet-harness"
 )
 
 const pods = "/api/v1/namespaces/default/pods"
@@ -26,7 +28,7 @@ func (s *server) post(path, body string, header http.Header) (int, string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, "POST", s.url+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, "POST", s.URL()+path, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func TestTokensCountEverywhere(t *testing.T) {
 		a.do(200, "DELETE", accounts+"/robot", "")
 		a.do(201, "POST", accounts, `{"metadata":{"name":"robot"}}`)
 		b.do(201, "POST", "/api/v1/namespaces/default/secrets", secret)
-		until(t, "a token for the new account", func() error {
+		harness.Until(t, "a token for the new account", func() error {
 			if text := b.do(200, "GET", "/api/v1/namespaces/default/secrets/s", ""); !strings.Contains(text, `"token":`) {
 				return errors.New(text)
 			}

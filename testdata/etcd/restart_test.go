@@ -66,14 +66,14 @@ func TestRestartListsNothing(t *testing.T) {
 	if filled-filling < objects*len(padding) {
 		t.Errorf("an empty replica was filled with %d bytes from etcd: are they counted?", filled-filling)
 	}
-	fresh.signal(syscall.SIGKILL)
+	fresh.Kill()
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		a.signal(how)
 		for i := range missed {
 			b.do(200, "PATCH", fmt.Sprint(maps, "/o-", i), fmt.Sprintf(`{"data":{"how":%q}}`, how.String()))
 		}
 		bytes, ranges := c.sent()
-		a.start()
+		a.Launch()
 		a.ready()
 		for i := range missed {
 			if o := read(t, a.do(200, "GET", fmt.Sprint(maps, "/o-", i), "")); o.Data["how"] != how.String() {

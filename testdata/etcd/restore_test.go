@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"apilet-harness"
 )
 
 // snapshot saves what etcd holds.
@@ -35,13 +37,13 @@ func (c *cluster) snapshot() (file string) {
 
 // setting is what a member was started with.
 func (c *cluster) setting(flag string) *string {
-	return &c.members[0].args[slices.Index(c.members[0].args, flag)+1]
+	return &c.members[0].Args[slices.Index(c.members[0].Args, flag)+1]
 }
 
 // restore has the one member begin from a snapshot.
 func (c *cluster) restore(file string, more ...string) {
 	c.t.Helper()
-	c.members[0].signal(syscall.SIGKILL)
+	c.members[0].Kill()
 	dir := filepath.Join(c.t.TempDir(), "restored")
 	args := append([]string{"tool", "etcdutl", "snapshot", "restore", file, "--data-dir", dir, "--name", "m0", "--initial-cluster", *c.setting("--initial-cluster"),
 		"--initial-advertise-peer-urls", *c.setting("--initial-advertise-peer-urls"), "--initial-cluster-token", *c.setting("--initial-cluster-token")}, more...)
@@ -49,7 +51,7 @@ func (c *cluster) restore(file string, more ...string) {
 		c.t.Fatalf("etcdutl: %v\n%s", err, out)
 	}
 	*c.setting("--data-dir") = dir
-	c.members[0].start()
+	c.members[0].Launch()
 }
 
 // Of an etcd that was restored with its revision raised, and that marked compacted, clients miss nothing: neither what came after the snapshot and is lost,
@@ -72,7 +74,7 @@ func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 				*c.setting("--initial-cluster-token") = "another"
 			}
 			c.restore(saved, "--bump-revision", "1000000", "--mark-compacted")
-			until(t, "what is lost is gone", func() error {
+			harness.Until(t, "what is lost is gone", func() error {
 				code, text, err := running.try("GET", maps+"/"+lost, "", patience)
 				if code != 404 {
 					return fmt.Errorf("%d %s %v", code, text, err)
@@ -85,7 +87,7 @@ func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 			last := running.work("after", 60)
 			client.resume(running, last)
 			client.wantSame(running, "a server that ran on", 410)
-			stopped.start()
+			stopped.Launch()
 			stopped.readySecured()
 			stopped.do(404, "GET", maps+"/"+lost, "")
 			client.resume(stopped, stopped.work("later", 3))
@@ -105,7 +107,7 @@ func TestBackupOfAServerOnEtcd(t *testing.T) {
 	last := s.work("kept", 20)
 	client := s.informer()
 	copied := filepath.Join(t.TempDir(), "copy.db")
-	if out, err := exec.Command(programs.apilet, "backup", "--kubeconfig", s.kubeconfig, copied).CombinedOutput(); err != nil {
+	if out, err := exec.Command(harness.Apilet(t), "backup", "--kubeconfig", s.KubeconfigFile, copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s.ends(t, 0, syscall.SIGTERM)

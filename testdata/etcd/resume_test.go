@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -58,7 +57,7 @@ func (i *informer) resume(s *server, last string) {
 func (i *informer) watch(s *server, last string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, "GET", s.url+maps+"?watch=1&resourceVersion="+i.rev, nil)
+	request, err := http.NewRequestWithContext(ctx, "GET", s.URL()+maps+"?watch=1&resourceVersion="+i.rev, nil)
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -141,7 +140,7 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 	first := on.informer()
 	on.work("file", 60)
 	second := on.informer()
-	on.signal(syscall.SIGTERM)
+	on.Stop()
 
 	for _, way := range []string{"etcd", "file-again", "etcd-again", "copy"} {
 		more, back := []string(nil), filepath.Join(dir, way)
@@ -167,7 +166,7 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 			if way == "copy" {
 				on.work("meanwhile", 50)
 				second.resume(on, "meanwhile-last")
-				on.signal(syscall.SIGTERM)
+				on.Stop()
 			}
 			data = back
 			on = startOnFile(t, data)
@@ -189,7 +188,7 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 			t.Errorf("%s: the revision was %s and is %s", way, second.rev, third.rev)
 		}
 		second = on.informer()
-		on.signal(syscall.SIGTERM)
+		on.Stop()
 	}
 
 	// The copy's revisions are a billion higher: etcd's cannot be raised so far.
@@ -209,11 +208,11 @@ func TestClientsMissNothingUnderAnotherPrefix(t *testing.T) {
 	a := c.startServer()
 	a.work("before", 20)
 	client := a.informer()
-	a.signal(syscall.SIGTERM)
+	a.Stop()
 	other := c.aServer("--etcd-prefix", "/other")
-	for i, arg := range other.args {
+	for i, arg := range other.Args {
 		if arg == other.data {
-			other.args[i] = a.data
+			other.Args[i] = a.data
 		}
 	}
 	other.run()

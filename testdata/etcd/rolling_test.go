@@ -21,31 +21,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"apilet-harness"
 )
 
 const leaveFor = 5 * time.Second // --shutdown-delay-duration: HAProxy looks each second
-
-// startAgain starts a server at the address that it had. For a moment somebody else may have the port.
-func (s *server) startAgain() {
-	s.t.Helper()
-	address := s.url[strings.Index(s.url, "//")+2:]
-	for i, arg := range s.args {
-		if arg == "--listen" {
-			s.args[i+1] = address
-		}
-	}
-	until(s.t, "the server has its port again", func() error {
-		s.start()
-		for s.answers("/readyz") != nil {
-			select {
-			case <-s.dead:
-				return fmt.Errorf("it says %s", s.log)
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-		return nil
-	})
-}
 
 // balance starts a balancer and returns where it listens.
 func balance(t *testing.T, servers []*server) (address string) {
@@ -61,7 +41,7 @@ func balance(t *testing.T, servers []*server) (address string) {
 	if !found || !closed {
 		t.Fatal("docs/scale.md has no configuration of HAProxy")
 	}
-	port := held(t, 1)[0] // HAProxy shares its ports
+	port := harness.FreePort(t) // HAProxy shares its ports
 	replace := func(what, by string) {
 		t.Helper()
 		if !strings.Contains(config, what) {
@@ -72,20 +52,14 @@ func balance(t *testing.T, servers []*server) (address string) {
 	replace("bind :6443", fmt.Sprint("bind 127.0.0.1:", port))
 	replace("/etc/haproxy/apilet-ca.crt", filepath.Join(servers[0].folder(), "ca.crt"))
 	for i, s := range servers {
-		replace(fmt.Sprintf("10.0.0.1%d:6443", i+1), strings.TrimPrefix(s.url, "https://"))
+		replace(fmt.Sprintf("10.0.0.1%d:6443", i+1), strings.TrimPrefix(s.URL(), "https://"))
 	}
 	file := filepath.Join(t.TempDir(), "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, name: program, log: &lockedBuffer{}, args: []string{"-db", "-f", file}}
-	p.start()
-	t.Cleanup(func() {
-		p.signal(syscall.SIGKILL)
-		if t.Failed() {
-			t.Logf("HAProxy:\n%s", p.log)
-		}
-	})
+	p := newProcess(t, program, "-db", "-f", file)
+	p.Launch()
 	return fmt.Sprint("127.0.0.1:", port)
 }
 
@@ -103,9 +77,9 @@ func balanceByTest(t *testing.T, servers []*server) (address string) {
 	})
 	var addresses []string
 	for i, s := range servers {
-		addresses = append(addresses, strings.TrimPrefix(s.url, "https://"))
+		addresses = append(addresses, strings.TrimPrefix(s.URL(), "https://"))
 		probe := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-		url := s.url + "/readyz"
+		url := s.URL() + "/readyz"
 		go func() {
 			for {
 				answer, err := probe.Get(url)
@@ -220,7 +194,7 @@ func TestRollingRestartCutsNobody(t *testing.T) {
 		name := fmt.Sprint("of-", i)
 		s.do(201, "POST", maps, aMap(name, "", ""))
 		p := &plainClient{address: address, credentials: credentials}
-		until(t, "the balancer serves", func() error {
+		harness.Until(t, "the balancer serves", func() error {
 			code, err := p.ask("GET", "/readyz", "")
 			if err != nil {
 				p.conn = nil
@@ -256,7 +230,7 @@ func TestRollingRestartCutsNobody(t *testing.T) {
 	}
 	for _, s := range servers {
 		s.ends(t, 0, syscall.SIGTERM)
-		s.startAgain()
+		s.run()
 	}
 	close(ending)
 	clients.Wait()

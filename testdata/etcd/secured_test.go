@@ -15,9 +15,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"apilet-harness"
 )
 
 // An authority signs certificates.
@@ -87,25 +88,25 @@ func TestEtcdBehindTLS(t *testing.T) {
 	stranger := pair(others, "stranger", &x509.Certificate{})
 	s := c.startServer(append([]string{"--etcd-cafile", ours.file}, client...)...)
 	s.do(201, "POST", maps, aMap("o", "1", ""))
-	s.signal(syscall.SIGKILL)
-	s.start()
+	s.Kill()
+	s.Launch()
 	s.ready()
 	s.do(200, "GET", maps+"/o", "")
 
 	refusedWith := func(title, want, url string, flags ...string) {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			p := &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
-				"--etcd-servers", url}, flags...)}
-			p.start()
+			p := newProcess(t, harness.Apilet(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
+				"--etcd-servers", url}, flags...)...)
+			p.Launch()
 			select {
-			case <-p.dead:
+			case <-p.Process().Done:
 			case <-time.After(patience):
-				p.signal(syscall.SIGKILL)
-				t.Fatalf("it waits for what will not come:\n%s", p.log)
+				p.Kill()
+				t.Fatalf("it waits for what will not come:\n%s", p.Log())
 			}
-			if log := p.log.String(); p.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(log, want) || strings.Contains(log, "panic") {
-				t.Errorf("it ends with %v and says\n%s\nwant %q", p.cmd.ProcessState, log, want)
+			if log := p.Log(); p.Process().State().ExitCode() != 1 || !strings.Contains(log, want) || strings.Contains(log, "panic") {
+				t.Errorf("it ends with %v and says\n%s\nwant %q", p.Process().State(), log, want)
 			}
 		})
 	}
@@ -124,16 +125,16 @@ func TestEtcdBehindTLS(t *testing.T) {
 	plain := startCluster(t, 1)
 	for url, want := range map[string]string{strings.Replace(plain.urls[0], "http:", "https:", 1): "perhaps it speaks no TLS (http://)",
 		strings.Replace(url, "https:", "http:", 1): "perhaps it speaks TLS (https://)"} {
-		p := &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
-			"--etcd-servers", url, "--etcd-cafile", ours.file}, client...)}
-		p.start()
-		until(t, "it says why it waits", func() error {
-			if log := p.log.String(); !strings.Contains(log, want) {
+		p := newProcess(t, harness.Apilet(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
+			"--etcd-servers", url, "--etcd-cafile", ours.file}, client...)...)
+		p.Launch()
+		harness.Until(t, "it says why it waits", func() error {
+			if log := p.Log(); !strings.Contains(log, want) {
 				return fmt.Errorf("it says %s", log)
 			}
 			return nil
 		})
-		p.signal(syscall.SIGKILL)
+		p.Kill()
 	}
 }
 
@@ -147,9 +148,9 @@ func TestCertificateIsReplaced(t *testing.T) {
 	s := c.startServer(append([]string{"--etcd-cafile", ours.file}, pair...)...)
 	s.do(201, "POST", maps, aMap("o", "1", ""))
 	ours.sign("client", ours, &x509.Certificate{NotAfter: time.Now().Add(-time.Hour)})
-	c.members[0].signal(syscall.SIGKILL) // connections that stand are not asked again
-	c.members[0].start()
-	until(t, "/readyz says why", func() error {
+	c.members[0].Kill() // connections that stand are not asked again
+	c.members[0].Launch()
+	harness.Until(t, "/readyz says why", func() error {
 		code, text, err := s.try("GET", "/readyz?verbose", "", patience)
 		if code != 500 || !strings.Contains(text, "certificate") {
 			return fmt.Errorf("%d %s %v", code, text, err)

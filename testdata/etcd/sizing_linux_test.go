@@ -25,7 +25,7 @@ type use struct {
 
 func (p *process) use(t *testing.T) (u use) {
 	t.Helper()
-	dir := fmt.Sprint("/proc/", p.cmd.Process.Pid)
+	dir := fmt.Sprint("/proc/", p.Process().PID)
 	stat := content(t, dir+"/stat")
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
 	for _, ticks := range fields[11:13] {
@@ -111,7 +111,7 @@ func (s *sizing) watch(each int) {
 			s.t.Fatal(err)
 		}
 		for range each {
-			request, _ := http.NewRequestWithContext(s.t.Context(), "GET", server.url+maps+"?watch=1", nil)
+			request, _ := http.NewRequestWithContext(s.t.Context(), "GET", server.URL()+maps+"?watch=1", nil)
 			answer, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: credentials.Clone()}}).Do(request)
 			if err != nil {
 				s.t.Fatal(err)
@@ -141,7 +141,7 @@ func (s *sizing) measure(what string, perSecond int) {
 		fmt.Fprintf(&s.rows, "| %s | %s | %.1f %% | %.0f / %.0f MB | %.0f MB | %.0f KB/s |\n", what, who, cpu*100, rss/1e6, anon/1e6, size/1e6, wrote/1e3)
 	}
 	row("server", 0, func(i int) int64 { return kept(s.t, s.servers[i].data) })
-	row("member of etcd", 3, func(i int) int64 { return kept(s.t, s.dirs[i]) })
+	row("member of etcd", 3, func(i int) int64 { return kept(s.t, s.members[i].flag("--data-dir")) })
 }
 
 // write changes objects, at all servers in turn, and returns how long that took.

@@ -15,26 +15,28 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"apilet-harness"
 )
 
 // ends wants a process that was told to stop to end by itself, in its time, with a code. It returns what the process has said since it was told.
 func (p *process) ends(t *testing.T, code int, signals ...syscall.Signal) string {
 	t.Helper()
-	before, begin := len(p.log.String()), time.Now()
+	before, begin := len(p.Log()), time.Now()
 	for _, signal := range signals {
-		if err := p.cmd.Process.Signal(signal); err != nil {
+		if err := p.Process().Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 	}
 	select {
-	case <-p.dead:
+	case <-p.Process().Done:
 	case <-time.After(patience):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-		<-p.dead
-		t.Fatalf("it has not ended after %v:\n%s", patience, p.log.String())
+		_ = p.Process().Signal(syscall.SIGQUIT)
+		<-p.Process().Done
+		t.Fatalf("it has not ended after %v:\n%s", patience, p.Log())
 	}
-	text := p.log.String()[before:]
-	if got := p.cmd.ProcessState.ExitCode(); got != code {
+	text := p.Log()[before:]
+	if got := p.Process().State().ExitCode(); got != code {
 		t.Errorf("it ends with %d, want %d, after %v:\n%s", got, code, time.Since(begin), text)
 	}
 	t.Logf("ended after %v", time.Since(begin).Round(time.Millisecond))
@@ -62,8 +64,8 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				t.Parallel()
 				c := startCluster(t, 1)
 				a := c.startServer()
-				until(t, "it leads", func() error {
-					if !strings.Contains(a.log.String(), hasTheLease) {
+				harness.Until(t, "it leads", func() error {
+					if !strings.Contains(a.Log(), hasTheLease) {
 						return fmt.Errorf("not yet")
 					}
 					return nil
@@ -71,17 +73,17 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				b := c.startServer()
 				a.do(201, "POST", maps, aMap("by-a", "1", ""))
 				b.do(201, "POST", maps, aMap("by-b", "1", ""))
-				if strings.Contains(b.log.String(), hasTheLease) {
+				if strings.Contains(b.Log(), hasTheLease) {
 					t.Fatal("both lead")
 				}
 				c.members[0].signal(how)
 				time.Sleep(after)
 				waiting := c.aServer()
-				waiting.start()
-				defer waiting.signal(syscall.SIGKILL)
-				until(t, "it waits for etcd", func() error {
-					if !strings.Contains(waiting.log.String(), "etcd does not answer; trying again") {
-						return fmt.Errorf("it says %s", waiting.log.String())
+				waiting.Launch()
+				defer waiting.Kill()
+				harness.Until(t, "it waits for etcd", func() error {
+					if !strings.Contains(waiting.Log(), "etcd does not answer; trying again") {
+						return fmt.Errorf("it says %s", waiting.Log())
 					}
 					return nil
 				})
@@ -96,11 +98,11 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 					t.Errorf("it says\n%s", text)
 				}
 				if how == syscall.SIGSTOP {
-					c.members[0].signal(syscall.SIGCONT)
+					c.members[0].Resume()
 				} else {
-					c.members[0].start()
+					c.members[0].Launch()
 				}
-				a.start()
+				a.Launch()
 				a.ready()
 				a.do(200, "GET", maps+"/by-a", "")
 				a.do(200, "GET", maps+"/by-b", "")
@@ -136,18 +138,18 @@ func TestServersStopBehind(t *testing.T) {
 		for i := range 30 {
 			whole.do(201, "POST", maps, aMap(fmt.Sprint("much-", i), strings.Repeat("x", 300<<10), ""))
 		}
-		until(t, "the replica cannot keep up", func() error {
+		harness.Until(t, "the replica cannot keep up", func() error {
 			code, text, err := small.try("GET", "/readyz?verbose", "", patience)
 			if err != nil || code == 200 || !strings.Contains(text, "[-]etcd") {
 				return fmt.Errorf("%d %s %v", code, text, err)
 			}
 			return nil
 		})
-		if err := small.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		if err := small.Process().Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		select {
-		case <-small.dead: // with which code is the disk's affair: its end may not be written
+		case <-small.Process().Done: // with which code is the disk's affair: its end may not be written
 		case <-time.After(patience):
 			t.Fatal("it does not end")
 		}
@@ -175,7 +177,7 @@ func hangs(t *testing.T) *server {
 		_, _, _ = s.try("POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"hangs"}}`, patience)
 	}()
 	<-called
-	deaf, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	deaf, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,16 +206,16 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 			if len(signals) == 1 {
 				says(t, s.ends(t, 0, signals...), "shutdown: closing the connections of requests that do not end", "connections=2", "waited=20s")
 			} else {
-				_ = s.cmd.Process.Signal(signals[0])
-				until(t, "it is stopping", func() error {
-					if !strings.Contains(s.log.String(), "stopping") {
+				_ = s.Process().Signal(signals[0])
+				harness.Until(t, "it is stopping", func() error {
+					if !strings.Contains(s.Log(), "stopping") {
 						return fmt.Errorf("not yet")
 					}
 					return nil
 				})
 				says(t, s.ends(t, 1, signals[1]), "the server was told a second time to stop", "exiting now, without waiting")
 			}
-			s.start()
+			s.Launch()
 			s.ready()
 			s.do(404, "GET", "/api/v1/namespaces/default/secrets/hangs", "")
 			s.do(200, "GET", maps+"/much-11", "")
@@ -263,12 +265,12 @@ func TestServersStopUnderLoad(t *testing.T) {
 				if round == 0 {
 					s.ends(t, 0, syscall.SIGTERM)
 				} else {
-					_ = s.cmd.Process.Signal(syscall.SIGTERM)
-					_ = s.cmd.Process.Signal(syscall.SIGINT) // whether it comes before the end is chance
-					<-s.dead
+					_ = s.Process().Signal(syscall.SIGTERM)
+					_ = s.Process().Signal(syscall.SIGINT) // whether it comes before the end is chance
+					<-s.Process().Done
 				}
 				writing.Wait()
-				s.start()
+				s.Launch()
 				s.ready()
 				there := map[string]bool{}
 				for _, o := range read(t, s.do(200, "GET", maps, "")).Items {

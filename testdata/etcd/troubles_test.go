@@ -15,15 +15,17 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet-harness"
 )
 
 func check(s *server) (string, error) {
-	out, err := exec.Command(programs.apilet, "check", "--data", s.data).CombinedOutput()
+	out, err := exec.Command(harness.Apilet(s.t), "check", "--data", s.data).CombinedOutput()
 	return string(out), err
 }
 
 // filled counts how often a server has filled its replica from a snapshot.
-func (s *server) filled() int { return strings.Count(s.log.String(), "the replica is filled") }
+func (s *server) filled() int { return strings.Count(s.Log(), "the replica is filled") }
 
 // A server that was killed goes on from its file, with its history; one that missed what etcd has compacted is filled anew.
 func TestRestarts(t *testing.T) {
@@ -35,7 +37,7 @@ func TestRestarts(t *testing.T) {
 	for n := range 5 {
 		a.signal([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[n%2])
 		b.do(200, "PATCH", maps+"/kept", fmt.Sprintf(`{"data":{"v":"%d"}}`, n+2))
-		a.start()
+		a.Launch()
 		a.ready()
 		if o := read(t, a.do(200, "GET", maps+"/kept", "")); o.Data["v"] != fmt.Sprint(n+2) {
 			t.Errorf("restart %d: got %v", n, o)
@@ -47,7 +49,7 @@ func TestRestarts(t *testing.T) {
 	if n := a.filled(); n != 1 {
 		t.Errorf("the replica was filled %d times in six lives", n)
 	}
-	a.signal(syscall.SIGKILL)
+	a.Kill()
 	b.do(200, "DELETE", maps+"/gone", "")
 	b.do(201, "POST", maps, aMap("new", "1", ""))
 	o := read(t, b.do(200, "PATCH", maps+"/kept", `{"data":{"v":"9"}}`))
@@ -56,7 +58,7 @@ func TestRestarts(t *testing.T) {
 	if _, err := c.client().Compact(context.Background(), rev); err != nil {
 		t.Fatal(err)
 	}
-	a.start()
+	a.Launch()
 	a.ready()
 	if n := a.filled(); n != 2 {
 		t.Errorf("the replica was filled %d times, with one compaction behind its back", n)
@@ -68,14 +70,14 @@ func TestRestarts(t *testing.T) {
 	}
 	a.do(410, "GET", maps+"?resourceVersionMatch=Exact&resourceVersion="+old, "")
 	w := a.watch(t, maps, old)
-	until(t, "a watch from before is over", func() error {
+	harness.Until(t, "a watch from before is over", func() error {
 		if story := w.story(); len(story) != 1 || story[0] != "ERROR " {
 			return fmt.Errorf("it tells %v", story)
 		}
 		return nil
 	})
 	// The machine goes down with the file open: nobody knows what of it is on the disk.
-	a.signal(syscall.SIGKILL)
+	a.Kill()
 	note, err := os.ReadFile(a.data + ".replica")
 	if err != nil {
 		t.Fatal(err)
@@ -84,17 +86,17 @@ func TestRestarts(t *testing.T) {
 	if err := os.WriteFile(a.data+".replica", append(append(lines[0], "\n"...), "another run of the machine\n"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.start()
+	a.Launch()
 	a.ready()
-	if n := a.filled(); n != 3 || !strings.Contains(a.log.String(), "not closed before the machine was") {
+	if n := a.filled(); n != 3 || !strings.Contains(a.Log(), "not closed before the machine was") {
 		t.Errorf("the replica was filled %d times", n)
 	}
-	a.signal(syscall.SIGTERM)
+	a.Stop()
 	if report, err := check(a); err != nil {
 		t.Errorf("apilet check: %s %v", report, err)
 	}
 	// Without etcd the file is nobody's.
-	out, err := exec.Command(programs.apilet, "--data", a.data, "--listen", "127.0.0.1:0").CombinedOutput()
+	out, err := exec.Command(harness.Apilet(t), "--data", a.data, "--listen", "127.0.0.1:0").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--etcd-servers") {
 		t.Errorf("a replica as a data file: %s %v", out, err)
 	}
@@ -131,19 +133,19 @@ func TestEtcdIsAway(t *testing.T) {
 			}
 			a.do(200, "GET", "/livez", "")
 			if how == syscall.SIGSTOP {
-				c.members[0].signal(syscall.SIGCONT)
+				c.members[0].Resume()
 			} else {
-				c.members[0].start()
+				c.members[0].Launch()
 			}
 			a.ready()
-			until(t, "writes work again", func() error {
+			harness.Until(t, "writes work again", func() error {
 				code, text, err := a.try("POST", maps, aMap("after", "1", ""), patience)
 				if code != 201 && code != 409 {
 					return fmt.Errorf("%d %s %v", code, text, err)
 				}
 				return nil
 			})
-			until(t, "the watch goes on", func() error {
+			harness.Until(t, "the watch goes on", func() error {
 				for _, told := range w.story() {
 					if told == "ADDED after" {
 						return nil
@@ -164,17 +166,17 @@ func TestAnotherEtcd(t *testing.T) {
 	c := startCluster(t, 1)
 	a := c.startServer()
 	a.do(201, "POST", maps, aMap("before", "1", ""))
-	c.members[0].signal(syscall.SIGKILL)
-	if err := os.RemoveAll(c.dirs[0]); err != nil {
+	c.members[0].Kill()
+	if err := os.RemoveAll(c.members[0].flag("--data-dir")); err != nil {
 		t.Fatal(err)
 	}
-	for i, arg := range c.members[0].args { // else its id would be the same
+	for i, arg := range c.members[0].Args { // else its id would be the same
 		if arg == "--initial-cluster-token" {
-			c.members[0].args[i+1] = "another"
+			c.members[0].Args[i+1] = "another"
 		}
 	}
-	c.members[0].start()
-	until(t, "the server has begun anew", func() error {
+	c.members[0].Launch()
+	harness.Until(t, "the server has begun anew", func() error {
 		code, text, err := a.try("GET", maps+"/before", "", patience)
 		if code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -210,7 +212,7 @@ func TestEtcdIsFull(t *testing.T) {
 		a.do(404, "GET", fmt.Sprintf("%s/o%d", maps, n), "")
 	}
 	c.makeRoom()
-	until(t, "writes work again", func() error {
+	harness.Until(t, "writes work again", func() error {
 		code, text, err := a.try("POST", maps, aMap("small", "1", ""), patience)
 		if code != 201 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -254,10 +256,10 @@ func TestMembersAreKilled(t *testing.T) {
 	w, want := b.watch(t, maps, rev), 0
 	for n := range 3 {
 		dead := c.members[n]
-		dead.signal(syscall.SIGKILL)
+		dead.Kill()
 		for i := range 10 {
 			name := fmt.Sprintf("o%d-%d", n, i)
-			until(t, "a write with two members of three", func() error {
+			harness.Until(t, "a write with two members of three", func() error {
 				code, text, err := []*server{a, b}[i%2].try("POST", maps, aMap(name, "1", ""), patience)
 				if code != 201 && code != 409 { // an earlier try whose outcome was not known
 					return fmt.Errorf("%d %s %v", code, text, err)
@@ -266,11 +268,11 @@ func TestMembersAreKilled(t *testing.T) {
 			})
 			want++
 		}
-		dead.start()
+		dead.Launch()
 		a.ready()
 		b.ready()
 	}
-	until(t, "the watch tells each write once", func() error {
+	harness.Until(t, "the watch tells each write once", func() error {
 		if story := w.story(); len(story) != want {
 			return fmt.Errorf("it tells %d of %d", len(story), want)
 		}

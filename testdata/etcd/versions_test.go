@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"apilet-harness"
 )
 
 // Each version serves what the other writes, tells watches of it, and knows the other's tokens; servers are replaced one by one, each on its own
@@ -21,7 +23,7 @@ func TestVersionsShareAnEtcd(t *testing.T) {
 	c := startCluster(t, 1)
 	servers := []*server{c.aServer(), c.aServer(), c.aServer()}
 	for _, s := range servers {
-		s.name = before
+		s.Path = before
 		s.run()
 	}
 	client := servers[0].informer()
@@ -33,8 +35,8 @@ func TestVersionsShareAnEtcd(t *testing.T) {
 	}
 	for round, s := range servers {
 		s.ends(t, 0, syscall.SIGTERM)
-		s.name = programs.apilet
-		s.start()
+		s.Path = harness.Apilet(t)
+		s.Launch()
 		s.ready()
 		for i, writes := range servers {
 			last := writes.work(fmt.Sprintf("r%d-%d", round, i), 5)
@@ -51,15 +53,15 @@ func TestVersionsShareAnEtcd(t *testing.T) {
 	}
 	back := servers[0] // and the way back
 	back.ends(t, 0, syscall.SIGTERM)
-	back.name = before
-	back.start()
-	until(t, "the older version starts on its replica's file, or says why not", func() error {
+	back.Path = before
+	back.Launch()
+	harness.Until(t, "the older version starts on its replica's file, or says why not", func() error {
 		select {
-		case <-back.dead:
+		case <-back.Process().Done:
 			return nil
 		default:
 		}
 		return back.answers("/readyz")
 	})
-	t.Logf("the older version again: %s", back.log.String()[strings.LastIndex(back.log.String(), "stopping"):])
+	t.Logf("the older version again: %s", back.Log()[strings.LastIndex(back.Log(), "stopping"):])
 }

@@ -13,8 +13,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"apilet-proxy"
-	"apilet-proxy/servers"
+	"apilet-harness"
+	"apilet-harness/proxy"
 )
 
 const (
@@ -31,71 +29,16 @@ const (
 	betweenMembers = 4 // each so many-th time the ways between members are spoilt
 )
 
-// etcdBinary is ETCD, or what ../etcd builds.
-func etcdBinary(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("ETCD"); path != "" {
-		return path
-	}
-	path := filepath.Join(t.TempDir(), "etcd")
-	build := exec.Command("go", "build", "-o", path, "go.etcd.io/etcd/server/v3")
-	build.Dir = filepath.Join("..", "etcd")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return path
-}
-
-// A member is a process of etcd's that is started again when it was killed.
-type member struct {
-	args []string
-	proc *exec.Cmd
-}
-
-func (m *member) start() error {
-	m.proc = exec.Command(m.args[0], m.args[1:]...)
-	return m.proc.Start()
-}
-
-func (m *member) kill() {
-	_ = m.proc.Process.Kill()
-	_ = m.proc.Wait()
-}
-
 // startMembers starts etcd. Each member is reached by the others through a proxy.
-func startMembers(t *testing.T) (all []*member, urls string, between []*proxy.Proxy) {
+func startMembers(t *testing.T) (all []*harness.Server, urls string, between []*proxy.Proxy) {
 	t.Helper()
-	binary := etcdBinary(t)
-	var ports []int
-	for range 2 * members {
-		port, err := proxy.HoldPort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = port.Close() })
-		ports = append(ports, port.Number)
-	}
-	var peers, clients, listening []string
-	for i := range members {
-		listening = append(listening, fmt.Sprintf("http://127.0.0.1:%d", ports[members+i]))
-		clients = append(clients, fmt.Sprintf("http://127.0.0.1:%d", ports[i]))
-	}
-	between, through := waysTo(t, strings.Join(listening, ","))
-	for i, url := range strings.Split(through, ",") {
-		peers = append(peers, fmt.Sprintf("m%d=%s", i, url))
-	}
-	for i := range members {
-		_, peer, _ := strings.Cut(peers[i], "=")
-		m := &member{args: []string{binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", clients[i],
-			"--advertise-client-urls", clients[i], "--listen-peer-urls", listening[i], "--initial-advertise-peer-urls", peer, "--initial-cluster",
-			strings.Join(peers, ","), "--socket-reuse-port", "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync"}}
-		if err := m.start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(m.kill)
-		all = append(all, m)
-	}
-	return all, strings.Join(clients, ","), between
+	etcd := harness.StartEtcd(t, harness.EtcdOptions{Members: members, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"},
+		Advertise: func(listening []string) []string {
+			var through string
+			between, through = waysTo(t, strings.Join(listening, ","))
+			return strings.Split(through, ",")
+		}})
+	return etcd.Members, strings.Join(etcd.URLs, ","), between
 }
 
 func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
@@ -107,11 +50,11 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 		}
 	}
 	etcd, urls, between := startMembers(t)
-	var all []*servers.Server
+	var all []*harness.Server
 	var ways [][]*proxy.Proxy
 	for range 3 {
 		own, behind := waysTo(t, urls)
-		all, ways = append(all, servers.Apilet(t, "--etcd-servers", behind)), append(ways, own)
+		all, ways = append(all, startApilet(t, "--etcd-servers", behind)), append(ways, own)
 	}
 	begin, disturbed := time.Now(), 0
 	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
@@ -140,23 +83,23 @@ func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 }
 
 // open are the servers that requests go to.
-func (r *round) open() []*servers.Server {
+func (r *round) open() []*harness.Server {
 	if r.moving != nil {
-		return []*servers.Server{r.moving.current.Load()}
+		return []*harness.Server{r.moving.current.Load()}
 	}
-	return slices.Concat(r.more, []*servers.Server{r.s})
+	return slices.Concat(r.more, []*harness.Server{r.s})
 }
 
 // anyServer is the present life of one of these.
-func (r *round) anyServer() *servers.Life {
+func (r *round) anyServer() *harness.Process {
 	all := r.open()
-	return all[rand.IntN(len(all))].Now()
+	return all[rand.IntN(len(all))].Process()
 }
 
 // witness is the server whose watches are to tell everything.
-func (r *round) witness() *servers.Life {
+func (r *round) witness() *harness.Process {
 	if r.moving != nil {
-		return r.s.Now()
+		return r.s.Process()
 	}
 	return r.anyServer()
 }
@@ -178,17 +121,17 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 		}
 		n++
 		if m := r.members[rand.IntN(members)]; n%3 == 0 {
-			m.kill()
+			m.Kill()
 			time.Sleep(time.Duration(rand.IntN(500)) * time.Millisecond)
-			if err := m.start(); err != nil {
+			if err := m.Run(); err != nil {
 				r.t.Error(err)
 				return n
 			}
 			continue
 		}
-		s := slices.Concat(r.more, []*servers.Server{r.s})[rand.IntN(len(r.more)+1)]
-		s.Kill([]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(3)])
-		if err := s.Start(); err != nil {
+		s := slices.Concat(r.more, []*harness.Server{r.s})[rand.IntN(len(r.more)+1)]
+		s.Terminate([]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(3)])
+		if err := s.Run(); err != nil {
 			r.t.Error(err)
 			return n
 		}

@@ -4,6 +4,6 @@ go 1.26.0
 
 require github.com/anishathalye/porcupine v1.3.1
 
-require apilet-proxy v0.0.0
+require apilet-harness v0.0.0
 
-replace apilet-proxy => ../proxy
+replace apilet-harness => ../harness

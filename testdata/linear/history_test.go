@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,17 +27,27 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"apilet-proxy"
-	"apilet-proxy/servers"
+	"apilet-harness"
+	"apilet-harness/proxy"
 )
 
 const (
 	clients     = 6
 	watchers    = 3
 	roundLength = 8 * time.Second
-	searchTime  = 4 * time.Minute // it takes milliseconds
-	lastKey     = keys            // of the object that tells the watchers that a round is over
+	patience    = 90 * time.Second // for a request that is served immediately on an idle machine
+	searchTime  = 4 * time.Minute  // it takes milliseconds
+	lastKey     = keys             // of the object that tells the watchers that a round is over
 )
+
+// startApilet starts a server that keeps its objects, or its replica, in a file and compacts its history every 20 seconds.
+func startApilet(t *testing.T, flags ...string) *harness.Server {
+	t.Helper()
+	return harness.Start(t, harness.Data(filepath.Join(t.TempDir(), "data")),
+		harness.Flags(append([]string{"--compaction-interval", "20s"}, flags...)...))
+}
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 func TestHistoriesAreLinearizable(t *testing.T) {
 	length := 3 * roundLength
@@ -46,7 +57,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 			t.Fatal("LINEAR:", err)
 		}
 	}
-	s := servers.Apilet(t)
+	s := startApilet(t)
 	begin := time.Now()
 	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
 		r := &round{t: t, s: s, name: fmt.Sprint("round-", n), begin: time.Now()}
@@ -60,10 +71,10 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 // A round is a namespace, and what happened in it.
 type round struct {
 	t       *testing.T
-	s       *servers.Server
-	more    []*servers.Server // on the same members
+	s       *harness.Server
+	more    []*harness.Server // on the same members
 	moving  *moves            // nil: requests go to all servers
-	members []*member         // nil: the server is alone
+	members []*harness.Server // nil: the server is alone
 	ways    [][]*proxy.Proxy  // of each server, to each member
 	between []*proxy.Proxy    // before each member, for the others
 	name    string
@@ -156,7 +167,7 @@ func (r *round) insist(path, body string) {
 	var code int
 	var answer []byte
 	var err error
-	for begin := time.Now(); time.Since(begin) < servers.Patience; time.Sleep(10 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
 		code, answer, err = r.send("POST", path, body, "application/json")
 		if err == nil && (code == 201 || code == 409 && r.members != nil) { // a try before may have been carried out
 			return
@@ -216,8 +227,8 @@ func (r *round) restarts(over <-chan struct{}) (n int) {
 		if n++; n%3 == 0 {
 			how = syscall.SIGTERM
 		}
-		r.s.Kill(how)
-		if err := r.s.Start(); err != nil {
+		r.s.Terminate(how)
+		if err := r.s.Run(); err != nil {
 			r.t.Error(err)
 			return n
 		}
@@ -318,21 +329,21 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 }
 
 // died waits for the end of a life that has failed a client, and for the next.
-func (r *round) died(present *servers.Life) bool {
+func (r *round) died(present *harness.Process) bool {
 	select {
-	case <-present.Dead:
-	case <-time.After(servers.Patience):
+	case <-present.Done:
+	case <-time.After(patience):
 		return false
 	}
 	for _, s := range r.open() {
-		for begin := time.Now(); s.Now() == present && time.Since(begin) < servers.Patience; {
+		for begin := time.Now(); s.Process() == present && time.Since(begin) < patience; {
 			time.Sleep(time.Millisecond)
 		}
 	}
 	return true
 }
 
-func (r *round) try(present *servers.Life, in input) (code int, body []byte, err error) {
+func (r *round) try(present *harness.Process, in input) (code int, body []byte, err error) {
 	const asJSON, asMerge = "application/json", "application/merge-patch+json"
 	switch in.verb {
 	case create:
@@ -349,11 +360,11 @@ func (r *round) try(present *servers.Life, in input) (code int, body []byte, err
 	return exchange(present, "GET", r.path(-1), "", "")
 }
 
-var client = &http.Client{Timeout: servers.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
 // ask is a request without a limit of its time.
-func ask(present *servers.Life, path string) (*http.Response, error) {
-	request, err := http.NewRequest("GET", present.URL+path, nil)
+func ask(present *harness.Process, path string) (*http.Response, error) {
+	request, err := http.NewRequest("GET", present.URL()+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -364,12 +375,12 @@ func ask(present *servers.Life, path string) (*http.Response, error) {
 // authorize says who asks: a kube-apiserver wants to know.
 func authorize(r *http.Request) {
 	if r.URL.Scheme == "https" {
-		r.Header.Set("Authorization", "Bearer "+servers.Token)
+		r.Header.Set("Authorization", "Bearer "+harness.Token)
 	}
 }
 
-func exchange(present *servers.Life, method, path, body, contentType string) (int, []byte, error) {
-	request, err := http.NewRequest(method, present.URL+path, strings.NewReader(body))
+func exchange(present *harness.Process, method, path, body, contentType string) (int, []byte, error) {
+	request, err := http.NewRequest(method, present.URL()+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -386,7 +397,7 @@ func exchange(present *servers.Life, method, path, body, contentType string) (in
 
 // send is for requests between the fights.
 func (r *round) send(method, path, body, contentType string) (int, []byte, error) {
-	return exchange(r.s.Now(), method, path, body, contentType)
+	return exchange(r.s.Process(), method, path, body, contentType)
 }
 
 // answerOf reads an answer. Codes that no state explains are left to the model.
@@ -426,7 +437,7 @@ func listOf(body []byte) (l objectList, err error) {
 
 func (r *round) listRev() int64 {
 	code, body, err := r.send("GET", r.path(-1), "", "")
-	for begin := time.Now(); err == nil && code >= 500 && time.Since(begin) < servers.Patience; {
+	for begin := time.Now(); err == nil && code >= 500 && time.Since(begin) < patience; {
 		code, body, err = r.send("GET", r.path(-1), "", "")
 	}
 	if err != nil {
@@ -451,8 +462,8 @@ type event struct {
 
 // watch follows the round from a revision to its last object, across all restarts.
 func (r *round) watch(since int64) (story []event) {
-	for begin := time.Now(); time.Since(begin) < roundLength+2*servers.Patience; time.Sleep(time.Millisecond) {
-		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.witness().URL, r.path(-1), since))
+	for begin := time.Now(); time.Since(begin) < roundLength+2*patience; time.Sleep(time.Millisecond) {
+		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.witness().URL(), r.path(-1), since))
 		if err != nil {
 			continue
 		}

@@ -19,11 +19,10 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"apilet-proxy/servers"
+	"apilet-harness"
 )
 
 const (
@@ -34,8 +33,8 @@ const (
 // moves are what happens to the servers of a round.
 type moves struct {
 	r       *round
-	servers [2]*servers.Server
-	current atomic.Pointer[servers.Server] // where requests go
+	servers [2]*harness.Server
+	current atomic.Pointer[harness.Server] // where requests go
 	until   sync.WaitGroup                 // the followers have come to the round's end
 
 	mu       sync.Mutex // guards what follows
@@ -51,8 +50,7 @@ type segment struct {
 }
 
 func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
-	program := os.Getenv("KUBE_APISERVER")
-	if program == "" {
+	if os.Getenv("KUBE_APISERVER") == "" {
 		t.Skip("KUBE_APISERVER names no kube-apiserver")
 	}
 	length := moveLength
@@ -63,9 +61,9 @@ func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
 		}
 	}
 	etcd, urls, _ := startMembers(t)
-	m := &moves{servers: [2]*servers.Server{servers.Apilet(t, "--etcd-servers", urls), servers.Kubernetes(t, program, urls)}}
+	m := &moves{servers: [2]*harness.Server{startApilet(t, "--etcd-servers", urls), harness.Kubernetes(t, urls)}}
 	m.current.Store(m.servers[0])
-	witness := servers.Apilet(t, "--etcd-servers", urls)
+	witness := startApilet(t, "--etcd-servers", urls)
 	moved := 0
 	for n, begin := 1, time.Now(); n == 1 || time.Since(begin)+moveLength/2 < length; n++ {
 		m.r = &round{t: t, s: witness, more: m.servers[:], members: etcd, moving: m, name: fmt.Sprint("round-", n), begin: time.Now()}
@@ -86,8 +84,8 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 			next = m.servers[1]
 		}
 		select {
-		case <-next.Now().Dead:
-			if err := next.Start(); err != nil {
+		case <-next.Process().Done:
+			if err := next.Run(); err != nil {
 				m.r.t.Error(err)
 				return n
 			}
@@ -95,7 +93,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 		}
 		killed := n%4 < 2 // either server ends in either way
 		if killed {
-			old.Kill(syscall.SIGKILL)
+			old.Kill()
 		}
 		m.current.Store(next)
 		n++
@@ -105,7 +103,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 		case <-time.After(together):
 		}
 		if !killed {
-			old.Kill(syscall.SIGTERM)
+			old.Stop()
 		}
 	}
 }
@@ -116,7 +114,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 func (m *moves) follow(since int64) {
 	defer m.until.Done()
 	s := segment{from: since}
-	for begin := time.Now(); time.Since(begin) < moveLength+2*servers.Patience; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < moveLength+2*patience; time.Sleep(time.Millisecond) {
 		err := m.watch(&s, since)
 		switch {
 		case errors.Is(err, errEnd):

@@ -4,15 +4,14 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"syscall"
 )
 
-// confine has a command see a folder's files alone, as a user without rights. It needs those of root, and says whether there are.
-func confine(cmd *exec.Cmd, root string, user uint32) bool {
+// confined returns the attributes of a process that sees only a folder's files and runs as a user without rights.
+// It returns nil if the test has no right to start such a process.
+func confined(root string, user uint32) *syscall.SysProcAttr {
 	if os.Getuid() != 0 {
-		return false
+		return nil
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: user, Gid: user}}
-	return true
+	return &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: user, Gid: user}}
 }

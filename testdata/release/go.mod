@@ -3,6 +3,7 @@ module apilet-release
 go 1.26.4
 
 require (
+	apilet-harness v0.0.0
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/blakesmith/ar v0.0.0-20190502131153-809d4375e1fb
 	github.com/google/go-containerregistry v0.22.1
@@ -55,3 +56,5 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 )
+
+replace apilet-harness => ../harness

@@ -37,6 +37,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"apilet-harness"
 )
 
 const tag = "v0.9.0-test.1"
@@ -61,8 +63,9 @@ func TestRelease(t *testing.T) {
 	t.Run("version", func(t *testing.T) { wantVersion(t, repo, program) })
 	t.Run("serves", func(t *testing.T) {
 		dir := t.TempDir()
-		cmd := exec.Command(program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig")
-		wantServes(t, cmd, dir+"/kubeconfig")
+		s := harness.New(t, program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig")
+		s.KubeconfigFile = dir + "/kubeconfig"
+		wantServes(t, s)
 	})
 	t.Run("man pages", func(t *testing.T) { wantPages(t, program, filepath.Join(folder, "man/man1")) })
 	t.Run("completions", func(t *testing.T) { wantCompletions(t, filepath.Join(folder, "completions")) })
@@ -233,34 +236,17 @@ func wantVersion(t *testing.T, repo, program string) {
 	}
 }
 
-// wantServes starts a server, which writes a kubeconfig, has it store an object, and stops it.
-func wantServes(t *testing.T, cmd *exec.Cmd, kubeconfig string) {
+// wantServes starts a server, has it store an object, and stops it.
+func wantServes(t *testing.T, s *harness.Server) {
 	t.Helper()
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	must(t, cmd.Start())
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	must(t, s.Run())
 	defer func() {
-		must(t, cmd.Process.Signal(os.Interrupt))
-		if err := <-done; err != nil {
-			t.Errorf("it ended with %v:\n%s", err, log.String())
+		s.Terminate(os.Interrupt)
+		if state := s.Process().State(); !state.Success() {
+			t.Errorf("it ended with %v", state)
 		}
 	}()
-	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(kubeconfig); err == nil {
-			break
-		}
-		select {
-		case err := <-done:
-			done <- err
-			t.Fatalf("it ended: %v\n%s", err, log.String())
-		default:
-		}
-		if time.Since(begun) > 3*time.Minute {
-			t.Fatal("it does not serve")
-		}
-	}
+	kubeconfig := s.KubeconfigFile
 	kubectl, err := exec.LookPath("kubectl")
 	if err != nil {
 		wantAnswers(t, kubeconfig)
@@ -427,18 +413,19 @@ func wantContainerServes(t *testing.T, c v1.Config, root string) {
 		t.Fatalf("it runs %q", args)
 	}
 	args[listen] = "--listen=127.0.0.1:0"
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Dir, cmd.Env = c.WorkingDir, c.Env
-	if confine(cmd, root, nobody) {
-		wantServes(t, cmd, filepath.Join(root, "var/lib/apilet/admin.kubeconfig"))
+	s := harness.New(t, args[0], args[1:]...)
+	s.KubeconfigFile = filepath.Join(root, "var/lib/apilet/admin.kubeconfig")
+	if attr := confined(root, nobody); attr != nil {
+		s.Dir, s.Env, s.Attr = c.WorkingDir, c.Env, attr
+		wantServes(t, s)
 		return
 	}
 	t.Log("not root: run outside of the image's files")
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "/var/lib/apilet", filepath.Join(root, "var/lib/apilet"))
 	}
-	cmd = exec.Command(filepath.Join(root, args[0]), args[1:]...)
-	wantServes(t, cmd, filepath.Join(root, "var/lib/apilet/admin.kubeconfig"))
+	s.Path, s.Args = filepath.Join(root, args[0]), args[1:]
+	wantServes(t, s)
 }
 
 func wantPackage(t *testing.T, program, file string) {
@@ -525,7 +512,9 @@ func wantFlags(t *testing.T, root string) {
 		must(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
 	}
 	flags := strings.NewReplacer("127.0.0.1:6443", "127.0.0.1:0", " /var/", " "+root+"/var/").Replace(found[1])
-	wantServes(t, exec.Command(filepath.Join(root, "usr/bin/apilet"), strings.Fields(flags)...), filepath.Join(root, "var/lib/apilet/admin.kubeconfig"))
+	s := harness.New(t, filepath.Join(root, "usr/bin/apilet"), strings.Fields(flags)...)
+	s.KubeconfigFile = filepath.Join(root, "var/lib/apilet/admin.kubeconfig")
+	wantServes(t, s)
 	if _, err := os.Stat(filepath.Join(root, "var/log/apilet/audit.log")); err != nil {
 		t.Error(err)
 	}

@@ -362,7 +362,7 @@ func TestSwap(t *testing.T) {
 		if w.move(n); n == 0 {
 			stories = append(stories, w.stories("from apilet on")...)
 		}
-		if problems := gone(programs); problems != nil {
+		if problems := exited(programs); problems != nil {
 			t.Fatal(problems)
 		}
 	}
@@ -395,7 +395,7 @@ func (w *world) judge(books []*book, programs []*program, h *hooks, worked time.
 		problems = append(problems, b.problems...)
 		b.mu.Unlock()
 	}
-	problems = append(problems, gone(programs)...)
+	problems = append(problems, exited(programs)...)
 	w.t.Logf("%d answers in %v, and %d requests that lost theirs; webhooks: %d marked, %d judged, %d converted", done, worked.Round(time.Second), lost,
 		h.marked.Load(), h.judged.Load(), h.converted.Load())
 	slices.Sort(problems)

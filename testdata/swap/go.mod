@@ -3,7 +3,7 @@ module apilet-swap
 go 1.26.0
 
 require (
-	apilet-proxy v0.0.0
+	apilet-harness v0.0.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
@@ -56,4 +56,4 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace apilet-proxy => ../proxy
+replace apilet-harness => ../harness

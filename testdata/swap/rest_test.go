@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -78,8 +77,8 @@ func TestRest(t *testing.T) {
 	for turn := range 4 {
 		s := w.sides[turn%2]
 		changes := w.changes(20*time.Second, func() {
-			s.server.Kill(syscall.SIGTERM)
-			if err := s.server.Start(); err != nil {
+			s.server.Stop()
+			if err := s.server.Run(); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -10,8 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-
-	"apilet-proxy/servers"
+	"time"
 )
 
 const mark = "swap.example.com/marked"
@@ -47,7 +46,7 @@ func (w *world) startHooks() *hooks {
 	mux.HandleFunc("/mark", h.answer(h.markOf))
 	mux.HandleFunc("/judge", h.answer(h.judgeOf))
 	mux.HandleFunc("/convert", h.answer(h.convert))
-	server := &http.Server{Handler: mux, TLSConfig: w.certs.config(), ReadHeaderTimeout: servers.Patience}
+	server := &http.Server{Handler: mux, TLSConfig: w.certs.config(), ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	w.t.Cleanup(func() { _ = server.Close() })
 	return h

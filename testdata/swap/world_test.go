@@ -29,8 +29,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"apilet-proxy"
-	"apilet-proxy/servers"
+	"apilet-harness"
+	"apilet-harness/proxy"
 )
 
 const (
@@ -43,7 +43,7 @@ const (
 // A side is one of the two servers.
 type side struct {
 	name, addr string
-	server     *servers.Server
+	server     *harness.Server
 }
 
 // A world is the cluster.
@@ -58,6 +58,8 @@ type world struct {
 	over   context.Context   // done when nobody is to begin anything more
 }
 
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
 // newWorld starts etcd and both servers; the door leads to kube-apiserver.
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -66,11 +68,11 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, dir: t.TempDir(), certs: newAuthority(t)}
 	w.certs.save(t, w.dir)
-	servers.Keys(t, w.dir)
+	harness.SigningKey(t, w.dir)
 	w.save("tokens", token+`,admin,1,"system:masters"`+"\n")
 	w.save("encryption", encryption)
 	w.startEtcd()
-	port := holdPort(t)
+	port := harness.FreePort(t)
 	flags := []string{"--etcd-servers", w.etcd, "--tls-cert-file", w.path("server.crt"), "--tls-private-key-file", w.path("server.key"),
 		"--client-ca-file", w.path("ca.crt"), "--token-auth-file", w.path("tokens"), "--authorization-mode", "Node,RBAC",
 		"--service-cluster-ip-range", "10.96.0.0/24", "--service-account-issuer", "https://swap", "--service-account-key-file", w.path("sa.key"),
@@ -92,18 +94,24 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) kube(host, advertised string, port int, flags []string) *side {
 	at := fmt.Sprint(host, ":", port)
-	return &side{"kube-apiserver", at, servers.With(w.t, func() (*exec.Cmd, func() string) {
-		return exec.Command(os.Getenv("KUBE_APISERVER"), append([]string{"--bind-address", host, "--secure-port", fmt.Sprint(port), "--permit-port-sharing",
-			"--advertise-address", advertised, "--cert-dir", w.dir}, flags...)...), servers.Ready("https://" + at)
-	})}
+	return &side{"kube-apiserver", at, w.start(at, os.Getenv("KUBE_APISERVER"), append([]string{"--bind-address", host, "--secure-port", fmt.Sprint(port),
+		"--permit-port-sharing", "--advertise-address", advertised, "--cert-dir", w.dir}, flags...))}
 }
 
 func (w *world) apilet(host, advertised string, port int, flags []string) *side {
-	binary, at := servers.Binary(w.t), fmt.Sprint(host, ":", port)
-	return &side{"apilet", at, servers.With(w.t, func() (*exec.Cmd, func() string) {
-		return exec.Command(binary, append([]string{"--data", w.path("replica"), "--listen", at, "--advertise-address", advertised,
-			"--controllers=false"}, flags...)...), servers.Ready("https://" + at)
-	})}
+	at := fmt.Sprint(host, ":", port)
+	return &side{"apilet", at, w.start(at, harness.Apilet(w.t), append([]string{"--data", w.path("replica"), "--listen", at, "--advertise-address", advertised,
+		"--controllers=false"}, flags...))}
+}
+
+// start starts an API server that listens on addr.
+func (w *world) start(addr, program string, args []string) *harness.Server {
+	s := harness.New(w.t, program, args...)
+	s.Ready = harness.Readyz("https://" + addr)
+	if err := s.Run(); err != nil {
+		w.t.Fatal(err)
+	}
+	return s
 }
 
 const encryption = `apiVersion: apiserver.config.k8s.io/v1
@@ -124,22 +132,11 @@ func (w *world) save(name, text string) string {
 	return w.path(name)
 }
 
-func holdPort(t *testing.T) int {
-	port, err := proxy.HoldPort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = port.Close() })
-	return port.Number
-}
-
 func (w *world) startEtcd() {
-	w.etcd = fmt.Sprint("http://127.0.0.1:", holdPort(w.t))
-	peer := fmt.Sprint("http://127.0.0.1:", holdPort(w.t))
-	servers.With(w.t, func() (*exec.Cmd, func() string) {
-		return exec.Command(os.Getenv("ETCD"), "--name", "m", "--data-dir", w.path("etcd"), "--listen-client-urls", w.etcd, "--advertise-client-urls", w.etcd,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "m="+peer, "--socket-reuse-port", "--log-level", "error",
-			"--unsafe-no-fsync"), servers.Ready(w.etcd)
+	w.etcd = harness.StartEtcd(w.t, harness.EtcdOptions{}).URLs[0]
+	harness.Until(w.t, "etcd is ready", func() error {
+		_, err := harness.Readyz(w.etcd)()
+		return err
 	})
 }
 
@@ -167,47 +164,32 @@ func (w *world) kubeconfig() string {
 
 // ---- Programs that work on it ----
 
-// A program is one that has to stay.
+// A program runs as long as the test.
 type program struct {
 	name string
-	dead chan struct{}
-	log  string
+	*harness.Server
 }
 
-// run starts a program that ends with the test, not before.
+// run starts a program that must not exit before the test ends.
 func (w *world) run(name, binary string, args ...string) *program {
-	p := &program{name: name, dead: make(chan struct{}), log: w.path(name + ".log")}
+	p := &program{name, harness.New(w.t, binary, args...)}
+	p.Env = append(os.Environ(), "HOME="+w.dir)
 	if folder := os.Getenv("LOGS"); folder != "" {
-		p.log = filepath.Join(folder, name+".log")
+		w.t.Cleanup(func() {
+			if err := os.WriteFile(filepath.Join(folder, name+".log"), []byte(p.Log()), 0o600); err != nil {
+				w.t.Error(err)
+			}
+		})
 	}
-	log, err := os.Create(p.log)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	command := exec.Command(binary, args...)
-	command.Stdout, command.Stderr, command.Env = log, log, append(os.Environ(), "HOME="+w.dir)
-	if err := command.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	go func() {
-		_ = command.Wait()
-		close(p.dead)
-	}()
-	w.t.Cleanup(func() {
-		_ = command.Process.Kill()
-		<-p.dead
-	})
+	p.Launch()
 	return p
 }
 
-// gone tells which programs have ended before their time.
-func gone(all []*program) (problems []string) {
+// exited returns a description of each program that has exited.
+func exited(all []*program) (problems []string) {
 	for _, p := range all {
-		select {
-		case <-p.dead:
-			text, _ := os.ReadFile(p.log)
-			problems = append(problems, fmt.Sprintf("%s has ended: %s", p.name, text[max(0, len(text)-2000):]))
-		default:
+		if log := p.Log(); !p.Process().Running() {
+			problems = append(problems, fmt.Sprintf("%s has exited: %s", p.name, log[max(0, len(log)-2000):]))
 		}
 	}
 	return problems
@@ -251,7 +233,7 @@ func (w *world) move(n int) {
 		how = syscall.SIGTERM
 	}
 	begin := time.Now()
-	old.server.Kill(how)
+	old.server.Terminate(how)
 	w.t.Logf("move %d: from %s, which ended by %v in %v, to %s", n+1, old.name, how, time.Since(begin).Round(time.Millisecond), next.name)
 	slices.Reverse(w.sides[:])
 	time.Sleep(alone)
@@ -260,8 +242,8 @@ func (w *world) move(n int) {
 // awake starts a server that has ended. A kube-apiserver may give up: one that starts while Services are made beside it can see a Service before its
 // IPAddress, and ends after a minute because it cannot make that. Whoever runs it starts it again.
 func (w *world) awake(s *side) {
-	for tries := 1; !s.server.Lives(); tries++ {
-		err := s.server.Start()
+	for tries := 1; !s.server.Process().Running(); tries++ {
+		err := s.server.Run()
 		if err == nil {
 			return
 		}

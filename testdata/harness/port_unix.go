@@ -1,6 +1,6 @@
 //go:build unix
 
-package proxy
+package harness
 
 import (
 	"errors"
@@ -9,20 +9,24 @@ import (
 	"syscall"
 )
 
-// A Port is a free port on the loopback that nobody gets but who is told to share it (SO_REUSEPORT; etcd --socket-reuse-port): so a program
-// that listens there can be killed, and started again, as if the port were its own. Held back without listening, it refuses connections
-// while the program is away.
+// A Port is a free loopback port that is bound but not listened on. Programs that share it (SO_REUSEPORT; etcd
+// --socket-reuse-port, kube-apiserver --permit-port-sharing) can listen there, be killed and listen again. No other
+// program gets it, and connections are refused while nobody listens.
 type Port struct {
 	Number int
 	socket int
 }
 
-// HoldPort takes one that is free.
+// HoldPort binds a free port.
 func HoldPort() (*Port, error) {
-	reusePort := 0x200 // of BSD, and of what comes from there
 	if runtime.GOOS == "linux" {
-		reusePort = 0xf
+		return bind(0xf)
 	}
+	return bind(0x200) // BSD and its descendants
+}
+
+// bind binds a free loopback port with a socket option.
+func bind(option int) (*Port, error) {
 	syscall.ForkLock.RLock()
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -32,7 +36,7 @@ func HoldPort() (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a socket: %w", err)
 	}
-	err = errors.Join(syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, reusePort, 1),
+	err = errors.Join(syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, option, 1),
 		syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	if err == nil {
 		var at syscall.Sockaddr
@@ -43,5 +47,5 @@ func HoldPort() (*Port, error) {
 	return nil, errors.Join(fmt.Errorf("a port: %w", err), syscall.Close(socket))
 }
 
-// Close gives it back.
+// Close releases the port.
 func (p *Port) Close() error { return syscall.Close(p.socket) }

@@ -1,0 +1,3 @@
+module apilet-harness
+
+go 1.26.0

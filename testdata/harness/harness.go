@@ -1,0 +1,335 @@
+// Package harness starts servers for tests: apilet, kube-apiserver, etcd, and the programs that work on them.
+//
+//	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+//
+//	func TestReconcile(t *testing.T) {
+//		s := harness.Start(t, harness.Flags("--max-requests-inflight", "10")) // an empty API server, ready for requests
+//		client := newClient(s.Kubeconfig())
+//		s.Kill()    // SIGKILL, as in a power failure
+//		s.Restart() // the next process, on the same data
+//	}
+//
+// A [Server] has its data as long as the test runs. A [Process] is one process of it. The test's end kills the process.
+// On Linux the kernel also kills it when the test binary dies. A failed test prints the log of its servers, and a panic
+// or a data race in a log fails the test.
+//
+// A server is ready when its own sign of readiness appears. The wait ends early if the process exits or the test's
+// deadline (go test -timeout) is near. No other clock decides a result.
+//
+// The package imports only the standard library, so that it adds nothing to the dependencies of its users.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Server is a program that a test starts, kills and starts again.
+// The exported fields may be changed while no process runs.
+type Server struct {
+	Path string
+	Args []string
+	Dir  string               // working directory; empty means the test's
+	Env  []string             // nil means the test's environment
+	Attr *syscall.SysProcAttr // nil means the defaults
+
+	// KubeconfigFile is the file that the server writes when it accepts requests. It is empty if the server writes none.
+	KubeconfigFile string
+
+	// Ready returns the server's URL once it accepts requests, and until then the reason why it does not.
+	// If Ready is nil, a process is ready when it has written KubeconfigFile, or without one, when it has started.
+	Ready func() (url string, err error)
+
+	t       testing.TB
+	log     logBuffer
+	current atomic.Pointer[Process]
+}
+
+// A Process is one process of a Server.
+type Process struct {
+	PID  int
+	Done chan struct{} // closed when the process has exited
+	End  time.Time     // when the process exited; valid after Done is closed
+
+	cmd *exec.Cmd
+	url atomic.Value // a string; empty until the process is ready
+}
+
+// logBuffer collects the output of all processes of a server.
+type logBuffer struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// New returns a server that has not been started. The end of the test kills its process.
+func New(t testing.TB, path string, args ...string) *Server {
+	s := &Server{Path: path, Args: args, t: t}
+	t.Cleanup(s.close)
+	return s
+}
+
+// faults matches the log of a program that panicked or has a data race. kube-apiserver recovers from panics and logs them.
+var faults = regexp.MustCompile(`panic: |panic serving|panicked|[Oo]bserved a panic|fatal error: |goroutine \d+ \[running\]|DATA RACE`)
+
+// close kills the process and checks the log.
+func (s *Server) close() {
+	s.Kill()
+	log := s.Log()
+	if at := faults.FindStringIndex(log); at != nil {
+		s.t.Errorf("%s panicked or has a race:\n%s", s.Path, log[max(0, at[0]-1000):min(len(log), at[1]+5000)])
+	} else if s.t.Failed() && log != "" {
+		s.t.Logf("the log of %s:\n%s", s.Path, tail(log))
+	}
+}
+
+// tail returns the last 64 KiB of a log.
+func tail(log string) string { return log[max(0, len(log)-64<<10):] }
+
+// ---- Start ----
+
+// Run starts a process with additional flags and waits until it is ready. Only then does [Server.Process] return it.
+// Run kills a process that does not become ready. The previous process must have exited.
+func (s *Server) Run(flags ...string) error {
+	p, err := s.begin(flags)
+	if err != nil {
+		return err
+	}
+	if err := s.await(p); err != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.Done
+		return err
+	}
+	s.current.Store(p)
+	return nil
+}
+
+// Restart stops the current process, if one runs, and starts the next one. It returns when the process is ready.
+func (s *Server) Restart(flags ...string) {
+	s.t.Helper()
+	s.Stop()
+	if err := s.Run(flags...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Launch starts a process without waiting until it is ready. The previous process must have exited.
+func (s *Server) Launch() {
+	s.t.Helper()
+	p, err := s.begin(nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.current.Store(p)
+}
+
+// WaitReady waits until the current process is ready.
+func (s *Server) WaitReady() {
+	s.t.Helper()
+	if err := s.await(s.Process()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// begin starts a process. The kernel delivers the parent death signal when the thread that created the process exits,
+// so that thread belongs to the process until it has exited.
+func (s *Server) begin(flags []string) (*Process, error) {
+	if s.KubeconfigFile != "" {
+		if err := os.Remove(s.KubeconfigFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	cmd := exec.Command(s.Path, slices.Concat(s.Args, flags)...)
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = s.Dir, s.Env, endWithParent(s.Attr)
+	p := &Process{Done: make(chan struct{}), cmd: cmd}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			p.End = time.Now()
+			close(p.Done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	p.PID = cmd.Process.Pid
+	return p, nil
+}
+
+// await waits until the process is ready. It fails if the process exits or the test's deadline is near.
+func (s *Server) await(p *Process) error {
+	ctx, cancel := patience(s.t)
+	defer cancel()
+	err := poll(ctx, p.Done, func() error {
+		url, err := s.ready()
+		if err == nil {
+			p.url.Store(url)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s is not ready: %w; its log:\n%s", s.Path, err, tail(s.Log()))
+	}
+	return nil
+}
+
+// ready returns the URL of a server that accepts requests.
+func (s *Server) ready() (url string, err error) {
+	switch {
+	case s.Ready != nil:
+		return s.Ready()
+	case s.KubeconfigFile != "":
+		return urlIn(s.KubeconfigFile)
+	}
+	return "", nil
+}
+
+// ---- Stop ----
+
+// Kill ends the current process by SIGKILL and returns when it has exited.
+func (s *Server) Kill() { s.Terminate(os.Kill) }
+
+// Stop ends the current process by SIGTERM and returns when it has exited.
+func (s *Server) Stop() { s.Terminate(syscall.SIGTERM) }
+
+// Terminate sends a signal that ends the current process and returns when it has exited.
+func (s *Server) Terminate(how os.Signal) {
+	p := s.Process()
+	if p == nil {
+		return
+	}
+	if err := p.Signal(how); err != nil { // it has exited, or the system has no such signal
+		_ = p.cmd.Process.Kill()
+	}
+	<-p.Done
+}
+
+// Signal sends a signal to the process.
+func (p *Process) Signal(how os.Signal) error { return p.cmd.Process.Signal(how) }
+
+// ---- State ----
+
+// Process returns the current process, or the last one. It returns nil if no process was started.
+func (s *Server) Process() *Process { return s.current.Load() }
+
+// URL returns the URL of the current process, or an empty string if it is not ready.
+func (s *Server) URL() string {
+	p := s.Process()
+	if p == nil {
+		return ""
+	}
+	if url := p.URL(); url != "" {
+		return url
+	}
+	url, err := s.ready()
+	if err != nil {
+		return ""
+	}
+	p.url.Store(url)
+	return url
+}
+
+// Kubeconfig returns the administrator's kubeconfig, which the server has written.
+func (s *Server) Kubeconfig() []byte {
+	s.t.Helper()
+	text, err := os.ReadFile(s.KubeconfigFile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return text
+}
+
+// Log returns the output of all processes of the server so far.
+func (s *Server) Log() string { return s.log.String() }
+
+// URL returns the URL of the process, or an empty string if it is not known yet.
+func (p *Process) URL() string {
+	url, _ := p.url.Load().(string)
+	return url
+}
+
+// Running reports whether the process has not exited.
+func (p *Process) Running() bool {
+	select {
+	case <-p.Done:
+		return false
+	default:
+		return true
+	}
+}
+
+// State returns the state in which the process exited. The caller must have seen that Done is closed.
+func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
+
+// ---- Waiting ----
+
+// grace is the time before the test's deadline at which waits give up, so that the logs are still printed.
+const grace = 10 * time.Second
+
+// patience returns a context that ends with the test, or shortly before its deadline.
+func patience(t testing.TB) (context.Context, context.CancelFunc) {
+	if timed, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
+		if deadline, ok := timed.Deadline(); ok {
+			return context.WithDeadline(t.Context(), deadline.Add(-grace))
+		}
+	}
+	return t.Context(), func() {}
+}
+
+// Until waits until check returns nil. It gives up when the test's deadline is near.
+func Until(t testing.TB, condition string, check func() error) {
+	t.Helper()
+	ctx, cancel := patience(t)
+	defer cancel()
+	if err := poll(ctx, nil, check); err != nil {
+		t.Fatalf("%s: %v", condition, err)
+	}
+}
+
+var errExited = errors.New("the process has exited")
+
+// poll calls check until it returns nil, the context ends or done is closed.
+func poll(ctx context.Context, done <-chan struct{}, check func() error) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the test is over: %w", err)
+		case <-done:
+			return errExited
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,3 +1,0 @@
-module apilet-proxy
-
-go 1.26.0
