@@ -54,10 +54,6 @@ func TestMain(m *testing.M) { apitest.Main(m) }
 const (
 	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	asMergePatch    = "Content-Type: application/merge-patch+json"
-	asJSONPatch     = "Content-Type: application/json-patch+json"
-	asStrategic     = "Content-Type: application/strategic-merge-patch+json"
-	asApply         = "Content-Type: application/apply-patch+yaml"
-	asTable         = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"
 	masterToken     = "Authorization: Bearer root-token" // of startTLS
 )
 
@@ -154,13 +150,6 @@ func (s *testServer) halt() {
 	}
 }
 
-// restart stops the server and starts another on the same file, on another port.
-func (s *testServer) restart() {
-	s.t.Helper()
-	s.halt()
-	s.start()
-}
-
 // rest ends what the server does beside requests, until it is started again. What is written from now on is what requests write: a test may
 // hold the store's revision against that.
 func (s *testServer) rest() {
@@ -186,17 +175,6 @@ type answer struct {
 func (a answer) get(path string) gjson.Result { return gjson.GetBytes(a.body, path) }
 
 func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
-
-// names are those of a list's items, whatever form it has.
-func (a answer) names() string {
-	var names []string
-	for _, path := range []string{"items.#.metadata.name", "rows.#.object.metadata.name"} {
-		for _, name := range a.get(path).Array() {
-			names = append(names, name.String())
-		}
-	}
-	return strings.Join(names, " ")
-}
 
 // failure is an error's code, reason and message in one line.
 func (a answer) failure() string {
