@@ -179,7 +179,7 @@ func (g *Aggregator) catchUp(ctx context.Context) error {
 	now, changed := g.Store.Revision(), false
 	err := g.log.CatchUp(ctx, func() {
 		clear(g.known)
-		changed = true // no event tells of an APIService that was deleted before
+		changed = true // the log has no event for an APIService that was deleted before the reset
 	}, func(ev *store.Event) {
 		g.see(ev)
 		changed = true

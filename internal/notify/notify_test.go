@@ -106,7 +106,7 @@ func (f *follower) run(ctx context.Context, st *store.Store, pos int64) error {
 				f.saw = append(f.saw, events[i].Rev)
 			}
 		}
-		if pos = upTo; pos < newest { // there are more than one call returns
+		if pos = upTo; pos < newest { // one call returns a limited number of events
 			continue
 		}
 		f.sub.Rest(pos)

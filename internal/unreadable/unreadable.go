@@ -85,8 +85,8 @@ func (u *Unreadables) Sealed() int {
 			break
 		}
 		_, err := u.st.Get(key)
-		if opens := err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged); !opens {
-			still++ // also if the store could not be read: nobody knows then
+		if settled := err == nil || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged); !settled {
+			still++ // an error of the store does not mean that the object can be decrypted
 			continue
 		}
 		u.mu.Lock()
@@ -274,7 +274,7 @@ func (c *Contents) Any(st *store.Store) bool {
 // where they do not, of a document that is none.
 func MarkedRaw(rec *store.Record, now time.Time) (_ store.Change, ok bool) {
 	const head = `{"metadata":{`
-	at := gjson.GetBytes(rec.JSON, "metadata").Get("resourceVersion") // in the first one, if there are several
+	at := gjson.GetBytes(rec.JSON, "metadata").Get("resourceVersion") // in the first metadata object, if the document has several
 	if !bytes.HasPrefix(rec.JSON, []byte(head)) || at.Type != gjson.String || at.Index < len(head) {
 		return store.Change{}, false
 	}

@@ -518,6 +518,7 @@ func TestEventsAreLimited(t *testing.T) {
 		{"a", "x", "2", 0, false, "limit reached on type User for key a"},
 		{"b", "x", "3", 0, false, "limit reached on type Namespace for key x"},
 		{"b", "y", "4", 0, false, "limit reached on type Server"},
+		{"b", "y", "7", 0, false, "limit reached on type User for key b"}, // though others have refused all that b wrote
 		{"c", "z", "5", time.Second, false, ""},
 		{"c", "z", "6", 0, false, "limit reached on type Server"},
 	} {

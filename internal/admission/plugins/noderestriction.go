@@ -211,7 +211,7 @@ func referred(spec *corev1.PodSpec) string {
 
 // namesConfigMap reports whether a pod uses a ConfigMap anywhere. A reference without a name is none.
 func namesConfigMap(spec *corev1.PodSpec) bool {
-	found := false // the result of the visit does not tell of containers
+	found := false // the visit returns true although a container has ended it
 	podutil.VisitPodConfigmapNames(&corev1.Pod{Spec: *spec}, func(string) (continues bool) {
 		found = true
 		return false

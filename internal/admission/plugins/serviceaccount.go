@@ -264,7 +264,7 @@ func lendsTo(what string, c *corev1.Container, account *corev1.ServiceAccount) e
 
 // namesSecret reports whether a pod uses a secret anywhere. A reference without a name is none.
 func namesSecret(spec *corev1.PodSpec) bool {
-	found := false // the result of the visit does not tell of containers
+	found := false // the visit returns true although a container has ended it
 	podutil.VisitPodSecretNames(&corev1.Pod{Spec: *spec}, func(string) (continues bool) {
 		found = true
 		return false
