@@ -6,7 +6,7 @@ package discovery
 // of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
 // SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. Reflection cannot see comments. Tables contain
 // what Kubernetes' generator reads from them: openapi_enums.txt the enumerations, openapi_texts.txt the descriptions that SwaggerDoc lacks,
-// openapi_markers.go the unions, scheme/listtypes.go the relations of list elements and the default values.
+// openapi_markers.go the unions, scheme/listtypes/listtypes.go the relations of list elements and the default values.
 //
 // The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
 // rows), not its bytes, so that the index costs no document. A document asked for by its hash may be kept for a year.
@@ -32,6 +32,7 @@ import (
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/listtypes"
 	"apilet/internal/shares"
 )
 
@@ -471,7 +472,7 @@ func (d *oaDocument) define(t reflect.Type) {
 		s.Properties = map[string]*oaSchema{}
 		d.addFields(s, typeName(t), t)
 		s.Unions = unionsOf(t)
-		if scheme.IsAtomic(t) {
+		if listtypes.IsAtomic(t) {
 			s.MapType = "atomic"
 		}
 	}
@@ -550,13 +551,13 @@ func (d *oaDocument) addFields(s *oaSchema, of string, t reflect.Type) {
 			d.addFields(s, of, f.Type) // inlined
 			continue
 		}
-		path := scheme.TypeName(t) + "." + name
-		byDefault, declared := scheme.FieldDefaults[path]
+		path := listtypes.TypeName(t) + "." + name
+		byDefault, declared := listtypes.Defaults[path]
 		if !declared {
 			byDefault = zeroOf(f.Type, strings.Contains(options, "omitempty"))
 		}
 		text := d.text(of, name, t) + d.enums[enumName(indirect(f.Type))].text
-		relation := cmp.Or(scheme.ListRelations[path], scheme.ListRelationOfTags(f.Tag))
+		relation := cmp.Or(listtypes.Relations[path], listtypes.OfTags(f.Tag))
 		property := d.describe(f.Type)
 		if text != "" || byDefault != nil {
 			property = besides(property)
@@ -580,7 +581,7 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// relate says what server-side apply takes the elements of a field for, in the words of scheme.ListRelations.
+// relate says what server-side apply takes the elements of a field for, in the words of listtypes.Relations.
 func (s *oaSchema) relate(relation string) {
 	switch {
 	case relation == "granular" || s.Type == "object" && relation == "atomic":

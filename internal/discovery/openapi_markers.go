@@ -1,7 +1,7 @@
 package discovery
 
 // This file contains the parts of the schemas that Kubernetes' generator derives from comments and types: the zero values that are defaults,
-// the unions, and the descriptions of types without SwaggerDoc. Declared defaults and the relations of list elements are in scheme/listtypes.go.
+// the unions, and the descriptions of types without SwaggerDoc. Declared defaults and the relations of list elements are in scheme/listtypes.
 
 import (
 	_ "embed"
@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"apilet/internal/scheme"
+	"apilet/internal/scheme/listtypes"
 )
 
 // openAPITexts has the descriptions that SwaggerDoc lacks, or has without their indented lines and empty lines. Each line contains the name of a
@@ -83,7 +83,7 @@ var unions = map[string]struct{ discriminator, members string }{
 }
 
 func unionsOf(t reflect.Type) []oaUnion {
-	union, ok := unions[scheme.TypeName(t)]
+	union, ok := unions[listtypes.TypeName(t)]
 	if !ok {
 		return nil
 	}

@@ -2,7 +2,7 @@ package fieldmanager
 
 // This file makes the types of a kind as structured-merge-diff wants them. Who owns an element of a list depends on what the list means: containers are
 // told apart by name, tolerations are one value. The Go types say so in their patchMergeKey tags; what they say in comments only (+listType,
-// +listMapKey, +mapType, +structType, +default) is in the tables of scheme/listtypes.go. Of a custom resource its schema says it.
+// +listMapKey, +mapType, +structType, +default) is in the tables of package listtypes. Of a custom resource its schema says it.
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
-	"apilet/internal/scheme"
+	"apilet/internal/scheme/listtypes"
 )
 
 // typesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
@@ -101,7 +101,7 @@ func (b *typeBuilder) addStruct(t reflect.Type) {
 	}
 	b.seen[t] = true
 	fields := &smd.Map{}
-	if scheme.IsAtomic(t) {
+	if listtypes.IsAtomic(t) {
 		fields.ElementRelationship = smd.Atomic
 	}
 	b.addFields(fields, t)
@@ -117,9 +117,9 @@ func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
 		if name == "" || name == "-" {
 			continue
 		}
-		key := scheme.TypeName(t) + "." + name
-		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: scheme.FieldDefaults[key]}
-		relate(&field.Type, cmp.Or(scheme.ListRelations[key], scheme.ListRelationOfTags(f.Tag)))
+		key := listtypes.TypeName(t) + "." + name
+		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: listtypes.Defaults[key]}
+		relate(&field.Type, cmp.Or(listtypes.Relations[key], listtypes.OfTags(f.Tag)))
 		if field.Default == nil && !strings.Contains(options, "omitempty") && f.Type.Comparable() && field.Type.Inlined.Scalar != nil {
 			field.Default = zeroOf(f.Type)
 		}

@@ -1,4 +1,4 @@
-package scheme_test
+package discovery_test
 
 import (
 	"fmt"
@@ -6,14 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"apilet/internal/scheme"
+	"apilet/internal/scheme/listtypes"
 )
 
 // Containers are told apart by name, as their tag says; the ports of a Service by two keys, as only a comment says.
 func Example_listTypes() {
 	containers, _ := reflect.TypeFor[corev1.PodSpec]().FieldByName("Containers")
-	fmt.Println(scheme.ListRelationOfTags(containers.Tag))
-	fmt.Println(scheme.ListRelations[scheme.TypeName(reflect.TypeFor[corev1.ServiceSpec]())+".ports"])
+	fmt.Println(listtypes.OfTags(containers.Tag))
+	fmt.Println(listtypes.Relations[listtypes.TypeName(reflect.TypeFor[corev1.ServiceSpec]())+".ports"])
 	// Output:
 	// name
 	// port,protocol

@@ -1,15 +1,14 @@
-package scheme
-
-// This file describes how the elements of lists and the members of maps relate to each other. [ListRelationOfTags] reads the relations that
-// the tags of the Go types declare. The tables [ListRelations] and [FieldDefaults] and [IsAtomic] have those that only comments in the Go
-// sources declare (+listType, +listMapKey, +mapType, +structType, +default). Server-side apply and OpenAPI read them.
+// Package listtypes describes how the elements of lists and the members of maps relate to each other. [OfTags] reads the relations that the
+// tags of the Go types declare. The tables [Relations], [Defaults] and [IsAtomic] have those that only comments in the Go sources declare
+// (+listType, +listMapKey, +mapType, +structType, +default). Server-side apply and OpenAPI read them.
 //
-//	ListRelations["core.ServiceSpec.ports"]       "port,protocol": a map with these keys
-//	"set" · "atomic" · "granular"                 each its own element · one owner for all · a struct by its fields
-//	FieldDefaults["core.ServicePort.protocol"]    "TCP": the key of an element that omits it
+//	listtypes.Relations["core.ServiceSpec.ports"]      "port,protocol": a map with these keys
+//	"set" · "atomic" · "granular"                      each its own element · one owner for all · a struct by its fields
+//	listtypes.Defaults["core.ServicePort.protocol"]    "TCP": the key of an element that omits it
 //
 // Names of types have no version ([TypeName]), because the relations are the same in all versions of a type. IsAtomic handles the only
-// exception. The tables must not be modified.
+// exception. The tables must not be modified. This package does not import other packages of this program.
+package listtypes
 
 import (
 	"cmp"
@@ -20,10 +19,10 @@ import (
 
 // IsAtomic reports whether a value of the struct type t has one owner, wherever the value stands.
 func IsAtomic(t reflect.Type) bool {
-	return slices.Contains(atomicStructs, TypeName(t)) && t.PkgPath() != "k8s.io/api/autoscaling/v2" // v1 alone has the marker
+	return slices.Contains(atomic, TypeName(t)) && t.PkgPath() != "k8s.io/api/autoscaling/v2" // v1 alone has the marker
 }
 
-var atomicStructs = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
+var atomic = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
 	"admissionregistration.ParamKind", "admissionregistration.ParamRef", "admissionregistration.Variable",
 	"autoscaling.CrossVersionObjectReference", "core.ConfigMapKeySelector", "core.EndpointAddress", "core.EndpointPort", "core.EvictionResponder",
 	"core.FileKeySelector", "core.LocalObjectReference", "core.NodeSelector", "core.NodeSelectorTerm", "core.ObjectFieldSelector",
@@ -31,16 +30,16 @@ var atomicStructs = []string{"admissionregistration.MatchResources", "admissionr
 	"core.TopologySelectorTerm", "core.TypedLocalObjectReference", "discovery.EndpointPort", "meta.LabelSelector",
 	"meta.OwnerReference", "networking.ServiceBackendPort", "rbac.RoleRef", "rbac.Subject"}
 
-// ListRelationOfTags translates the tags of strategic merge patch, in the words of ListRelations.
-func ListRelationOfTags(tag reflect.StructTag) string {
+// OfTags translates the tags of strategic merge patch, in the words of Relations.
+func OfTags(tag reflect.StructTag) string {
 	if !strings.HasPrefix(tag.Get("patchStrategy"), "merge") {
 		return ""
 	}
 	return cmp.Or(tag.Get("patchMergeKey"), "set")
 }
 
-// ListRelations maps a field to its relation, for fields whose tags do not declare it.
-var ListRelations = map[string]string{
+// Relations maps a field to its relation, for fields whose tags do not declare it.
+var Relations = map[string]string{
 	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
 	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",
 	"apiextensions.CustomResourceDefinitionStatus.conditions":                      "type",
@@ -83,9 +82,9 @@ var ListRelations = map[string]string{
 	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
 }
 
-// FieldDefaults maps a field to the default value that the sources declare. If an element of a list omits a key, the default is used as the key.
+// Defaults maps a field to the default value that the sources declare. If an element of a list omits a key, the default is used as the key.
 // If a field without an entry is always encoded, its default is the zero value of its type.
-var FieldDefaults = map[string]any{
+var Defaults = map[string]any{
 	"certificates.PodCertificateRequestSpec.maxExpirationSeconds": 86400,
 	"autoscaling.ScaleSpec.replicas":                              0,
 	"core.AzureDiskVolumeSource.cachingMode":                      "ReadWrite",
