@@ -38,16 +38,16 @@ func TestPlacedFileReplacesNothing(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
 	write := func(name, content string) error { return os.WriteFile(name, []byte(content), 0o600) }
-	err := PlaceFile(path, func(temp string) error {
+	err := atomicfile.PlaceFile(path, func(temp string) error {
 		return errors.Join(write(temp, "ours"), write(path, "another's"))
 	})
 	if !errors.Is(err, fs.ErrExist) || string(apitest.ReadFile(t, path)) != "another's" {
 		t.Errorf("got %v, the file has %q", err, apitest.ReadFile(t, path))
 	}
-	if err := PlaceFile(filepath.Join(dir, "none", "f"), func(temp string) error { return write(temp, "") }); !errors.Is(err, fs.ErrNotExist) {
+	if err := atomicfile.PlaceFile(filepath.Join(dir, "none", "f"), func(temp string) error { return write(temp, "") }); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in a folder that does not exist: %v", err)
 	}
-	if err := PlaceFile(filepath.Join(dir, "gone"), func(temp string) error { return os.Remove(temp) }); err == nil {
+	if err := atomicfile.PlaceFile(filepath.Join(dir, "gone"), func(temp string) error { return os.Remove(temp) }); err == nil {
 		t.Error("nothing was placed, and no error")
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 1 {

@@ -10,7 +10,6 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiserver/pkg/cel/environment"
 
-	"apilet/internal/matching"
 	"apilet/internal/request"
 )
 
@@ -92,7 +91,7 @@ func TestExpressionsAskTheAuthorizer(t *testing.T) {
 				t.Fatalf("%s: %v", text, err)
 			}
 			jane, budget := request.User{Name: "jane"}, int64(1_000_000)
-			target := &matching.Target{Group: "apps", Version: "v1", Resource: "deployments", Subresource: "status", Namespace: "n"}
+			target := &Target{Group: "apps", Version: "v1", Resource: "deployments", Subresource: "status", Namespace: "n"}
 			got, err := c.eval(t.Context(), map[string]any{"authorizer": may.Authorizer(jane), "authorizer.requestResource": may.ResourceAuthorizer(jane, target, "d")}, &budget)
 			if err != nil || got != allowed || asked != want {
 				t.Errorf("%s: %v, %v, asked %q; want %v, %q", text, got, err, asked, allowed, want)
