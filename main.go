@@ -40,7 +40,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +96,7 @@ import (
 	"apilet/internal/scheme/internalversion"
 	"apilet/internal/serving"
 	"apilet/internal/shares"
+	"apilet/internal/startgc"
 	"apilet/internal/store"
 	"apilet/internal/systemd"
 	"apilet/internal/torture"
@@ -127,6 +127,9 @@ type config struct {
 }
 
 func main() {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		startgc.Resume() // for commands that do not serve
+	}
 	uuid.EnableRandPool() // a system call for sixteen: ids are to be unlike each other, and keep no secret
 	os.Exit(commandAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -150,7 +153,6 @@ func (c *config) serve(stderr io.Writer) error {
 	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
 		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
-	collect := postponeGC()
 	for again := false; ; {
 		own := *c // the start completes it
 		s, err := startServer(&own)
@@ -168,7 +170,7 @@ func (c *config) serve(stderr io.Writer) error {
 		}
 		again = false
 		serving.Store(s)
-		go collect()
+		go startgc.Collect()
 		select {
 		case <-stop.Done():
 			c.log.Info().Stringer("shutdown-delay-duration", c.ShutdownDelay).Msg("stopping")
@@ -185,24 +187,6 @@ func (c *config) serve(stderr io.Writer) error {
 		}
 		return errors.Join(err, s.stop())
 	}
-}
-
-// startGCPercent is the value of GOGC until the server is ready. The runtime starts the first collection at
-// 4 MiB times this percentage, which is more than most starts allocate.
-const startGCPercent = 400
-
-// postponeGC makes garbage collections rarer, because a quarter of the CPU time of a start went into
-// them. The returned function restores the former rate, collects the garbage of the start and returns
-// its memory to the system. postponeGC does nothing if GOGC is set.
-func postponeGC() (collect func()) {
-	if os.Getenv("GOGC") != "" {
-		return func() {}
-	}
-	former := debug.SetGCPercent(startGCPercent)
-	return sync.OnceFunc(func() {
-		debug.SetGCPercent(former)
-		debug.FreeOSMemory()
-	})
 }
 
 // toldManager is for what telling the service manager has come to.
