@@ -295,16 +295,69 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 			var ready []time.Duration
 			var memory []int64
 			for b.Loop() {
-				child := startChild(b, path)
+				program, took := startProgram(b, "--data", path)
 				time.Sleep(300 * time.Millisecond) // for the work that a start begins
-				ready, memory = append(ready, child.ready), append(memory, apitest.AnonymousMemory(child.cmd.Process.Pid))
-				child.end()
+				ready, memory = append(ready, took), append(memory, apitest.AnonymousMemory(program.Process.Pid))
+				stopProgram(b, program)
 			}
 			slices.Sort(ready)
 			slices.Sort(memory)
 			b.ReportMetric(float64(ready[len(ready)/2].Microseconds())/1000, "ms-ready")
 			b.ReportMetric(float64(memory[len(memory)/2])/(1<<20), "MiB-anonymous")
 		})
+	}
+}
+
+// BenchmarkStartEphemeral reports the time until a server with a new file in memory is ready, and the
+// processor time of the whole process.
+func BenchmarkStartEphemeral(b *testing.B) {
+	var ready, cpu []time.Duration
+	for b.Loop() {
+		program, took := startProgram(b, "--ephemeral")
+		stopProgram(b, program)
+		ready = append(ready, took)
+		cpu = append(cpu, program.ProcessState.UserTime()+program.ProcessState.SystemTime())
+	}
+	slices.Sort(ready)
+	slices.Sort(cpu)
+	b.ReportMetric(float64(ready[len(ready)/2].Microseconds())/1000, "ms-ready")
+	b.ReportMetric(float64(cpu[len(cpu)/2].Microseconds())/1000, "ms-cpu")
+}
+
+// startProgram starts this test program as apilet itself, with a free port, and returns it with the time
+// from the start of the process until it serves.
+func startProgram(b *testing.B, args ...string) (*exec.Cmd, time.Duration) {
+	program := exec.Command(os.Args[0], append(args, "--listen", "127.0.0.1:0")...)
+	program.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GOGC=") })
+	program.Env = append(program.Env, "APILET_RUN_MAIN=1")
+	log, err := program.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	begin := time.Now()
+	if err := program.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { program.Process.Kill() })
+	var said []string
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		said = append(said, lines.Text())
+		if strings.Contains(lines.Text(), " serving ") {
+			took := time.Since(begin)
+			go io.Copy(io.Discard, log) // until the program ends
+			return program, took
+		}
+	}
+	b.Fatalf("the program does not serve: %q", said)
+	return nil, 0
+}
+
+func stopProgram(b *testing.B, program *exec.Cmd) {
+	if err := program.Process.Signal(os.Interrupt); err != nil {
+		b.Fatal(err)
+	}
+	if err := program.Wait(); err != nil {
+		b.Fatal(err)
 	}
 }
 

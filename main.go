@@ -93,8 +93,10 @@ import (
 	"apilet/internal/response"
 	"apilet/internal/routing"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/internalversion"
 	"apilet/internal/serving"
 	"apilet/internal/shares"
+	"apilet/internal/startgc"
 	"apilet/internal/store"
 	"apilet/internal/torture"
 	"apilet/internal/troubles"
@@ -124,6 +126,9 @@ type config struct {
 }
 
 func main() {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		startgc.Resume() // for commands that do not serve
+	}
 	uuid.EnableRandPool() // a system call for sixteen: ids are to be unlike each other, and keep no secret
 	os.Exit(commandAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -164,6 +169,7 @@ func (c *config) serve(stderr io.Writer) error {
 		}
 		again = false
 		serving.Store(s)
+		go startgc.Collect()
 		select {
 		case <-stop.Done():
 			c.log.Info().Stringer("shutdown-delay-duration", c.ShutdownDelay).Msg("stopping")
@@ -288,6 +294,7 @@ func startServer(c *config) (*server, error) {
 	if err := c.SetFeatureGates(); err != nil {
 		return nil, err
 	}
+	go internalversion.Register() // concurrently with the first phases; the first write needs it
 	if c.starting == nil {
 		c.starting = context.Background()
 	}

@@ -49,7 +49,12 @@ import (
 	"apilet/internal/unreadable"
 )
 
-func TestMain(m *testing.M) { apitest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("APILET_RUN_MAIN") != "" {
+		main()
+	}
+	apitest.Main(m)
+}
 
 const (
 	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -33,6 +33,7 @@ func Main(m *testing.M, prepare ...func() (done func())) {
 	switch benchmarks := flag.Lookup("test.bench").Value.String() != ""; {
 	case os.Getenv("GOGC") != "":
 	case benchmarks:
+		debug.SetGCPercent(100)      // startgc may have set another percentage
 		_ = os.Setenv("GOGC", "100") // for children, who do not know that they are measured
 	default:
 		debug.SetGCPercent(400)

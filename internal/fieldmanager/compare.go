@@ -136,6 +136,17 @@ type plannedType struct {
 	relation smd.ElementRelationship
 }
 
+// commonPlans returns a new map with the plans of ObjectMeta and of the types that it contains. Plans are
+// immutable, so that all kinds share them.
+func commonPlans() map[plannedType]*plan { return maps.Clone(objectMetaPlans()) }
+
+var objectMetaPlans = sync.OnceValue(func() map[plannedType]*plan {
+	t := reflect.TypeFor[metav1.ObjectMeta]()
+	planner := planner{types: commonTypes().out, made: map[plannedType]*plan{}}
+	planner.plan(t, namedType(goTypeName(t)))
+	return planner.made
+})
+
 func (pl *planner) plan(t reflect.Type, ref smd.TypeRef) *plan {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -58,7 +58,7 @@ func (o *Manager) ready() {
 	}
 	o.types = typesOf(o.GoType, o.Schema)
 	if o.GoType != nil {
-		planner := planner{types: o.types.Schema, made: map[plannedType]*plan{}}
+		planner := planner{types: o.types.Schema, made: commonPlans()}
 		o.plan = planner.plan(o.GoType, o.types.TypeRef)
 	}
 }

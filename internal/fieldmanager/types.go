@@ -7,9 +7,11 @@ package fieldmanager
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,13 +26,12 @@ func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 	if goType == nil && crd == nil {
 		return &typed.DeducedParseableType
 	}
-	b := &typeBuilder{seen: map[reflect.Type]bool{}, out: &smd.Schema{Types: []smd.TypeDef{
-		{Name: untypedName, Atom: untypedAtom(untypedName, smd.Atomic)},
-		{Name: deducedName, Atom: untypedAtom(deducedName, smd.Separable)},
-	}}}
 	if goType != nil {
+		common := commonTypes()
+		b := &typeBuilder{seen: maps.Clone(common.seen), out: &smd.Schema{Types: slices.Clone(common.out.Types)}}
 		return &typed.ParseableType{Schema: b.out, TypeRef: b.ref(goType)}
 	}
+	b := newTypeBuilder()
 	root := b.fromSchema(crd, false)
 	b.addObjectFields(root.Map, true)
 	return &typed.ParseableType{Schema: b.out, TypeRef: smd.TypeRef{Inlined: root}}
@@ -40,6 +41,21 @@ type typeBuilder struct {
 	out  *smd.Schema
 	seen map[reflect.Type]bool // struct types that are in out, or will be: types may hold themselves
 }
+
+func newTypeBuilder() *typeBuilder {
+	return &typeBuilder{seen: map[reflect.Type]bool{}, out: &smd.Schema{Types: []smd.TypeDef{
+		{Name: untypedName, Atom: untypedAtom(untypedName, smd.Atomic)},
+		{Name: deducedName, Atom: untypedAtom(deducedName, smd.Separable)},
+	}}}
+}
+
+// commonTypes returns a builder that has the types of ObjectMeta, which all built-in objects contain.
+// The caller must not change it.
+var commonTypes = sync.OnceValue(func() *typeBuilder {
+	b := newTypeBuilder()
+	b.ref(reflect.TypeFor[metav1.ObjectMeta]())
+	return b
+})
 
 // Values of no declared type: one that is owned whole, and one whose objects are merged by member.
 const untypedName, deducedName = "untyped", "deduced"

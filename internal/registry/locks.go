@@ -58,6 +58,18 @@ func (q *keyLocks) leave(key string, queue *keyLock) {
 	}
 }
 
+// reserveStack grows the stack of a new goroutine to the size that a write needs. Without it the runtime
+// doubles the stack four times in the middle of the write, and copies more frames each time.
+//
+//go:noinline
+func reserveStack() {
+	var space [16 << 10]byte
+	touch(&space)
+}
+
+//go:noinline
+func touch(space *[16 << 10]byte) { space[0] = 1 }
+
 // Parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
 // the first in order.
 func Parallel[T any](items []T, seats int, do func(T) error) error {
@@ -67,6 +79,7 @@ func Parallel[T any](items []T, seats int, do func(T) error) error {
 	for i, item := range items {
 		free <- struct{}{}
 		group.Go(func() {
+			reserveStack()
 			defer func() { <-free }()
 			failed[i] = do(item)
 		})

@@ -20,6 +20,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -55,7 +56,7 @@ var podTemplates = []string{"replicationcontrollers", "podtemplates", "replicase
 type podStandards struct {
 	store     *store.Store
 	config    podSecurityConfig
-	evaluator policy.Evaluator
+	evaluator func() policy.Evaluator // built at the first Pod or template
 	checked   func(PodCheck)
 }
 
@@ -68,17 +69,21 @@ type PodCheck struct {
 }
 
 func newPodStandards(st *store.Store, config podSecurityConfig, checked func(PodCheck)) *podStandards {
-	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		panic(err) // the library's own rules contradict each other
-	}
 	if config.defaults.Enforce.Level == "" { // not configured
 		config.defaults = privileged()
 	}
 	if checked == nil {
 		checked = func(PodCheck) {}
 	}
-	return &podStandards{store: st, config: config, evaluator: evaluator, checked: checked}
+	return &podStandards{store: st, config: config, evaluator: sync.OnceValue(newEvaluator), checked: checked}
+}
+
+func newEvaluator() policy.Evaluator {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		panic(err) // the library's own rules contradict each other
+	}
+	return evaluator
 }
 
 // tell reports a check of a's pod; one that is exempt with mode "".
@@ -168,7 +173,7 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 }
 
 func (p *podStandards) evaluate(level podsecurity.LevelVersion, meta *metav1.ObjectMeta, spec *corev1.PodSpec) policy.AggregateCheckResult {
-	return policy.AggregateCheckResults(p.evaluator.EvaluatePod(level, meta, spec))
+	return policy.AggregateCheckResults(p.evaluator().EvaluatePod(level, meta, spec))
 }
 
 // podFindings are what comes of holding one pod against levels, each of them once: a namespace that enforces, audits and warns mostly does so

@@ -43,7 +43,7 @@ func TestPodIsHeldAgainstALevelOnce(t *testing.T) {
 		{"all differ", [3]podsecurity.LevelVersion{level(baseline, latest), level(restricted, old), level(restricted, latest)}, 3},
 	} {
 		count := &countingEvaluator{Evaluator: rules}
-		held := podFindings{standards: &podStandards{evaluator: count}, meta: &metav1.ObjectMeta{Name: "p"},
+		held := podFindings{standards: &podStandards{evaluator: func() policy.Evaluator { return count }}, meta: &metav1.ObjectMeta{Name: "p"},
 			spec: &corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c"}}}}
 		for _, l := range c.levels {
 			want := policy.AggregateCheckResults(rules.EvaluatePod(l, held.meta, held.spec))

@@ -171,6 +171,10 @@ func PodSpecOf(obj runtime.Object) *core.PodSpec {
 // Default sets the default values of obj.
 func Default(obj runtime.Object) { scheme().Default(obj) }
 
+// Register registers the types, unless that is already done. The other functions do it at their first
+// call, which takes milliseconds. A server that calls Register in the background does not wait for it.
+func Register() { scheme() }
+
 // scheme returns legacyscheme.Scheme. The first call registers the types and
 // allows privileged Pods in the process, as kube-apiserver's --allow-privileged does.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
