@@ -463,23 +463,22 @@ func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 // TestStoreBatchFindsTheFirstKeyOfAPage: a batch that has just read the last key of one page finds the first key of the next one.
 func TestStoreBatchFindsTheFirstKeyOfAPage(t *testing.T) {
 	st := tempStore(t)
-	const keys = 300
-	var members []*pendingWrite
-	for i := range 2 * keys {
-		json, at := storeDoc("p")
-		c := Change{Op: OpCreate, Key: fmt.Sprintf("//pods/x/%03d", i%keys), JSON: json, RevAt: at}
-		if i >= keys {
-			c.Op, c.Expect = OpUpdate, int64(i%keys+1)
+	batch := func(op ChangeOp, want error) {
+		var members []*pendingWrite
+		for i := range writeBatchMax {
+			json, at := storeDoc("p")
+			c := Change{Op: op, Key: fmt.Sprintf("//pods/x/%03d", i), Expect: -1, JSON: json, RevAt: at}
+			members = append(members, &pendingWrite{Change: c, answer: make(chan struct{}, 1)})
 		}
-		members = append(members, &pendingWrite{Change: c, answer: make(chan struct{}, 1)})
-	}
-	st.commitBatch(members[:keys])
-	st.commitBatch(members[keys:])
-	for _, e := range members {
-		if e.err != nil {
-			t.Errorf("operation %d of %s: %v", e.Op, e.Key, e.err)
+		st.commitBatch(members)
+		for _, e := range members {
+			if e.err != want {
+				t.Errorf("operation %d of %s: got %v, want %v", e.Op, e.Key, e.err, want)
+			}
 		}
 	}
+	batch(OpCreate, nil)
+	batch(OpUpdate, ErrConflict) // nothing is written: the pages are read as they are in the file
 }
 
 // TestStoreBatchSeesWhatItHasChanged: what a batch remembers of parents, types and leaves is what its members have made of them.
