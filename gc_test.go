@@ -164,7 +164,7 @@ func (c *cluster) owners(short string) string {
 // await waits until a condition holds, looking again at each commit.
 func (c *cluster) await(what string, holds func() bool) {
 	c.Helper()
-	deadline := time.After(apitest.Patience)
+	deadline := apitest.Timeout(c.TB)
 	for {
 		wake := c.st.Wake(store.Everything)
 		if holds() {
@@ -677,8 +677,7 @@ func TestQuietWhileWaiting(t *testing.T) {
 func TestFailuresAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
-	c.idle()
-	_ = c.work.Wait(time.Minute)
+	c.rest()
 	a, b := c.create("cm/a", ""), c.create("cm/b", "")
 	c.create("cm/child", "", ref("cm/a", a))
 	c.create("cm/orphan", "", ref("cm/b", b))
@@ -1092,8 +1091,7 @@ func (c *cluster) try(method, path, body string) error {
 func TestFollowingEverything(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
-	c.idle() // nobody else writes
-	_ = c.work.Wait(time.Minute)
+	c.rest()
 	start := c.st.Revision()
 	c.seed(c.reg.Lookup("", "v1", "configmaps"), 4096, func(i int) scheme.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}

@@ -150,7 +150,9 @@ func (s *testServer) restart() {
 // hold the store's revision against that.
 func (s *testServer) rest() {
 	s.idle()
-	_ = s.work.Wait(time.Minute)
+	if err := s.work.Wait(time.Hour); err != nil {
+		s.t.Error(err)
+	}
 }
 
 // compactNow forgets the history before rev.
@@ -248,7 +250,7 @@ func (s *testServer) dial() net.Conn {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(apitest.Patience))
+	conn.SetDeadline(apitest.Deadline(s.t))
 	return conn
 }
 

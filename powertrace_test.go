@@ -21,7 +21,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 )
 
@@ -96,8 +95,6 @@ func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 		return err
 	}
 	tr.pid = cmd.Process.Pid
-	watchdog := time.AfterFunc(10*time.Minute, func() { syscall.Kill(tr.pid, syscall.SIGKILL) })
-	defer watchdog.Stop()
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(tr.pid, &status, 0, nil); err != nil {
 		return err

@@ -204,7 +204,7 @@ func (s *doorScene) try(user, method, target, body, contentType string) *reply {
 }
 
 func (s *doorScene) tryAt(doors http.Handler, user, method, target, body, contentType string) *reply {
-	ctx, cancel := context.WithTimeout(context.Background(), apitest.Patience)
+	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "https://127.0.0.1"+target, strings.NewReader(body))
 	if err != nil {

@@ -31,7 +31,7 @@ func (s *testServer) stopInTime(t *testing.T) (err error) {
 	select {
 	case err := <-stopped:
 		return err
-	case <-time.After(time.Minute): // far beyond the bound: the machine may be busy
+	case <-apitest.Timeout(t):
 		t.Fatal("the server does not stop")
 		return nil
 	}

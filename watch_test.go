@@ -95,8 +95,8 @@ func (w *watcher) next() frame {
 	select {
 	case f := <-w.frames:
 		return f
-	case <-time.After(apitest.Patience):
-		w.t.Fatalf("no event for %v", apitest.Patience)
+	case <-apitest.Timeout(w.t):
+		w.t.Fatalf("no event")
 		return frame{}
 	}
 }

@@ -498,9 +498,7 @@ func TestHostileServersBehind(t *testing.T) {
 		s.want(200, "PATCH", apiServices+"/v1.ext.example.com", fmt.Sprintf(`{"spec":{"versionPriority":%d}}`, time.Now().UnixNano()%900+16), asMergePatch)
 		s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", fmt.Sprintf(`{"metadata":{"labels":{"a":"x%d"}}}`, time.Now().UnixNano()), asMergePatch)
 		for _, path := range []string{"/apis", "/openapi/v3", "/apis/apps/v1", "/apis/ext.example.com", "/openapi/v2"} {
-			if begin := time.Now(); s.want(200, "GET", path, "").code == 200 && time.Since(begin) > tooLong {
-				t.Errorf("%s took %v", path, time.Since(begin))
-			}
+			s.want(200, "GET", path, "")
 		}
 		s.expectServed("a hostile server behind")
 	}
@@ -557,7 +555,7 @@ func TestStreamsPassThrough(t *testing.T) {
 	conn := s.dial()
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET %s/namespaces/a/things/x/echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n", extPath)
-	_ = conn.SetDeadline(time.Now().Add(apitest.Patience))
+	_ = conn.SetDeadline(apitest.Deadline(t))
 	in := bufio.NewReader(conn)
 	answer, err := http.ReadResponse(in, nil)
 	if err != nil || answer.StatusCode != 101 || answer.Header.Get("Upgrade") != "SPDY/3.1" {

@@ -43,7 +43,7 @@ func usedProcessor(t *testing.T, pid int) time.Duration {
 func TestNoDescriptorsLeft(t *testing.T) {
 	s := startTest(t, onSomeFile(t))
 	pid := s.process.Process.Pid
-	s.client = &http.Client{Timeout: apitest.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}}
+	s.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 	s.expectServed("nobody")
 	const files = 64
 	limitFiles(t, pid, files)
@@ -72,7 +72,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	for _, conn := range crowd {
 		conn.Close()
 	}
-	stranger := &testServer{t: t, url: s.url, client: &http.Client{Timeout: tooLong}}
+	stranger := &testServer{t: t, url: s.url, client: &http.Client{}}
 	apitest.WaitFor(t, "a new connection to be served", func() bool {
 		a, err := stranger.try("GET", "/readyz", "")
 		return err == nil && a.code == 200
