@@ -57,6 +57,7 @@ type testServer struct {
 	client  *http.Client
 	log     *apitest.Log
 	headers []string // of every request
+	last    *apitest.Last
 	stopped bool
 }
 
@@ -86,7 +87,7 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	c.Listen, c.Ephemeral, c.CompactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
 	c.DisabledPlugins = []string{"ServiceAccount"} // whose tokens and accounts most tests would have to look past
 	c.RequestTimeout = 10 * time.Minute            // on a busy machine, with the race detector on it, a request may take more than the usual minute
-	s := &testServer{t: t, log: &apitest.Log{}}
+	s := &testServer{t: t, log: &apitest.Log{}, last: apitest.PrintLast(t)}
 	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
 	for _, e := range edit {
 		e(c)
@@ -214,6 +215,7 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	defer response.Body.Close()
 	a := answer{code: response.StatusCode, header: response.Header}
+	defer func() { s.last.Set(method, path, a.code, a.body) }()
 	a.body, err = io.ReadAll(response.Body)
 	return a, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -48,6 +49,29 @@ func WaitFor(t testing.TB, what string, ready func() bool, seen ...func() any) {
 		last += fmt.Sprintf("; last seen: %v", state())
 	}
 	t.Fatalf("waited until the test's deadline for %s%s", what, last)
+}
+
+// A Last keeps the last answer that a test received.
+type Last struct {
+	text atomic.Value // of a string
+}
+
+// PrintLast returns a Last that is printed if the test fails, since a wait that was in vain says what it waited for, but not what it saw.
+func PrintLast(t testing.TB) *Last {
+	l := &Last{}
+	t.Cleanup(func() {
+		if text := l.text.Load(); t.Failed() && text != nil {
+			t.Logf("the last answer: %s", text)
+		}
+	})
+	return l
+}
+
+// Set replaces the last answer. A nil Last keeps none.
+func (l *Last) Set(method, path string, code int, body []byte) {
+	if l != nil {
+		l.text.Store(fmt.Sprintf("%s %s: %d %.1000s", method, path, code, body))
+	}
 }
 
 // A Log keeps what is logged while it runs.

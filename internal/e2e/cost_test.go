@@ -4,9 +4,9 @@ package e2e
 // make long must cost no more than linear time and memory: four times the bytes cost about four times as much, never sixteen times.
 
 import (
-	"flag"
 	"fmt"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -148,13 +148,13 @@ func TestCostIsLinear(t *testing.T) {
 
 // ---- Steps ----
 
-var countSteps = flag.Bool("steps", false, "build a program that counts its steps, for TestStepsAreLinear")
-
 // TestStepsAreLinear counts the statements of apilet and of Kubernetes' packages that the server executes, so it also finds work that needs no
-// memory. The program that counts them takes minutes to build: -steps asks for it.
+// memory. The program that counts them takes minutes to build, so the test runs only if APILET_STEPS is set:
+//
+//	APILET_STEPS=1 go test -run TestStepsAreLinear -v ./internal/e2e
 func TestStepsAreLinear(t *testing.T) {
-	if !*countSteps {
-		t.Skip("without -steps")
+	if os.Getenv("APILET_STEPS") == "" {
+		t.Skip("without APILET_STEPS")
 	}
 	program := buildCounting(t)
 	idle := stepsOf(t, program, func(*testServer) {})

@@ -119,6 +119,7 @@ type testServer struct {
 	client  *http.Client
 	log     *serverLog
 	headers []string // of every request
+	last    *apitest.Last
 	process *exec.Cmd
 	ended   chan error // what Wait came to
 	stopped bool
@@ -133,7 +134,7 @@ var everyTest = []string{"--listen=127.0.0.1:0", "--ephemeral", "--log-format=js
 // startTest starts a server with these flags, written --name=value, beside those of every test.
 func startTest(t testing.TB, flags ...string) *testServer {
 	t.Helper()
-	s := &testServer{t: t, flags: serverFlags(flags)}
+	s := &testServer{t: t, flags: serverFlags(flags), last: apitest.PrintLast(t)}
 	s.start()
 	return s
 }
@@ -411,6 +412,7 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	defer response.Body.Close()
 	a := answer{code: response.StatusCode, header: response.Header}
+	defer func() { s.last.Set(method, path, a.code, a.body) }()
 	if a.body, err = io.ReadAll(response.Body); err != nil {
 		return a, err
 	}
