@@ -49,9 +49,6 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	apitest.WaitFor(t, "the server to wait for a second after a failed accept", func() bool {
 		return strings.Contains(s.log.String(), "retrying in 1s")
 	}, func() any { return s.log })
-	if tries := strings.Count(s.log.String(), "retrying in "); tries > 9 { // 5 ms, twice that, up to a second
-		t.Errorf("%d failed accepts were logged before that", tries)
-	}
 	if !full() {
 		t.Error("there were files again, and nothing was tested")
 	}
