@@ -352,10 +352,8 @@ func startSession(t *testing.T) *session {
 	}()
 	t.Cleanup(func() {
 		fmt.Fprintln(sh.in, `for job in $(jobs -p); do kill $job; done; wait; exit`)
-		deadline := time.AfterFunc(apitest.Patience, func() { cmd.Process.Kill() })
-		for range sh.lines {
+		for range sh.lines { // until the shell ends
 		}
-		deadline.Stop()
 		cmd.Wait()
 	})
 	return sh
@@ -413,11 +411,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 	const mark = "@@ the command ended with"
 	fmt.Fprintf(sh.in, "{ %s\n} </dev/null\nprintf '\\n%s %%d\\n' $?\n", text, mark)
 	var out strings.Builder
-	patience := apitest.Patience
-	if strings.HasPrefix(next.command, "git apply ") { // a whole build
-		patience *= 5
-	}
-	timeout := time.After(patience)
+	timeout := apitest.Timeout(sh.t)
 	for {
 		select {
 		case line, ok := <-sh.lines:
@@ -430,7 +424,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 			}
 			out.WriteString(line)
 		case <-timeout:
-			sh.t.Fatalf("line %d: %s\ndid not end in time:\n%s", next.line, text, out.String())
+			sh.t.Fatalf("line %d: %s\ndid not end:\n%s", next.line, text, out.String())
 		}
 	}
 }
@@ -438,17 +432,17 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 // served waits until a server in the background says its URL, and returns what it said.
 func (sh *session) served(next typedLine, log string) string {
 	sh.t.Helper()
-	for range apitest.Patience / (50 * time.Millisecond) {
-		text, _ := os.ReadFile(log)
-		if url := servedURL.FindSubmatch(text); url != nil && strings.HasSuffix(string(text), "\n") {
-			sh.addr = string(url[1])
-			return string(text)
+	var text []byte
+	apitest.WaitFor(sh.t, fmt.Sprintf("line %d to serve: %s", next.line, next.command), func() bool {
+		text, _ = os.ReadFile(log)
+		url := servedURL.FindSubmatch(text)
+		if url == nil || !strings.HasSuffix(string(text), "\n") {
+			return false
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	text, _ := os.ReadFile(log)
-	sh.t.Fatalf("line %d: %s\ndoes not serve:\n%s", next.line, next.command, text)
-	return ""
+		sh.addr = string(url[1])
+		return true
+	}, func() any { return string(text) })
+	return string(text)
 }
 
 // TestSolutions has the patches in testdata/solutions: each has to fit the tree. Their heads say which tests pass with them, and which fail,

@@ -73,6 +73,7 @@ type testServer struct {
 	client  *http.Client
 	log     *apitest.Log
 	headers []string // of every request
+	last    *apitest.Last
 	stopped bool
 }
 
@@ -102,7 +103,7 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	c.Listen, c.Ephemeral, c.CompactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
 	c.DisabledPlugins = []string{"ServiceAccount"} // whose tokens and accounts most tests would have to look past
 	c.RequestTimeout = 10 * time.Minute            // on a busy machine, with the race detector on it, a request may take more than the usual minute
-	s := &testServer{t: t, log: &apitest.Log{}}
+	s := &testServer{t: t, log: &apitest.Log{}, last: apitest.PrintLast(t)}
 	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
 	for _, e := range edit {
 		e(c)
@@ -159,7 +160,9 @@ func (s *testServer) halt() {
 // hold the store's revision against that.
 func (s *testServer) rest() {
 	s.idle()
-	_ = s.work.Wait(time.Minute)
+	if err := s.work.Wait(time.Hour); err != nil {
+		s.t.Error(err)
+	}
 }
 
 // compactNow forgets the history before rev.
@@ -210,6 +213,7 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	defer response.Body.Close()
 	a := answer{code: response.StatusCode, header: response.Header}
+	defer func() { s.last.Set(method, path, a.code, a.body) }()
 	a.body, err = io.ReadAll(response.Body)
 	return a, err
 }
@@ -246,7 +250,7 @@ func (s *testServer) dial() net.Conn {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(apitest.Patience))
+	conn.SetDeadline(apitest.Deadline(s.t))
 	return conn
 }
 
@@ -441,7 +445,7 @@ func (s *testServer) stopInTime(t *testing.T) (err error) {
 	select {
 	case err := <-stopped:
 		return err
-	case <-time.After(time.Minute): // far beyond the bound: the machine may be busy
+	case <-apitest.Timeout(t):
 		t.Fatal("the server does not stop")
 		return nil
 	}
@@ -1004,7 +1008,7 @@ func (s *doorScene) try(user, method, target, body, contentType string) *reply {
 }
 
 func (s *doorScene) tryAt(doors http.Handler, user, method, target, body, contentType string) *reply {
-	ctx, cancel := context.WithTimeout(context.Background(), apitest.Patience)
+	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "https://127.0.0.1"+target, strings.NewReader(body))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,23 +54,25 @@ func TestHeadersSayWhoAsks(t *testing.T) {
 }
 
 func TestAppointmentsWaitLongerAfterEachFailure(t *testing.T) {
-	var a appointment
-	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		a.running = true
-		a.settle(true, checkEvery)
-		if wait := time.Until(a.due).Round(time.Second); wait != want*time.Second {
-			t.Errorf("after %d failures %v, want %v", a.fails, wait, want*time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		var a appointment
+		for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+			a.running = true
+			a.settle(true, checkEvery)
+			if wait := time.Until(a.due); wait != want*time.Second {
+				t.Errorf("after %d failures %v, want %v", a.fails, wait, want*time.Second)
+			}
 		}
-	}
-	a.running = true
-	a.soon() // while it is asked
-	a.settle(false, checkEvery)
-	if wait := time.Until(a.due); wait > firstRetry || a.is(time.Now()) {
-		t.Errorf("asked for once more, it waits %v", wait)
-	}
-	if a.soon(); !a.is(time.Now()) {
-		t.Error("soon is not now")
-	}
+		a.running = true
+		a.soon() // while it is asked
+		a.settle(false, checkEvery)
+		if wait := time.Until(a.due); wait > firstRetry || a.is(time.Now()) {
+			t.Errorf("asked for once more, it waits %v", wait)
+		}
+		if a.soon(); !a.is(time.Now()) {
+			t.Error("soon is not now")
+		}
+	})
 }
 
 func TestOldDiscoveryIsPutAsTheNew(t *testing.T) {

@@ -51,7 +51,7 @@ func (p *pair) log() string {
 
 func startPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{t: t, g: &Aggregator{Patience: apitest.Patience, RejectRedirects: true, Upgrades: shares.NewUpgrades(), self: "apilet-test",
+	p := &pair{t: t, g: &Aggregator{Patience: time.Hour, RejectRedirects: true, Upgrades: shares.NewUpgrades(), self: "apilet-test",
 		Delegated: func(context.Context) {}, Stopping: make(chan struct{}), Fail: func(w http.ResponseWriter, _ *http.Request, err error) {
 			code := http.StatusGatewayTimeout
 			if status, ok := err.(apierrors.APIStatus); ok {
@@ -112,7 +112,7 @@ func (p *pair) ask(raw string) (*http.Response, string, net.Conn) {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(apitest.Patience))
+	_ = conn.SetDeadline(apitest.Deadline(p.t))
 	_, _ = io.WriteString(conn, strings.ReplaceAll(raw, "\n", "\r\n"))
 	response, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: "GET"})
 	if err != nil {

@@ -6,10 +6,12 @@ package e2e
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +60,6 @@ func TestBadBodies(t *testing.T) {
 
 // TestHugeInputs: what costs the client little must not cost the server much.
 func TestHugeInputs(t *testing.T) {
-	// Not parallel: what it allocates is measured for the whole process.
 	s := startScene(t)
 	const megabyte = 1 << 20
 	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
@@ -109,7 +110,7 @@ func TestHugeInputs(t *testing.T) {
 		{"a time-out of 2^63-1", "GET", "?timeoutSeconds=9223372036854775807", "", "200", ""},
 	} {
 		t.Run(c.title, func(t *testing.T) {
-			begin, allocated := time.Now(), apitest.Allocated()
+			allocated := s.allocated()
 			a, err := s.try(c.method, s.p1+c.path, c.body, strings.Split(c.header, "\n")...)
 			if err != nil && !strings.Contains(c.codes, "431") {
 				t.Fatal(err)
@@ -120,11 +121,8 @@ func TestHugeInputs(t *testing.T) {
 			if len(a.body) > 5*megabyte { // a long name is quoted four times, as in kube-apiserver
 				t.Errorf("the answer has %d bytes", len(a.body))
 			}
-			if took := time.Since(begin); took > tooLong {
-				t.Errorf("it took %v", took)
-			}
-			if n := apitest.Allocated() - allocated; n > 300*megabyte {
-				t.Errorf("it took %d MiB of memory, not all of it at once", n/megabyte)
+			if n := s.allocated() - allocated; n > 300*megabyte {
+				t.Errorf("it took %.0f MiB of memory, not all of it at once", n/megabyte)
 			}
 		})
 	}
@@ -147,10 +145,13 @@ func TestHugeSelectors(t *testing.T) {
 		{"/apis/networking.k8s.io/v1/namespaces/p1/networkpolicies", `{"metadata":{"name":"n"},"spec":{"podSelector":{"matchExpressions":` + expressions + `}}}`, "201 500"},
 		{"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"list","resource":"pods","labelSelector":{"requirements":` + expressions + `}}}}`, "201"},
 	} {
-		begin := time.Now()
+		before := s.allocated()
 		a := s.send("POST", c.path, c.body)
-		if took := time.Since(begin); !strings.Contains(c.codes, fmt.Sprint(a.code)) || took > tooLong {
-			t.Errorf("%s: %d after %v: %.300s", c.path, a.code, took, a.body)
+		if !strings.Contains(c.codes, fmt.Sprint(a.code)) {
+			t.Errorf("%s: %d: %.300s", c.path, a.code, a.body)
+		}
+		if spent := s.allocated() - before; spent > 300<<20 {
+			t.Errorf("%s: %.0f MiB of memory were allocated", c.path, spent/(1<<20))
 		}
 	}
 }
@@ -368,8 +369,10 @@ func TestTricklingHeadersAreCutOff(t *testing.T) {
 			}
 		}
 	}()
-	io.ReadAll(conn)
-	if took := time.Since(begin); took < 5*time.Second || took > tooLong {
+	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection is still open")
+	}
+	if took := time.Since(begin); took < 5*time.Second {
 		t.Errorf("the connection was open for %v", took)
 	}
 }

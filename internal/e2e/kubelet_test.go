@@ -295,7 +295,7 @@ func TestExecIsAConnectionToTheKubelet(t *testing.T) {
 		conn.Close()
 		select {
 		case <-ended: // the kubelet's end is closed when the client has left
-		case <-time.After(apitest.Patience):
+		case <-apitest.Timeout(t):
 			t.Errorf("%s: the connection to the kubelet is still open", asked)
 		}
 		got := k.requests()

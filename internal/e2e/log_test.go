@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -188,7 +187,7 @@ func TestLogFollows(t *testing.T) {
 				if strings.Contains(text, want) {
 					return
 				}
-			case <-time.After(time.Minute):
+			case <-apitest.Timeout(t):
 				t.Fatalf("%q never came", want)
 			}
 		}

@@ -22,7 +22,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 )
 
@@ -144,8 +143,6 @@ func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
 		return err
 	}
 	tr.pid = cmd.Process.Pid
-	watchdog := time.AfterFunc(10*time.Minute, func() { syscall.Kill(tr.pid, syscall.SIGKILL) })
-	defer watchdog.Stop()
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(tr.pid, &status, 0, nil); err != nil {
 		return err

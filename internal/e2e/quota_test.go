@@ -31,7 +31,7 @@ import (
 // TestQuotaScenes replays testdata/quota/*.txtar. A section is a scene in a namespace of its own, line by line:
 //
 //	quota NAME SPEC      creates a ResourceQuota
-//	used NAME LIST       its status.used is this, within a second
+//	used NAME LIST       its status.used is this
 //	METHOD PATH BODY     a request, in YAML's short form; * in the path is the namespace, and without it the path is one of core/v1
 //	  CODE REASON MESS.  its answer
 //
@@ -306,16 +306,11 @@ func TestQuotaOfCustomResources(t *testing.T) {
 func (s *testServer) waitForUsed(path string, want corev1.ResourceList) {
 	s.t.Helper()
 	var got corev1.ResourceQuota
-	for begin := time.Now(); time.Since(begin) < apitest.Patience; time.Sleep(5 * time.Millisecond) {
+	apitest.WaitFor(s.t, fmt.Sprintf("status.used of %s to be %v", path, want), func() bool {
+		got = corev1.ResourceQuota{}
 		if err := json.Unmarshal(s.send("GET", path, "").body, &got); err != nil {
 			s.t.Fatal(err)
 		}
-		if equality.Semantic.DeepEqual(got.Status.Used, want) && equality.Semantic.DeepEqual(got.Status.Hard, got.Spec.Hard) {
-			if took := time.Since(begin); took > time.Second {
-				s.t.Logf("status.used was right after %v", took)
-			}
-			return
-		}
-	}
-	s.t.Errorf("%s: status.used is %v, want %v", path, got.Status.Used, want)
+		return equality.Semantic.DeepEqual(got.Status.Used, want) && equality.Semantic.DeepEqual(got.Status.Hard, got.Spec.Hard)
+	}, func() any { return got.Status.Used })
 }

@@ -25,7 +25,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -34,9 +33,6 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
-
-// tooLong is for what takes well below a second: machines that run tests are busy, and what these tests are about would take minutes.
-const tooLong = 30 * time.Second
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
@@ -117,12 +113,14 @@ func command(t testing.TB, args ...string) string {
 // A testServer is a server in a process of its own, and a client of it.
 type testServer struct {
 	t       testing.TB
+	program string // "" is the program that build makes
 	flags   []string
 	env     []string // beside that of the tests
 	url     string
 	client  *http.Client
 	log     *serverLog
 	headers []string // of every request
+	last    *apitest.Last
 	process *exec.Cmd
 	ended   chan error // what Wait came to
 	stopped bool
@@ -137,7 +135,7 @@ var everyTest = []string{"--listen=127.0.0.1:0", "--ephemeral", "--log-format=js
 // startTest starts a server with these flags, written --name=value, beside those of every test.
 func startTest(t testing.TB, flags ...string) *testServer {
 	t.Helper()
-	s := &testServer{t: t, flags: serverFlags(flags)}
+	s := &testServer{t: t, flags: serverFlags(flags), last: apitest.PrintLast(t)}
 	s.start()
 	return s
 }
@@ -180,7 +178,10 @@ func (s *testServer) tryStart() (why string, ok bool) {
 	s.t.Helper()
 	begun := make(chan string, 1)
 	s.log = &serverLog{serving: begun}
-	cmd := exec.Command(builtProgram(s.t), s.flags...)
+	if s.program == "" {
+		s.program = builtProgram(s.t)
+	}
+	cmd := exec.Command(s.program, s.flags...)
 	cmd.Stderr, cmd.Env = s.log, os.Environ()
 	if os.Getenv("GOGC") == "" { // what a server makes in a test is garbage at once; apitest.Main has it so for those in process
 		cmd.Env = append(cmd.Env, "GOGC=400", "GOMEMLIMIT=1GiB")
@@ -198,8 +199,8 @@ func (s *testServer) tryStart() (why string, ok bool) {
 	case err := <-s.ended:
 		s.stopped = true
 		return fmt.Sprintf("%v\n%s", err, s.log), false
-	case <-time.After(apitest.Patience):
-		s.t.Fatalf("the server did not serve in %v\n%s", apitest.Patience, s.log)
+	case <-apitest.Timeout(s.t):
+		s.t.Fatalf("the server does not serve\n%s", s.log)
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
 	if s.client != nil { // of the process before
@@ -237,7 +238,7 @@ func (s *testServer) end(how syscall.Signal) {
 		if err != nil && how != syscall.SIGKILL {
 			s.t.Errorf("the server ended with %v\n%s", err, s.log)
 		}
-	case <-time.After(apitest.Patience):
+	case <-apitest.Timeout(s.t):
 		_ = s.process.Process.Kill()
 		s.t.Errorf("the server did not end\n%s", s.log)
 	}
@@ -265,13 +266,11 @@ func (s *testServer) servedAuthority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1].Raw})
 }
 
-// expectServed asks for a list beside what the test does to the server.
+// expectServed requests a list beside the load that the test puts on the server. A server that is blocked by it never answers.
 func (s *testServer) expectServed(what string) {
 	s.t.Helper()
-	begin := time.Now()
-	s.want(200, "GET", "/api/v1/namespaces/default/configmaps?limit=1", "")
-	if took := time.Since(begin); took > tooLong {
-		s.t.Errorf("beside %s, a request took %v", what, took)
+	if a := s.send("GET", "/api/v1/namespaces/default/configmaps?limit=1", ""); a.code != 200 {
+		s.t.Errorf("beside %s, a request gets %d %s", what, a.code, a.body)
 	}
 }
 
@@ -441,6 +440,7 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	defer response.Body.Close()
 	a := answer{code: response.StatusCode, header: response.Header}
+	defer func() { s.last.Set(method, path, a.code, a.body) }()
 	if a.body, err = io.ReadAll(response.Body); err != nil {
 		return a, err
 	}
@@ -495,7 +495,7 @@ func (s *testServer) dial() net.Conn {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(apitest.Patience))
+	conn.SetDeadline(apitest.Deadline(s.t))
 	return conn
 }
 
@@ -526,6 +526,16 @@ func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA)
 	s = startTest(t, append(own, flags...)...)
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 	return s, clients
+}
+
+// allocated returns the number of bytes that the server has allocated since its start, including those that it has freed.
+func (s *testServer) allocated() float64 {
+	s.t.Helper()
+	bytes := metricValue(s, "go_memstats_alloc_bytes_total")
+	if bytes <= 0 {
+		s.t.Fatal("the server does not report the memory that it allocates")
+	}
+	return bytes
 }
 
 // scrape reads the lines of /metrics.

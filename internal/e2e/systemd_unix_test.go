@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"apilet/internal/apitest"
 )
@@ -42,7 +41,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 		t.Helper()
 		data := make([]byte, 1024)
 		for !strings.HasPrefix(told, what) {
-			conn.SetReadDeadline(time.Now().Add(apitest.Patience))
+			conn.SetReadDeadline(apitest.Deadline(t))
 			n, err := conn.Read(data)
 			if err != nil {
 				t.Fatalf("waiting for %s: %v", what, err)

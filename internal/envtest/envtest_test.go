@@ -8,7 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
+
+	"apilet/internal/apitest"
 )
 
 func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
@@ -23,17 +24,15 @@ func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
 		done <- ServeAsEtcd(ctx, []string{"--data-dir=x", "--listen-client-urls", at, "--unsafe-no-fsync=true"}, io.Discard, said)
 	}()
 	answer := func(path string) (int, string) {
-		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			resp, err := http.Get(at + path)
-			if err == nil {
-				defer resp.Body.Close()
-				body, _ := io.ReadAll(resp.Body)
-				return resp.StatusCode, string(body)
-			}
-			if time.Now().After(deadline) {
-				t.Fatal(err)
-			}
-		}
+		var resp *http.Response
+		var err error
+		apitest.WaitFor(t, "an answer", func() bool {
+			resp, err = http.Get(at + path)
+			return err == nil
+		}, func() any { return err })
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body)
 	}
 	if code, body := answer("/health"); code != 200 || body != `{"health":"true","reason":""}` {
 		t.Errorf("/health: %d %s", code, body)

@@ -37,7 +37,7 @@ func listen(t *testing.T, name string) listener {
 
 func (l listener) next() string {
 	l.t.Helper()
-	l.conn.SetReadDeadline(time.Now().Add(apitest.Patience))
+	l.conn.SetReadDeadline(apitest.Deadline(l.t))
 	data := make([]byte, 1024)
 	n, err := l.conn.Read(data)
 	if err != nil {

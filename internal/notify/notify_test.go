@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -284,7 +283,7 @@ func TestStoppingWakesEverybody(t *testing.T) {
 	for _, sub := range subs {
 		select {
 		case <-sub.C:
-		case <-time.After(apitest.Patience):
+		case <-apitest.Timeout(t):
 			t.Fatalf("%+v sleeps on", sub.want)
 		}
 		if sub.Quiet() != at {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 )
 
@@ -321,13 +321,13 @@ func TestPatchWorkIsBounded(t *testing.T) {
 		{"too deep", mergePatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 		{"too deep for strategic", strategicPatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 	} {
-		start := time.Now()
-		_, _, err := Apply(c.kind, []byte(c.doc), []byte(c.body), corev1.Pod{})
-		if took := time.Since(start); err == nil || took > 3*time.Minute { // it takes a second, and without a bound hours
-			t.Errorf("%s: took %v, err %v", c.name, took, err)
-		} else {
-			t.Logf("%s: %v, %.80s", c.name, took, err)
+		before := apitest.Allocated()
+		_, _, err := Apply(c.kind, []byte(c.doc), []byte(c.body), corev1.Pod{}) // it takes a second, and without a bound hours
+		allocated := (apitest.Allocated() - before) >> 20
+		if err == nil || allocated > 1000 {
+			t.Errorf("%s: %d MiB were allocated, err %v", c.name, allocated, err)
 		}
+		t.Logf("%s: %d MiB, %.80s", c.name, allocated, err)
 	}
 }
 

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"testing"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +50,7 @@ func TestOthersAreFollowedPastACompaction(t *testing.T) {
 			if got != want {
 				t.Errorf("in force are %d, want %d", got, want)
 			}
-		case <-time.After(apitest.Patience):
+		case <-apitest.Timeout(t):
 			t.Fatal("nothing is brought into force")
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store/boltfile"
 )
 
@@ -32,7 +33,11 @@ func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", "400") }
 // runCampaign runs a campaign in a child: what kills it is named by the last line that it wrote.
 func runCampaign(t *testing.T, child, rounds string) {
 	rounds = cmp.Or(os.Getenv("APILET_DAMAGES"), rounds)
-	cmd := exec.Command(os.Args[0], "-test.run=^"+child+"$", "-test.v", "-test.timeout=3h")
+	limit := 3 * time.Hour
+	if end := apitest.Deadline(t); !end.IsZero() {
+		limit = time.Until(end) // a child that hangs prints its goroutines then
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+child+"$", "-test.v", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), "APILET_DAMAGE_CHILD="+rounds, "TMPDIR="+t.TempDir())
 	var errs bytes.Buffer
 	cmd.Stderr = &errs

@@ -335,6 +335,20 @@ func TestReplicaProposes(t *testing.T) {
 	}
 }
 
+// TestOnlyReplicasWaitForTheFuture: nobody else writes to a file of its own, so waiting for a later revision would be in vain.
+func TestOnlyReplicasWaitForTheFuture(t *testing.T) {
+	t.Parallel()
+	st := tempStore(t)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := st.Upcoming(over, uint64(st.Revision()), time.Hour); err != nil {
+		t.Errorf("the current revision: %v", err)
+	}
+	if err := st.Upcoming(t.Context(), uint64(st.Revision())+1, time.Hour); !errors.Is(err, errFutureRev) { // after an hour it would be another error
+		t.Errorf("the next revision: %v", err)
+	}
+}
+
 // loopRoot makes the root page of a file a branch whose only child is that page.
 func loopRoot(t *testing.T, path string) {
 	t.Helper()

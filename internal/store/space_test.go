@@ -55,7 +55,7 @@ func (s *smallStore) round() Compaction {
 	select {
 	case done := <-s.rounds:
 		return done
-	case <-time.After(time.Minute):
+	case <-apitest.Timeout(s.t):
 		s.t.Fatal("nothing is compacted")
 		return Compaction{}
 	}

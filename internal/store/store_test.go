@@ -18,6 +18,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store/boltfile"
 )
 
@@ -654,8 +655,6 @@ func TestStoreSecretIsMadeOnce(t *testing.T) {
 func TestStoreListThenWatchMissesNothing(t *testing.T) {
 	st := tempStore(t)
 	const writers, each = 4, 300
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
@@ -674,12 +673,12 @@ func TestStoreListThenWatchMissesNothing(t *testing.T) {
 		})
 	}
 	for range 6 {
-		wg.Go(func() { followToRevision(ctx, t, st, "//pods/", writers*each) })
+		wg.Go(func() { followToRevision(t, st, "//pods/", writers*each) })
 	}
 	wg.Wait()
 }
 
-func followToRevision(ctx context.Context, t *testing.T, st *Store, resource string, end int64) {
+func followToRevision(t *testing.T, st *Store, resource string, end int64) {
 	state := map[string]int64{}
 	var c Chunk
 	if err := st.Chunk(Span{Prefix: resource}, &c); err != nil {
@@ -688,6 +687,7 @@ func followToRevision(ctx context.Context, t *testing.T, st *Store, resource str
 	for _, r := range c.Records {
 		state[r.Key] = r.Rev
 	}
+	starved := apitest.Timeout(t)
 	for at := c.Rev; at < end; {
 		wake := st.Wake(resource)
 		evs, upTo, err := st.Events(resource, at, 50, nil)
@@ -709,7 +709,7 @@ func followToRevision(ctx context.Context, t *testing.T, st *Store, resource str
 		select {
 		case <-wake:
 		case <-time.After(10 * time.Millisecond): // the last writes may be another resource's
-		case <-ctx.Done():
+		case <-starved:
 			t.Error("watcher starved")
 			return
 		}

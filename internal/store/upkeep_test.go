@@ -82,7 +82,7 @@ func childWrites(path string) {
 }
 
 func TestStoreSurvivesKill(t *testing.T) {
-	rounds, longest := 25, 150*time.Millisecond
+	rounds := 25
 	if testing.Short() {
 		rounds = 4
 	}
@@ -103,10 +103,13 @@ func TestStoreSurvivesKill(t *testing.T) {
 				t.Error(lines.Text())
 			}
 		}
-		time.AfterFunc(rand.N(longest), func() { cmd.Process.Kill() })
+		last := 1 + rand.N(200) // acknowledgments, after which the child is killed, whatever it does at that moment
 		for lines.Scan() {
 			f := strings.Fields(lines.Text())
 			if len(f) == 3 && f[0] == "ack" {
+				if last--; last == 0 {
+					cmd.Process.Kill()
+				}
 				rev, _ := strconv.ParseInt(f[1], 10, 64)
 				if acked[rev] != "" {
 					t.Errorf("revision %d was given twice", rev)
@@ -229,7 +232,6 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 		}
 	}
 	for name, c := range cases {
-		start := time.Now()
 		_, err := Open(c[0], Options{})
 		if err == nil || !strings.Contains(err.Error(), c[1]) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want ...%s...", name, err, c[1])
@@ -237,19 +239,15 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 		if _, err := Check(c[0]); err == nil {
 			t.Errorf("%s: check found nothing", name)
 		}
-		if time.Since(start) > 20*time.Second { // it takes milliseconds
-			t.Errorf("%s: took %v", name, time.Since(start))
-		}
 	}
 }
 
 func TestStoreSecondOpenerIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	openTestStore(t, path)
-	start := time.Now()
-	_, err := Open(path, Options{})
-	if err == nil || !strings.Contains(err.Error(), "in use by another process") || time.Since(start) > 20*time.Second { // it waits for a second, and no longer
-		t.Errorf("after %v: %v", time.Since(start), err)
+	_, err := Open(path, Options{}) // which waits for a second
+	if err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/apitest"
 	"apilet/internal/request"
 )
 
@@ -67,16 +68,6 @@ func runOf(t *testing.T, plan Plan, object string) (*run, *[]string) {
 	return r, &asked
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("in vain: ", what)
-		}
-	}
-}
-
 func TestRefusalsLastAWhile(t *testing.T) {
 	t.Parallel()
 	r, _ := runOf(t, Plan{Kind: refused, Detail: quotaFull, Write: "create pods x/a", Nth: 1}, "")
@@ -87,7 +78,7 @@ func TestRefusalsLastAWhile(t *testing.T) {
 	if tricks.before(second) != nil || tricks.before(first) == nil || tricks.before(second) == nil || tricks.before(other) != nil || r.isQuiet() {
 		t.Error("not what is of the kind is refused, and nothing else")
 	}
-	until(t, "there is room again", func() bool { return r.pending.Load() == 0 && tricks.before(first) == nil })
+	apitest.WaitFor(t, "there is room again", func() bool { return r.pending.Load() == 0 && tricks.before(first) == nil })
 }
 
 func TestBookmarksAreOfWhatWasShown(t *testing.T) {
@@ -122,7 +113,7 @@ func TestWhatIsHeldIsLetGo(t *testing.T) {
 	t.Parallel()
 	r, asked := runOf(t, Plan{Kind: held, Write: "delete pods x/a", Nth: 1}, `{"metadata":{"resourceVersion":"7","finalizers":["theirs","apilet.dev/held"]}}`)
 	r.tricks().before(&passed{what: "delete pods x/a", nth: 1, writes: true, info: request.Info{Verb: "delete", Version: "v1", Resource: "pods", Namespace: "x", Name: "a"}})
-	until(t, "the finalizer is taken off", func() bool { return r.pending.Load() == 0 })
+	apitest.WaitFor(t, "the finalizer is taken off", func() bool { return r.pending.Load() == 0 })
 	if got := strings.Join(*asked, "\n"); got != `PATCH /api/v1/namespaces/x/pods/a {"metadata":{"finalizers":["theirs","apilet.dev/held","apilet.dev/held"],"resourceVersion":"7"}}
 PATCH /api/v1/namespaces/x/pods/a {"metadata":{"finalizers":["theirs"],"resourceVersion":"7"}}` {
 		t.Error(got)

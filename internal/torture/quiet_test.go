@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/apitest"
 	"apilet/internal/history"
 	"apilet/internal/request"
 )
@@ -220,7 +221,7 @@ func TestAPausedReplicaIsWokenWhenAnotherLeads(t *testing.T) {
 	t.Parallel()
 	r := pausedRun(t)
 	r.record.add(leaseLine(7, "c", "a", "b", 3600)) // and the run has not reached the end of its workload
-	until(t, "the replica is woken", func() bool { return !r.gap.isOpen() })
+	apitest.WaitFor(t, "the replica is woken", func() bool { return !r.gap.isOpen() })
 }
 
 func TestAQuietPointIsPassedWhileALeaderIsPausedAndTheNextIsNot(t *testing.T) {
