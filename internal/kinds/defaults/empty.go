@@ -8,12 +8,20 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/scheme/internalversion"
 )
 
-// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. The writer
-// still owns such a field, so this must happen after the managedFields are written.
+// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference, and the
+// defaults that replace them. The writer still owns such a field, so this must happen after the
+// managedFields are written.
 func DropEmptyLists(obj runtime.Object) {
+	if node, ok := obj.(*corev1.Node); ok && len(node.Status.Allocatable) == 0 {
+		node.Status.Allocatable = nil // whose default is the capacity
+		internalversion.Default(node)
+	}
 	if drop := dropperOf(reflect.TypeOf(obj).Elem(), nil); drop != nil {
 		drop(reflect.ValueOf(obj).Elem())
 	}
