@@ -24,6 +24,8 @@ var known = []knownDifference{
 		"the client has seen an object that is gone", "A PUT (of a type that can be created by one, such as Lease)"},
 	{regexp.MustCompile(` create by update: metadata\.deletion(Timestamp|GracePeriodSeconds): apilet "nothing"`),
 		"an object that is created is not being deleted", "A PUT or apply that creates an object"},
+	{regexp.MustCompile(`^HorizontalPodAutoscaler .*: metadata\.generation: `),
+		"defaults that the annotation of autoscaling/v1 omits are no change", "A write of a HorizontalPodAutoscaler in autoscaling/v1"},
 	{regexp.MustCompile(`^APIService .*: status\.conditions`),
 		"the work of a controller of kube-apiserver", "A PUT or PATCH that removes the Service"},
 	{regexp.MustCompile(`: only (apilet|Kubernetes): .*json: cannot unmarshal .* of type .*(v1|v1beta1|v1beta2|v1alpha1)\.`),

@@ -18,9 +18,16 @@ import (
 // defaults that replace them. The writer still owns such a field, so this must happen after the
 // managedFields are written.
 func DropEmptyLists(obj runtime.Object) {
-	if node, ok := obj.(*corev1.Node); ok && len(node.Status.Allocatable) == 0 {
-		node.Status.Allocatable = nil // whose default is the capacity
-		internalversion.Default(node)
+	switch o := obj.(type) {
+	case *corev1.Node:
+		if len(o.Status.Allocatable) == 0 {
+			o.Status.Allocatable = nil // whose default is the capacity
+			internalversion.Default(o)
+		}
+	case *corev1.Service:
+		if o.Spec.ClusterIP != "" && len(o.Spec.ClusterIPs) == 0 { // an ExternalName Service: validation requires the list of others
+			o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
+		}
 	}
 	if drop := dropperOf(reflect.TypeOf(obj).Elem(), nil); drop != nil {
 		drop(reflect.ValueOf(obj).Elem())

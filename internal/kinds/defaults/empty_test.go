@@ -52,6 +52,16 @@ func TestEmptyAllocatableIsDefaulted(t *testing.T) {
 	}
 }
 
+// A stored ExternalName Service has the list of its cluster IP.
+func TestClusterIPsOfAnExternalNameAreCompleted(t *testing.T) {
+	t.Parallel()
+	svc := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ClusterIP: corev1.ClusterIPNone}}
+	defaults.DropEmptyLists(svc)
+	if got := svc.Spec.ClusterIPs; len(got) != 1 || got[0] != corev1.ClusterIPNone {
+		t.Errorf("got %q", got)
+	}
+}
+
 func BenchmarkDropEmptyLists(b *testing.B) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "b"}}}}
 	defaults.Set(pod)
