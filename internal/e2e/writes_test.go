@@ -211,6 +211,8 @@ func TestUpdate(t *testing.T) {
 		{"application/json", "PATCH", "/b", `{}`, "415 UnsupportedMediaType 415: Unsupported Media Type", "Content-Type: application/json"},
 		{"patch of nothing", "PATCH", "/nope", `{}`, `404 NotFound configmaps "nope" not found`, jsonMerge},
 		{"patch that is no JSON", "PATCH", "/b", `{`, "400 BadRequest invalid JSON patch", jsonMerge},
+		{"strategic patch that is no JSON", "PATCH", "/b", `{"data":{"a":1e,}}`, "400 BadRequest invalid JSON patch", strategic},
+		{"patch of nothing that is no JSON", "PATCH", "/nope", `{`, "400 BadRequest invalid JSON patch", jsonMerge},
 		{"patch of the uid", "PATCH", "/b", `{"metadata":{"uid":"zz"}}`, `422 Invalid ConfigMap "b" is invalid: metadata.uid: Invalid value: "zz": field is immutable...`, jsonMerge},
 		{"patch of the name", "PATCH", "/b", `{"metadata":{"name":"zz"}}`, "400 BadRequest the name of the object (zz) does not match the name on the URL (b)", jsonMerge},
 		{"force without apply", "PATCH", "/b?force=true", `{}`, `422 Invalid PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`, jsonMerge},

@@ -7,6 +7,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/kinds/defaults"
@@ -36,6 +38,27 @@ func TestEmptyListsAreDropped(t *testing.T) {
 		if got, err := json.Marshal(c.obj); c.want != "" && (err != nil || string(got) != c.want) {
 			t.Errorf("got %s and %v, want %s", got, err, c.want)
 		}
+	}
+}
+
+// A stored Node has no empty allocatable resources, so that the capacity is their default.
+func TestEmptyAllocatableIsDefaulted(t *testing.T) {
+	t.Parallel()
+	capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
+	node := &corev1.Node{Status: corev1.NodeStatus{Capacity: capacity, Allocatable: corev1.ResourceList{}}}
+	defaults.DropEmptyLists(node)
+	if !equality.Semantic.DeepEqual(node.Status.Allocatable, capacity) {
+		t.Errorf("got %v, want %v", node.Status.Allocatable, capacity)
+	}
+}
+
+// A stored ExternalName Service has the list of its cluster IP.
+func TestClusterIPsOfAnExternalNameAreCompleted(t *testing.T) {
+	t.Parallel()
+	svc := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ClusterIP: corev1.ClusterIPNone}}
+	defaults.DropEmptyLists(svc)
+	if got := svc.Spec.ClusterIPs; len(got) != 1 || got[0] != corev1.ClusterIPNone {
+		t.Errorf("got %q", got)
 	}
 }
 

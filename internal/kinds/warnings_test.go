@@ -160,6 +160,8 @@ func TestUpdatesWarnOfLess(t *testing.T) {
 		{"endpoints", &corev1.Endpoints{Subsets: subsets}, &corev1.Endpoints{}, 1},
 		{"endpoints of the controller", &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"endpoints.kubernetes.io/managed-by": "endpoint-controller"}},
 			Subsets: subsets}, &corev1.Endpoints{}, 0},
+		{"endpoint slice of names", &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeFQDN,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"a.example", "010.0.0.1"}}}}, &discoveryv1.EndpointSlice{}, 1},
 		{"resource slice", &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{Driver: "A.example"}}, &resourcev1.ResourceSlice{}, 1},
 		{"quota", quota, &corev1.ResourceQuota{}, 0},
 		{"ingress", annotated, &networkingv1.Ingress{}, 0},

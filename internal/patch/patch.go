@@ -81,12 +81,21 @@ func KindOf(contentType string, strategic bool) (Kind, error) {
 		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
 }
 
+// CheckSyntax returns a Status error (400) for a body that is not JSON. The body of an apply may be YAML, and package fieldmanager
+// decodes it.
+func CheckSyntax(kind Kind, body []byte) error {
+	if kind != ApplyPatch && !json.Valid(body) {
+		return apierrors.NewBadRequest("invalid JSON patch")
+	}
+	return nil
+}
+
 // Apply returns what one JSON document (an object with kind and apiVersion) becomes under a patch body. schema is a zero value of the
 // Go type for strategic merge patches, nil for custom resources. strictErrs are duplicate members and, where the result could not show
 // them any more, unknown ones: warnings or, by Invalid, a refusal. err is a Status error: 400, 413, 415, 422.
 func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictErrs []error, err error) {
-	if kind != ApplyPatch && !json.Valid(body) {
-		return nil, nil, apierrors.NewBadRequest("invalid JSON patch")
+	if err := CheckSyntax(kind, body); err != nil {
+		return nil, nil, err
 	}
 	switch {
 	case kind == JSONPatch:

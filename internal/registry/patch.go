@@ -75,6 +75,9 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *reque
 	if err != nil {
 		return nil, err
 	}
+	if err := patch.CheckSyntax(kind, body); err != nil {
+		return nil, err
+	}
 	notePatch(asked, body)
 	p := &patchRequest{wr: wr, target: targetOf(asked, res), opts: opts, kind: kind, body: body}
 	p.opts.applied = kind == patch.ApplyPatch

@@ -11,7 +11,7 @@
 //	STEP                           WRITTEN IN                 VERBS           MAY REFUSE
 //	receive                        options.go                 c u . . s . .
 //	response.NewView               response/respond.go        c u p a s x d   406 400: not in that form
-//	readPatch                      patch.go                   . . p a . . .   415: not such a patch
+//	readPatch                      patch.go                   . . p a . . .   415 400: not such a patch
 //	readScale                      subresource.go             . . . . . x .   415: not such a patch
 //	readDeleteOptions              options.go                 . . . . . . d   400 422
 //	readBody                       options.go                 c u p a s x d   413 400: too long, or cut off

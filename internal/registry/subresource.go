@@ -198,6 +198,9 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reques
 		return nil, err
 	}
 	if req.kind != "" {
+		if err := patch.CheckSyntax(req.kind, req.body); err != nil {
+			return nil, err
+		}
 		notePatch(asked, req.body)
 		return req, nil
 	}

@@ -32,6 +32,7 @@ type call struct {
 	name, sub   string // both "" for a create
 	contentType string
 	body        []byte
+	creates     bool // there is no object of that name yet
 }
 
 func (c *call) namespace() string {
@@ -79,8 +80,11 @@ func (c *call) request() (*http.Request, *notes) {
 // operation names the kind of request in the report.
 func (c *call) operation() string {
 	name := c.verb()
-	if c.method == http.MethodPatch {
+	switch {
+	case c.method == http.MethodPatch:
 		name, _, _ = strings.Cut(c.contentType[len("application/"):], "+")
+	case c.method == http.MethodPut && c.creates:
+		name = "create by update"
 	}
 	if c.sub != "" {
 		name += " of " + c.sub

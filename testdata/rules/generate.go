@@ -406,8 +406,14 @@ var (
 		"service.beta.kubernetes.io/load-balancer-source-ranges", "batch.kubernetes.io/job-tracking", "app", "failure-domain.beta.kubernetes.io/zone"}
 )
 
+// revisions are resourceVersions that are the revision of no object on either side.
+var revisions = []string{"99999999", "0", "", "x"}
+
 // text returns a string for a field.
 func (g *generator) text(name string, t reflect.Type) string {
+	if name == "ResourceVersion" {
+		return pick(g, revisions)
+	}
 	enum := g.enums[strings.TrimPrefix(t.PkgPath(), "k8s.io/api/")+"."+t.Name()]
 	switch n := g.random.Intn(100); {
 	case len(enum) > 0 && n < 85:

@@ -20,8 +20,12 @@ type knownDifference struct {
 var known = []knownDifference{
 	{regexp.MustCompile(`: (refused by apilet alone|only apilet): metadata\.name: FieldValueTooLong: `),
 		"a name is part of a key of the store", "A name of more than 1,024 bytes"},
-	{regexp.MustCompile(` update: metadata\.deletion(Timestamp|GracePeriodSeconds): apilet "nothing"`),
+	{regexp.MustCompile(` create by update: (refused by apilet alone|only apilet): Conflict: `),
+		"the client has seen an object that is gone", "A PUT (of a type that can be created by one, such as Lease)"},
+	{regexp.MustCompile(` create by update: metadata\.deletion(Timestamp|GracePeriodSeconds): apilet "nothing"`),
 		"an object that is created is not being deleted", "A PUT or apply that creates an object"},
+	{regexp.MustCompile(`^HorizontalPodAutoscaler .*: metadata\.generation: `),
+		"defaults that the annotation of autoscaling/v1 omits are no change", "A write of a HorizontalPodAutoscaler in autoscaling/v1"},
 	{regexp.MustCompile(`^APIService .*: status\.conditions`),
 		"the work of a controller of kube-apiserver", "A PUT or PATCH that removes the Service"},
 	{regexp.MustCompile(`: only (apilet|Kubernetes): .*json: cannot unmarshal .* of type .*(v1|v1beta1|v1beta2|v1alpha1)\.`),

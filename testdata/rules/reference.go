@@ -65,6 +65,9 @@ import (
 
 const serviceRange = "10.96.0.0/16"
 
+// firstRevision keeps the revisions of the reference apart from those of the candidate and from all numbers in objects.
+const firstRevision = 1 << 40
+
 var everyone = authorizerfactory.NewAlwaysAllowAuthorizer()
 
 // A reference answers requests as kube-apiserver does.
@@ -80,7 +83,7 @@ type handlerKey struct {
 }
 
 func newReference() *reference {
-	opts := &options{}
+	opts := &options{rev: firstRevision}
 	return &reference{opts: opts, storages: storages(opts), handlers: map[handlerKey]http.HandlerFunc{}}
 }
 

@@ -8,12 +8,27 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/scheme/internalversion"
 )
 
-// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. The writer
-// still owns such a field, so this must happen after the managedFields are written.
+// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. It also sets
+// the values that kube-apiserver fills in when it reads the stored object. The writer still owns an empty
+// field, so this must happen after the managedFields are written.
 func DropEmptyLists(obj runtime.Object) {
+	switch o := obj.(type) {
+	case *corev1.Node:
+		if len(o.Status.Allocatable) == 0 {
+			o.Status.Allocatable = nil // whose default is the capacity
+			internalversion.Default(o)
+		}
+	case *corev1.Service:
+		if o.Spec.ClusterIP != "" && len(o.Spec.ClusterIPs) == 0 { // an ExternalName Service: validation requires the list of others
+			o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
+		}
+	}
 	if drop := dropperOf(reflect.TypeOf(obj).Elem(), nil); drop != nil {
 		drop(reflect.ValueOf(obj).Elem())
 	}

@@ -315,12 +315,6 @@ var workloadPrinters = []printer{
 		intColumn(column("Allowed Disruptions", "Calculated number of pods that may be disrupted at this time.")),
 		ageColumn),
 	prints(autoscalerCells, autoscalerColumns...),
-	prints(func(o *autoscalingv1.Scale, now time.Time) []any {
-		return []any{o.Name, int64(o.Spec.Replicas), int64(o.Status.Replicas), age(o.CreationTimestamp, now)}
-	}, docColumn("Name", metav1.ObjectMeta{}, "name"),
-		intColumn(docColumn("Desired", autoscalingv1.ScaleSpec{}, "replicas")),
-		intColumn(docColumn("Available", autoscalingv1.ScaleStatus{}, "replicas")),
-		ageColumn),
 }
 
 var autoscalerColumns = []columnRef{

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	serviceutil "k8s.io/kubernetes/pkg/api/v1/service"
+	"k8s.io/utils/ptr"
 )
 
 func createService(svc *corev1.Service) {
@@ -28,9 +30,14 @@ func updateService(svc, old *corev1.Service) {
 
 func updateServiceStatus(svc, old *corev1.Service) { svc.Spec = old.Spec }
 
-// dropInternalPolicy drops the policy of a Service that has no cluster IP.
+// dropInternalPolicy drops the policy of a Service that has no cluster IP. It leaves an unknown policy for
+// validation to refuse.
 func dropInternalPolicy(svc *corev1.Service) {
-	if !needsClusterIP(svc) {
+	if needsClusterIP(svc) {
+		return
+	}
+	switch ptr.Deref(svc.Spec.InternalTrafficPolicy, "") {
+	case corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal:
 		svc.Spec.InternalTrafficPolicy = nil
 	}
 }
@@ -111,7 +118,7 @@ func dropUnused(svc, old *corev1.Service) {
 		}
 		svc.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
-	if externallyAccessible(old) && !externallyAccessible(svc) && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
+	if serviceutil.ExternallyAccessible(old) && !serviceutil.ExternallyAccessible(svc) && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
 		spec.ExternalTrafficPolicy = ""
 	}
 }
@@ -134,10 +141,6 @@ func addsNodePort(ports, old []corev1.ServicePort) bool {
 
 func needsClusterIP(svc *corev1.Service) bool {
 	return svc.Spec.Type != corev1.ServiceTypeExternalName
-}
-
-func externallyAccessible(svc *corev1.Service) bool {
-	return hasNodePorts(svc.Spec.Type) || svc.Spec.Type == corev1.ServiceTypeClusterIP && len(svc.Spec.ExternalIPs) > 0
 }
 
 func hasNodePorts(t corev1.ServiceType) bool {

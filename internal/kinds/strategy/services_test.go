@@ -36,3 +36,13 @@ func TestNodePortsAreKeptByName(t *testing.T) {
 		}
 	}
 }
+
+// A known policy of a Service without a cluster IP is dropped. Validation refuses any other.
+func TestInternalPolicyIsDroppedIfKnown(t *testing.T) {
+	for policy, dropped := range map[corev1.ServiceInternalTrafficPolicy]bool{"Cluster": true, "Local": true, "1": false, "": false} {
+		svc := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, InternalTrafficPolicy: &policy}}
+		if updateService(svc, svc.DeepCopy()); (svc.Spec.InternalTrafficPolicy == nil) != dropped {
+			t.Errorf("%q: got %v, dropped should be %t", policy, svc.Spec.InternalTrafficPolicy, dropped)
+		}
+	}
+}

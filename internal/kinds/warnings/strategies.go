@@ -47,7 +47,7 @@ func onCreate(ctx context.Context, obj runtime.Object) []string {
 		return serviceAccount(o, nil)
 	case *discovery.EndpointSlice:
 		if o.AddressType == discovery.AddressTypeFQDN {
-			return []string{"spec.addressType: FQDN endpoints are deprecated"}
+			return append([]string{"spec.addressType: FQDN endpoints are deprecated"}, endpointSlice(o)...)
 		}
 	}
 	return always(obj)
@@ -196,9 +196,6 @@ func endpoints(obj *core.Endpoints) (texts []string) {
 func endpointSlice(obj *discovery.EndpointSlice) (texts []string) {
 	switch obj.Labels[discoveryv1.LabelManagedBy] {
 	case "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io": // which write no such addresses
-		return nil
-	}
-	if obj.AddressType == discovery.AddressTypeFQDN {
 		return nil
 	}
 	for i := range obj.Endpoints {
