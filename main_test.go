@@ -423,9 +423,7 @@ func loud(log io.Writer) func(*config) {
 	return func(c *config) { c.log = zerolog.New(log) }
 }
 
-// runCommand runs apilet as the command line does; its error is what it says on standard error.
-func runCommand(args ...string) error { return runCommandTo(io.Discard, args...) }
-
+// runCommandTo runs apilet as the command line does. Its error is the text on standard error.
 func runCommandTo(out io.Writer, args ...string) error {
 	var told bytes.Buffer
 	if code := program().Run(args, out, &told); code != 0 {

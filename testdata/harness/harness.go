@@ -2,7 +2,7 @@
 //
 //	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 //
-//	func TestReconcile(t *testing.T) {
+//	func test(t *testing.T) {
 //		s := harness.Start(t, harness.Flags("--max-requests-inflight", "10")) // an empty API server, ready for requests
 //		client := newClient(s.Kubeconfig())
 //		s.Kill()    // SIGKILL, as in a power failure

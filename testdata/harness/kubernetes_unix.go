@@ -119,7 +119,7 @@ func SigningKey(t testing.TB, dir string) (path string) {
 	return path
 }
 
-// Readyz returns a function for [Server.Ready] that requests /readyz.
+// Readyz returns a function for the field Ready of a [Server] that requests /readyz.
 func Readyz(url string) func() (string, error) {
 	client := &http.Client{Timeout: 5 * time.Second, // a request to a stopped process gets no answer; the next one may
 		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}

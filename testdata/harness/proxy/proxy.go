@@ -11,7 +11,7 @@
 // What is held back while a proxy stalls arrives later, also after its sender has given up: so a request may be carried out long after it was
 // made, as in a network that loses packets and repeats them.
 //
-// A program whose port the tests have to know before it starts, as etcd's, has one that is held for it (port.go).
+// A program whose port the tests have to know before it starts, as etcd's, has one that is held for it.
 package proxy
 
 import (
