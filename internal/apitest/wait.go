@@ -39,10 +39,12 @@ func Timeout(t testing.TB) <-chan time.Time {
 // the test saw last.
 func WaitFor(t testing.TB, what string, ready func() bool, seen ...func() any) {
 	t.Helper()
-	for end := Deadline(t); end.IsZero() || time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	pause := time.Millisecond
+	for end := Deadline(t); end.IsZero() || time.Now().Before(end); time.Sleep(pause) {
 		if ready() {
 			return
 		}
+		pause = min(pause*3/2, 50*time.Millisecond) // a poll may be a request
 	}
 	var last string
 	for _, state := range seen {

@@ -134,6 +134,7 @@ func (a *attack) costOf(s *testServer, n int) (bytes float64) {
 
 // TestCostIsLinear counts the bytes that the server allocates. Each of the attacks took some seconds, or hundreds of megabytes, at 4n once.
 func TestCostIsLinear(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	for _, a := range attacks() {
 		t.Run(a.title, func(t *testing.T) {
@@ -249,6 +250,7 @@ func BenchmarkGrowth(b *testing.B) {
 
 // TestNoPortIsLookedForInAFullRange: one Service asks for more than there are.
 func TestNoPortIsLookedForInAFullRange(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	ports := `[` + listed(2768+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
 	a := s.want(422, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":`+strings.Replace(ports, `"port":0`, `"port":9999`, 1)+`}}`)

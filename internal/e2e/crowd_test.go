@@ -21,11 +21,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// collectOften has the garbage collector of the servers that a test starts run often, so that heldMemory need not wait for it.
-func collectOften(t *testing.T) {
-	t.Helper()
-	t.Setenv("GOGC", "50")
-}
+// collectOften lets the server collect garbage often, so that heldMemory need not wait long.
+const collectOften = "GOGC=50"
 
 // heldMemory returns the bytes of the server's heap and stacks after a collection of garbage. Its own requests bring the collection about.
 func (s *testServer) heldMemory() int64 {
@@ -97,13 +94,13 @@ func readHead(t *testing.T, conn net.Conn) *http.Response {
 }
 
 func TestIdleConnectionsCostLittle(t *testing.T) {
-	collectOften(t)
+	t.Parallel()
 	n := 5000
 	if testing.Short() {
 		n = 1000
 	}
 	apitest.Descriptors(t, uint64(2*n+500))
-	s := startTest(t)
+	s := startTest(t, collectOften)
 	before := s.heldMemory()
 	conns := s.crowd(n, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	answer := make([]byte, 4096)
@@ -118,9 +115,9 @@ func TestIdleConnectionsCostLittle(t *testing.T) {
 
 // TestPromisedBodiesCostLittle: the length of a body is a claim, and no reason to make room.
 func TestPromisedBodiesCostLittle(t *testing.T) {
-	collectOften(t)
+	t.Parallel()
 	const n = 300
-	s := startTest(t)
+	s := startTest(t, collectOften)
 	before := s.heldMemory()
 	s.crowd(n, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3145728\r\n\r\n{")
 	apitest.WaitFor(t, "the requests to begin", func() bool {
@@ -178,10 +175,10 @@ func (s *testServer) trickle(conns []net.Conn) {
 }
 
 func TestWatchStorm(t *testing.T) {
-	collectOften(t)
+	t.Parallel()
 	const n = 1000
 	apitest.Descriptors(t, 2*n+500)
-	s := startTest(t)
+	s := startTest(t, collectOften)
 	before := s.heldMemory()
 	rev := fmt.Sprint(s.revision())
 	conns := s.crowd(n, "GET /api/v1/configmaps?watch=1&resourceVersion="+rev+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -265,8 +262,8 @@ func (c *h2Conn) send() error {
 
 // TestStreamsThatAreReset makes streams and resets them at once, as fast as the network takes them.
 func TestStreamsThatAreReset(t *testing.T) {
-	collectOften(t)
-	s, _ := startTLS(t)
+	t.Parallel()
+	s, _ := startTLS(t, collectOften)
 	s.headers = []string{"Authorization: Bearer root-token"}
 	s.expectServed("nothing")
 	before := s.goroutines()
@@ -297,8 +294,8 @@ func TestStreamsThatAreReset(t *testing.T) {
 
 // TestEndlessHTTP2: a head that never ends, and pings without a pause, end with the connection, or harm nobody.
 func TestEndlessHTTP2(t *testing.T) {
-	collectOften(t)
-	s, _ := startTLS(t)
+	t.Parallel()
+	s, _ := startTLS(t, collectOften)
 	s.headers = []string{"Authorization: Bearer root-token"}
 	before := s.heldMemory()
 	c := dialH2(t, s)
@@ -322,10 +319,10 @@ func TestEndlessHTTP2(t *testing.T) {
 
 // TestStreamsThatNobodyReads: many streams of one HTTP/2 connection are as many requests, and a connection that is stuck ends.
 func TestStreamsThatNobodyReads(t *testing.T) {
-	collectOften(t)
-	const n, size = 40, 4 << 20
+	t.Parallel()
+	const n, size = 40, 2 << 20
 	for _, deaf := range []bool{false, true} {
-		s, _ := startTLS(t, onSomeFile(t), "--request-timeout=10s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=1")
+		s, _ := startTLS(t, collectOften, onSomeFile(t), "--request-timeout=10s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=1")
 		s.headers = []string{"Authorization: Bearer root-token"}
 		s.storeLarge("big", size)
 		s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io",

@@ -50,6 +50,7 @@ func leaks(t *testing.T, dir string, texts ...string) (found []string) {
 // TestAThiefLearnsNothingOfWhatIsEncrypted: what was planted in a Secret, whole or in part, is in no file of a server's, whatever the server, a kill or
 // a command has done to them. Without the flag it is in them, so that the test looks in the right places.
 func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
+	t.Parallel()
 	const value, member = "planted-value-7Kq", "planted-member-9Xw"
 	inJSON := base64.StdEncoding.EncodeToString([]byte(value))
 	for _, on := range []bool{true, false} {
@@ -123,6 +124,7 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 // TestKeysComeAndGo: without its key an object is an error that names it, for reads, writes and deletes, and nothing takes it away; others are served.
 // The key brings it back. What lies under an older key is written anew by a write that changes nothing.
 func TestKeysComeAndGo(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("ETCD_SERVERS") != "" {
 		t.Skip("a replica is filled anew under another file")
 	}

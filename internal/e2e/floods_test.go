@@ -15,7 +15,7 @@ const h2Data, h2Priority, h2Unknown = 0, 2, 77
 
 // TestHTTP2Floods: the server hangs up, or serves others.
 func TestHTTP2Floods(t *testing.T) {
-	collectOften(t)
+	t.Parallel()
 	const batch = 100
 	frames := 20_000
 	if testing.Short() {
@@ -53,7 +53,7 @@ func TestHTTP2Floods(t *testing.T) {
 		}},
 	} {
 		t.Run(flood.title, func(t *testing.T) {
-			s, _ := startTLS(t)
+			s, _ := startTLS(t, collectOften)
 			s.headers = []string{"Authorization: Bearer root-token"}
 			s.expectServed("nothing")
 			memory, goroutines := s.heldMemory(), s.goroutines()

@@ -26,6 +26,7 @@ import (
 const asProtobuf = "Content-Type: application/vnd.kubernetes.protobuf"
 
 func TestBadBodies(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const unrecognized = "400 BadRequest the object provided is unrecognized (must be of type ConfigMap): "
 	s.write(t, []writeCase{
@@ -60,6 +61,7 @@ func TestBadBodies(t *testing.T) {
 
 // TestHugeInputs: what costs the client little must not cost the server much.
 func TestHugeInputs(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const megabyte = 1 << 20
 	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }

@@ -176,6 +176,7 @@ func equalJSON(a, b []byte) bool {
 
 // A policy's status tells what the types have against its expressions, and of which generation it speaks.
 func TestPolicyStatusTellsOfTypes(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 	s.want(201, "POST", policies, `{"metadata":{"name":"p"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":["apps"],"apiVersions":["v1"],

@@ -104,7 +104,9 @@ func (r *diskRecording) place(t *testing.T, path string, content []byte) {
 	defer r.mu.Unlock()
 	r.last++
 	r.files[info.Sys().(*syscall.Stat_t).Ino], r.names[path] = r.last, r.last
-	for _, ev := range []diskEvent{{op: diskCreate, file: r.last, name: path}, {op: diskWrite, file: r.last, data: content}, {op: diskSync, file: r.last}, {op: diskSync}} {
+	for _, ev := range []diskEvent{ // the file gets its name when its content is durable
+		{op: diskWrite, file: r.last, data: content}, {op: diskSync, file: r.last}, {op: diskCreate, file: r.last, name: path}, {op: diskSync},
+	} {
 		r.add(ev)
 	}
 }

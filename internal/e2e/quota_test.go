@@ -39,6 +39,7 @@ import (
 // --disable-admission-plugins=ServiceAccount. It has no controllers beside it, so where a scene says what is used, that is written into
 // the quota's status there, as kube-controller-manager would.
 func TestQuotaScenes(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/quota/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no scenes", err)

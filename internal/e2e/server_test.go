@@ -132,10 +132,19 @@ var everyTest = []string{"--listen=127.0.0.1:0", "--ephemeral", "--log-format=js
 	"--request-timeout=10m",                      // on a busy machine, with the race detector on it, a request may take more than the usual minute
 }
 
-// startTest starts a server with these flags, written --name=value, beside those of every test.
+// startTest starts a server with these flags, written --name=value, and the flags of every test. An
+// argument in capitals, NAME=value, is a variable of the server's environment.
 func startTest(t testing.TB, flags ...string) *testServer {
 	t.Helper()
-	s := &testServer{t: t, flags: serverFlags(flags), last: apitest.PrintLast(t)}
+	var env []string
+	flags = slices.DeleteFunc(slices.Clone(flags), func(flag string) bool {
+		isVariable := flag != "" && 'A' <= flag[0] && flag[0] <= 'Z'
+		if isVariable {
+			env = append(env, flag)
+		}
+		return isVariable
+	})
+	s := &testServer{t: t, flags: serverFlags(flags), env: env, last: apitest.PrintLast(t)}
 	s.start()
 	return s
 }
