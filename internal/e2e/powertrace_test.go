@@ -132,7 +132,9 @@ func forbidden(err error) bool {
 func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone; it ends with the goroutine
+		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone
+		// A thread that ends would take with it the servers that it has started (Pdeathsig).
+		defer runtime.UnlockOSThread()
 		done <- tr.traceHere(cmd)
 	}()
 	return <-done

@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -238,7 +239,7 @@ func (s *testServer) end(how syscall.Signal) {
 	}
 	s.stopped = true
 	s.client.CloseIdleConnections()
-	if err := s.process.Process.Signal(how); err != nil { // Windows has no SIGTERM
+	if err := s.process.Process.Signal(how); err != nil && !errors.Is(err, os.ErrProcessDone) { // Windows has no SIGTERM
 		_ = s.process.Process.Kill()
 		how = syscall.SIGKILL
 	}
