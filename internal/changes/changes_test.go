@@ -92,6 +92,15 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	}
 }
 
+// An object may show only in its new version that it is a Secret. The old version is redacted then, too.
+func TestNewSecretHidesItsOldVersion(t *testing.T) {
+	t.Parallel()
+	was, is, err := Rules{}.Redacted([]byte(`{"data":{"p":"c2VjcmV0"}}`), []byte(`{"apiVersion":"v1","kind":"Secret","data":{"p":"c2VjcmV0Mg=="}}`))
+	if said := string(was) + string(is); err != nil || strings.Contains(said, "c2V") {
+		t.Errorf("%s, %v", said, err)
+	}
+}
+
 // TestRedactedTwice: what a server has redacted, a client may redact again.
 func TestRedactedTwice(t *testing.T) {
 	t.Parallel()
