@@ -151,7 +151,7 @@ func (st *Store) Since(key string) (rev int64, err error) {
 }
 
 // Digest returns a hash of the versions of all keys with a prefix that were live at a revision. rev
-// 0 means the current revision. Digest does not read the objects' contents into memory. It fails
+// 0 means the current revision. Digest does not copy the objects. It fails
 // with ErrCompacted, errFutureRev, or the error of ctx.
 func (st *Store) Digest(ctx context.Context, prefix string, rev int64) (uint64, error) {
 	current, sum := st.Revision(), fnv.New64a()
