@@ -8,7 +8,7 @@ import (
 // A metaMap is a mapping of the two meta pages. It shows the same pages of the kernel as bbolt's
 // mapping, but it never moves. It is empty if the system does not support such mappings.
 type metaMap struct {
-	mu    sync.RWMutex // guards pages, and prevents that they are unmapped while in use
+	mu    sync.RWMutex // guards pages and prevents them from being unmapped while in use
 	pages []byte       // nil before open and after close
 }
 

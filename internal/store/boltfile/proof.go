@@ -107,7 +107,7 @@ func (n logNote) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeNote reads a note; ok is false if there is none.
+// decodeNote decodes a note. ok is false if b is not a note.
 func decodeNote(b []byte) (n logNote, ok bool) {
 	if string(b[:len(noteMagic)]) != noteMagic || crc32.Checksum(b[:noteSize-4], castagnoli) != binary.BigEndian.Uint32(b[noteSize-4:]) {
 		return n, false
@@ -162,7 +162,8 @@ func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err er
 	return there, nil
 }
 
-// newer reports whether a generation comes after another one. Only the low 14 bits are compared, because marks contain no more.
+// newer reports whether generation is after than. It compares only the low 14 bits, because marks
+// contain no more.
 func newer(generation, than uint64) bool {
 	ahead := (generation - than) & markGeneration
 	return ahead > 0 && ahead <= markGeneration/2
@@ -188,7 +189,8 @@ func (l *LeftLog) ends(t *pageTree) error {
 	return l.notOurs("the file is of another moment")
 }
 
-// moved reports whether a data file was copied, moved or changed after its server wrote it. A new file has no note. used reports whether the log is in use.
+// moved reports whether a data file was copied, moved or changed after its server wrote it. A new
+// file has no note. used reports whether the log is in use.
 func (t *pageTree) moved(info os.FileInfo, used bool) bool {
 	for _, n := range t.notes {
 		if n.fits(info) {
