@@ -22,7 +22,7 @@ import (
 
 const keyLengthMax = 4096
 
-// A Record is one version of one object. Its JSON is the object with resourceVersion but without
+// A Record is a version of an object. Its JSON is the object with resourceVersion but without
 // kind and apiVersion. The JSON is shared and must not be modified.
 type Record struct {
 	Key       string   // the resource's base, namespace and name
@@ -33,7 +33,7 @@ type Record struct {
 	Deleted   bool     // a tombstone; JSON is the last state with the tombstone's revision
 	Deleting  bool     // the object carries a deletionTimestamp
 	Lost      bool     // the replaced version was damaged and is unknown; a tombstone then has no JSON
-	Stale     bool     // would be encoded differently now, so that an identical write is not a no-op (set only by Get)
+	Stale     bool     // would be encoded differently now, so an identical write is not a no-op (complete only after Get)
 	Author    AuthorID // author of the change; see Store.Author
 	JSON      []byte   // as stored
 

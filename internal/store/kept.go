@@ -11,7 +11,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Known returns the value stored under name in meta, or nil if there is none.
+// Known returns the value stored under name in meta, or nil if none exists.
 func (st *Store) Known(name string) (value []byte, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		value = bytes.Clone(s.meta().Get([]byte("secret/" + name)))

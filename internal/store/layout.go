@@ -89,7 +89,7 @@ func appendStamp(b []byte, r *Record) []byte {
 	return binary.AppendUvarint(b, uint64(r.Author))
 }
 
-// cutStamp decodes a stamp and returns the bytes after it. ok is false if there is none.
+// cutStamp decodes a stamp and returns the bytes after it. ok is false if none exists.
 func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
 	if len(b) < 7 {
 		return 0, 0, nil, false

@@ -86,7 +86,7 @@ func (st *Store) TimeOf(rev int64) time.Time {
 	return time.Time{}
 }
 
-// recordFrom returns the first record at or above a revision, without its key and JSON.
+// recordFrom returns the first record at or above rev. It omits the key and the JSON.
 func (st *Store) recordFrom(rev int64) (r Record, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		c := s.revs.Cursor()

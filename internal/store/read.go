@@ -58,7 +58,7 @@ func (s *snapshot) authors() boltfile.Tree {
 	return t
 }
 
-// author returns the entry of an author, or nil if there is none.
+// author returns the entry of an author, or nil if none exists.
 func (s *snapshot) author(id AuthorID) []byte {
 	t, ok := s.Bucket(boltfile.InAuthors)
 	if !ok {
@@ -88,7 +88,7 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 	})
 }
 
-// record returns the record of key at revision rev, or nil if there is none. If revisions are not
+// record returns the record of key at revision rev, or nil if none exists. If revisions are not
 // shared, it may return a record of another key. The caller must treat that as damage.
 func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s.newest, rev, key) }
 
@@ -286,7 +286,7 @@ func (st *Store) Revision() int64 { return st.currentRev.Load() }
 // with ErrCompacted.
 func (st *Store) Compacted() int64 { return st.compactRev.Load() }
 
-// Get returns the newest version of a live object. It fails with ErrNotFound if there is none.
+// Get returns the newest version of a live object. It fails with ErrNotFound if none exists.
 func (st *Store) Get(key string) (rec Record, err error) {
 	current := st.Revision()
 	err = st.readSnapshot(func(s *snapshot) error {

@@ -484,7 +484,7 @@ func discard(path, why string, warn func(string)) error {
 	return err
 }
 
-// machineRun returns the boot ID of the machine, or "" if there is none.
+// machineRun returns the boot ID of the machine, or "" if none exists.
 func machineRun() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

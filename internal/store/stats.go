@@ -11,7 +11,7 @@ import (
 type Stats struct {
 	Revision, CompactRev int64                        // newest revision, and the compacted revision
 	FileBytes, FreeBytes int64                        // size of the data file, and its unused part
-	LogBytes             int64                        // size of its log; 0 if there is none
+	LogBytes             int64                        // size of its log; 0 if none exists
 	objects, objectBytes int64                        // number and size of the live objects
 	Commits, Writes      int64                        // number of transactions, and of the changes in them
 	CommitSeconds        float64                      // total duration of all commits

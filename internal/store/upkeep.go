@@ -315,7 +315,7 @@ func thinMarks(marks []mark) []mark {
 }
 
 // RevisionBefore returns a revision that was current at or before time t, with a resolution of one
-// second. It is the newest such revision with a mark, or 0 if there is none.
+// second. It is the newest such revision with a mark, or 0 if none exists.
 func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 	up.mu.RLock()
 	defer up.mu.RUnlock()

@@ -31,7 +31,7 @@ type waypoints struct {
 	n  int
 }
 
-// above returns the lowest position of key above rev, or 0 if there is none.
+// above returns the lowest position of key above rev, or 0 if none exists.
 func (w *waypoints) above(key []byte, rev int64) int64 {
 	if w == nil {
 		return 0

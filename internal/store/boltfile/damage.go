@@ -83,7 +83,7 @@ func (d *DamageBook) Count() int {
 	return len(d.places)
 }
 
-// First returns the place that was found first, or "" if there is none.
+// First returns the place that was found first, or "" if none exists.
 func (d *DamageBook) First() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,7 +93,7 @@ func (d *DamageBook) First() string {
 	return d.places[0]
 }
 
-// Err returns the damage that was found first, or nil if there is none.
+// Err returns the damage that was found first, or nil if none exists.
 func (d *DamageBook) Err() error {
 	if place := d.First(); place != "" {
 		return &Damage{place}

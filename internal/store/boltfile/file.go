@@ -55,7 +55,7 @@ type File struct {
 	wal        *wal                            // set at the first write; used only by the writer
 	logGrowth  atomic.Int64                    // number of bytes by which the log may still grow
 	Refusal    atomic.Pointer[error]           // reason why writes are refused; nil if they are allowed
-	foreignLog atomic.Pointer[foreignLogError] // foreign log that refused the newest write; nil if there is none
+	foreignLog atomic.Pointer[foreignLogError] // foreign log that refused the newest write; nil if none exists
 	failed     atomic.Bool                     // a transaction was left open, so bbolt cannot be closed
 	lazyFree   bool                            // commits omit the freelist; used only by the writer
 	changed    bool                            // there was a commit; used only by the writer

@@ -116,7 +116,7 @@ func (f *Finger) below(p *Pages, at *place, rev uint64, near bool) (child place)
 }
 
 // revAt returns the revision at the beginning of the key of element i, and whether the key is
-// longer. ok is false if there is none.
+// longer. ok is false if none exists.
 func (b page) revAt(i int) (rev uint64, longer, ok bool) {
 	if i < 0 || i >= b.count() {
 		return 0, false, false

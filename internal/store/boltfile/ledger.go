@@ -38,7 +38,7 @@ type Ledger struct {
 	notes   []byte
 	changes int
 
-	unlogged bool // it has no changes that a recovery would need
+	unlogged bool // recovery does not need its changes
 }
 
 // Put is bbolt's Put and records the change.

@@ -128,7 +128,7 @@ func (b page) childAt(i int) uint64 {
 }
 
 // find returns the index of the first element whose key is not less than key. It returns the count
-// if there is none, and -1 if an element is not within the page.
+// if none exists, and -1 if an element is not within the page.
 func (b page) find(key []byte) int {
 	low, high := 0, b.count()
 	for low < high {

@@ -135,13 +135,13 @@ func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
 	return t, true
 }
 
-// Get returns the value of a key, or nil if there is none.
+// Get returns the value of a key, or nil if none exists.
 func (t Tree) Get(key []byte) []byte {
 	e, _ := t.find(key)
 	return e.value
 }
 
-// MetaInt returns a number in the bucket meta, or 0 if there is none.
+// MetaInt returns a number in the bucket meta, or 0 if none exists.
 func MetaInt(meta Tree, name string) int64 {
 	if v := meta.Get([]byte(name)); len(v) == 8 {
 		return int64(binary.BigEndian.Uint64(v))
@@ -331,7 +331,7 @@ func (t Tree) PagesTo(key []byte) (ids []uint64) {
 }
 
 // Past calls walk, which iterates with the cursor from a key on. If walk encounters damage, next is
-// the first key that can be after the damaged page, or nil if there is none.
+// the first key that can be after the damaged page, or nil if none exists.
 func (c *Cursor) Past(from []byte, walk func(from []byte)) (next []byte, err error) {
 	err = WithoutFaults(func() error { walk(from); return nil })
 	for i := len(c.path) - 1; err != nil && i >= 0; i-- {

@@ -66,8 +66,9 @@ package boltfile
 //
 // The disk must keep synced data. If a block is written again, the disk must also keep the bytes
 // that do not change, since the last block of the log is written for each of its records. The note
-// in the data file (proof.go) distinguishes a damaged last record from a torn one. A power failure
-// may lose the note together with the record; then that write is lost and this is not detected.
+// in the data file (proof.go) distinguishes a damaged last record from a torn one. The note
+// is not synced. If a power failure loses it, a damaged last record looks torn, and the loss of
+// that write is not detected.
 //
 // Rejected alternatives:
 //
@@ -135,7 +136,7 @@ type wal struct {
 	pin      *bbolt.Tx     // transaction on the checkpoint, or on the one in progress
 	before   *bbolt.Tx     // transaction on the checkpoint before the one in progress; nil if none is in progress
 	began    time.Time     // start of the epoch
-	making   chan error    // receives the result of the checkpoint in progress; nil if there is none
+	making   chan error    // receives the result of the checkpoint in progress; nil if none exists
 	mapped   int64         // minimum size of bbolt's mapping in bytes
 	had      int64         // disk usage of the log when it was opened
 	growth   *atomic.Int64 // number of bytes by which the log may still grow
