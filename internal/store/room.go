@@ -50,8 +50,8 @@ const (
 // A Room describes how much the data file may grow.
 type Room struct {
 	DiskBytes, DiskFree int64 // size of the file system, and its free space for this process; both 0 if unknown
-	Reserve             int64 // part of the room that is reserved for deletes; 0 means none
-	Used, Quota         int64 // bytes of the data file without its free pages, and their limit; Quota 0 means no limit
+	Reserve             int64 // bytes of the room reserved for deletes, or 0
+	Used, Quota         int64 // used bytes of the data file, without free pages, and their limit; Quota 0 means no limit
 	Refusal             error // error of a create at present: ErrDiskFull, ErrQuota, or nil
 }
 

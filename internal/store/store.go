@@ -216,7 +216,7 @@ type Options struct {
 	Outcome  func(error)
 	Damaged  func(string) // called once for each damaged place that is found; may be nil
 	LogBytes int64        // maximum size of the write-ahead log; 0 means 16 MiB, or less on a small disk
-	Replica  *Replica     // external log; nil means that the file has its own
+	Replica  *Replica     // external log; nil means that the store uses its own
 	Sealing  *Sealing     // encryption; nil means none, and encrypted documents cannot be read
 
 	Author func(ctx context.Context) Author // returns the author of a Commit without one; may be nil
@@ -305,7 +305,7 @@ type Replicated struct {
 // A mode holds the behavior that differs between a store with its own log and a replica.
 type mode struct {
 	format  int64  // of the file
-	lineage []byte // of a new file; nil means a random one
+	lineage []byte // lineage of a new file; nil means a random one
 
 	others, remade, unlogged, bounded bool
 
@@ -337,7 +337,7 @@ type Store struct {
 	waiting       revisionWaiters
 	shared        atomic.Bool  // a revision may have several records
 	distrusted    atomic.Bool  // see Distrust
-	reserve       int64        // bytes of the disk that are reserved for deletes; 0 means none
+	reserve       int64        // bytes of the disk reserved for deletes, or 0
 	diskFailed    atomic.Bool  // the last commit failed because the disk was full
 	low           atomic.Bool  // creates and updates were refused at the last commit
 	currentRev    atomic.Int64 // changed under mu, together with the log and the counts

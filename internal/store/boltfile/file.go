@@ -80,8 +80,8 @@ type Options struct {
 	Warn    func(text string)  // receives messages for the administrator; may be nil
 }
 
-// Open opens a file that VetToWrite has vetted and applies the commits of left, the log that was found
-// with it. If Open fails, the caller must call Abandon on the returned File.
+// Open opens a file that VetToWrite has vetted and applies the commits of left, the log that was
+// found with it. If Open fails, the caller must call Abandon on the returned File.
 func Open(path string, left *LeftLog, o Options) (f *File, err error) {
 	f = &File{Path: path, fatal: o.Fatal, warn: o.Warn, Found: DamageBook{report: o.Damaged}}
 	return f, WithoutFaults(func() error { return f.begin(left, o) })
