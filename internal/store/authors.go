@@ -1,29 +1,34 @@
 package store
 
-// This file says who wrote a record, and when. A record has its time in milliseconds and the number of an author: 7 bytes together, 8 from
-// the 128th author on. What a number stands for (a user, a user agent, a verb, a subresource, a field
-// manager where the request names one) lies in the bucket authors, written in the
-// transaction of the first record that names it:
+// This file records the author and the time of each change. A record contains its time in
+// milliseconds and the number of an author. Together they take 7 bytes, or 8 bytes from the 128th
+// author on. The bucket authors maps the number to a user, a user agent, a verb, a subresource and,
+// if the request names one, a field manager. The entry is written in the transaction of the first
+// record that refers to it:
 //
-//	authors  key: the author's number, 4. Its sequence is the last number given out; none is given out twice
-//	             0     4  CRC of the key and of all the rest
-//	             4        user, agent, verb, subresource and manager, each behind its length (uvarint)
+//	authors  key: the author's number, 4. The bucket's sequence is the last number used; numbers are never reused
+//	             0     4  CRC of the key and of all other bytes
+//	             4        user, agent, verb, subresource and manager, each after its length (uvarint)
 //
-// Whoever may write chooses the user agent, and may choose another one for each request. So there is a bound to all of it: texts are cut, and
-// the table has room for so many. What has no room is told less of, step by step:
+// Clients choose their user agent and can send a different one with each request. Therefore the
+// table is bounded: texts are truncated, and the number of entries is limited. If an author does
+// not fit, the store records less detail, in these steps:
 //
-//	alice with kubectl/v1.36        room for 1,408     nobody takes more of it than a quarter of what is left for all others
-//	alice with another program      room for 512       likewise
-//	an account of namespace b       room for 128       likewise
-//	somebody else
+//	alice with kubectl/v1.36        1,408 entries  a user gets at most a quarter of the number left for all others
+//	alice with another program      512 entries    the same
+//	an account of namespace b       128 entries    the same
+//	another user
 //
-// So who fills the table hides nobody but himself: of 1,408 places the first who tries takes 281, the tenth 37, and a hundred and fifty are left.
-// All service accounts of a namespace are one in this, for who makes one can make a thousand. A compaction that finds the table half full looks
-// which authors the records that are left still name, and lets the others go.
+// A client that fills the table therefore hides only its own details. Of the 1,408 entries the
+// first such user takes 281 and the tenth takes 37, and about 150 remain. All service accounts of a
+// namespace count as one user, because a client that can create one account can create a thousand.
+// If a compaction finds the table half full, it checks which authors the remaining records refer to
+// and deletes the others.
 //
-// Times are the clock's when the commit began. They do not run back where the clock is put right by less than a minute; a clock that was
-// hours ahead is followed back. Records that fill a replica have neither time nor author. Later writes of other servers on its cluster have
-// a time only, the time of their arrival here.
+// The time of a record is the time at which its commit began. Times never decrease if the clock is
+// set back by less than a minute; if it is set back by more, the times follow it. Records that fill
+// a replica have neither a time nor an author. Later writes of other servers on the same cluster
+// have only a time, the time at which they arrived here.
 
 import (
 	"errors"
@@ -39,40 +44,41 @@ const (
 	userBytesMax  = 256
 	agentBytesMax = 128
 	verbBytesMax  = 32
-	authorsMax    = 2048           // authors in the table
-	authorsSweep  = authorsMax / 2 // from here on compaction looks for those that nobody names
-	authorsEvery  = time.Hour      // at most so often
-	restShare     = 4              // who has a place leaves so many times as many
+	authorsMax    = 2048           // maximum number of authors in the table
+	authorsSweep  = authorsMax / 2 // number of authors from which compaction looks for unused ones
+	authorsEvery  = time.Hour      // minimum time between two such searches
+	restShare     = 4              // a user must leave this many times its own number of entries to the others
 	clockSlack    = time.Minute
 	otherAuthor   = "other"
-	accountPrefix = "system:serviceaccount:" // then NAMESPACE:NAME
+	accountPrefix = "system:serviceaccount:" // followed by NAMESPACE:NAME
 )
 
-// authorTable is the bucket authors in memory.
+// authorTable is the in-memory copy of the bucket authors.
 type authorTable struct {
-	mu    sync.RWMutex              // guards what follows
-	named map[AuthorID]*authorEntry // all
-	ids   map[Author]*authorEntry   // the same
-	taken map[share]int             // how many of them there are of each share, and of each room under the share of nobody
-	last  AuthorID                  // given out
+	mu    sync.RWMutex              // guards the fields below
+	named map[AuthorID]*authorEntry // all authors by number
+	ids   map[Author]*authorEntry   // all authors by content
+	taken map[share]int             // number of authors of each share; with an empty party, of the whole room
+	last  AuthorID                  // highest number used
 }
 
-// A share is what one party has of a room.
+// A share identifies the entries of one party in a room.
 type share struct {
 	room  int
 	party string // a user, or system:serviceaccount:NAMESPACE
 }
 
-// rooms are how many authors there may be: with their agents; users; namespaces of accounts.
+// rooms are the maximum numbers of authors: with their user agents, without them, and as namespaces
+// of service accounts.
 var rooms = [...]int{authorsMax - 640, 512, 128}
 
 type authorEntry struct {
 	Author
 	id   AuthorID
-	used int64 // the last revision that was written with it since the file was opened
+	used int64 // last revision written by the author since the file was opened
 }
 
-// load reads the bucket. An entry that is damaged is left out; the scrub names it.
+// load reads the bucket. It skips damaged entries, which the scrub reports.
 func (t *authorTable) load(authors boltfile.Tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,13 +93,13 @@ func (t *authorTable) load(authors boltfile.Tree) {
 	}
 }
 
-// add is called with mu, or by who opens.
+// add adds an entry. The caller must hold mu or be opening the store.
 func (t *authorTable) add(e *authorEntry) {
 	t.named[e.id], t.ids[e.Author] = e, e
 	t.count(e, +1)
 }
 
-// remove is called with mu.
+// remove removes an entry. The caller must hold mu.
 func (t *authorTable) remove(e *authorEntry) {
 	delete(t.named, e.id)
 	delete(t.ids, e.Author)
@@ -109,14 +115,14 @@ func (t *authorTable) count(e *authorEntry, n int) {
 	}
 }
 
-// find returns an author's entry.
+// find returns the entry of an author, or nil.
 func (t *authorTable) find(a Author) *authorEntry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.ids[a]
 }
 
-// share is whose place an author takes, and in which room.
+// share returns the share in which the author is counted.
 func (a *Author) share() share {
 	of := share{room: 0, party: a.User}
 	if a.Agent == otherAuthor {
@@ -131,7 +137,7 @@ func (a *Author) share() share {
 	return of
 }
 
-// withLess is an author of whom less is told.
+// withLess returns the author with less detail.
 func (a Author) withLess() Author {
 	of := a.share()
 	switch {
@@ -147,13 +153,13 @@ func (a Author) withLess() Author {
 
 // ---- Writing
 
-// An authorship has the authors of one transaction. The writer alone has it.
+// An authorship holds the authors of one transaction. It is used only by the writer.
 type authorship struct {
-	table *authorTable   // nil where nobody has an author
-	fresh []*authorEntry // made in the transaction
+	table *authorTable   // nil if authors are not recorded
+	fresh []*authorEntry // added in this transaction
 }
 
-// number finds or makes the number of who asks for a change that will have a revision.
+// number returns the number of an author who writes at rev, and adds the author if necessary.
 func (w *authorship) number(l *boltfile.Ledger, g *boltfile.Guard, a Author, rev int64) (AuthorID, error) {
 	e := w.known(a)
 	if e == nil {
@@ -174,7 +180,7 @@ func (w *authorship) number(l *boltfile.Ledger, g *boltfile.Guard, a Author, rev
 	return e.id, nil
 }
 
-// known looks an author up, also among those that this transaction has made.
+// known returns the entry of an author, including authors added in this transaction.
 func (w *authorship) known(a Author) *authorEntry {
 	for i := range w.fresh {
 		if w.fresh[i].Author == a {
@@ -184,7 +190,8 @@ func (w *authorship) known(a Author) *authorEntry {
 	return w.table.find(a)
 }
 
-// hasRoom tells whether an author's party has taken less of a room than its share of what is left for all others.
+// hasRoom reports whether the author's party has fewer entries in the room than a quarter of the
+// free ones.
 func (w *authorship) hasRoom(a Author) bool {
 	of := a.share()
 	w.table.mu.RLock()
@@ -201,7 +208,7 @@ func (w *authorship) hasRoom(a Author) bool {
 	return mine < (rooms[of.room]-all+restShare-1)/restShare
 }
 
-// add makes an author's entry.
+// add writes a new entry for the author.
 func (w *authorship) add(l *boltfile.Ledger, g *boltfile.Guard, a Author) (*authorEntry, error) {
 	bucket, err := g.Bucket(l, boltfile.InAuthors)
 	if err != nil {
@@ -216,7 +223,7 @@ func (w *authorship) add(l *boltfile.Ledger, g *boltfile.Guard, a Author) (*auth
 	return e, nil
 }
 
-// keep makes what a committed transaction has added known.
+// keep makes the authors added by a committed transaction visible to readers.
 func (t *authorTable) keep(fresh []*authorEntry) {
 	if len(fresh) == 0 {
 		return
@@ -229,13 +236,13 @@ func (t *authorTable) keep(fresh []*authorEntry) {
 	}
 }
 
-// bounded cuts an author's texts, and makes them UTF-8.
+// bounded returns the author with truncated texts in valid UTF-8.
 func (a Author) bounded() Author {
 	return Author{boundedText(a.User, userBytesMax), boundedText(a.Agent, agentBytesMax), boundedText(a.Verb, verbBytesMax),
 		boundedText(a.Subresource, verbBytesMax), boundedText(a.Manager, agentBytesMax)}
 }
 
-// boundedText is a copy: what a request says must not keep its buffers.
+// boundedText returns a copy, so that the result does not retain the buffers of the request.
 func boundedText(text string, most int) string {
 	if len(text) > most {
 		for most > 0 && !utf8.RuneStart(text[most]) {

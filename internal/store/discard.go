@@ -1,16 +1,20 @@
 package store
 
-// This file is the way out for an object whose newest version is damaged: nobody can read it, so that no ordinary change of it can be made. A
-// change with Change.Damaged replaces it by a tombstone, or by another document.
+// This file removes objects whose newest version is damaged. The version cannot be read, so no
+// ordinary change is possible. A change with Change.Damaged replaces the object by a tombstone or
+// by a new document.
 //
 //	rev      57 //configmaps/x/m, one bit flipped               58 {prev 57, lost, tombstone}, no JSON
-//	keys     //configmaps/x/m→57, or an entry of rubbish        //configmaps/x/m→58†
+//	keys     //configmaps/x/m→57, or a damaged entry            //configmaps/x/m→58†
 //
-// What watchers would have to be told, the last state, is lost. A record with the flag "lost" therefore breaks the log off for those who follow
-// it from before (ErrCompacted): they read everything anew, which they can again. The history (EventsOf) shows it as a change from nothing.
+// Watchers need the last state of a deleted object, but here it is lost. Therefore followers that
+// have not reached such a record (flag "lost") get ErrCompacted and list all objects again, which
+// is possible again. The history (EventsOf) shows the record as a change without a previous
+// version.
 //
-// Where the record is damaged its revision is known from the entry of the key. Where the entry is, the newest record of the key is looked for in
-// the whole log, so that compaction finds what the tombstone supersedes.
+// If the record is damaged, the entry of the key gives its revision. If the entry is damaged, the
+// store searches the whole log for the newest record of the key, so that compaction finds the
+// version that the tombstone supersedes.
 
 import (
 	"bytes"
@@ -21,8 +25,9 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// findDamaged is the revision of a key's newest version, which is damaged; 0 where no record of it is found. ErrNotFound when no object has the
-// key, ErrConflict when it can be read.
+// findDamaged returns the revision of a key's damaged newest version, or 0 if no record of it is
+// found. It fails with ErrNotFound if the key has no object, and with ErrConflict if the version
+// can be read.
 func (st *Store) findDamaged(ctx context.Context, key string) (rev int64, err error) {
 	k, known := []byte(key), false
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -47,13 +52,13 @@ func (st *Store) findDamaged(ctx context.Context, key string) (rev int64, err er
 		return 0, ErrConflict
 	case !known || !errors.Is(err, ErrDamaged) || st.mode.remade:
 		return 0, err
-	case rev == 0: // the entry is of no use
+	case rev == 0: // the entry is damaged
 		return st.newestRecord(ctx, k)
 	}
 	return rev, nil
 }
 
-// newestRecord looks for a key's newest record in the whole log, past what is damaged.
+// newestRecord searches the whole log for a key's newest record and skips damaged records.
 func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, err error) {
 	for from := int64(1); from != 0 && err == nil; {
 		err = st.readSnapshot(func(s *snapshot) error {
@@ -82,8 +87,9 @@ func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, er
 	return newest, err
 }
 
-// behindLost finds what a damaged record superseded: if an older record of the key lies where it says, that is superseded whatever else is wrong
-// with what says so. Without this it would stay for ever.
+// behindLost returns the revision that a damaged record superseded. It uses the previous revision
+// that the record names, even though the record is damaged, if an older record of the same key
+// exists there. Otherwise that older record would never be deleted.
 func behindLost(s *snapshot, lost Record, key []byte) (rev int64, ok bool) {
 	var b []byte
 	if err := boltfile.WithoutFaults(func() error { b = s.record(lost.PrevRev, key); return nil }); err != nil || len(b) < recordHeader {

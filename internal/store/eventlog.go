@@ -1,17 +1,19 @@
 package store
 
-// This file has what a write leaves behind for those who watch: a record, and in the event log an event.
+// This file defines records and the event log, from which watchers read.
 //
-// Watchers pull. Each holds the revision up to which it has seen its resource and asks for what came after; nobody queues anything
-// for it, so a slow watcher costs no more than a fast one. An example of the log, with pods and leases written in turn, the ring
-// shortened to four slots, and a watcher of leases at revision 4:
+// Watchers pull. Each watcher keeps the revision up to which it has seen its resource and requests
+// the later events. There is no queue for a watcher, so a slow watcher costs no more than a fast
+// one. In this example pods and leases are written in turn, the ring has four slots, and a watcher
+// of leases is at revision 4:
 //
 //	slot        0      1      2      3       pods:   last 8
 //	event       8 pod  5 l.   6 l.   7 pod   leases: last 6
 //	before      7      3      5      4
 //
-// 6 and 5 are above 4, the one before 5 is 3, which is not: the watcher gets 5 and 6 and stands at 8. Another at 2 would need 3,
-// which has left the ring: it reads the file.
+// Events 6 and 5 are above 4. The event before 5 is 3, which is not above 4. The watcher gets 5 and
+// 6, and is then at revision 8. A watcher at revision 2 would need event 3, which has left the
+// ring, so it reads the file.
 
 import (
 	"slices"
@@ -20,25 +22,26 @@ import (
 
 const keyLengthMax = 4096
 
-// A Record is one version of one object. Its JSON is the object without kind and apiVersion, resourceVersion included, and is
-// shared: nobody changes it.
+// A Record is a version of an object. Its JSON is the object with resourceVersion but without
+// kind and apiVersion. The JSON is shared and must not be modified.
 type Record struct {
-	Key       string   // a resource's base, namespace and name
-	Rev       int64    // the revision that wrote this version
-	CreateRev int64    // the revision that created the object
-	PrevRev   int64    // the version that this one replaced, 0 for a create
-	Time      int64    // when it was written, in milliseconds since 1970; 0: unknown
-	Deleted   bool     // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
+	Key       string   // the resource's base, namespace and name
+	Rev       int64    // revision that wrote this version
+	CreateRev int64    // revision that created the object
+	PrevRev   int64    // revision of the replaced version; 0 for a create
+	Time      int64    // time of the write in milliseconds since 1970; 0 means unknown
+	Deleted   bool     // a tombstone; JSON is the last state with the tombstone's revision
 	Deleting  bool     // the object carries a deletionTimestamp
-	Lost      bool     // what it replaced was damaged, and nobody knows what that was; a tombstone has no JSON then
-	Stale     bool     // it lies otherwise than it would be written now: a write of the same is no idle one (Get alone tells)
-	Author    AuthorID // who wrote it; Store.Author tells
+	Lost      bool     // the replaced version was damaged and is unknown; a tombstone then has no JSON
+	Stale     bool     // would be encoded differently now, so an identical write is not a no-op (complete only after Get)
+	Author    AuthorID // author of the change; see Store.Author
 	JSON      []byte   // as stored
 
-	sealed bool // JSON is what sealing has made of it
+	sealed bool // JSON is encrypted
 }
 
-// public is what leaves the store: json copied out of the file, and no tombstone before a create.
+// public returns the record for use outside the store, with a copy of its JSON. The record of a
+// create does not refer to the tombstone before it.
 func (r Record) public(key string, json []byte) Record {
 	r.Key, r.JSON = key, json
 	if r.CreateRev == r.Rev {
@@ -47,8 +50,9 @@ func (r Record) public(key string, json []byte) Record {
 	return r
 }
 
-// keyPrefixes cuts /group/resource/namespace/name into the prefixes that are counted: that of its resource and that of its
-// namespace in it. ok is false for anything else.
+// keyPrefixes returns the prefixes of the key /group/resource/namespace/name for which objects are
+// counted: the prefix of its resource and the prefix of its namespace in that resource. ok is false
+// for any other key.
 func keyPrefixes(key string) (resource, namespace string, ok bool) {
 	var at [4]int
 	n := 0
@@ -68,33 +72,38 @@ func keyPrefixes(key string) (resource, namespace string, ok bool) {
 	return key[:at[2]+1], key[:at[3]+1], true
 }
 
-// An Event is a record with the JSON that it replaced (nil for a create; for a tombstone the json before it).
+// An Event is a record with the JSON that it replaced. Prev is nil for a create. For a tombstone it
+// is the JSON of the previous version.
 type Event struct {
 	Record
-	Prev []byte // shared like JSON
+	Prev []byte // shared, like JSON
 
-	prevSealed bool // Prev is what sealing has made of it
+	prevSealed bool // Prev is encrypted
 }
 
 func (e *Event) size() int { return len(e.JSON) + len(e.Prev) }
 
 const (
-	ringEvents = 4096    // newest events that are kept in memory,
-	ringBytes  = 8 << 20 // and how many bytes of them; older ones are read from the file
+	ringEvents = 4096    // maximum number of events in memory
+	ringBytes  = 8 << 20 // maximum number of their bytes; older events are read from the file
 )
 
-// Everything stands for all resources where one is asked for: whoever follows it sees every event.
+// Everything can be passed instead of a resource to select the events of all resources.
 const Everything = ""
 
-// eventLog holds the newest events of all resources in one ring, so that its size is bounded however many resources there are. Events are
-// numbered in the order in which they came; an event's slot is its number modulo the ring's length. (Revisions would not do: a replica's
-// have gaps.) Each event names the one before it of the same resource; watchers follow that from the newest back.
+// eventLog holds the newest events of all resources in one ring. Its size is bounded for any number
+// of resources. Events are numbered in order of arrival. The slot of an event is its number modulo
+// the ring's length. (Revisions cannot be used instead, because those of a replica have gaps.) Each
+// event refers to the previous event of the same resource. Watchers follow these references back
+// from the newest event.
 type eventLog struct {
-	slots   []logSlot
-	oldest  int64 // the number of the oldest event in the ring
-	next    int64 // the number of the next event to come
-	newest  int64 // the revision up to which the log is complete
-	evicted int64 // the revision of the last event that left the ring; at first currentRev at opening: the log knows nothing up to there
+	slots  []logSlot
+	oldest int64 // number of the oldest event in the ring
+	next   int64 // number of the next event
+	newest int64 // the log is complete up to this revision
+	// evicted is the revision of the last event that left the ring. It starts as currentRev at
+	// opening, because the log does not contain earlier events.
+	evicted int64
 	floor   int64 // currentRev at opening
 	bytes   int
 	topics  map[string]*topic // by resource prefix
@@ -102,15 +111,16 @@ type eventLog struct {
 
 type logSlot struct {
 	Event
-	before logPlace // no event of the resource lies between it and the slot's
+	before logPlace // previous event of the same resource
 }
 
-// A logPlace names an event that the ring has, or had, or, with number -1, never had.
+// A logPlace refers to an event that is, or was, in the ring. With number -1 it refers to an event
+// before the log began.
 type logPlace struct{ number, rev int64 }
 
 type topic struct {
-	last logPlace      // no event of the resource lies above it
-	wake chan struct{} // closed at the resource's next event; nil while nobody waits
+	last logPlace      // newest event of the resource
+	wake chan struct{} // closed at the resource's next event; nil if there is no waiter
 }
 
 func newEventLog(rev int64) eventLog {
@@ -128,10 +138,10 @@ func (l *eventLog) topic(resource string) *topic {
 
 func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%ringEvents] }
 
-// append adds the event of a revision not below newest, and returns the channel to close.
+// append adds an event, whose revision must not be below newest, and returns the channel to close.
 func (l *eventLog) append(resource string, ev Event) (wake chan struct{}) {
 	if at := l.find(ev.PrevRev); at != nil && at.Key == ev.Key {
-		ev.Prev = at.JSON // the same bytes, and here already
+		ev.Prev = at.JSON // the same bytes, which are already in memory
 	}
 	if l.next-l.oldest == ringEvents {
 		l.evict()
@@ -147,7 +157,8 @@ func (l *eventLog) append(resource string, ev Event) (wake chan struct{}) {
 	return wake
 }
 
-// find returns the slot of an event by its revision, nil when the ring does not have it. Without gaps the first guess is right.
+// find returns the slot of the event with a revision, or nil if it is not in the ring. The first
+// guess is right if there are no gaps.
 func (l *eventLog) find(rev int64) *logSlot {
 	if rev <= l.evicted || l.next == l.oldest {
 		return nil
@@ -161,7 +172,7 @@ func (l *eventLog) find(rev int64) *logSlot {
 	return nil
 }
 
-// findKey is find for one of the keys that have changed in a revision.
+// findKey is like find for a revision in which several keys have changed.
 func (l *eventLog) findKey(rev int64, key string) *logSlot {
 	if at := l.find(rev); at == nil || at.Key == key {
 		return at
@@ -174,7 +185,7 @@ func (l *eventLog) findKey(rev int64, key string) *logSlot {
 	return nil
 }
 
-// after is the number of the first event in the ring above a revision.
+// after returns the number of the first event in the ring above a revision.
 func (l *eventLog) after(rev int64) int64 {
 	low, high := l.oldest, l.next
 	for low < high {
@@ -187,7 +198,8 @@ func (l *eventLog) after(rev int64) int64 {
 	return low
 }
 
-// wakeAll returns the channel of those who follow everything, to be closed after a commit; nil when nobody waits.
+// wakeAll returns the wake-up channel of Everything, which is closed after each commit, or nil if
+// there is no waiter.
 func (l *eventLog) wakeAll() (wake chan struct{}) {
 	if t := l.topics[Everything]; t != nil {
 		wake, t.wake = t.wake, nil
@@ -203,7 +215,8 @@ func (l *eventLog) evict() {
 	l.oldest++
 }
 
-// since counts the resource's events after a revision and finds the first. known is false when the ring does not reach back.
+// since counts the resource's events after a revision and returns the revision of the first. known
+// is false if the ring does not reach back that far.
 func (l *eventLog) since(resource string, after int64) (n int, first int64, known bool) {
 	if resource == Everything {
 		known = after >= l.evicted
@@ -225,8 +238,9 @@ func (l *eventLog) since(resource string, after int64) (n int, first int64, know
 	return n, first, true
 }
 
-// read appends the first max of the resource's n events after a revision, which since has counted (more where a revision has more), and
-// returns the revision up to which dst is complete.
+// read appends the first max of the resource's n events after a revision, as counted by since. It
+// may append more, since a revision is never split. It returns the revision up to which dst is
+// complete.
 func (l *eventLog) read(resource string, n, max int, dst []Event) ([]Event, int64) {
 	if n == 0 {
 		return dst, l.newest
@@ -240,7 +254,7 @@ func (l *eventLog) read(resource string, n, max int, dst []Event) ([]Event, int6
 		for ; size < n && older.rev == at.rev; size++ {
 			older = l.slot(older.number).before
 		}
-		if size == n { // one revision is not cut
+		if size == n { // never split a revision
 			break
 		}
 		n, at, upTo = n-size, older, older.rev
@@ -253,12 +267,12 @@ func (l *eventLog) read(resource string, n, max int, dst []Event) ([]Event, int6
 	return dst, upTo
 }
 
-// readAll is read for everything.
+// readAll is read for Everything.
 func (l *eventLog) readAll(n, max int, dst []Event) ([]Event, int64) {
 	first, upTo := l.next-int64(n), l.newest
 	if n > max {
 		end := first + int64(max)
-		for end < l.next && l.slot(end).Rev == l.slot(end-1).Rev { // one revision is not cut
+		for end < l.next && l.slot(end).Rev == l.slot(end-1).Rev { // never split a revision
 			end++
 		}
 		if n = int(end - first); end < l.next {
@@ -272,11 +286,11 @@ func (l *eventLog) readAll(n, max int, dst []Event) ([]Event, int64) {
 	return dst, upTo
 }
 
-// An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
+// An Author is the user, program and verb of a change. The zero Author means unknown.
 type Author struct {
-	User, Agent, Verb, Subresource string // "" where that is not known, or is none
-	Manager                        string // of fields, where the request names one: else it is the first word of Agent
+	User, Agent, Verb, Subresource string // "" if unknown or none
+	Manager                        string // field manager, if the request names one; otherwise it is the first word of Agent
 }
 
-// An AuthorID is an author's number in the file; 0 is nobody known.
+// An AuthorID is the number of an author in the file. 0 means unknown.
 type AuthorID uint32

@@ -1,6 +1,7 @@
 package store
 
-// This file is the one way to keep up with what is stored: a Follower tells a reader what there is, and then each change of it.
+// This file defines the Follower, which delivers the current objects to a reader and then each
+// change.
 //
 //	log := st.Follow("//pods/", "//nodes/")
 //	for ctx.Err() == nil {
@@ -9,19 +10,23 @@ package store
 //		log.Wait(ctx, time.Time{}, nil)
 //	}
 //
-// A reader starts with a reset: it knows nothing. The live objects follow, chunk by chunk, all as of one revision, and after them the log from
-// that revision on. The log may be compacted under a slow reader, or be damaged where it would read on: that is one more reset, and no
-// error. An example, with a reader of pods that stands at 5 while the log is compacted at 8:
+// A reader starts with a reset, which discards all of its state. Then it receives the live objects
+// in chunks, all of them at one revision, and after them the log from that revision on. The log may
+// be compacted before a slow reader has read it, or it may be damaged. Neither is an error; both
+// cause another reset. In this example a reader of pods is at revision 5 when the log is compacted
+// at 8:
 //
 //	Next   reset
 //	Next   //pods/a/x of revision 2, //pods/a/z of revision 7     live at 9, the newest revision
-//	Next   -                                                     it has caught up; //pods/a/y, deleted at 6, went with the reset
+//	Next   -                                                     caught up; the reset removed //pods/a/y, deleted at 6
 //	Next   //pods/a/x of revision 10, which replaced 2
 //
-// What all objects are is much to read. A reader that can do without it answers a reset with From, and goes on at a revision of its choice.
+// Reading all objects is expensive. A reader that does not need them calls From after a reset and
+// continues at a revision of its choice.
 //
-// Two readers do without a Follower. A watch (watch.go) and a log that is streamed (package history) stand where a client says, and when the log no
-// longer reaches back to that the client is told: the reset is the client's.
+// Two readers do not use a Follower: a watch (watch.go) and a streamed log (package history). They
+// start at a revision given by the client. If the log no longer reaches back to it, the client
+// receives an error and has to start again.
 
 import (
 	"cmp"
@@ -32,22 +37,26 @@ import (
 )
 
 const (
-	followMax    = 5   // resources of a Follower, since Wait waits for each
-	eventsAtOnce = 256 // taken from the log
+	followMax    = 5   // maximum number of resources of a Follower; Wait has a case for each
+	eventsAtOnce = 256 // maximum number of events that are read from the log at a time
 )
 
-// A Follower reads some resources, and keeps up with them. It is for one goroutine at a time; Behind and Rev may be called by several.
+// A Follower reads some resources and then their changes. It must be used by one goroutine at a
+// time, but several goroutines may call Behind and Rev concurrently.
 type Follower struct {
 	st        *Store
 	resources []string
-	at        []int64 // the log of each resource has been shown up to here; -1: nothing of it
-	walking   int     // the resource whose live objects are being shown; len(resources): the log is read; -1: the next is a reset
-	walk      Span    // what is left of them
-	chunk     *Chunk  // holds the JSON of events while objects are shown
-	events    []Event
+	at        []int64 // the log of each resource was delivered up to this revision; -1 means not at all
+	// walking is the index of the resource whose live objects are being delivered. len(resources)
+	// means that the log is being read, and -1 that a reset is next.
+	walking int
+	walk    Span   // remaining live objects
+	chunk   *Chunk // holds the JSON of events while objects are delivered
+	events  []Event
 }
 
-// Follow follows up to five resources (`/group/resource/`), or Everything. Nothing is read yet.
+// Follow returns a Follower of up to five resources (`/group/resource/`), or of Everything. It does
+// not read anything yet.
 func (st *Store) Follow(resources ...string) *Follower {
 	if len(resources) > followMax {
 		panic("too many resources for one Follower")
@@ -57,7 +66,7 @@ func (st *Store) Follow(resources ...string) *Follower {
 	return f
 }
 
-// From has Next go on after a revision; after -1 with a reset.
+// From makes Next continue after rev, or with a reset if rev is negative.
 func (f *Follower) From(rev int64) {
 	f.walking, f.walk, f.chunk = len(f.resources), Span{}, nil
 	if rev < 0 {
@@ -68,7 +77,8 @@ func (f *Follower) From(rev int64) {
 	}
 }
 
-// Rev is the revision up to which everything has been shown; -1 from a reset until all live objects have been.
+// Rev returns the revision up to which everything has been delivered. It is -1 from a reset until
+// all live objects have been delivered.
 func (f *Follower) Rev() int64 {
 	rev := f.at[0]
 	for _, at := range f.at {
@@ -77,11 +87,12 @@ func (f *Follower) Rev() int64 {
 	return rev
 }
 
-// Next returns what comes next: a reset (forget everything), live objects after a reset, or events; nothing when the end of the log is reached.
-// Events are in the order of their revisions within a resource. They are good until the next call, their keys for ever. After an error Next
-// tries the same again.
+// Next returns the next step: a reset, which means that the reader must discard its state; live
+// objects after a reset; or events. It returns none of them at the end of the log. Events of a
+// resource are in the order of their revisions. They are valid until the next call; their keys
+// remain valid. After an error Next tries the same step again.
 func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err error) {
-	clear(f.events) // they hold on to documents
+	clear(f.events) // release the documents
 	f.events = f.events[:0]
 	if f.walking < 0 {
 		f.walking, f.chunk = 0, ChunkPool.Get().(*Chunk)
@@ -94,7 +105,7 @@ func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err er
 	}
 	if f.walking == len(f.resources) && len(f.events) == 0 && f.chunk != nil {
 		ChunkPool.Put(f.chunk)
-		f.chunk, f.events = nil, nil // a chunk has more than the log most times
+		f.chunk, f.events = nil, nil // a chunk usually has more objects than the log has events
 	}
 	for i := 0; i < len(f.resources) && len(f.events) == 0 && err == nil; i++ {
 		err = f.readLog(i)
@@ -106,7 +117,7 @@ func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err er
 	return f.events, false, err
 }
 
-// readObjects reads the next chunk of live objects. What is damaged is left out.
+// readObjects reads the next chunk of live objects and skips damaged ones.
 func (f *Follower) readObjects() error {
 	f.walk.Prefix, f.walk.Sound = cmp.Or(f.resources[f.walking], "/"), true
 	if err := f.st.Chunk(f.walk, f.chunk); err != nil {
@@ -115,7 +126,7 @@ func (f *Follower) readObjects() error {
 	f.walk.Rev, f.walk.Start = f.chunk.Rev, f.chunk.Next
 	for i := range f.chunk.Records {
 		ev := Event{Record: f.chunk.Records[i]}
-		ev.Key = strings.Clone(ev.Key) // not all the keys of the chunk with it
+		ev.Key = strings.Clone(ev.Key) // do not retain all keys of the chunk
 		f.events = append(f.events, ev)
 	}
 	if f.walk.Start == "" {
@@ -125,12 +136,12 @@ func (f *Follower) readObjects() error {
 	return nil
 }
 
-// readLog reads on in the log of one resource.
+// readLog reads the next events of one resource.
 func (f *Follower) readLog(i int) error {
 	for len(f.events) == 0 {
-		now := f.st.Revision() // first: what comes after it is above
+		now := f.st.Revision() // first, so that later events have higher revisions
 		if f.at[i] >= f.newest(i) {
-			f.at[i] = max(f.at[i], now) // nothing has happened up to there
+			f.at[i] = max(f.at[i], now) // there are no events up to now
 			return nil
 		}
 		events, upTo, err := f.st.Events(f.resources[i], f.at[i], eventsAtOnce, f.events)
@@ -149,7 +160,8 @@ func (f *Follower) newest(i int) int64 {
 	return f.st.Newest(f.resources[i])
 }
 
-// CatchUp shows all that Next has, up to the end of the log. forget is called at each reset, and may call From.
+// CatchUp delivers the results of Next up to the end of the log. It calls forget at each reset;
+// forget may call From.
 func (f *Follower) CatchUp(ctx context.Context, forget func(), see func(*Event)) error {
 	for {
 		events, reset, err := f.Next(ctx)
@@ -164,7 +176,7 @@ func (f *Follower) CatchUp(ctx context.Context, forget func(), see func(*Event))
 	}
 }
 
-// Behind says that Next has something.
+// Behind reports whether Next has something to deliver.
 func (f *Follower) Behind() bool {
 	for i := range f.resources {
 		if f.walking < len(f.resources) || f.at[i] < f.newest(i) {
@@ -174,8 +186,9 @@ func (f *Follower) Behind() bool {
 	return false
 }
 
-// Wait returns when Next has something, or ctx ends, or the time until has come (zero: it never does), or also is closed or sent to (nil: it is
-// neither). It need not be called before the log is read: what was written meanwhile ends it at once.
+// Wait returns when Next has something to deliver, ctx ends, the time until is reached (unless it
+// is zero), or also is ready (unless it is nil). Wait returns immediately if there were writes
+// since the last read, so it can be called after the log is read.
 func (f *Follower) Wait(ctx context.Context, until time.Time, also <-chan struct{}) {
 	var wake [followMax]<-chan struct{}
 	for i, resource := range f.resources {

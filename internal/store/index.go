@@ -1,6 +1,7 @@
 package store
 
-// This file finds objects by a field, where to look at all of them would be too much: the Pods of a node, for which each node asks.
+// This file finds objects by the value of a field without reading all objects, for example the Pods
+// of a node, which every node requests.
 //
 //	pods := st.NewIndex("//pods/", "spec.nodeName")
 //	rev := st.Revision()
@@ -8,11 +9,12 @@ package store
 //		err = st.Chunk(Span{Prefix: "//pods/", Keys: keys, Rev: rev}, c)
 //	}
 //
-// The watch cache of kube-apiserver has the same index (k8s.io/kubernetes/pkg/registry/core/pod). Here it is made when somebody asks
-// first, and is caught up when somebody asks again: a server without kubelets has none, and a write pays nothing.
+// The watch cache of kube-apiserver has the same index (k8s.io/kubernetes/pkg/registry/core/pod).
+// Here the index is built at the first request and updated at later requests. A server without
+// kubelets has no index, and writes cost nothing extra.
 //
-// Invariant: what Keys returns has every object that had the value at that revision. It may have some that had it later or earlier: who reads them
-// looks once more.
+// Invariant: Keys returns every object that had the value at the revision. It may also return
+// objects that had the value before or after it. Callers must therefore check the objects.
 
 import (
 	"cmp"
@@ -23,40 +25,44 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-const indexRemembers = 4096 // keys that have left their value: a list at an older revision than they tell of reads all objects
+// indexRemembers is the maximum number of remembered keys that no longer have their value. A list
+// at a revision before the oldest of them reads all objects.
+const indexRemembers = 4096
 
-// An Index knows the keys of the live objects of one resource by the text at a path of their JSON.
+// An Index maps the text at a path of an object's JSON to the keys of the live objects of one
+// resource.
 type Index struct {
 	st             *Store
 	resource, path string
 
-	mu    sync.Mutex // guards what follows, and is held while the log is read
+	mu    sync.Mutex // guards the fields below; held while the log is read
 	log   *Follower
 	keys  map[string]map[string]struct{} // by value
 	left  []leaver                       // by revision
-	floor int64                          // of who left at or before it nothing is known
+	floor int64                          // leavers at or before this revision are not known
 }
 
-// A leaver is a key that has its value no longer.
+// A leaver is a key that no longer has the value.
 type leaver struct {
 	rev        int64
 	value, key string
 }
 
-// NewIndex is an index of which nothing is made yet. path is one of gjson.
+// NewIndex returns an index that is not built yet. path is a gjson path.
 func (st *Store) NewIndex(resource, path string) *Index {
 	return &Index{st: st, resource: resource, path: path, log: st.Follow(resource)}
 }
 
-// Keys returns, in order, the keys of all objects that had a value at a revision, which is to be one that Revision has told. It is not ok where the
-// revision is too old, or where some object cannot be read: then the objects themselves have to be asked.
+// Keys returns the sorted keys of all objects that had the value at rev, which must be a result of
+// Revision. ok is false if rev is too old or if an object cannot be read; then the caller must read
+// all objects.
 func (x *Index) Keys(ctx context.Context, value string, rev int64) (keys []string, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.catchUp(ctx) != nil || rev < x.floor {
 		return nil, false
 	}
-	keys = make([]string, 0, len(x.keys[value])) // not nil: there may be none
+	keys = make([]string, 0, len(x.keys[value])) // not nil, even if it is empty
 	for key := range x.keys[value] {
 		keys = append(keys, key)
 	}
@@ -89,7 +95,7 @@ func (x *Index) catchUp(ctx context.Context) error {
 	}
 }
 
-// build reads all objects, and stops at one that cannot be read.
+// build reads all objects and stops at the first that cannot be read.
 func (x *Index) build(ctx context.Context) error {
 	x.keys, x.left, x.floor = map[string]map[string]struct{}{}, nil, 0
 	for c, err := range x.st.Chunks(Span{Prefix: x.resource}) {
@@ -100,7 +106,7 @@ func (x *Index) build(ctx context.Context) error {
 			return err
 		}
 		for i := range c.Records {
-			x.enter(string([]byte(c.Records[i].Key)), c.Records[i].JSON) // not all the keys of the chunk with it
+			x.enter(string([]byte(c.Records[i].Key)), c.Records[i].JSON) // do not retain all keys of the chunk
 		}
 		x.floor = c.Rev
 	}

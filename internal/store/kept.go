@@ -1,6 +1,7 @@
 package store
 
-// This file has what a store keeps and tells besides objects: keys that other chapters made, its lineage, and what metrics read.
+// This file provides data of the store other than objects: secrets of other packages, the lineage,
+// and figures for metrics.
 
 import (
 	"bytes"
@@ -10,7 +11,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Known returns the value kept under name in meta; nil when there is none.
+// Known returns the value stored under name in meta, or nil if none exists.
 func (st *Store) Known(name string) (value []byte, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		value = bytes.Clone(s.meta().Get([]byte("secret/" + name)))
@@ -19,7 +20,7 @@ func (st *Store) Known(name string) (value []byte, err error) {
 	return value, err
 }
 
-// AllKnown returns what is kept, by name.
+// AllKnown returns all stored values by name.
 func (st *Store) AllKnown() (values map[string][]byte, err error) {
 	values = map[string][]byte{}
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -34,7 +35,8 @@ func (st *Store) AllKnown() (values map[string][]byte, err error) {
 	return values, err
 }
 
-// Secret is Known with a value made by fresh at the first call, and durable before it is returned.
+// Secret is like Known, but calls fresh to create the value at the first call. The value is durable
+// before it is returned.
 func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
 	if value, err = st.Known(name); err != nil || value != nil {
 		return value, err
@@ -44,7 +46,7 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 		return nil, err
 	}
 	err = st.maintain(context.Background(), func(l *boltfile.Ledger) error {
-		if v := l.Tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Get(key); v != nil { // somebody was faster
+		if v := l.Tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Get(key); v != nil { // another call stored it first
 			value = bytes.Clone(v)
 			return nil
 		}
@@ -53,10 +55,11 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 	return value, err
 }
 
-// Lineage tells files of different history apart (a restored backup draws a new one).
+// Lineage identifies the history of the file. A restored backup gets a new lineage.
 func (st *Store) Lineage() [16]byte { return st.id }
 
-// Stats reads the counters; it costs a few locks and no transaction.
+// Stats returns the store's counters. It takes a few locks, and its only transaction reads the size
+// of the file.
 func (st *Store) Stats() Stats {
 	var size int64
 	st.readSnapshot(func(s *snapshot) error {
@@ -75,7 +78,8 @@ func (st *Store) Stats() Stats {
 	return s
 }
 
-// Newest is the revision of the resource's newest event that the log knows of: a watcher that stands there or above has seen all.
+// Newest returns the revision of the resource's newest event in the log. A watcher at or above that
+// revision has seen all events.
 func (st *Store) Newest(resource string) int64 {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -85,12 +89,13 @@ func (st *Store) Newest(resource string) int64 {
 	return st.log.floor
 }
 
-// countKeys fills the tallies. Keys come in order, so that those of a namespace follow each other and a look-up a namespace is
-// enough. A damaged entry counts as an object of no bytes; the scrub names it. A damaged page is refused: nobody could say what is missing.
+// countKeys computes the tallies. Keys are sorted, so that all keys of a namespace are adjacent and
+// one lookup for each namespace is enough. A damaged entry counts as an object of 0 bytes; the
+// scrub reports it. A damaged page is an error, because the number of missing keys is unknown.
 func (st *Store) countKeys(s *snapshot) error {
 	var resource, namespace *tally
 	c := s.keys.Cursor()
-	prefix := "/" // no key has it: a namespace's prefix has four slashes
+	prefix := "/" // matches no key; the prefix of a namespace has four slashes
 	for k, v := c.First(); k != nil; k, v = c.Next() {
 		state, err := decodeKeyState(k, v)
 		if err == nil && !state.live() {

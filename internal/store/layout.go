@@ -1,10 +1,11 @@
 package store
 
-// This file lays out the bytes that store.go keeps in its buckets, whose tables are drawn there: records, the states of keys, and
-// the numbers in meta. It is pure: bytes in, values out, and an error where a checksum does not fit.
+// This file encodes and decodes records, key states and the numbers in meta. The tables in store.go
+// show their layout. The functions have no side effects, and they return an error if a checksum
+// does not match.
 //
-// A record's checksum covers its revision and its key, a key state's the key that it stands under: sound bytes in the wrong place
-// are damage too.
+// The checksum of a record covers its revision and its key. The checksum of a key state covers its
+// key. Therefore intact bytes in the wrong place are also detected as damage.
 
 import (
 	"bytes"
@@ -21,22 +22,22 @@ const (
 	keyStateSize  = 17
 	flagTombstone = 1
 	flagDeleting  = 2
-	flagStamped   = 4 // time and author stand behind the key
-	flagLost      = 8 // what the record replaced was damaged
+	flagStamped   = 4 // time and author follow the key
+	flagLost      = 8 // the replaced version was damaged
 	flagSealed    = 16
 	flagStale     = 32
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// AppendRevision appends json to b, with the decimal revision where it has room for one: at json[revAt].
+// AppendRevision appends json to b and inserts the decimal revision at json[revAt].
 func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
 	b = append(b, json[:revAt]...)
 	b = strconv.AppendInt(b, rev, 10)
 	return append(b, json[revAt:]...)
 }
 
-// EqualAt tells whether AppendRevision would make of json what a record holds.
+// EqualAt reports whether AppendRevision would produce the JSON of rec from json and its revision.
 func EqualAt(json []byte, revAt int, rec *Record) bool {
 	var digits [20]byte
 	rev := strconv.AppendInt(digits[:0], rec.Rev, 10)
@@ -44,8 +45,9 @@ func EqualAt(json []byte, revAt int, rec *Record) bool {
 		bytes.Equal(rec.JSON[revAt:revAt+len(rev)], rev) && bytes.Equal(rec.JSON[revAt+len(rev):], json[revAt:])
 }
 
-// encodeRecord lays a record out. The decimal revision goes in at json[RevAt], unless RevAt is negative. room more bytes of
-// capacity follow. r.json becomes the part of the result that holds it.
+// encodeRecord encodes a record. It inserts the decimal revision at json[revAt], unless revAt is
+// negative. The result has a spare capacity of at least room bytes. r.JSON is set to the JSON in
+// the result.
 func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
 	size := recordHeader + len(r.Key) + stampMax + len(json)
 	b := make([]byte, recordHeader, size+20+room)
@@ -78,16 +80,16 @@ func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
 	return b
 }
 
-// stampMax is how many bytes a stamp has at most.
+// stampMax is the maximum length of a stamp in bytes.
 const stampMax = 6 + binary.MaxVarintLen32
 
-// appendStamp adds when a record was written, and by whom.
+// appendStamp appends the time and the author of a record.
 func appendStamp(b []byte, r *Record) []byte {
 	b = append(b, byte(r.Time>>40), byte(r.Time>>32), byte(r.Time>>24), byte(r.Time>>16), byte(r.Time>>8), byte(r.Time))
 	return binary.AppendUvarint(b, uint64(r.Author))
 }
 
-// cutStamp reads a stamp, and returns what stands behind it; ok is false where there is none.
+// cutStamp decodes a stamp and returns the bytes after it. ok is false if none exists.
 func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
 	if len(b) < 7 {
 		return 0, 0, nil, false
@@ -100,7 +102,7 @@ func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
 	return time, AuthorID(id), b[6+n:], true
 }
 
-// flagsOf are what a key's entry has of a record's flags, too.
+// flagsOf returns the flags that a record and the entry of its key have in common.
 func flagsOf(r *Record) (flags byte) {
 	if r.Deleted {
 		flags |= flagTombstone
@@ -111,14 +113,16 @@ func flagsOf(r *Record) (flags byte) {
 	return flags
 }
 
-// recordCRC starts from the revision instead of hashing it: the same for detection, and nothing to allocate.
+// recordCRC uses the revision as the seed instead of hashing it. This detects the same errors and
+// does not allocate.
 func recordCRC(rev int64, b []byte) uint32 {
 	seed := uint32(rev) ^ uint32(rev>>32)
 	return crc32.Update(crc32.Update(seed, castagnoli, b[:17]), castagnoli, b[21:])
 }
 
-// decodeRecord reads the record of a revision and checks that it is whole. key and json point into b; PrevRev is that of the file,
-// which leads from a re-creation to the tombstone before it.
+// decodeRecord decodes the record of a revision and verifies its checksum. key and the JSON point
+// into b. PrevRev is the value in the file, so the record of a re-created object refers to the
+// tombstone before it.
 func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
 	if len(b) < recordHeader || len(b) < recordHeader+recordKeyLen(b) || binary.BigEndian.Uint32(b[17:]) != recordCRC(rev, b) {
 		return r, nil, damagedRecord(rev, b)
@@ -150,7 +154,7 @@ func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
 
 func recordKeyLen(b []byte) int { return int(binary.BigEndian.Uint16(b[21:])) }
 
-// recordKey returns the key of a record that nobody has checked; nil when there is none.
+// recordKey returns the key of an unverified record, or nil if it has none.
 func recordKey(b []byte) []byte {
 	if len(b) < recordHeader || len(b) < recordHeader+recordKeyLen(b) {
 		return nil
@@ -162,10 +166,10 @@ func damagedRecord(rev int64, b []byte) error {
 	return boltfile.Damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
 }
 
-// keyState is a value of the bucket keys.
+// keyState is a value in the bucket keys.
 type keyState struct {
 	rev   int64
-	size  int // of the JSON
+	size  int // size of the JSON
 	flags byte
 }
 
@@ -190,13 +194,14 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }
 
-// revKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
+// revKey returns the key of a revision's record in the bucket rev: 8 bytes, big endian.
 func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
-// longKey is the key of a record whose revision has one of another key already.
+// longKey returns the key of a record whose revision already has a record of another key.
 func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
 
-// revOf reads a key of the bucket rev; above all revisions where there is none.
+// revOf decodes a key of the bucket rev. For a key that is nil or too short it returns a value
+// above all revisions.
 func revOf(k []byte) int64 {
 	if len(k) < 8 {
 		return math.MaxInt64

@@ -1,12 +1,14 @@
 package store
 
-// This file finds what was when: the revision that was current at a time, one object as it was at a revision, since when a key is that
-// object's and no other's, and whether a set of objects was the same at two revisions.
+// This file answers questions about the past: which revision was current at a time, how an object
+// looked at a revision, since when a key has belonged to the current object, and whether a set of
+// objects was the same at two revisions.
 //
-// Records contain the time when they were written, so that a binary search in the kept revisions finds the newest record that is not later
-// than a moment. Records that filled a replica have no time, and count as older than the others; where one of them is the answer,
-// the marks of compaction vouch for a revision at or before the moment. Where the clock ran back, some moments came twice: one of the two
-// is found.
+// Records contain the time at which they were written. A binary search in the kept revisions finds
+// the newest record that is not later than a given time. Records that filled a replica have no time
+// and count as older than all others. If the search ends at such a record, the marks of compaction
+// provide a revision that was current at or before the time. If the clock was set back, a time may
+// occur twice; then one of its occurrences is found.
 
 import (
 	"context"
@@ -16,12 +18,13 @@ import (
 	"time"
 )
 
-// RevisionAt is the revision that was current at a time. ErrCompacted when that is longer ago than what is kept.
+// RevisionAt returns the revision that was current at a time. It fails with ErrCompacted if the
+// time is before the kept history.
 func (up *Maintenance) RevisionAt(at time.Time) (int64, error) {
 	st, ms := up.st, at.UnixMilli()
 	for {
 		current, compacted := st.Revision(), st.Compacted()
-		low, high := compacted, current // at low it was not later, as far as anybody knows; above high it was
+		low, high := compacted, current // low is not later than at, as far as known; revisions above high are later
 		found := Record{}
 		for low < high {
 			middle := low + (high-low+1)/2
@@ -35,7 +38,7 @@ func (up *Maintenance) RevisionAt(at time.Time) (int64, error) {
 				low, found = r.Rev, r
 			}
 		}
-		if st.Compacted() != compacted { // and something that was looked for is gone
+		if st.Compacted() != compacted { // a revision may have been deleted during the search
 			continue
 		}
 		if found.Time != 0 {
@@ -45,7 +48,7 @@ func (up *Maintenance) RevisionAt(at time.Time) (int64, error) {
 	}
 }
 
-// vouchedAt is RevisionAt where no record that knows its time is so old.
+// vouchedAt is the part of RevisionAt for times before the first record with a time.
 func (up *Maintenance) vouchedAt(at time.Time, compacted int64) (int64, error) {
 	if rev := up.RevisionBefore(at); rev > 0 && rev >= compacted {
 		return rev, nil
@@ -56,7 +59,8 @@ func (up *Maintenance) vouchedAt(at time.Time, compacted int64) (int64, error) {
 	return 0, ErrCompacted
 }
 
-// Oldest is the oldest revision that can be read, and since when it was current; the zero time where nobody knows.
+// Oldest returns the oldest readable revision and the time since which it was current, or the zero
+// time if that is unknown.
 func (up *Maintenance) Oldest() (rev int64, since time.Time) {
 	rev = max(up.st.Compacted(), 1)
 	if r, err := up.st.recordFrom(rev); err == nil && r.Rev == rev && r.Time != 0 {
@@ -72,7 +76,9 @@ func (up *Maintenance) Oldest() (rev int64, since time.Time) {
 	return rev, time.Time{}
 }
 
-// TimeOf is when a revision was written, or, where it is gone or another's, the next one that is kept; the zero time where nobody knows.
+// TimeOf returns the time at which a revision was written. If the file has no record of that
+// revision, it returns the time of the next record. It returns the zero time if the time is
+// unknown.
 func (st *Store) TimeOf(rev int64) time.Time {
 	if r, err := st.recordFrom(rev); err == nil && r.Time != 0 {
 		return time.UnixMilli(r.Time)
@@ -80,7 +86,7 @@ func (st *Store) TimeOf(rev int64) time.Time {
 	return time.Time{}
 }
 
-// recordFrom is the first record at or above a revision, without its key and JSON.
+// recordFrom returns the first record at or above rev. It omits the key and the JSON.
 func (st *Store) recordFrom(rev int64) (r Record, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		c := s.revs.Cursor()
@@ -95,7 +101,8 @@ func (st *Store) recordFrom(rev int64) (r Record, err error) {
 	return r, err
 }
 
-// GetAt is an object as it was at a revision; ErrNotFound where it was not there, ErrCompacted, or an error where that is in the future.
+// GetAt returns an object at a revision. It fails with ErrNotFound if the object did not exist
+// then, with ErrCompacted, or with errFutureRev.
 func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 	current := st.Revision()
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -111,8 +118,9 @@ func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 	return rec, err
 }
 
-// Since is the first revision at which a key's object was the one that it is now; 0 where no other is known to have had the key. Of an object
-// that is not there it is the revision after its deletion.
+// Since returns the first revision at which the key belonged to its current object, or 0 if no
+// other object is known to have had the key. If the object was deleted, it returns the revision
+// after the deletion.
 func (st *Store) Since(key string) (rev int64, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		k := []byte(key)
@@ -142,8 +150,9 @@ func (st *Store) Since(key string) (rev int64, err error) {
 	return rev, err
 }
 
-// Digest tells sets of versions apart: those of the keys with a prefix that were there at a revision. rev 0 is now. It reads no object.
-// ErrCompacted, errFutureRev, or the context's error.
+// Digest returns a hash of the versions of all keys with a prefix that were live at a revision. rev
+// 0 means the current revision. Digest does not copy the objects. It fails
+// with ErrCompacted, errFutureRev, or the error of ctx.
 func (st *Store) Digest(ctx context.Context, prefix string, rev int64) (uint64, error) {
 	current, sum := st.Revision(), fnv.New64a()
 	if rev == 0 {

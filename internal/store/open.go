@@ -1,6 +1,7 @@
 package store
 
-// This file opens a store. It decides what kind of file is wanted, makes the file if it does not exist, and checks an existing one.
+// This file opens a store. It determines the kind of file, creates the file if it does not exist,
+// and checks an existing one.
 
 import (
 	"cmp"
@@ -18,7 +19,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Open opens the file at path, making it if there is none.
+// Open opens the file at path and creates it if it does not exist.
 func Open(path string, opts Options) (*Store, error) {
 	path, err := preparePath(path, opts.Ephemeral)
 	if err != nil {
@@ -34,14 +35,14 @@ func Open(path string, opts Options) (*Store, error) {
 	return modeOf(&opts).open(path, opts)
 }
 
-// ownLog is the mode of a store with a log of its own.
+// ownLog returns the mode of a store with its own log.
 func ownLog() mode {
 	return mode{format: Format, bounded: true, open: open, commit: (*Store).commitInRoom,
 		newest: func(st *Store, _ context.Context) (int64, error) { return st.Revision(), nil },
 		share:  func(_ context.Context, _ string, fresh []byte) ([]byte, error) { return fresh, nil }, closing: func(*Store) error { return nil }}
 }
 
-// modeOf is the mode of a store with these options.
+// modeOf returns the mode of a store with these options.
 func modeOf(opts *Options) mode {
 	r := opts.Replica
 	if r == nil {
@@ -62,7 +63,7 @@ func open(path string, opts Options) (*Store, error) {
 	if fresh {
 		err = boltfile.Create(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
+	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have been created in the meantime
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
 	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFile(p, path, modeOf(&opts).format) })
@@ -81,11 +82,12 @@ func open(path string, opts Options) (*Store, error) {
 		return nil, boltfile.ExplainOpen(path, err)
 	}
 	st.limit()
-	go st.write() // until close
+	go st.write() // runs until Close
 	return st, nil
 }
 
-// preparePath names the file. An ephemeral one is new in the folder for temporary files.
+// preparePath returns the path of the file. An ephemeral file gets a new directory for temporary
+// files.
 func preparePath(path string, ephemeral bool) (string, error) {
 	if !ephemeral {
 		return filepath.Abs(path)
@@ -94,7 +96,8 @@ func preparePath(path string, ephemeral bool) (string, error) {
 	return filepath.Join(dir, "apilet.db"), err
 }
 
-// load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
+// load opens the vetted file and reads the data that the store keeps in memory. If something cannot
+// be read, it fails before it writes anything.
 func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
 	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
 		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged, Warn: st.Opts.Warn})
@@ -116,7 +119,7 @@ func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
 	if err != nil {
 		return err
 	}
-	if st.Opts.Ephemeral && runtime.GOOS != "windows" { // where a file in use cannot be removed
+	if st.Opts.Ephemeral && runtime.GOOS != "windows" { // Windows cannot remove an open file
 		os.RemoveAll(filepath.Dir(st.File.Path))
 	}
 	return st.readSnapshot(func(s *snapshot) error {
@@ -163,7 +166,7 @@ func initBuckets(tx *bbolt.Tx) error {
 	return errors.Join(l.PutMetaInt("format", Format), putLineage(l))
 }
 
-// initBuckets makes a new file's, those of a replica with its log's lineage.
+// initBuckets creates the buckets of a new file. A replica's file gets the lineage of its log.
 func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	m := modeOf(o)
 	if err := initBuckets(tx); err != nil || m.lineage == nil {
@@ -178,10 +181,10 @@ func putLineage(l *boltfile.Ledger) error {
 	return l.Put(boltfile.InMeta, []byte("lineage"), id)
 }
 
-// checkFile is checkFormat for a start. It also looks at every record and key of a file that was copied, since the copy may have pages of
-// several moments.
+// checkFile is checkFormat for a file that is about to be opened. If the file was copied, it also
+// inspects every record and key, since the copy may have pages of different times.
 func checkFile(p *boltfile.Pages, path string, want int64) error {
-	suspect := p.Moved || want == replicaFormat && !p.ListsFree() // no log says what a replica that was not closed has to hold
+	suspect := p.Moved || want == replicaFormat && !p.ListsFree() // the content of a replica that was not closed cannot be verified with a log
 	if err := checkFormat(p, path, want); err != nil || !suspect {
 		return err
 	}
@@ -193,7 +196,8 @@ func checkFile(p *boltfile.Pages, path string, want int64) error {
 	return nil
 }
 
-// checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
+// checkFormat rejects a file of another program or of a format other than want, before anything is
+// written. If want is 0, all formats of this package are accepted.
 func checkFormat(p *boltfile.Pages, path string, want int64) error {
 	for which := range byte(boltfile.InAuthors) {
 		if _, ok := p.Bucket(which); !ok {
@@ -218,7 +222,8 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 	return nil
 }
 
-// adoptBackup makes a backup's file a history of its own at its first opening.
+// adoptBackup returns a job that gives the file of a backup its own history when it is first
+// opened.
 func adoptBackup(bump int64) func(*boltfile.Ledger) error {
 	return func(l *boltfile.Ledger) error {
 		s, err := newStage(l)

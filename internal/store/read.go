@@ -1,7 +1,8 @@
 package store
 
-// This file reads: one object, a range of them at a revision in chunks, counts, and the log from where the ring in memory ends.
-// Every read is a short transaction; what it returns is copied out of the file.
+// This file reads single objects, key ranges in chunks, counts, and the part of the log that is no
+// longer in memory. Each read is a short transaction. Results are copies, which do not refer to the
+// file.
 
 import (
 	"bytes"
@@ -16,18 +17,18 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A snapshot is one short read transaction. Nothing of it may be kept: its bytes are the file's.
+// A snapshot is a short read transaction. Its bytes belong to the file and must not be retained.
 type snapshot struct {
 	*boltfile.Pages
 	keys    boltfile.Tree
 	revs    boltfile.Tree    // versions of objects by revision
-	newest  boltfile.Finger  // in revs: where keys' newest versions are looked for,
-	older   *boltfile.Finger // and earlier ones; nil until the first
+	newest  boltfile.Finger  // position in revs for lookups of the keys' newest versions
+	older   *boltfile.Finger // position in revs for lookups of older versions; nil until the first
 	compact int64
-	shared  bool // what lies under a revision may be another key's, and sound
+	shared  bool // a revision may have records of several keys
 	chains  *waypoints
-	steps   int     // versions passed on the way to others
-	passed  []int64 // some of them, of one key
+	steps   int     // number of newer versions that were skipped
+	passed  []int64 // some of the skipped revisions of the current key
 	seek    [8]byte
 }
 
@@ -42,7 +43,7 @@ func newSnapshot(p *boltfile.Pages, compact int64) *snapshot {
 	return s
 }
 
-// meta is the bucket of that name.
+// meta returns the bucket meta.
 func (s *snapshot) meta() boltfile.Tree {
 	meta, ok := s.Bucket(boltfile.InMeta)
 	if !ok {
@@ -51,13 +52,13 @@ func (s *snapshot) meta() boltfile.Tree {
 	return meta
 }
 
-// authors is the bucket of that name.
+// authors returns the bucket authors.
 func (s *snapshot) authors() boltfile.Tree {
 	t, _ := s.Bucket(boltfile.InAuthors)
 	return t
 }
 
-// author is the entry of a number, nil where there is none.
+// author returns the entry of an author, or nil if none exists.
 func (s *snapshot) author(id AuthorID) []byte {
 	t, ok := s.Bucket(boltfile.InAuthors)
 	if !ok {
@@ -66,7 +67,7 @@ func (s *snapshot) author(id AuthorID) []byte {
 	return t.Get(authorKey(id))
 }
 
-// newestTime is when the newest record was written, in milliseconds; 0 where that is unknown.
+// newestTime returns the time of the newest record in milliseconds, or 0 if it is unknown.
 func (s *snapshot) newestTime() int64 {
 	if b := s.revs.Get(revKey(int64(s.revs.Sequence))); b != nil {
 		if r, _, err := decodeRecord(int64(s.revs.Sequence), b); err == nil {
@@ -76,8 +77,9 @@ func (s *snapshot) newestTime() int64 {
 	return 0
 }
 
-// readSnapshot runs fn in a read transaction. CompactRev is read after the transaction began: whatever the transaction finds deleted was
-// deleted after CompactRev was raised, so what fn checks against it is never too low. Never call view within view.
+// readSnapshot calls fn in a read transaction. It reads CompactRev after the transaction has begun.
+// CompactRev is raised before anything is deleted, so it is never too low for the data that fn
+// sees. Calls must not be nested.
 func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 	return st.File.View(func(p *boltfile.Pages) error {
 		s := newSnapshot(p, st.compactRev.Load())
@@ -86,11 +88,11 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 	})
 }
 
-// record looks a key's record of a revision up; nil when there is none. What lies there of another key is damage for the caller to tell,
-// unless revisions are shared.
+// record returns the record of key at revision rev, or nil if none exists. If revisions are not
+// shared, it may return a record of another key. The caller must treat that as damage.
 func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s.newest, rev, key) }
 
-// recordNear is record, beginning at a finger.
+// recordNear is record, with a search that starts at the finger f.
 func (s *snapshot) recordNear(f *boltfile.Finger, rev int64, key []byte) []byte {
 	b := f.Get(&s.revs, uint64(rev))
 	if b == nil {
@@ -106,7 +108,7 @@ func (s *snapshot) recordNear(f *boltfile.Finger, rev int64, key []byte) []byte 
 	return b
 }
 
-// olderFinger is the finger for versions that chains lead to.
+// olderFinger returns the finger for lookups of older versions.
 func (s *snapshot) olderFinger() *boltfile.Finger {
 	if s.older == nil {
 		s.older = new(boltfile.Finger)
@@ -114,7 +116,8 @@ func (s *snapshot) olderFinger() *boltfile.Finger {
 	return s.older
 }
 
-// version follows a key's chain to its newest version at or below rev. ok is false when the key did not exist then.
+// version follows the chain of key to its newest version at or below rev. ok is false if the key
+// did not exist at rev.
 func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok bool, err error) {
 	if state.rev <= rev && !state.live() {
 		return r, false, nil
@@ -127,7 +130,7 @@ func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 	return r, ok, err
 }
 
-// follow is version from a revision of the key on.
+// follow is version, starting at the revision from.
 func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err error) {
 	at, f := from, &s.newest
 	for steps := 0; at > 0; steps++ {
@@ -154,14 +157,14 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 		s.steps++
 		f = s.olderFinger()
 		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.recordNear(f, r.CreateRev, key) != nil {
-			at = r.CreateRev // past all the updates of an object that did not exist yet; a replica may never have seen its creation
+			at = r.CreateRev // skip the updates of an object that was created after rev; a replica may not have its creation
 		}
 	}
 	return r, false, nil
 }
 
-// shortcut is where a walk along a chain goes on: the place nearest to its end that is remembered, the first time that it is a long one, else
-// where it is, which is then remembered.
+// shortcut returns the revision at which follow continues. The first time that a walk is long, this
+// is the remembered waypoint nearest to rev. Otherwise it is at, which becomes a waypoint.
 func (s *snapshot) shortcut(key []byte, at, rev int64, steps int) int64 {
 	if steps == waypointEvery {
 		if place := s.chains.above(key, rev); place != 0 && place < at {
@@ -177,7 +180,8 @@ func (s *snapshot) shortcut(key []byte, at, rev int64, steps int) int64 {
 	return at
 }
 
-// reach refuses revisions that cannot be read. current is a published revision that the transaction is sure to contain.
+// reach returns an error if rev cannot be read. current must be a published revision, which every
+// later transaction contains.
 func (s *snapshot) reach(rev, current int64) error {
 	if rev < s.compact {
 		return ErrCompacted
@@ -188,7 +192,8 @@ func (s *snapshot) reach(rev, current int64) error {
 	return nil
 }
 
-// each calls visit for the keys with prefix, from start on, until it answers false. It returns the key to go on at, "" at the end.
+// each calls visit for the keys with prefix, beginning at start, until visit returns false. It
+// returns the key at which to continue, or "" at the end.
 func (s *snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
 	c := s.keys.Cursor()
 	return walkKeys(&c, prefix, []byte(max(prefix, start)), func(k, v []byte) (bool, error) {
@@ -214,7 +219,7 @@ func walkKeys(c *boltfile.Cursor, prefix string, from []byte, visit func(k, v []
 	return "", nil
 }
 
-// only is each for some keys, in order.
+// only returns a walk like each that visits only the given sorted keys.
 func only(keys []string) walk {
 	return func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (next string, err error) {
 		at, _ := slices.BinarySearch(keys, max(prefix, start))
@@ -242,12 +247,13 @@ func only(keys []string) walk {
 	}
 }
 
-// eachSound is each for who passes over damage. damaged is told what is wrong, and with the object of which key; nil: a page hides which.
+// eachSound is like each, but skips damage. It calls damaged with each error and the key of the
+// affected object, or with a nil key if a whole page is damaged.
 func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) (bool, error), damaged func(key []byte, err error)) (next string) {
 	c, last := s.keys.Cursor(), ""
 	behind, err := c.Past([]byte(max(prefix, start)), func(from []byte) {
 		next, _ = walkKeys(&c, prefix, from, func(k, v []byte) (more bool, _ error) {
-			last = string(k) // few chunks come by here
+			last = string(k) // a copy is acceptable, since this function is rarely used
 			err := boltfile.WithoutFaults(func() error {
 				state, err := decodeKeyState(k, v)
 				if err == nil {
@@ -263,7 +269,7 @@ func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) 
 	})
 	if err != nil {
 		damaged(nil, err)
-		if next = string(behind); next != "" && next <= last { // pages in disorder: never back
+		if next = string(behind); next != "" && next <= last { // pages may be out of order; never go back
 			next = last + "\x00"
 		}
 		if !strings.HasPrefix(next, prefix) {
@@ -273,13 +279,14 @@ func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) 
 	return next
 }
 
-// Revision is the newest revision that is durable.
-func (st *Store) Revision() int64 { return st.currentRev.Load() } // currentRev: newest committed revision
+// Revision returns the newest durable revision.
+func (st *Store) Revision() int64 { return st.currentRev.Load() }
 
-// Compacted is the compacted revision: a read below it is ErrCompacted.
-func (st *Store) Compacted() int64 { return st.compactRev.Load() } // CompactRev: reads below it answer ErrCompacted; 0 at first
+// Compacted returns the compacted revision, or 0 if there was no compaction. Reads below it fail
+// with ErrCompacted.
+func (st *Store) Compacted() int64 { return st.compactRev.Load() }
 
-// Get returns the newest version of a live object, ErrNotFound otherwise.
+// Get returns the newest version of a live object. It fails with ErrNotFound if none exists.
 func (st *Store) Get(key string) (rec Record, err error) {
 	current := st.Revision()
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -292,7 +299,8 @@ func (st *Store) Get(key string) (rec Record, err error) {
 	return rec, err
 }
 
-// GetUpTo is Get for objects of at most so many bytes. Of a larger one it tells the size, and its record has no JSON.
+// GetUpTo is like Get, but if the stored JSON is longer than most bytes, the record has no JSON.
+// size is the length of the stored JSON.
 func (st *Store) GetUpTo(key string, most int) (rec Record, size int, err error) {
 	current := st.Revision()
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -305,13 +313,14 @@ func (st *Store) GetUpTo(key string, most int) (rec Record, size int, err error)
 	return rec, size, err
 }
 
-// at is a copy of an object as it was at a revision that can be read; ErrNotFound where it was not there.
+// at returns a copy of an object at rev, which must be readable. It fails with ErrNotFound if the
+// object did not exist.
 func (s *snapshot) at(key string, rev int64) (rec Record, err error) {
 	rec, _, err = s.upTo(key, rev, math.MaxInt)
 	return rec, err
 }
 
-// upTo is at for objects of at most so many bytes.
+// upTo is at, but omits JSON that is longer than most bytes.
 func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, err error) {
 	k := []byte(key)
 	v := s.keys.Get(k)
@@ -335,45 +344,48 @@ func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, 
 	return r.public(key, bytes.Clone(r.JSON)), len(r.JSON), nil
 }
 
-// A Span names what Store.Chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev
-// (0: at the newest revision, which is then in Chunk.Rev), at most Items objects and about bytes bytes
-// (0: 500 and 256 KiB).
+// A Span selects the objects that Store.Chunk reads: the keys with Prefix, beginning with Start (""
+// means the first), at revision Rev (0 means the newest, which is returned in Chunk.Rev). A chunk
+// has at most Items objects (0 means 500) and about bytes bytes (0 means 256 KiB).
 type Span struct {
-	Prefix, Start string   // of keys
-	Rev           int64    // 0: the newest
-	Items, bytes  int      // 0: as many as a chunk has by default
-	Sound         bool     // damaged objects are left out, and told to the log once; else they are an error
-	Keys          []string // only these, in order, of an Index; nil, and with Sound: all
-	asStored      bool     // sealed documents stay as they are
+	Prefix, Start string   // prefix of the keys, and the first key
+	Rev           int64    // 0 means the newest
+	Items, bytes  int      // 0 means the default limit
+	Sound         bool     // skip damaged objects and report each to the log once, instead of failing
+	Keys          []string // only these sorted keys, from an Index; ignored if nil or if Sound is set
+	asStored      bool     // do not decrypt documents
 }
 
-// A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
-// objects than there is room for, even none: Next alone says whether the end is reached.
+// A Chunk is the result of one short read transaction. The JSON of its records shares one buffer,
+// and the Chunk can be reused. It may have fewer objects than requested, even none. Only an empty
+// Next means the end.
 type Chunk struct {
-	Rev     int64      // that the objects are of
-	Records []Record   // good until the chunk is filled again
-	Next    string     // where the next chunk starts, "" at the end
-	Damaged []string   // keys of the objects that a span of what is sound leaves out, as far as they are known
-	Sealed  []Unopened // likewise, of those that cannot be opened
+	Rev     int64      // revision of the objects
+	Records []Record   // valid until the chunk is filled again
+	Next    string     // start of the next chunk; "" at the end
+	Damaged []string   // known keys of the damaged objects that were skipped with Span.Sound
+	Sealed  []Unopened // objects that could not be decrypted and were skipped with Span.Sound
 	buf     []byte
-	sealed  bool // some records are
+	sealed  bool // some records are encrypted
 
-	keys    []byte // the records' keys, one after the other
+	keys    []byte // concatenated keys of the records
 	keyEnds []int
-	left    int // bytes of the budget
+	left    int // remaining bytes of the budget
 }
 
-// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.
+// ChunkPool holds Chunks for reuse. Records of a Chunk must not be used after it is returned to the
+// pool.
 var ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
 
-// Chunk fills c with live objects in key order. ErrCompacted, errFutureRev.
+// Chunk fills c with live objects in key order. It fails with ErrCompacted or errFutureRev if the
+// revision cannot be read.
 func (st *Store) Chunk(sp Span, c *Chunk) error {
 	current, keys := st.Revision(), walk((*snapshot).each)
 	if sp.Keys != nil && !sp.Sound {
 		keys = only(sp.Keys)
 	}
 	err := st.fill(c, &sp, current, keys)
-	if sp.Sound && errors.Is(err, ErrDamaged) { // few need the care that this takes
+	if sp.Sound && errors.Is(err, ErrDamaged) { // rarely needed, and slower
 		err = st.fill(c, &sp, current, func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (string, error) {
 			return s.eachSound(prefix, start, visit, c.passOver(st)), nil
 		})
@@ -385,10 +397,10 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 	return err
 }
 
-// A walk visits the keys with a prefix from one on; see each.
+// A walk visits the keys with a prefix; see each.
 type walk func(s *snapshot, prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error)
 
-// fill is one try to fill a chunk.
+// fill makes one attempt to fill a chunk.
 func (st *Store) fill(c *Chunk, sp *Span, current int64, keys walk) error {
 	c.reset(sp, current)
 	return st.readSnapshot(func(s *snapshot) (err error) {
@@ -409,19 +421,20 @@ func (st *Store) fill(c *Chunk, sp *Span, current int64, keys walk) error {
 	})
 }
 
-// passOver notes damage, and in the chunk whose it is.
+// passOver returns a function that reports damage to the log and adds the key to c.Damaged.
 func (c *Chunk) passOver(st *Store) func(key []byte, err error) {
 	return func(key []byte, err error) {
 		_ = st.File.Explain(err)
-		if _, _, ok := keyPrefixes(string(key)); ok { // a damaged page may show anything as a key
+		if _, _, ok := keyPrefixes(string(key)); ok { // a damaged page may contain anything as a key
 			c.Damaged = append(c.Damaged, string(key))
 		}
 	}
 }
 
-// All walks the live objects of a span in key order, all at one revision, with one short read transaction a chunk. A record is the
-// caller's until the next one is asked for. An error ends the walk: ErrCompacted, errFutureRev, with a nil record. Who works on whole
-// chunks, or asks for what is damaged, calls Chunks.
+// All iterates over the live objects of a span in key order. All of them are read at the same
+// revision, with a short read transaction for each chunk. A record is valid until the next
+// iteration. An error, such as ErrCompacted or errFutureRev, ends the iteration and comes with a
+// nil record. Callers that need whole chunks or Chunk.Damaged use Chunks.
 func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		for c, err := range st.Chunks(sp) {
@@ -438,7 +451,7 @@ func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
 	}
 }
 
-// Chunks is All by chunks. A chunk is the caller's until the next one is asked for.
+// Chunks is like All, but iterates over chunks. A chunk is valid until the next iteration.
 func (st *Store) Chunks(sp Span) iter.Seq2[*Chunk, error] {
 	return func(yield func(*Chunk, error) bool) {
 		c := ChunkPool.Get().(*Chunk)
@@ -455,7 +468,7 @@ func (st *Store) Chunks(sp Span) iter.Seq2[*Chunk, error] {
 	}
 }
 
-// Readable tells whether everything with a prefix can be read.
+// Readable returns an error if an object with the prefix cannot be read.
 func (st *Store) Readable(prefix string) error {
 	for _, err := range st.Chunks(Span{Prefix: prefix}) {
 		if err != nil {
@@ -475,17 +488,17 @@ func (c *Chunk) reset(sp *Span, current int64) {
 	if c.Rev = sp.Rev; c.Rev == 0 {
 		c.Rev = current
 	}
-	if cap(c.buf) > 4*chunkBytes { // for a large object, which does not come again
+	if cap(c.buf) > 4*chunkBytes { // used for a large object, which is rare
 		c.buf = nil
 	}
 	c.Damaged, c.Sealed, c.sealed = nil, nil, false
-	clear(c.Records) // of what pointed into older buffers
+	clear(c.Records) // release older buffers
 	c.Records, c.buf, c.keys, c.keyEnds = c.Records[:0], c.buf[:0], c.keys[:0], c.keyEnds[:0]
 	c.Next, c.left = "", sp.bytes
 }
 
-// add copies one object, unless the budget is spent. The first always fits. A full buffer is not grown but followed by a larger one:
-// the records before keep theirs.
+// add copies one object, unless the budget is exhausted. The first object always fits. A full
+// buffer is replaced by a larger one and not grown, so that earlier records keep their JSON.
 func (c *Chunk) add(key []byte, r Record) bool {
 	if len(r.JSON) > c.left && len(c.Records) > 0 {
 		return false
@@ -502,7 +515,7 @@ func (c *Chunk) add(key []byte, r Record) bool {
 	return true
 }
 
-// nameRecords makes the records' keys of one string.
+// nameRecords sets the keys of the records to parts of one string.
 func (c *Chunk) nameRecords() {
 	all, at := string(c.keys), 0
 	for i, end := range c.keyEnds {
@@ -511,8 +524,9 @@ func (c *Chunk) nameRecords() {
 	}
 }
 
-// Count returns how many live objects, and bytes of JSON, a prefix holds now. The prefix is that of a resource
-// (`/group/resource/`) or of a namespace in it (`/group/resource/namespace/`). rev is the revision that both belong to.
+// Count returns the number of live objects with the prefix and the total size of their JSON. The
+// prefix must be the prefix of a resource (`/group/resource/`) or of a namespace in a resource
+// (`/group/resource/namespace/`). Both numbers are as of revision rev.
 func (st *Store) Count(prefix string) (objects, bytes, rev int64) {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -522,15 +536,16 @@ func (st *Store) Count(prefix string) (objects, bytes, rev int64) {
 	return objects, bytes, st.currentRev.Load()
 }
 
-// Objects is the number of all live objects.
+// Objects returns the number of all live objects.
 func (st *Store) Objects() int64 {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	return st.total.objects
 }
 
-// CountAt counts the live objects at revision rev among the keys with prefix from start on: a walk over keys alone, but for those
-// that have changed since. It takes a transaction for each 10,000 keys.
+// CountAt counts the objects that were live at rev, among the keys with prefix from start on. It
+// reads only keys, and the records of keys that have changed since rev. It uses one transaction for
+// every 10,000 keys.
 func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 	current := st.Revision()
 	for {
@@ -554,7 +569,8 @@ func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 	}
 }
 
-// countOne answers 1 for a key that was live at a revision. What has not changed since need not be looked up.
+// countOne returns 1 if the key was live at rev. It needs no record if the key has not changed
+// since.
 func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error) {
 	live, err := state.live(), error(nil)
 	if state.rev > rev {
@@ -566,8 +582,9 @@ func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error
 	return 1, err
 }
 
-// OlderThan returns live objects with prefix, from start on, that nobody has written since revision rev: at most max, and what one
-// short transaction finds. next is where to go on, "" at the end. What is damaged is left out.
+// OlderThan returns live objects with prefix, from start on, that were not written after rev. It
+// returns at most max objects, and those of one short transaction. next is the key at which to
+// continue, or "" at the end. Damaged objects are skipped.
 func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (records []Record, next string, err error) {
 	size := 0
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -596,18 +613,23 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 
 // ---- The event log
 
-// Events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
-// max (and about 256 KiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
-// CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
-// outlives compactions. It is ErrCompacted, too, where the log does not tell enough any more: what a record has replaced was damaged (Record.Lost),
-// or an event cannot be opened.
+// Events returns the events of one resource (`/group/resource/`, or Everything) after revision
+// after, in the order of their revisions. It returns at most max events, or about 256 KiB if they
+// are read from disk, but never a part of a revision. upTo is the revision up to which dst is
+// complete.
+//
+// Events fails with ErrCompacted if after is less than CompactRev. There is one exception: if the
+// log in memory shows that the resource has no event in between, Events succeeds, so that a watcher
+// of an idle resource survives compactions. It also fails with ErrCompacted if an event is
+// incomplete because the replaced version was damaged (Record.Lost), or if an event cannot be
+// decrypted.
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	known := len(dst)
 	evs, upTo, err = st.events(resource, nil, after, max, dst, func(rev int64, err error) error {
 		if errors.Is(err, ErrSealed) {
 			return ErrCompacted
 		}
-		return boltfile.Damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
+		return boltfile.Damaged("revision %d is damaged", rev) // omit the key, which the watcher may not be allowed to see
 	})
 	for i := known; err == nil && i < len(evs); i++ {
 		if evs[i].Lost {
@@ -617,11 +639,12 @@ func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs
 	return evs, upTo, err
 }
 
-// A Filter says of a record's key and author whether anybody wants to have it read; nil wants all.
+// A Filter reports whether a record with this key and author is wanted. A nil Filter accepts all.
 type Filter func(key []byte, by AuthorID) bool
 
-// EventsOf is Events for those who want to see as much as there is. It passes over what is damaged, and has events of which nobody knows what
-// they replaced. It leaves out those that a filter does not want, where that saves reading them: some of them may come all the same.
+// EventsOf is like Events, but returns as much as possible. It skips damaged events and returns
+// events whose previous version is unknown. It omits events that wanted rejects if that saves
+// reading them. Some rejected events may still be returned.
 func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	return st.events(resource, wanted, after, max, dst, func(_ int64, err error) error {
 		if !errors.Is(err, ErrSealed) {
@@ -631,7 +654,7 @@ func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, 
 	})
 }
 
-// events is both: miss says what follows from damage at a revision.
+// events implements Events and EventsOf. It calls miss for each damaged revision.
 func (st *Store) events(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
 	if max <= 0 {
 		max = chunkItems
@@ -650,10 +673,10 @@ func (st *Store) events(resource string, wanted Filter, after int64, max int, ds
 	return st.replay(resource, wanted, after, max, dst, miss)
 }
 
-// A missFunc is told of damage in the log; nil: go on.
+// A missFunc handles damage in the log. If it returns nil, reading continues.
 type missFunc func(rev int64, err error) error
 
-// replay reads what has left the ring from the file.
+// replay reads events that have left the ring from the file.
 func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
 	r := &replay{resource: resource, wanted: wanted, miss: miss, current: st.Revision(), full: len(dst) + max, gaps: st.mode.others, dst: dst}
 	r.upTo = r.current
@@ -671,7 +694,7 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 			return damage
 		}
 		r.upTo = next - 1
-		if r.upTo <= after { // never again the same
+		if r.upTo <= after { // always make progress
 			r.upTo = after + 1
 		}
 		return nil
@@ -682,20 +705,20 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 	return r.dst, r.upTo, err
 }
 
-// A replay is what one read of the log in the file wants, and has found.
+// A replay holds the parameters and the result of one read of the log in the file.
 type replay struct {
 	resource string
 	wanted   Filter
 	miss     missFunc
 	current  int64
-	full     int // events are enough
+	full     int // maximum length of dst
 	gaps     bool
 	dst      []Event
-	sealed   bool // some of them are
+	sealed   bool // some events are encrypted
 	upTo     int64
 }
 
-// walk goes through the records after a revision.
+// walk reads the records after a revision.
 func (r *replay) walk(s *snapshot, c *boltfile.Cursor, after int64) error {
 	last, scanned, size := after, 0, 0
 	for k, v := c.Seek(revKey(after + 1)); ; k, v = c.Next() {
@@ -722,9 +745,9 @@ func (r *replay) walk(s *snapshot, c *boltfile.Cursor, after int64) error {
 	}
 }
 
-// add takes a record's event, if it is wanted, and returns its size.
+// add appends the event of a record, if it is wanted, and returns its size.
 func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
-	rec, key, err := decodeRecord(rev, b) // of every resource: a damaged key might be one of ours
+	rec, key, err := decodeRecord(rev, b) // also for other resources, since a damaged key may belong to this one
 	if err != nil {
 		return 0, r.miss(rev, err)
 	}
@@ -743,7 +766,7 @@ func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
 	return ev.size(), nil
 }
 
-// replaced copies the JSON that a key's record of a revision has.
+// replaced returns a copy of the JSON of key at rev.
 func (s *snapshot) replaced(rev int64, key []byte) (json []byte, sealed bool, err error) {
 	b := s.record(rev, key)
 	if b == nil {
@@ -753,8 +776,8 @@ func (s *snapshot) replaced(rev int64, key []byte) (json []byte, sealed bool, er
 	return bytes.Clone(old.JSON), old.sealed, err
 }
 
-// Wake returns a channel that is closed at the next commit that touches the resource (everything: at any). Take it before reading
-// events.
+// Wake returns a channel that is closed at the next commit that touches the resource, or at any
+// commit for Everything. Call it before reading events, so that no commit is missed.
 func (st *Store) Wake(resource string) <-chan struct{} {
 	st.mu.RLock()
 	if t := st.log.topics[resource]; t != nil && t.wake != nil {
@@ -771,7 +794,7 @@ func (st *Store) Wake(resource string) <-chan struct{} {
 	return t.wake
 }
 
-// Author is what a record's number stands for.
+// Author returns the author with a number, or the zero Author if it is unknown.
 func (st *Store) Author(id AuthorID) Author {
 	if id == 0 {
 		return Author{}

@@ -1,27 +1,35 @@
 package store
 
-// This file makes a store the replica of a log that is kept elsewhere, by whom it does not know: Options.Replica says how to reach it.
+// This file makes a store the replica of an external log, which it accesses through
+// Options.Replica.
 //
 //	Commit ──Propose──▶ the log ──Replicate──▶ bbolt, event log, counts, currentRev ──▶ Commit's answer, watchers
-//	         (elsewhere)          in its order, under its revisions
+//	         (external)           in log order, with the log's revisions
 //
-// What readers find is the same as in a file with a log of its own, with three differences.
+// Readers see the same behavior as with a file that has its own log, with three differences.
 //
-// Revisions have gaps: the log has others' entries, too. Whoever walks the bucket rev takes the next record that there is.
+// Revisions have gaps, because the log also contains entries of others. Code that walks the bucket
+// rev must continue with the next existing record.
 //
-// Several keys may change in one revision. The first of them has its record under the revision, as ever, the others under a longer key:
-// the revision with the object's key behind it. Nobody is told of a part of a revision. Kubernetes' own servers write each object by itself,
-// but old Events go in groups of up to a thousand; what has many more (`etcdctl del --prefix`) counts as compacted, so that nobody has to
-// hold all of it: who stands before it begins anew. A Change may ask for it, too (Change.With).
+// Several keys may change in one revision. The first of them has its record under the revision. The
+// others have theirs under a longer key, which is the revision followed by the object's key.
+// Readers never see a part of a revision. Kubernetes servers write each object separately, but etcd
+// deletes expired Events in groups of up to a thousand. A revision with many more changes (`etcdctl
+// del --prefix`) counts as compacted, so that no reader has to hold all of them. Readers before it
+// start again. A Change can also change several keys (Change.With).
 //
-// A replica may have to be filled from a snapshot of the log's state, at its beginning or when the log has forgotten what it would have to
-// follow. That happens beside its readers: newer versions lie above currentRev, where nobody looks, behind them the older ones as ever,
-// and the last transaction of FinishFill makes all of it visible, and everything before it compacted, in one step.
+// A replica may have to be filled from a snapshot of the log's state, initially or if the log no
+// longer has the entries that the replica has to follow. Readers continue during that time. Newer
+// versions are stored above currentRev, where no reader looks, and they refer to the older ones as
+// usual. The last transaction of FinishFill makes all of them visible and marks everything before
+// as compacted, in one step.
 //
-// Nothing is synced while it works: what is lost is followed again. But after a power cut a file that was not synced may be anything, also
-// something that looks sound. So a replica has a small file beside it, PATH.replica, that says of which history it is, and in which run of
-// the machine it is open. A replica that was not closed in the run before this one is thrown away, and filled anew; one whose process
-// alone was killed has lost nothing, since the kernel has what it wrote.
+// Nothing is synced while a replica is open, because lost data can be read from the log again.
+// After a power failure, however, an unsynced file may have any content, even one that looks
+// intact. Therefore a small file, PATH.replica, records the history to which the replica belongs
+// and the boot of the machine in which it is open. A replica that was not closed before the machine
+// was restarted is discarded and filled again. If only the process was killed, nothing is lost,
+// since the kernel has all written data.
 
 import (
 	"context"
@@ -37,15 +45,15 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-const catchUpWithin = 10 * time.Second // of a request
+const catchUpWithin = 10 * time.Second // maximum time that a request waits for a revision of the log
 
-// revisionMax is how many changes of one revision are told.
+// revisionMax is the maximum number of changes of one revision that are published.
 const revisionMax = 2048
 
 // ---- Following
 
-// Current waits until the store shows everything that was written before the call, and returns its revision. In a file with a log of its
-// own that is so at once.
+// Current waits until the store shows everything written before the call, and returns its revision.
+// A store with its own log does not have to wait.
 func (st *Store) Current(ctx context.Context) (int64, error) {
 	rev, err := st.mode.newest(st, ctx)
 	if err == nil {
@@ -54,7 +62,8 @@ func (st *Store) Current(ctx context.Context) (int64, error) {
 	return st.Revision(), err
 }
 
-// reachInTime is Reach for who would rather be refused than wait: a replica whose disk is full, say, does not get anywhere.
+// reachInTime is like Reach, but fails with Replica.Behind after a time limit. For example, a
+// replica whose disk is full does not advance.
 func (st *Store) reachInTime(ctx context.Context, rev int64) error {
 	behind := st.mode.behind
 	if behind == nil || st.Revision() >= rev {
@@ -69,7 +78,8 @@ func (st *Store) reachInTime(ctx context.Context, rev int64) error {
 	return err
 }
 
-// Upcoming waits for a revision that another replica may have shown, for a time at most. Where there is no other it does not wait.
+// Upcoming waits, for at most patience, for a revision that another replica may already have shown.
+// If there are no other replicas, it does not wait.
 func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duration) error {
 	switch {
 	case rev <= uint64(st.Revision()):
@@ -85,8 +95,9 @@ func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duratio
 	return st.Reach(ctx, int64(rev))
 }
 
-// Changed tells whether a key's newest revision is another one than a reader of the store has seen (0: none), by what is newest in the log.
-// In a file with a log of its own the commit finds that out.
+// Changed reports whether the newest revision of a key in the log differs from rev, which a reader
+// of the store has seen. rev 0 means that the key does not exist. With its own log the store
+// returns false, because the commit checks the revision.
 func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, error) {
 	if !st.mode.others {
 		return false, nil
@@ -101,8 +112,8 @@ func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, erro
 	return err == nil && rec.Rev != rev, err
 }
 
-// GetNewest is Get for those who refuse something when the object is missing, or is being deleted: a replica asks how far the log is before it
-// says so.
+// GetNewest is like Get. If the object is missing or is being deleted, a replica first catches up
+// with the log. Callers use it if they reject a request in these cases.
 func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
 	rec, err := st.Get(key)
 	if err == nil && !rec.Deleting {
@@ -114,7 +125,7 @@ func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
 	return st.Get(key)
 }
 
-// Reach waits until the store shows a revision.
+// Reach waits until the store shows rev.
 func (st *Store) Reach(ctx context.Context, rev int64) error {
 	reached := st.reached(rev)
 	if reached == nil {
@@ -133,7 +144,7 @@ func (st *Store) Reach(ctx context.Context, rev int64) error {
 	}
 }
 
-// reached returns what is closed once the store has reached a revision; nil when it has.
+// reached returns a channel that is closed when the store reaches rev, or nil if it already has.
 func (st *Store) reached(rev int64) chan struct{} {
 	if st.currentRev.Load() >= rev {
 		return nil
@@ -146,7 +157,8 @@ func (st *Store) reached(rev int64) chan struct{} {
 	return st.waiting.add(rev)
 }
 
-// propose is Commit of a replica. What is in the log is written, whether or not it gets here in time.
+// propose is the Commit of a replica. A change in the log is committed, even if it does not arrive
+// here in time.
 func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 	if c.Queued != nil {
 		c.Queued()
@@ -175,8 +187,8 @@ func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 	return rec, nil
 }
 
-// Replicate takes over what the log has from the store's revision on up to another one, in its order. All changes of a revision have to
-// come in one call. There is one caller at a time.
+// Replicate applies the changes of the log between the store's revision and upTo, in log order. All
+// changes of a revision must be in one call. Calls must not overlap.
 func (st *Store) Replicate(ctx context.Context, changes []Replicated, upTo int64) error {
 	if len(changes) == 0 {
 		st.advance(upTo)
@@ -186,7 +198,8 @@ func (st *Store) Replicate(ctx context.Context, changes []Replicated, upTo int64
 	return st.submit(ctx, &pendingWrite{feed: f, answer: make(chan struct{}, 1)})
 }
 
-// advance shows a revision up to which nothing has changed. The file need not know: after a restart the log tells it again.
+// advance publishes a revision without any changes. It is not written to the file, because the log
+// reports it again after a restart.
 func (st *Store) advance(rev int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -198,11 +211,11 @@ func (st *Store) advance(rev int64) {
 	st.waiting.release(rev)
 }
 
-// applyFeed writes the changes of a feed. One that is there already is left out.
+// applyFeed writes the changes of a feed and skips changes that the file already contains.
 func (s *stage) applyFeed(f *feed) error {
 	before := s.rev
 	f.members = make([]pendingWrite, 0, len(f.changes))
-	begun := 0 // where the revision's changes begin
+	begun := 0 // index of the revision's first change
 	for i := range f.changes {
 		c := &f.changes[i]
 		if c.Rev != f.changes[begun].Rev {
@@ -261,7 +274,7 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 		if err != nil {
 			return err
 		}
-		if m.replaced, err = s.sealing.copyOf(&old, c.Key); err != nil { // nobody can tell what it was, and the log does not wait
+		if m.replaced, err = s.sealing.copyOf(&old, c.Key); err != nil { // the old version is unknown, and the log cannot wait
 			m.rec.Lost = true
 		}
 		if c.Deleted {
@@ -282,7 +295,7 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	return s.write(m)
 }
 
-// publishFeed makes a committed feed visible, but for the revision. The caller holds mu.
+// publishFeed makes a committed feed visible, except for its revision. The caller must hold mu.
 func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 	if f.kind == feedFill {
 		f.upTo = st.currentRev.Load()
@@ -308,12 +321,13 @@ func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 
 // ---- Filling
 
-// StartFill begins to fill the replica from a snapshot of the log. Readers go on where they are.
+// StartFill begins to fill the replica from a snapshot of the log. Readers are not affected.
 func (st *Store) StartFill(ctx context.Context) error {
 	return st.maintain(ctx, func(l *boltfile.Ledger) error { return l.PutMetaInt("filling", 1) })
 }
 
-// Filled tells whether the replica shows a state of its log: not before the first fill, and not after one that was broken off.
+// Filled reports whether the replica shows a state of its log. This is false before the first fill,
+// and after a fill that was interrupted.
 func (st *Store) Filled() (filled bool, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		filled = s.revs.Sequence > 0 && boltfile.MetaInt(s.meta(), "filling") == 0
@@ -322,7 +336,8 @@ func (st *Store) Filled() (filled bool, err error) {
 	return filled, err
 }
 
-// Fill takes over a part of the snapshot. A key that is not in it has to come as a deletion (NextFillKeys finds what there is).
+// Fill applies a part of the snapshot. A key that is not in the snapshot must be passed as a
+// deletion. NextFillKeys returns the existing keys.
 func (st *Store) Fill(ctx context.Context, changes []Replicated) error {
 	if len(changes) == 0 {
 		return nil
@@ -330,7 +345,8 @@ func (st *Store) Fill(ctx context.Context, changes []Replicated) error {
 	return st.submit(ctx, &pendingWrite{feed: &feed{kind: feedFill, changes: changes}, answer: make(chan struct{}, 1)})
 }
 
-// NextFillKeys returns live keys from one on, at most max, with what has been filled in; next is "" at the end.
+// NextFillKeys returns at most max live keys, beginning with from, including keys that have been
+// filled. next is "" at the end.
 func (st *Store) NextFillKeys(from string, max int) (keys []string, next string, err error) {
 	err = st.readSnapshot(func(s *snapshot) (err error) {
 		keys = keys[:0]
@@ -349,16 +365,16 @@ func (st *Store) NextFillKeys(from string, max int) (keys []string, next string,
 	return keys, next, err
 }
 
-// FinishFill shows what has been filled in, as of a revision; all before it counts as compacted.
+// FinishFill publishes the snapshot at revision rev. All earlier revisions count as compacted.
 func (st *Store) FinishFill(ctx context.Context, rev int64) error {
 	return st.submit(ctx, &pendingWrite{feed: &feed{kind: feedFinish, upTo: rev}, answer: make(chan struct{}, 1)})
 }
 
-// BeginAt makes the present the beginning of a file's history: the next revision comes after rev, and all before counts as compacted. rev is not
-// below the store's revision.
+// BeginAt makes the current state the beginning of the file's history. The next revision is above
+// rev, and all earlier revisions count as compacted. rev must not be below the store's revision.
 func (st *Store) BeginAt(ctx context.Context, rev int64) error { return st.FinishFill(ctx, rev) }
 
-// publishFill starts log and counts anew. The caller holds mu.
+// publishFill resets the event log and the counts. The caller must hold mu.
 func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
 	for _, t := range st.log.topics {
 		if t.wake != nil {
@@ -381,16 +397,17 @@ const (
 	distrusted    = "distrusted"
 )
 
-// Distrust has the next opening throw the replica away: its log is not what it was.
+// Distrust makes the next opening discard the replica, because its log has been changed.
 func (st *Store) Distrust() { st.distrusted.Store(true) }
 
-// openReplica opens the replica's file, or a new one in the place of one that is not to be trusted.
+// openReplica opens the file of a replica. If the file cannot be trusted, it is replaced by a new
+// one.
 func openReplica(path string, opts Options, open func(path string, opts Options) (*Store, error)) (*Store, error) {
 	if opts.Ephemeral {
 		return open(path, opts)
 	}
 	marked, err := boltfile.ReadSmall(path + replicaSuffix)
-	ours := err == nil // to throw away, if need be
+	ours := err == nil // a replica, which may be discarded
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -415,7 +432,7 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 		return atomicfile.SaveFile(path+replicaSuffix, []byte(opts.Replica.Identity+"\n"+run+"\n"))
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := note(boot); err != nil { // before there is a file: one without this note might be somebody's own
+		if err := note(boot); err != nil { // before the file exists: a file without this note might be the user's own
 			return nil, err
 		}
 	}
@@ -467,7 +484,7 @@ func discard(path, why string, warn func(string)) error {
 	return err
 }
 
-// machineRun names the run of the machine since it was started; "" where that has no name.
+// machineRun returns the boot ID of the machine, or "" if none exists.
 func machineRun() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -476,7 +493,7 @@ func machineRun() string {
 	return strings.TrimSpace(string(id))
 }
 
-// syncReplica is what closing a replica does before all else: from here on commits are synced.
+// syncReplica is the first step of closing a replica. All later commits are synced.
 func (st *Store) syncReplica() error {
 	if st.Opts.Ephemeral || st.File.Failed() {
 		return nil

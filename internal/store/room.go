@@ -1,24 +1,30 @@
 package store
 
-// This file keeps room for deletes. On a disk without any room a delete fails as every write does, since its tombstone has to be written, and so
-// nobody could make room. Hence the last part of the disk is kept for what makes room: below it creates and updates are refused as on a full disk,
-// while deletes, updates of what is being deleted, and compaction go on.
+// This file reserves disk space for deletes. A delete writes a tombstone. On a full disk it would
+// fail like every other write, so that clients could not free any space. Therefore the last part of
+// the disk is reserved. Below the limit, creates and updates fail as on a full disk. Deletes,
+// updates of objects that are being deleted, and compaction continue.
 //
-//	room     = what the file system has free for this process, without what the write-ahead log may still grow by; or half of the data file's own free
-//	           pages, where that is more
+//	room     = free space of the file system for this process, minus the possible growth of the write-ahead log;
+//	           or half of the free pages in the data file, if that is more
 //	reserve  = a sixteenth of the file system, at most 64 MiB
 //
-//	room above the reserve   everything is written; a change takes what it needs from what is above
-//	room below it            deletes and compaction alone: ErrDiskFull to the others, until the room is a quarter of the reserve above it. History
-//	                         is compacted immediately, and not at the next round (Maintenance.makeRoom). That makes room for the next delete, which
-//	                         waits for it if it must, and in the end for a create
+//	room above the reserve   all writes are accepted; a change takes its space from the part above the reserve
+//	room below the reserve   only deletes and compaction; other writes fail with ErrDiskFull until the room exceeds the
+//	                         reserve by a quarter. History is compacted immediately, and not at the next round
+//	                         (Maintenance.makeRoom). This makes room for the next delete, which waits if necessary,
+//	                         and finally for a create
 //
-// Free pages count because the file does not shrink: what compaction gives back is there, and nowhere else. Half of them, and not beside what the file
-// system has, because they may lie scattered, and a document of several pages, and its neighbours, want them in a row. There is no reserve where the
-// free space is not known (Windows, some BSDs), none for an ephemeral file, which keeps nothing, and none for a replica, whose deletes are written
-// elsewhere: a write fails when the disk is full.
+// Free pages count because the data file does not shrink: compaction only adds to its free pages.
+// Only half of them count, and they are not added to the free space of the file system. They may be
+// scattered, and a document of several pages needs consecutive pages, as do its neighbors. There is
+// no reserve if the free space is unknown (Windows, some BSDs), for an ephemeral file, which is not
+// kept, or for a replica, whose deletes are written to its log. In these cases a write fails when
+// the disk is full.
 //
-// The quota is kept here, too. Above it the same writes are refused, and the same compaction makes room. It is there so that the disk is never full: by default 2 GiB, as etcd's, or half of the file system where that is less.
+// This file also enforces the quota. Above the quota the same writes fail, and the same compaction
+// makes room. The quota keeps the disk from becoming full. Its default is 2 GiB, as in etcd, or
+// half of the file system if that is less.
 
 import (
 	"fmt"
@@ -28,28 +34,28 @@ import (
 )
 
 const (
-	reserveShare = 16 // of the file system: one part in so many
+	reserveShare = 16 // the reserve is this fraction of the file system
 	reserveMax   = 64 << 20
 
-	defaultQuota = 2 << 30 // etcd's
-	quotaShare   = 2       // of the file system: one part in so many
+	defaultQuota = 2 << 30 // as in etcd
+	quotaShare   = 2       // the quota is at most this fraction of the file system
 
-	scatteredShare = 2 // of the free pages, one in so many counts
-	pagesOfChange  = 4 // that a change copies beside the ones of its document, about
-	resumeShare    = 4 // of the reserve: creates are taken again above it by one part in so many
-	sliceWhenLow   = 8 // dead revisions deleted in one transaction while the disk has no room
-	roomTries      = 5 // of a delete for which there is no room: each but the first after a compaction
+	scatteredShare = 2 // this fraction of the free pages counts
+	pagesOfChange  = 4 // approximate number of pages that a change copies, besides those of its document
+	resumeShare    = 4 // creates are accepted again when the room exceeds the reserve by this fraction of it
+	sliceWhenLow   = 8 // dead revisions that one transaction deletes while the disk is full
+	roomTries      = 5 // attempts of a delete without room; all but the first follow a compaction
 )
 
-// A Room is how much the data file may grow.
+// A Room describes how much the data file may grow.
 type Room struct {
-	DiskBytes, DiskFree int64 // of the file system, and what is free of that for this process; 0, 0: nobody knows
-	Reserve             int64 // of the room, for deletes; 0: none
-	Used, Quota         int64 // bytes of the data file without its free pages, and how many there may be; Quota 0: no limit
-	Refusal             error // what a create is refused with now: ErrDiskFull, ErrQuota, or nil
+	DiskBytes, DiskFree int64 // size of the file system, and its free space for this process; both 0 if unknown
+	Reserve             int64 // bytes of the room reserved for deletes, or 0
+	Used, Quota         int64 // used bytes of the data file, without free pages, and their limit; Quota 0 means no limit
+	Refusal             error // error of a create at present: ErrDiskFull, ErrQuota, or nil
 }
 
-// Room looks how much room there is.
+// Room returns the current room.
 func (st *Store) Room() Room {
 	stats := st.Stats()
 	r := Room{Reserve: st.reserve, Used: stats.FileBytes - stats.FreeBytes, Quota: max(0, st.Opts.Quota)}
@@ -63,7 +69,7 @@ func (st *Store) Room() Room {
 	return r
 }
 
-// HasRoom is ErrDiskFull while nothing but deletes can be written for want of room on the disk.
+// HasRoom returns ErrDiskFull if only deletes are accepted because the disk is full.
 func (st *Store) HasRoom() error {
 	if r := st.Room(); r.Refusal == ErrDiskFull {
 		return fmt.Errorf("%s: %w", st.File.Path, ErrDiskFull)
@@ -71,7 +77,7 @@ func (st *Store) HasRoom() error {
 	return nil
 }
 
-// WithinQuota is ErrQuota while nothing but deletes can be written because of the quota.
+// WithinQuota returns ErrQuota if only deletes are accepted because of the quota.
 func (st *Store) WithinQuota() error {
 	if r := st.Room(); r.Quota > 0 && r.Used > r.Quota {
 		return fmt.Errorf("%s: %d of %d bytes: %w", st.File.Path, r.Used, r.Quota, ErrQuota)
@@ -79,11 +85,11 @@ func (st *Store) WithinQuota() error {
 	return nil
 }
 
-// limit decides at the opening what the quota and the reserve are.
+// limit sets the quota and the reserve when the store is opened.
 func (st *Store) limit() {
 	_, size, known := st.File.DiskSpace()
 	known = known && size > 0
-	if !st.mode.bounded { // nor has it a reserve
+	if !st.mode.bounded { // there is no reserve either
 		st.Opts.Quota = -1
 		return
 	}
@@ -101,7 +107,8 @@ func (st *Store) limit() {
 	}
 }
 
-// spare is how much of the room lies above the reserve; below 0 there is less.
+// spare returns the part of the room above the reserve. It is negative if the room is smaller than
+// the reserve.
 func (st *Store) spare() int64 {
 	if st.reserve == 0 {
 		return math.MaxInt64
@@ -113,7 +120,7 @@ func (st *Store) spare() int64 {
 	return max(free-st.File.LogMayTake(), st.File.ReadyBytes()/scatteredShare) - st.reserve
 }
 
-// scarce tells whether creates and updates are refused with so much to spare.
+// scarce reports whether creates and updates are refused for this value of spare.
 func (st *Store) scarce(spare int64) bool {
 	if st.low.Load() {
 		return spare < st.reserve/resumeShare
@@ -121,14 +128,14 @@ func (st *Store) scarce(spare int64) bool {
 	return spare < pagesOfChange*int64(st.File.PageSize())
 }
 
-// An allowance is what one transaction may take.
+// An allowance is the space that one transaction may use.
 type allowance struct {
-	page  int   // bytes of one
-	full  bool  // above the quota
-	spare int64 // how much of the disk's room creates and updates may still take
+	page  int   // page size in bytes
+	full  bool  // the quota is exceeded
+	spare int64 // bytes of the disk that creates and updates may still use
 }
 
-// measure looks what a transaction may take, and tells the log.
+// measure returns the allowance of a transaction and passes the free space to the write-ahead log.
 func (st *Store) measure(tx *bbolt.Tx) allowance {
 	used := tx.Size() - st.File.FreeBytes() // as of the last commit
 	a := allowance{page: st.File.PageSize(), full: st.Opts.Quota > 0 && used > st.Opts.Quota, spare: st.spare()}
@@ -140,7 +147,8 @@ func (st *Store) measure(tx *bbolt.Tx) allowance {
 	return a
 }
 
-// refusal is why a change that takes room is not made, nil when it is; its room is taken then.
+// refusal returns an error if a create or update must be refused for lack of space. Otherwise it
+// subtracts the change from the allowance.
 func (a *allowance) refusal(c *Change) error {
 	if c.makesRoom() {
 		return nil

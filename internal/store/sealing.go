@@ -1,51 +1,60 @@
 package store
 
-// This file has the seam where documents are encrypted: between what the store works with, and what lies on the disk. How, and which, it does not
-// know: Options.Sealing says so.
+// This file encrypts documents before they are written to the disk and decrypts them for readers.
+// Options.Sealing provides the functions and decides which documents are encrypted.
 //
-//	stage.write    JSON ──Seal──▶ the record's last part, under the flag "sealed"      file, write-ahead log, replica, backup
-//	opened         the record's last part ──Open──▶ JSON                               readers; the event log has what the writer had
+//	stage.write    JSON ──Seal──▶ last part of the record, with the flag "sealed"      file, write-ahead log, replica, backup
+//	opened         last part of the record ──Open──▶ JSON                              readers; the event log has the writer's JSON
 //
-// All that is on the disk of a sealed document is so: each version, its tombstone, what compaction has yet to delete, the log's records. Backups and
-// packed files get the bytes as they lie, so that whoever makes them needs no key. Keys, sizes, times, authors and flags are in clear.
+// If a document is encrypted, so are all its copies on the disk: each version, its tombstone,
+// versions that compaction has yet to delete, and the records of the log. Backups and packed files
+// contain the stored bytes, so they can be made without a key. Keys, sizes, times, authors and
+// flags are not encrypted.
 //
-// A document that cannot be opened is an error of those who ask for it, with its key (ErrSealed), and never taken for damage: the key may come back, so
-// that nothing deletes it. Who works on what there is passes over it, as over damage (Span.Sound), and finds it in Chunk.Sealed. A log in which one
-// cannot be opened breaks off for those who follow it (ErrCompacted): old versions outlive the keys they are under. The history leaves the change out.
+// A read of a document that cannot be decrypted fails with ErrSealed and the document's key. This
+// is never treated as damage: the encryption key may become available again, so the document is
+// never deleted. Scans skip it like damage if Span.Sound is set, and report it in Chunk.Sealed.
+// Followers of a log with such a document get ErrCompacted, because old versions may outlive their
+// encryption keys. The history omits the change.
 //
-// Opening may ask a service, so it comes after the read transaction. The writer opens what a change replaces, mostly with what the reader before it has
-// left in a cache, if the event log does not have it.
+// Decryption may call a service. Therefore readers decrypt after their read transaction. The writer
+// decrypts the document that a change replaces if the event log does not contain it. Usually the
+// previous reader has left it in a cache.
 //
-// Rejected: sealing before the writer takes a change, beside other writers. Two microseconds of a commit's hundred are not worth a second form of a Change.
+// Rejected alternative: sealing before the writer takes a change, concurrently with other writers.
+// Sealing takes two of the hundred microseconds of a commit, which does not justify a second form
+// of Change.
 
 import (
 	"bytes"
 	"errors"
 )
 
-// ErrSealed says that a document cannot be opened, or sealed.
+// ErrSealed means that a document cannot be decrypted or encrypted.
 var ErrSealed = errors.New("the document cannot be decrypted")
 
-// errUnopened is of who opens a file without saying how to open what is in it.
+// errUnopened is the error of a file with encrypted documents that was opened without Sealing.
 var errUnopened = errors.New("it is encrypted, and no key is known here")
 
-// Sealing says which documents are encrypted, and how. Its functions are called by many at once.
+// Sealing defines which documents are encrypted, and how. Its functions must be safe for concurrent
+// use.
 type Sealing struct {
-	Open func(key string, sealed []byte) (json []byte, stale bool, err error) // stale: Seal would make something else of it
-	Seal func(key string, json []byte) (sealed []byte, err error)             // nil: the document lies as it is
-	Does func(key string) bool                                                // whether Seal does anything to a key's document; nil like Seal: to none
+	Open func(key string, sealed []byte) (json []byte, stale bool, err error) // stale: Seal would now produce a different result
+	Seal func(key string, json []byte) (sealed []byte, err error)             // a nil result means that the document is not encrypted
+	Does func(key string) bool                                                // reports whether Seal encrypts the document of a key; nil if and only if Seal is nil
 
-	Unopened func(key string, err error) // told of each document that could not be opened, as often as that is tried; may be nil
+	Unopened func(key string, err error) // called at each failed attempt to decrypt a document; may be nil
 }
 
-// A sealedError is ErrSealed about one document. Its text is its cause's.
+// A sealedError is an ErrSealed for one document. Its text is that of its cause.
 type sealedError struct{ error }
 
 func (sealedError) Is(target error) bool { return target == ErrSealed }
 
 func (e sealedError) Unwrap() error { return e.error }
 
-// record is what encodeRecord has made of a record, with its JSON sealed, and the size of that. r keeps its JSON.
+// record encrypts the JSON of a record. It returns the encoded record and the size of the encrypted
+// JSON. r keeps the plain JSON. plain is the record as encoded without encryption.
 func (s *Sealing) record(r *Record, plain []byte) (value []byte, size int, err error) {
 	json := r.JSON
 	sealed, err := s.Seal(r.Key, json)
@@ -61,7 +70,7 @@ func (s *Sealing) record(r *Record, plain []byte) (value []byte, size int, err e
 	return value, len(sealed), nil
 }
 
-// open returns a document; r.JSON is what lies in the file.
+// open decrypts r.JSON, which is the JSON in the file.
 func (s *Sealing) open(r *Record, key string) (json []byte, stale bool, err error) {
 	if s == nil {
 		return nil, false, sealedError{errUnopened}
@@ -72,7 +81,7 @@ func (s *Sealing) open(r *Record, key string) (json []byte, stale bool, err erro
 	return json, stale, nil
 }
 
-// copyOf returns a copy of the document of a record that points into the file.
+// copyOf returns a plain copy of the document of a record that points into the file.
 func (s *Sealing) copyOf(r *Record, key string) (json []byte, err error) {
 	if !r.sealed {
 		return bytes.Clone(r.JSON), nil
@@ -81,7 +90,7 @@ func (s *Sealing) copyOf(r *Record, key string) (json []byte, err error) {
 	return json, err
 }
 
-// opened opens one record, and says whether it is stale.
+// opened decrypts one record and sets Stale.
 func (st *Store) opened(rec Record) (Record, error) {
 	s := st.Opts.Sealing
 	switch {
@@ -98,7 +107,8 @@ func (st *Store) opened(rec Record) (Record, error) {
 	return rec, nil
 }
 
-// openAll opens the records of a chunk. Of what is sound it leaves out those that it cannot open.
+// openAll decrypts the records of a chunk. If sound is set, it skips records that cannot be
+// decrypted.
 func (st *Store) openAll(c *Chunk, sound bool) error {
 	left := c.Records[:0]
 	for i := range c.Records {
@@ -122,10 +132,10 @@ func (st *Store) openAll(c *Chunk, sound bool) error {
 	return nil
 }
 
-// An Unopened is an object that could not be opened.
+// An Unopened is an object that could not be decrypted.
 type Unopened struct {
 	Key string
-	Err error // why
+	Err error // cause
 }
 
 func (st *Store) passUnopened(key string, err error) {
@@ -134,8 +144,9 @@ func (st *Store) passUnopened(key string, err error) {
 	}
 }
 
-// openEvents opens events that were read from the file, from one on. Those that cannot be opened are told to miss. If that is no error, they are
-// left out, and what is unknown is what one has replaced.
+// openEvents decrypts the events of evs from index from on, which were read from the file. It
+// passes errors to miss. If miss returns nil, it omits the event, or only Prev if that cannot be
+// decrypted.
 func (st *Store) openEvents(evs []Event, from int, miss missFunc) (_ []Event, err error) {
 	left := evs[:from]
 	for i := from; i < len(evs) && err == nil; i++ {

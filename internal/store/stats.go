@@ -1,20 +1,20 @@
 package store
 
-// This file has the figures that a store counts.
+// This file defines the counters of a store.
 
 import (
 	"slices"
 	"time"
 )
 
-// Stats is what the store has to say to metrics.
+// Stats holds the counters that a store reports to metrics.
 type Stats struct {
-	Revision, CompactRev int64                        // the newest, and the one up to which history is gone
-	FileBytes, FreeBytes int64                        // size of the data file, and the part of it that is not in use
-	LogBytes             int64                        // size of its log; 0: there is none
-	objects, objectBytes int64                        // live
-	Commits, Writes      int64                        // transactions, and the changes in them
-	CommitSeconds        float64                      // of all commits together
+	Revision, CompactRev int64                        // newest revision, and the compacted revision
+	FileBytes, FreeBytes int64                        // size of the data file, and its unused part
+	LogBytes             int64                        // size of its log; 0 if none exists
+	objects, objectBytes int64                        // number and size of the live objects
+	Commits, Writes      int64                        // number of transactions, and of the changes in them
+	CommitSeconds        float64                      // total duration of all commits
 	CommitBuckets        [len(CommitBounds) + 1]int64 // not cumulative
 	ringEvents, ringSize int64
 	ringOldest           int64
@@ -27,5 +27,6 @@ func (s *Stats) observeCommit(took time.Duration) {
 	s.CommitBuckets[n]++
 }
 
-// CommitBounds are the upper bounds in seconds of Stats.CommitBuckets, whose last bucket has none.
+// CommitBounds are the upper bounds of Stats.CommitBuckets in seconds. The last bucket has no upper
+// bound.
 var CommitBounds = [...]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1.024, 4.096}

@@ -1,69 +1,92 @@
-// Package store keeps objects in one bbolt file, every version of each under its revision, as etcd's mvcc (server/storage/mvcc) does for
-// kube-apiserver: reads at any revision that is not compacted, a log to follow, and writes that are on disk when they are answered.
+// Package store is a multi-version key-value store in a single bbolt file. It plays the role of
+// etcd's mvcc package (server/storage/mvcc) for kube-apiserver. Every version of an object is
+// stored under the revision that wrote it. Clients can read at any revision that is not compacted,
+// follow a log of events, and commit writes that are durable when Commit returns.
 //
 //	st, err := store.Open("apilet.db", store.Options{})
-//	doc := []byte(`{"metadata":{"name":"web","resourceVersion":""}}`) // the revision goes where RevAt says, between the quotes
+//	doc := []byte(`{"metadata":{"name":"web","resourceVersion":""}}`) // RevAt is the offset between the quotes
 //	rec, err := st.Commit(ctx, store.Change{Op: store.OpCreate, Key: "//pods/default/web", JSON: doc, RevAt: 45})
 //
-//	var chunk store.Chunk // of a key range, at a revision
+//	var chunk store.Chunk // part of a key range, at a revision
 //	err = st.Chunk(store.Span{Prefix: "//pods/", Rev: rec.Rev, Items: 500}, &chunk)
 //
-//	log := st.Follow("//pods/") // what there is, then what happens
+//	log := st.Follow("//pods/") // the current objects, then each change
 //	err = log.CatchUp(ctx, func() { clear(pods) }, func(ev *store.Event) { pods[ev.Key] = ev.Rev })
 //	log.Wait(ctx, time.Time{}, nil) // for the next commit that touches pods
 //
-// Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It knows
-// nothing of HTTP or of types. Package boltfile is the file below it: pages, the write-ahead log, and what a disk may do to both.
+// Keys have the form /group/resource/namespace/name. Values are JSON. The store does not parse
+// them; it only inserts the revision at the given offset. The package does not depend on HTTP or on
+// Kubernetes types. Package boltfile implements the file below it: pages, the write-ahead log, and
+// protection from disk errors.
 //
-// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk),
-// waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
-// authors.go (who wrote what), sealing.go (what is encrypted) and layout.go (the bytes). open.go brings a file to where a store can begin; upkeep.go compacts, backs up and
-// checks; discard.go deletes what is damaged.
+// Start reading with store.go, which describes the buckets and a short history. The other files
+// are:
 //
-// A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
-// what comes of it arrives through Replicate, under revisions that the log has given.
+//   - write.go: Commit
+//   - read.go: Chunk
+//   - waypoints.go: reads at old revisions
+//   - room.go: the reserve for deletes on a full disk
+//   - eventlog.go: the events that watchers read
+//   - follow.go: the Follower
+//   - authors.go: the author of each record
+//   - sealing.go: encryption
+//   - layout.go: the encoding of records
+//   - open.go: opening and checking a file
+//   - upkeep.go: compaction, backups and checks
+//   - discard.go: deletion of damaged objects
 //
-// Invariants: each change has a revision of its own, above all before it, and is seen by readers only when it is durable; a read at a
-// revision shows what was current then, for ever or until it is compacted (ErrCompacted); there is one writer, whose commits carry all
-// changes that wait (group commit); damaged pages are errors of those who need them (ErrDamaged), and of nobody else: who works on all that
-// there is passes over them (Span.Sound).
+// A store can also be a replica of an external log (Options.Replica, replica.go). Commit then
+// proposes the change to that log. The committed change arrives through Replicate, with the
+// revision that the log assigned to it.
+//
+// The store maintains these invariants:
+//
+//   - Each change gets a new revision, which is higher than all earlier ones. In a replica several
+//     changes may share a revision. Readers see a change only after it is durable.
+//   - A read at a revision returns the state at that revision until the revision is compacted.
+//     After that it fails with ErrCompacted.
+//   - A single goroutine writes. Each commit contains all pending changes (group commit).
+//   - A damaged page causes errors only in reads that need it (ErrDamaged). Scans of all objects
+//     can skip the damage (Span.Sound).
 package store
 
-// This file keeps every version of every object in one bbolt file, each under the revision that wrote it: a store with
-// multi-version concurrency control, as etcd's mvcc is for kube-apiserver. It knows keys, revisions and bytes, no Kubernetes.
+// This file describes the layout of the data file. The file holds every version of every object
+// under the revision that wrote it, as etcd's mvcc does for kube-apiserver. The code here handles
+// keys, revisions and bytes; it has no knowledge of Kubernetes.
 //
-// Four buckets (layout.go reads and writes what is in them). Integers are big endian, CRCs are CRC-32C:
+// The file has four buckets, which layout.go encodes and decodes. Integers are big endian. CRCs are
+// CRC-32C.
 //
 //	meta   "format"       8  version of this layout: 2, or 102 for a replica, whose revisions have gaps; 3 while there is a log
-//	       "lineage"     16  random; files of different history differ
+//	       "lineage"     16  random; identifies the file's history
 //	       "compact"      8  CompactRev: reads and watches below it are refused
-//	       "swept"        8  how far compaction has deleted; below CompactRev after a crash
-//	       "marks"      16n  (unix seconds 8, revision 8): what was current when, one a compaction round
-//	       "backup"       8  this file is a backup that nobody has opened yet, made at this time (unix seconds)
-//	       "secret/..."      keys that other chapters made
-//	       "shared"       8  some revision has several records; see replica.go, as for
-//	       "filling"      8  a replica that was being filled when it was left
+//	       "swept"        8  compaction has deleted up to this revision; below CompactRev after a crash
+//	       "marks"      16n  (unix seconds 8, revision 8): the current revision at each compaction round
+//	       "backup"       8  unix seconds; this file is a backup made at that time and not opened since
+//	       "secret/..."      keys of other packages
+//	       "shared"       8  some revision has several records; see replica.go
+//	       "filling"      8  the filling of a replica was interrupted; see replica.go
 //
-//	rev    key: revision, 8. Its sequence is currentRev. The last key is not: compacting a trailing tombstone would move it back
+//	rev    key: revision, 8. The bucket's sequence is currentRev. The last key is not always currentRev, since compaction deletes trailing tombstones
 //	       OFFSET  SIZE  MEANING
-//	            0     1  flags: 1 tombstone, 2 deleting (the object carries a deletionTimestamp), 4 stamped, 8 lost (what it
-//	                     replaced was damaged: discard.go), 16 sealed, 32 stale (sealing.go)
-//	            1     8  previous revision of the key, a tombstone's too; 0: none
+//	            0     1  flags: 1 tombstone, 2 deleting (the object carries a deletionTimestamp), 4 stamped, 8 lost (the
+//	                     replaced version was damaged: discard.go), 16 sealed, 32 stale (sealing.go)
+//	            1     8  previous revision of the key, or of its tombstone; 0: none
 //	            9     8  CreateRev: the revision that created the object
-//	           17     4  CRC of all the rest, started from the revision: a record in another's place shows
+//	           17     4  CRC of all other bytes, seeded with the revision, so that a misplaced record is detected
 //	           21     2  k, the key's length
 //	           23     k  key
-//	         23+k     6  time in milliseconds since 1970, where it is stamped,
-//	         29+k  1..5  and the author's number (uvarint), 0: nobody known; see authors.go
-//	                     JSON, final but for kind and apiVersion, which reading puts before it; or what sealing has made of it
+//	         23+k     6  if stamped: time in milliseconds since 1970,
+//	         29+k  1..5  and the author's number (uvarint), 0: unknown; see authors.go
+//	                     JSON without kind and apiVersion, which readers add; or its sealed form
 //
-//	keys   key: /group/resource/namespace/name, the namespace empty for what is in none
+//	keys   key: /group/resource/namespace/name; the namespace is empty for cluster-scoped objects
 //	            0     8  newest revision of the key
-//	            8     4  size of its JSON, as it lies in rev
+//	            8     4  size of its JSON as stored in rev
 //	           12     1  its flags
 //	           13     4  CRC of the key and the 13 bytes before
 //
-// Five writes, and what lies where:
+// For example, five writes leave these records:
 //
 //	write                    rev gets                              keys after it
 //	create a                 1 {prev 0, create 1}                  a→1
@@ -72,23 +95,35 @@ package store
 //	delete b                 4 {prev 2, create 2, tombstone}       a→3 b→4†
 //	create b                 5 {prev 4, create 5}                  a→3 b→5
 //
-// A LIST at revision 2 walks keys. a→3 is too new, its chain leads to 1. b→5 was created later, so the chain goes on behind the
-// creation: 4 is still too new, 2 is it. At revision 4 the chain of b ends on a tombstone: b did not exist. A chain is followed
-// with exact look-ups: a missing record at or below CompactRev was a tombstone, above it is damage.
+// A LIST at revision 2 walks keys. Revision 3 of a is too new, so the reader follows its chain to
+// revision 1. The object b in revision 5 was created after revision 2, so the reader skips to the
+// version before its creation. Revision 4 is still too new, so it returns revision 2. At revision 4
+// the chain of b ends at a tombstone, so b did not exist. Readers follow a chain with exact
+// lookups. A missing record at or below CompactRev is a compacted tombstone; above CompactRev it is
+// damage.
 //
-// Compaction (upkeep.go) to 4 first records compact=4, so that nobody starts to read below. Then it walks revisions 1 to 4: 3 has superseded 1,
-// 4 has superseded 2, and 4 is a tombstone itself. It deletes 1, 2 and 4 in that order, in small slices between other writes, and
-// records swept=4. Left are 3 and 5: the newest version of every key at or below 4, and all above. Running any part of it again
-// finds nothing or the same. Its cost is that of the writes since the last one, whatever the store's size.
+// A compaction to revision 4 (upkeep.go) first records compact=4, so that no new read starts below
+// it. Then it walks revisions 1 to 4. Revision 3 supersedes 1, revision 4 supersedes 2, and
+// revision 4 is a tombstone itself. The compaction deletes 1, 2 and 4 in that order, in small
+// transactions between other writes, and records swept=4. Revisions 3 and 5 remain: the newest
+// version of every key at or below 4, and all versions above it. Each step is idempotent. The cost
+// depends on the number of writes since the last compaction and not on the size of the store.
 //
-// One goroutine writes. It takes all requests that wait, checks each one's precondition against the newest state (its earlier
-// neighbours included), and commits them with one sync of the disk. What a commit made is published in this order: event log,
-// counts and currentRev (one step, under mu), then the answers, then the wake-ups. Readers never see more than the published
-// revision, even where the file already has more: whoever lists at R and then asks for the events after R misses none.
+// A single goroutine writes. It takes all pending requests and checks the precondition of each
+// against the newest state, which includes earlier changes of the same batch. It commits them with
+// one sync of the disk. Then it publishes the results in this order: first the event log, the
+// counts and currentRev (in one step, under mu), then the answers, then the wake-ups. Readers never
+// see more than the published revision, even if the file already contains more. Therefore a client
+// that lists at R and then requests the events after R misses none.
 //
-// Rejected: an index of keys in memory (etcd's; twice as fast at 64 writers, but 100 bytes a key and a scan at start), records
-// clustered by key (lists twice as fast, writes more), bbolt's Batch (waits 10 ms when alone), applying each change that the writer waits for
-// as soon as it comes (the callers' work, which it waits for, takes longer by as much).
+// Rejected alternatives:
+//
+//   - an index of keys in memory, as in etcd: twice as fast with 64 writers, but it needs 100 bytes
+//     for each key and a scan at startup
+//   - records clustered by key: lists are twice as fast, but more is written
+//   - bbolt's Batch: a single writer waits 10 ms
+//   - applying each change as soon as it arrives while the writer waits for more: the callers, for
+//     which the writer waits, are delayed by the same time
 
 import (
 	"context"
@@ -103,76 +138,92 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Sentinels of the store, and when they come.
+// Errors of the store. The comment of each lists the operations that return it.
 var (
-	ErrNotFound       = errors.New("key not found")                      // get, update, delete: no live object has the key
-	ErrExists         = errors.New("key already exists")                 // create: a live object has the key
-	ErrDeleting       = errors.New("key already exists, being deleted")  // create: a live object has the key and is marked as deleting
+	ErrNotFound       = errors.New("key not found")                      // get, update, delete: the key has no live object
+	ErrExists         = errors.New("key already exists")                 // create: the key has a live object
+	ErrDeleting       = errors.New("key already exists, being deleted")  // create: the key has a live object that is being deleted
 	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent is no live object
-	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write of a replica's: it may have happened, or happen yet
-	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is marked as deleting
-	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type is no live object, or is marked as deleting
-	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
-	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
-	errClosed         = boltfile.ErrClosed                               // a write after close
+	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent has no live object
+	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write to a replica: the outcome is unknown
+	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is being deleted
+	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
+	ErrCompacted      = errors.New("revision has been compacted")        // read below CompactRev
+	errFutureRev      = errors.New("revision is in the future")          // read above currentRev
+	errClosed         = boltfile.ErrClosed                               // write after Close
 
-	// A write on a full disk, or one other than a delete when what is left is kept for deletes (room.go). Nothing has changed.
+	// ErrDiskFull is returned by a write if the disk is full. It is also returned by creates and
+	// updates if only the space reserved for deletes is left (room.go). Nothing has been changed.
 	ErrDiskFull = boltfile.ErrFull
 
-	// A write above --quota-backend-bytes. Deletes are taken.
+	// ErrQuota is returned by creates and updates above --quota-backend-bytes. Deletes are still
+	// accepted.
 	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
 
-	// A write while the file's name leads nowhere or elsewhere: what goes to a removed file is lost at exit. Reads go on.
+	// ErrFileLost is returned by a write if the file's path no longer leads to the open file. Data
+	// written to a removed file would be lost at exit. Reads still work.
 	ErrFileLost = boltfile.ErrLost
 
-	// A read of what is damaged, or a write beside it. Its text says where.
+	// ErrDamaged is returned by a read of damaged data, or by a write next to it. The text names
+	// the place.
 	ErrDamaged = boltfile.ErrDamaged
 
 	errUnchanged = errors.New("no member of the batch changed anything") // ends a write transaction without a commit
 )
 
 const (
-	Format        = boltfile.FormatClosed // of the data file; files of other formats are refused
+	Format        = boltfile.FormatClosed // data file format; other formats are refused
 	replicaFormat = 102
-	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
-	backupRevRate = 100_000       // and for each second since it was made, for what was begun from the same backup meanwhile: more than can be written
+	// backupRevBump is added to the revision of a restored backup, so that its new revisions differ
+	// from those that clients have seen before.
+	backupRevBump = 1_000_000_000
+	// backupRevRate is added for each second since the backup was made. It exceeds the possible
+	// write rate, so that the new revisions also differ from those of another server that was
+	// started from the same backup.
+	backupRevRate = 100_000
 
 	maxPatience   = 2 * time.Millisecond
-	writeBatchMax = 256       // changes in one commit
-	chunkItems    = 500       // one read transaction copies out no more than this
-	chunkBytes    = 256 << 10 // nor much more than this,
-	walkKeysMax   = 10_000    // and passes no more keys than this
-	replayScanMax = 1000      // records that one read of the log's older part passes
+	writeBatchMax = 256       // maximum number of changes in one commit
+	chunkItems    = 500       // maximum number of objects that one read transaction returns
+	chunkBytes    = 256 << 10 // approximate maximum of JSON bytes that one read transaction returns
+	walkKeysMax   = 10_000    // maximum number of keys that one read transaction visits
+	replayScanMax = 1000      // maximum number of records that one read transaction of the log visits
 )
 
-// LogSuffix follows a data file's name in that of its write-ahead log.
+// LogSuffix is appended to the data file's name to form the name of its write-ahead log.
 const LogSuffix = boltfile.LogSuffix
 
-// Progress is told how far something long has come.
+// Progress receives the progress of a long operation.
 type Progress = boltfile.Progress
 
-// IsDiskFull tells the errors of a full disk, also of what is no commit: a backup, a file that is made.
+// IsDiskFull reports whether err means that the disk is full. It also recognizes errors of backups
+// and new files, which are not commits.
 func IsDiskFull(err error) bool { return boltfile.IsDiskFull(err) }
 
 // Options configure Open.
 type Options struct {
-	Ephemeral bool         // no fsync; the file is removed at close
-	Base      string       // with Ephemeral: the file begins as a copy of this one, which stays as it is; "": empty
-	Quota     int64        // bytes; 0 means 2 GiB or half of the file system, whichever is less, and none for an ephemeral file; below 0: none
-	Fatal     func(error)  // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
-	Warn      func(string) // told at opening what deserves a line in the log; may be nil
-	Outcome   func(error)  // told after each batch what kept all or some of it from being written, nil when that was nothing; may be nil
-	Damaged   func(string) // told of each place where the file is found damaged, once; may be nil
-	LogBytes  int64        // of the write-ahead log; 0: 16 MiB, or less where the disk is small
-	Replica   *Replica     // the log is elsewhere; nil: it is the file's own
-	Sealing   *Sealing     // what is encrypted, and how; nil: nothing is, and what is cannot be read
+	Ephemeral bool   // do not sync; remove the file on Close
+	Base      string // with Ephemeral: start with a copy of this file; "" means an empty store
+	// Quota is the limit of the data file in bytes. 0 means 2 GiB or half of the file system,
+	// whichever is less, or no limit if the file is ephemeral. A negative value means no limit.
+	Quota int64
+	// Fatal is called if writing cannot continue, and ends the process. nil means to print one line
+	// to stderr and exit with status 1.
+	Fatal func(error)
+	Warn  func(string) // receives warnings while the file is opened; may be nil
+	// Outcome is called after a batch with the error that prevented some or all writes, or nil if
+	// they succeeded. It may be nil.
+	Outcome  func(error)
+	Damaged  func(string) // called once for each damaged place that is found; may be nil
+	LogBytes int64        // maximum size of the write-ahead log; 0 means 16 MiB, or less on a small disk
+	Replica  *Replica     // external log; nil means that the store uses its own
+	Sealing  *Sealing     // encryption; nil means none, and encrypted documents cannot be read
 
-	Author func(ctx context.Context) Author // who asks for a Commit that does not say; may be nil
-	Clock  func() time.Time                 // when records are written; nil: the machine's
+	Author func(ctx context.Context) Author // returns the author of a Commit without one; may be nil
+	Clock  func() time.Time                 // time for records; nil means the system clock
 }
 
-// ChangeOp is what a change does to its key.
+// ChangeOp is the operation of a Change.
 type ChangeOp int
 
 const (
@@ -181,126 +232,134 @@ const (
 	OpDelete                 // ErrNotFound, ErrConflict; writes a tombstone
 )
 
-// A Change is one requested write. JSON is final but for the decimal revision, which the writer inserts at json[RevAt]
-// (JSON holds `"resourceVersion":""` there; a tombstone's json too).
+// A Change is one requested write. JSON is final except for the decimal revision, which the writer
+// inserts at JSON[RevAt]. At that offset JSON contains `"resourceVersion":""`. The same holds for
+// the JSON of a deletion.
 type Change struct {
 	Op       ChangeOp
-	Key      string // a resource's base, namespace and name; see package scheme
-	Expect   int64  // OpUpdate, OpDelete: the newest revision of key must be this one
-	Parent   string // OpCreate: this key must be live and not deleting; "" for none
-	Type     string // OpCreate: so must this one, of what makes a type of the object; "" for none
+	Key      string // the resource's base, namespace and name; see package scheme
+	Expect   int64  // OpUpdate, OpDelete: required newest revision of the key
+	Parent   string // OpCreate: this key must be live and not deleting; "" means no check
+	Type     string // OpCreate: the same for the definition of the object's type; "" means no check
 	Deleting bool   // the new state carries a deletionTimestamp
-	JSON     []byte // not changed while the write is pending
-	RevAt    int    // offset in JSON
-	Author   Author // who asks; a zero one is what Options.Author says
+	JSON     []byte // must not be modified while the write is pending
+	RevAt    int    // offset of the revision in JSON
+	Author   Author // author of the change; the zero Author means the result of Options.Author
 
-	// The newest version is damaged: what Expect says does not count, and a tombstone has no JSON. OpUpdate and OpDelete: ErrConflict when it can be
-	// read. A replica, which is made anew when it is damaged, takes no such change (ErrDamaged).
+	// Damaged replaces an object whose newest version is damaged. Expect is ignored, and a
+	// tombstone has no JSON. OpUpdate and OpDelete fail with ErrConflict if the version can be
+	// read. A replica rejects such a change with ErrDamaged, because a damaged replica is rebuilt.
 	Damaged bool
 
-	// With says which updates of other keys have to be written in the same revision, or else nothing is. A replica asks before each attempt, also
-	// of one after they have lost a race. A file with a log of its own does not ask. nil: none.
+	// With returns updates of other keys that must be written in the same revision, or the write
+	// fails. A replica calls it before each attempt, including retries after a lost race. A store
+	// with its own log does not call it. nil means none.
 	With func(ctx context.Context) ([]Change, error)
 
-	// Queued is told that the change has its place: of two changes, the second given to Commit after this, the first has the lower revision. A
-	// change may get a place several times, and in a replica that is its place on the way to etcd alone. nil: nobody wants to know.
+	// Queued is called when the change has its place in the queue. If a second change is passed to
+	// Commit after this call, it gets a higher revision than the first. Queued may be called
+	// several times for a change. In a replica it only means the place on the way to etcd. It may
+	// be nil.
 	Queued func()
 }
 
-// makesRoom tells what is on its way out.
+// makesRoom reports whether the change deletes the object or updates one that is being deleted.
 func (c *Change) makesRoom() bool { return c.Op == OpDelete || c.Deleting }
 
-// A Replica says how a store reaches its log.
+// A Replica gives a store access to its external log.
 type Replica struct {
-	Identity string   // of the history: a file of another one is thrown away
-	Lineage  [16]byte // what Store.Lineage answers, on all replicas of the log
+	Identity string   // of the log's history; a file of another history is discarded
+	Lineage  [16]byte // result of Store.Lineage on all replicas of the log
 
-	// Propose adds a change to the log, if the change's preconditions hold there, and returns its revision. It answers the errors of
-	// Commit, after its own Store has seen what they are about.
+	// Propose adds a change to the log, if its preconditions hold there, and returns its revision.
+	// It returns the errors of Commit. Before it returns such an error, its own Store has caught up
+	// with the state that caused it.
 	Propose func(ctx context.Context, c Change) (rev int64, err error)
 
-	// Newest is a revision that the log had reached after the call began.
+	// Newest returns a revision that the log has reached after the call began.
 	Newest func(ctx context.Context) (rev int64, err error)
 
-	// Behind is the error of a read that waited too long for what the log has. nil: it waits as long as its context.
+	// Behind is the error of a read that waited too long for a revision of the log. nil means that
+	// reads wait until their context ends.
 	Behind error
 
-	// Share returns what the log keeps under a name: fresh, if that is nothing.
+	// Share returns the log's value for a name. If there is none, it stores fresh and returns it.
 	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
 
-	// Last makes of an object's JSON what Change.JSON and RevAt are of its deletion.
+	// Last converts an object's JSON to the Change.JSON and RevAt of its deletion.
 	Last func(json []byte) (doc []byte, revAt int)
 }
 
-// Replicated is one entry of the log. JSON and RevAt are as in a Change.
+// Replicated is one entry of the log. JSON and RevAt have the same meaning as in a Change.
 type Replicated struct {
 	Key            string // as in Change
-	Rev, CreateRev int64  // of the entry, and of the object's creation
+	Rev, CreateRev int64  // revision of the entry, and of the object's creation
 	Deleted        bool   // the entry is a deletion
 	Deleting       bool   // the object carries a deletionTimestamp
 	JSON           []byte // nil for a deletion
-	RevAt          int    // where its revision belongs
-	Stale          bool   // the log has it under a key that is no longer the first
-	Author         Author // who has written it, where that is known
+	RevAt          int    // offset of the revision in JSON
+	Stale          bool   // the log encrypts it with a key that is no longer the first
+	Author         Author // author of the entry, if known
 }
 
-// A mode is how a store does what is not the same in both kinds.
+// A mode holds the behavior that differs between a store with its own log and a replica.
 type mode struct {
 	format  int64  // of the file
-	lineage []byte // of a new file; nil: it draws one
+	lineage []byte // lineage of a new file; nil means a random one
 
 	others, remade, unlogged, bounded bool
 
 	open    func(path string, opts Options) (*Store, error)
 	commit  func(st *Store, ctx context.Context, c Change) (Record, error)
-	newest  func(st *Store, ctx context.Context) (rev int64, err error)                    // that the log had after the call began
-	share   func(ctx context.Context, name string, fresh []byte) (value []byte, err error) // what all who have the log have under a name
-	last    func(json []byte) (doc []byte, revAt int)                                      // see Replica.Last; nil: a deletion comes with it
-	closing func(st *Store) error                                                          // before the last commit
+	newest  func(st *Store, ctx context.Context) (rev int64, err error)                    // see Replica.Newest
+	share   func(ctx context.Context, name string, fresh []byte) (value []byte, err error) // see Replica.Share
+	last    func(json []byte) (doc []byte, revAt int)                                      // see Replica.Last; nil if deletions contain their JSON
+	closing func(st *Store) error                                                          // called before the last commit
 	behind  error                                                                          // see Replica.Behind
 }
 
 // Store is an MVCC store of opaque JSON documents in one bbolt file.
 type Store struct {
-	File *boltfile.File // what it all lies in
+	File *boltfile.File // the data file
 
-	Opts  Options // as opened
-	mode  mode    // what follows from Opts.Replica
+	Opts  Options // passed to Open
+	mode  mode    // derived from Opts.Replica
 	id    [16]byte
-	queue chan *pendingWrite // buffered so that writers gather while a commit runs; never closed
+	queue chan *pendingWrite // buffered, so that changes are collected while a commit runs; never closed
 
-	closed    func() error // called when the file is whole on the disk; may be nil
+	closed    func() error // called after everything is on the disk; may be nil
 	closeOnce sync.Once
-	closing   chan struct{} // closed by close
-	stopped   chan struct{} // closed by the writer when it has ended
+	closing   chan struct{} // closed by Close
+	stopped   chan struct{} // closed by the writer when it returns
 
 	pendingWrites sync.Pool
 	rooms         roomMaker
 	waiting       revisionWaiters
-	shared        atomic.Bool  // some revision has several records
+	shared        atomic.Bool  // a revision may have several records
 	distrusted    atomic.Bool  // see Distrust
-	reserve       int64        // bytes of the disk that are kept for deletes; 0: none
-	diskFailed    atomic.Bool  // the last commit failed for want of room
-	low           atomic.Bool  // creates and updates are refused, as of the last commit
-	currentRev    atomic.Int64 // set under mu, together with what belongs to it
+	reserve       int64        // bytes of the disk reserved for deletes, or 0
+	diskFailed    atomic.Bool  // the last commit failed because the disk was full
+	low           atomic.Bool  // creates and updates were refused at the last commit
+	currentRev    atomic.Int64 // changed under mu, together with the log and the counts
 	compactRev    atomic.Int64 // set after it is on the disk and before anything is deleted
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards log, tallies, total and stat
 	log     eventLog
 	tallies map[string]*tally
 	total   tally
 	stat    Stats
 
-	authors  authorTable // has a lock of its own
-	chains   waypoints   // likewise
-	lastTime int64       // of a record; the writer's
+	authors  authorTable // has its own lock
+	chains   waypoints   // has its own lock
+	lastTime int64       // time of the newest record; used only by the writer
 
-	marks map[uint64]boltfile.PageMark // for commitBatch, who empties it each time; the writer's
+	marks map[uint64]boltfile.PageMark // cleared and reused by each commitBatch; used only by the writer
 }
 
 type tally struct{ objects, bytes int64 }
 
-// tally finds or makes the tally of a prefix. The caller holds mu, or is opening.
+// tally returns the tally of a prefix and creates it if necessary. The caller must hold mu, except
+// while the store is opened.
 func (st *Store) tally(prefix string) *tally {
 	t := st.tallies[prefix]
 	if t == nil {
@@ -313,7 +372,8 @@ func (st *Store) tally(prefix string) *tally {
 // Format returns the format of the data file.
 func (st *Store) Format() int64 { return st.mode.format }
 
-// Close waits for the commit in progress. Changes that still wait are answered with errClosed. Closing twice does nothing.
+// Close waits for the commit in progress. Pending changes fail with errClosed. Further calls do
+// nothing.
 func (st *Store) Close() (err error) {
 	st.closeOnce.Do(func() {
 		close(st.closing)
@@ -329,7 +389,8 @@ func (st *Store) Close() (err error) {
 	return err
 }
 
-// Now is the time by the clock that records are stamped with: what compares times with theirs asks it.
+// Now returns the time of the clock that stamps records. Code that compares times with those of
+// records must use it.
 func (st *Store) Now() time.Time {
 	if st.Opts.Clock != nil {
 		return st.Opts.Clock()
@@ -337,58 +398,58 @@ func (st *Store) Now() time.Time {
 	return time.Now()
 }
 
-// There are two kinds of store. One has a log of its own: what is committed to the file is written. The other is the replica of a log that is
-// kept elsewhere (replica.go): what is written is in that log, and the file can be made anew from it. A mode is what follows from the one or the other,
-// under the name of what follows; which of the two it is nobody asks but modeOf.
+// There are two kinds of store. A store with its own log commits changes to its file. A replica
+// (replica.go) follows an external log, and its file can be rebuilt from that log. The fields of
+// mode name the differences. Only modeOf checks which kind a store is.
 //
-//	                 a log of its own                        a replica
-//	others           nobody else writes                      revisions have gaps, what is newest has to be asked for
-//	remade           what is damaged is mended here          a file that is damaged is thrown away, and filled anew
-//	unlogged         a commit is in the file's log first     nothing is synced while it works
-//	bounded          quota and reserve refuse writes         what is in the log is written, whether there is room or not
+//	                 own log                                 replica
+//	others           there are no other writers              revisions have gaps; the newest must be requested from the log
+//	remade           damage is repaired in the file          a damaged file is discarded and filled again
+//	unlogged         a commit is in the file's log first     nothing is synced while the store is open
+//	bounded          quota and reserve refuse writes         all entries of the log are written
 
-// Shared tells whether others write to the log, too: other servers on the same cluster.
+// Shared reports whether other servers write to the same log.
 func (st *Store) Shared() bool { return st.mode.others }
 
 // isOwnFormat reports whether a file of this format is not a replica.
 func isOwnFormat(format int64) bool { return format == Format || format == boltfile.FormatLogged }
 
-// A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
+// A pendingWrite carries one change or maintenance job to the writer, and the answer back.
 type pendingWrite struct {
 	Change
 	job    func(*boltfile.Ledger) error // maintenance instead of a change
-	proof  bool                         // nothing but an answer is asked for
-	feed   *feed                        // what a replica takes over, instead of a change
-	state  atomic.Int32                 // writeQueued, then one of the others
-	answer chan struct{}                // the writer's one answer; capacity 1, so that it never waits
+	proof  bool                         // no work; only an answer is requested
+	feed   *feed                        // changes of a replica's log, instead of a change
+	state  atomic.Int32                 // writeQueued, writeTaken or writeAbandoned
+	answer chan struct{}                // receives the writer's only answer; capacity 1, so that the writer never blocks
 
-	resource, namespace string // the key's prefixes
-	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
+	resource, namespace string // prefixes of the key
+	elsewhere           bool   // another key's record has the revision as its key, so this record uses a longer key
 	was, is             keyState
-	replaced            []byte // the JSON of was, not the file's
+	replaced            []byte // copy of the JSON of was
 	rec                 Record
 	err                 error
 }
 
 const (
 	writeQueued    = iota
-	writeTaken     // the writer has it: its answer is awaited
-	writeAbandoned // who asked for it has gone: the writer drops it
+	writeTaken     // the writer has taken it; the caller must wait for the answer
+	writeAbandoned // the caller stopped waiting; the writer drops it
 )
 
-// A feed is what the writer takes over in one transaction, and what came of it.
+// A feed is a part of a replica's log that the writer applies in one transaction, with the result.
 type feed struct {
 	kind    feedKind
 	changes []Replicated
-	upTo    int64 // the revision that readers get to see; of feedFill: none
-	compact int64 // what is compacted by it; 0: nothing
+	upTo    int64 // new revision for readers; not used by feedFill
+	compact int64 // new CompactRev; 0 means no compaction
 	members []pendingWrite
 }
 
 type feedKind int
 
 const (
-	feedFollow feedKind = iota // the next of the log
-	feedFill                   // of a snapshot, to be seen later
-	feedFinish                 // the end of the snapshot
+	feedFollow feedKind = iota // next entries of the log
+	feedFill                   // part of a snapshot, not visible yet
+	feedFinish                 // end of the snapshot
 )

@@ -1,7 +1,7 @@
 package store
 
-// This file does to the store what no request asks for: it compacts the history, makes backups, looks for damage, and packs
-// files. All of it works in small pieces between the requests, through the store's own transactions.
+// This file maintains the store: it compacts the history, makes backups, looks for damage, and
+// defragments files. All of this runs in short transactions between client requests.
 
 import (
 	"bytes"
@@ -23,25 +23,28 @@ import (
 )
 
 const (
-	deadMax        = 64_000 // dead revisions that compaction holds in memory
-	deleteSliceMax = 300    // dead revisions deleted in one transaction: at 1,000 writers wait more than 10 ms
+	deadMax        = 64_000 // maximum number of dead revisions that compaction holds in memory
+	deleteSliceMax = 300    // dead revisions deleted in one transaction; with 1,000 writers wait more than 10 ms
 	marksMax       = 1024
 )
 
-// Maintenance keeps house in a store.
+// Maintenance performs the background work of a store.
 type Maintenance struct {
-	st      *Store
-	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
-	swept   int64         // how far compaction has deleted; the token's holder's
-	Yields  bool          // when a write is refused for lack of space, all history is deleted; to be set before Run
+	st *Store
+	// history contains one token while a compaction or backup runs, because they must not run
+	// concurrently.
+	history chan struct{}
+	swept   int64 // compaction has deleted up to this revision; guarded by history
+	Yields  bool  // delete all history if a write is refused for lack of space; set before Run
 
-	authorsSwept time.Time // when those whom nobody names were looked for; the token's holder's
+	authorsSwept time.Time // time of the last search for unused authors; guarded by history
 
 	mu    sync.RWMutex // guards marks
 	marks []mark
 }
 
-// NewMaintenance reads what compaction has noted in the file. There is to be one for a store.
+// NewMaintenance returns the Maintenance of st and reads its records from the file. A store must
+// have only one.
 func NewMaintenance(st *Store) (*Maintenance, error) {
 	up := &Maintenance{st: st, history: make(chan struct{}, 1)}
 	err := up.st.readSnapshot(func(s *snapshot) error {
@@ -54,16 +57,16 @@ func NewMaintenance(st *Store) (*Maintenance, error) {
 
 // ---- Compaction
 
-// A Compaction reports one.
+// A Compaction is the result of a compaction.
 type Compaction struct {
 	Rev      int64 // CompactRev after it
-	Deleted  int   // versions
-	ForSpace bool  // a write was refused for lack of space, and did not wait for the next round
-	walked   int64 // records looked at
+	Deleted  int   // number of deleted versions
+	ForSpace bool  // it was started immediately, because a write was refused for lack of space
+	walked   int64 // number of records that were read
 	took     time.Duration
 }
 
-// hold takes the token of history; release gives it back.
+// hold acquires the history token. The caller must call release.
 func (up *Maintenance) hold(ctx context.Context) (release func(), err error) {
 	select {
 	case up.history <- struct{}{}:
@@ -73,7 +76,8 @@ func (up *Maintenance) hold(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// Compact forgets what was superseded at or before rev. It also finishes what a crash left half done.
+// Compact deletes versions that were superseded at or before rev. It also completes a compaction
+// that was interrupted by a crash.
 func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction, err error) {
 	start := time.Now()
 	release, err := up.hold(ctx)
@@ -108,9 +112,10 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 	return done, err
 }
 
-// findDead walks the log from swept to CompactRev, or until it holds enough. Sorted, the dead lie together: deleting them in the
-// order of their discovery writes twenty times as much. It also makes a crash harmless: a record never goes before the one that it
-// superseded, so the walk of the next start finds whatever is left.
+// findDead walks the log from swept to CompactRev, or until it has found deadMax records. It sorts
+// the result, because deleting the records in the order of discovery would write twenty times as
+// much. The order also makes a crash harmless: a record is never deleted before the record that it
+// superseded, so the next walk finds everything that is left.
 func (up *Maintenance) findDead(ctx context.Context) (dead []deadRecord, upTo int64, err error) {
 	upTo = up.swept
 	for upTo < up.st.Compacted() && len(dead) < deadMax && err == nil {
@@ -123,13 +128,13 @@ func (up *Maintenance) findDead(ctx context.Context) (dead []deadRecord, upTo in
 	return slices.Compact(dead), upTo, err
 }
 
-// A deadRecord is one that compaction is to delete. key is empty where its revision has no other record.
+// A deadRecord is a record to be deleted. key is empty if revisions are not shared.
 type deadRecord struct {
 	rev int64
 	key string
 }
 
-// place is what the record lies under.
+// place returns the bucket key and the value of the record.
 func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 	short := revKey(d.rev)
 	b, err := s.revs.Get(short)
@@ -141,8 +146,9 @@ func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 	return long, b, err
 }
 
-// walkDead goes through 1,000 records after a revision, at most to CompactRev, and returns how far it came. It passes over damaged
-// pages: what they hold is lost, and nothing that they supersede is deleted.
+// walkDead reads about 1,000 records after a revision, up to CompactRev, and returns the last
+// revision that it has read. It skips damaged pages. The records in them are lost, and versions
+// that they superseded are not deleted.
 func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
 	c, end, shared, began := s.revs.Cursor(), false, up.st.shared.Load(), after
 	next, err := c.Past(revKey(after+1), func(from []byte) {
@@ -161,13 +167,14 @@ func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]
 		up.st.File.Explain(err)
 		after = max(after, revOf(next)-1)
 	}
-	if end || after > s.compact || after == began { // what a damaged page leads to may lie before it: the rest stays
+	if end || after > s.compact || after == began { // the key after a damaged page may be too low; skip the rest
 		after = s.compact
 	}
 	return dead, after
 }
 
-// appendDead adds what a record at or below CompactRev makes superfluous. A damaged one cannot be believed, and stays.
+// appendDead appends the records that are superseded by a record at or below CompactRev. A damaged
+// record cannot be trusted, so it supersedes nothing and is kept.
 func appendDead(dead []deadRecord, s *snapshot, rev int64, b []byte, shared bool) []deadRecord {
 	r, key, err := decodeRecord(rev, b)
 	if err != nil {
@@ -191,7 +198,8 @@ func appendDead(dead []deadRecord, s *snapshot, rev int64, b []byte, shared bool
 	return dead
 }
 
-// deleteDead deletes in slices, which get smaller where the disk has no room for what a transaction copies.
+// deleteDead deletes records in several transactions. The transactions get smaller if the disk has
+// no room for the pages that they copy.
 func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo int64) error {
 	size := deleteSliceMax
 	if up.st.low.Load() {
@@ -218,8 +226,8 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 	}
 }
 
-// deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
-// or beside one, stays.
+// deleteRecords deletes records. With a tombstone it deletes the key's entry, if that still refers
+// to the tombstone. Records on or next to a damaged page are kept.
 func (up *Maintenance) deleteRecords(l *boltfile.Ledger, dead []deadRecord) error {
 	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
@@ -237,10 +245,10 @@ func (s *stage) deleteRecord(d deadRecord) error {
 		return err
 	}
 	if b[0]&flagTombstone != 0 {
-		// A damaged entry answers the zero state and stays; the scrub names it.
+		// A damaged entry returns the zero state and is kept. The scrub reports it.
 		if state, _ := s.state(string(recordKey(b))); state.rev == d.rev {
 			if err := s.revs.VetAround(place); err != nil {
-				return err // before the entry is gone
+				return err // before the entry is deleted
 			}
 			if err := s.keys.Remove(s.key); err != nil {
 				return err
@@ -250,7 +258,7 @@ func (s *stage) deleteRecord(d deadRecord) error {
 	return s.revs.Remove(place)
 }
 
-// A mark says which revision was current at a time.
+// A mark records the current revision at a time.
 type mark struct{ unix, rev int64 }
 
 func decodeMarks(b []byte) (marks []mark) {
@@ -268,8 +276,10 @@ func encodeMarks(marks []mark) (b []byte) {
 	return b
 }
 
-// addMark notes the current revision, durably, unless it is that of the last mark: an idle store does not write. Marks from the
-// future (the clock was set back) give way; when there are too many, the older half loses every other one.
+// addMark records the current revision durably. If the revision has not changed since the last
+// mark, it writes nothing, so an idle store does not write. Marks in the future (after the clock
+// was set back) are dropped. If there are too many marks, every other mark of the older half is
+// dropped.
 func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
 	rev := up.st.Revision()
 	up.mu.RLock()
@@ -304,8 +314,8 @@ func thinMarks(marks []mark) []mark {
 	return append(thin, marks[half:]...)
 }
 
-// RevisionBefore returns a revision that was current at time t (to the second) or before: the newest one that a mark vouches for,
-// 0 when none does.
+// RevisionBefore returns a revision that was current at or before time t, with a resolution of one
+// second. It is the newest such revision with a mark, or 0 if none exists.
 func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 	up.mu.RLock()
 	defer up.mu.RUnlock()
@@ -316,7 +326,8 @@ func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 	return up.marks[n-1].rev
 }
 
-// round is one turn of Run: mark the revision, compact to what was current so long ago as history says (0: keep all).
+// round is one iteration of Run. It marks the revision and compacts all versions older than
+// history; 0 keeps all versions.
 func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Duration) (Compaction, error) {
 	if err := up.addMark(ctx, now); err != nil || history <= 0 {
 		return Compaction{Rev: up.st.Compacted()}, err
@@ -324,8 +335,9 @@ func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Du
 	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-history))))
 }
 
-// makeRoom compacts after a write was refused for lack of space: everything if history yields, else the versions older than history. It marks nothing,
-// because it may run as often as clients write.
+// makeRoom compacts after a write was refused for lack of space. If Yields is set, it deletes all
+// history; otherwise only versions older than history. It does not add a mark, because it may run
+// as often as clients write.
 func (up *Maintenance) makeRoom(ctx context.Context, history time.Duration) (done Compaction, err error) {
 	rev := up.st.Revision()
 	if !up.Yields {
@@ -339,8 +351,10 @@ func (up *Maintenance) makeRoom(ctx context.Context, history time.Duration) (don
 	return done, err
 }
 
-// Run compacts at once and then every interval what is older than history, and reports each round, until ctx ends. With interval or
-// history 0 it only marks, with interval 0 every five minutes. A write that is refused for lack of space starts a round immediately (makeRoom).
+// Run compacts versions that are older than history, immediately and then every interval, until ctx
+// ends. It reports each round. If interval or history is 0, it only adds marks; if interval is 0,
+// it does so every five minutes. If a write is refused for lack of space, Run starts a round
+// immediately (makeRoom).
 func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration, report func(Compaction, error)) {
 	tick := interval
 	if tick <= 0 {
@@ -371,13 +385,15 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 
 // ---- Backup, check, scrub, defragmentation
 
-// Backup makes a new file at dest, which must not exist: the live objects at one revision, copied chunk by chunk beside the writes.
-// Compaction waits meanwhile.
+// Backup creates a new file at dest, which must not exist. The file contains the live objects at
+// one revision. They are copied in chunks while writes continue. Compaction is blocked during the
+// backup.
 func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) error {
 	return up.BackupAt(ctx, dest, 0, seen)
 }
 
-// BackupAt is Backup of what was live at a revision; 0 is the newest.
+// BackupAt is like Backup, but copies the objects that were live at rev. 0 means the newest
+// revision.
 func (up *Maintenance) BackupAt(ctx context.Context, dest string, rev int64, seen *Progress) error {
 	release, err := up.hold(ctx)
 	if err != nil {
@@ -418,7 +434,7 @@ func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64,
 	}
 }
 
-// putRecords puts records as they are. What they replaced is no part of a backup.
+// putRecords stores records unchanged. A backup does not contain the versions that they replaced.
 func putRecords(tx *bbolt.Tx, records []Record) error {
 	s, err := newStage(&boltfile.Ledger{Tx: tx})
 	if err != nil {
@@ -437,7 +453,7 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 	return nil
 }
 
-// copyAuthors copies all authors, those of records that are not copied too: there are few.
+// copyAuthors copies all authors, including authors without a copied record, since there are few.
 func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 	entries, last := map[string][]byte{}, uint64(0)
 	err := up.st.readSnapshot(func(s *snapshot) error {
@@ -489,42 +505,44 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	})
 }
 
-// Report is what Check and scrub found.
+// Report is the result of Check or Scrub.
 type Report struct {
-	Objects, Records    int64                               // live objects, and all versions with their tombstones
-	Revision, Compacted int64                               // the newest one, and the one up to which history is gone
-	Logged              int                                 // commits in the log that a start will take over: the rest is as before them, but for Revision
-	Format              int64                               // of the file; 0 where a scrub looked
-	Problems            []string                            // the first 100
-	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
-	gaps                bool                                // a replica's: revisions may be missing
+	Objects, Records    int64 // live objects, and all versions including tombstones
+	Revision, Compacted int64 // newest revision, and CompactRev
+	// Logged is the number of commits in the log that the next start will apply. The other fields,
+	// except Revision, do not include them.
+	Logged   int
+	Format   int64                               // of the file; 0 in the report of Scrub
+	Problems []string                            // the first 100
+	decodes  func(key string, json []byte) error // checks the JSON of a live object; may be nil
+	gaps     bool                                // the file is a replica, so revisions may be missing
 
-	Sealed    int64               // live objects that are encrypted and were not looked into, since no Sealing was given
-	sealing   *Sealing            // nil: none
+	Sealed    int64               // live encrypted objects that were not checked, since there was no Sealing
+	sealing   *Sealing            // may be nil
 	encrypted func(sealed []byte) // see Inspection
 }
 
-// Problem adds to what was found.
+// Problem adds a problem to the report.
 func (rep *Report) Problem(format string, args ...any) {
 	if what := fmt.Sprintf(format, args...); len(rep.Problems) < boltfile.ProblemsMax && !slices.Contains(rep.Problems, what) {
 		rep.Problems = append(rep.Problems, what)
 	}
 }
 
-// Check looks at every page, record and key of a file that no server has open. err says why it could not look; what it found
-// is in the report.
+// Check inspects every page, record and key of a file that no server has open. err is not nil if
+// the inspection was impossible. All findings are in the report.
 func Check(path string) (rep Report, err error) { return CheckObjects(path, Inspection{}, nil) }
 
-// An Inspection says what is asked about each live object.
+// An Inspection selects additional checks of each live object.
 type Inspection struct {
-	Decodes func(key string, json []byte) error // why its JSON cannot be decoded; nil asks nothing
-	Sealing *Sealing                            // opens what is encrypted; nil: that is passed over
+	Decodes func(key string, json []byte) error // returns an error if the JSON cannot be decoded; may be nil
+	Sealing *Sealing                            // decrypts objects; nil means that encrypted objects are not decoded
 
-	// Encrypted is called with each live document that is encrypted, as it is in the file. nil: nobody wants to know.
+	// Encrypted is called with the stored bytes of each live encrypted document. It may be nil.
 	Encrypted func(sealed []byte)
 }
 
-// CheckObjects is Check that looks into objects, too.
+// CheckObjects is like Check and also inspects the objects.
 func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err error) {
 	rep.decodes, rep.sealing, rep.encrypted = each.Decodes, each.Sealing, each.Encrypted
 	verdict, err := boltfile.Vet(path, true, seen, func(p *boltfile.Pages) error {
@@ -546,7 +564,7 @@ func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err
 	return rep, err
 }
 
-// inspect looks at all records, keys and authors of a file.
+// inspect inspects all records, keys and authors of a file.
 func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
 	s := newSnapshot(p, 0)
 	rep.Format = boltfile.MetaInt(s.meta(), "format")
@@ -565,7 +583,8 @@ func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
 	}
 }
 
-// Scrub does what Check does to records and keys, beside the server's work: in short transactions, half of the time at rest.
+// Scrub inspects records and keys like Check, while the server is running. It uses short
+// transactions and sleeps half of the time.
 func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	rev, key := int64(1), ""
 	rep.gaps = up.st.mode.others
@@ -593,7 +612,7 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	return rep, err
 }
 
-// inspectAuthors looks at all authors: there are few.
+// inspectAuthors inspects all authors in one step, since there are few.
 func (rep *Report) inspectAuthors(s *snapshot) {
 	err := boltfile.WithoutFaults(func() error {
 		authors := s.authors()
@@ -610,7 +629,8 @@ func (rep *Report) inspectAuthors(s *snapshot) {
 	}
 }
 
-// inspectRecords looks at 1,000 records from a revision on and returns where to go on, 0 at the end. It passes over damaged pages.
+// inspectRecords inspects about 1,000 records from a revision on. It skips damaged pages. It
+// returns the revision at which to continue, or 0 at the end.
 func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
 	c, expected := s.revs.Cursor(), max(from, s.compact+1)
 	more, end := []byte(nil), false
@@ -629,13 +649,14 @@ func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
 	case end:
 		rep.inspectEnd(int64(s.revs.Sequence), expected)
 	}
-	if len(more) < 8 || revOf(more) <= from { // what a damaged page leads to may be anything; never back
+	if len(more) < 8 || revOf(more) <= from { // the key after a damaged page may be too low; never go back
 		return 0
 	}
 	return revOf(more)
 }
 
-// inspectRevision looks at one key and record of the bucket rev, of which a revision was expected, and returns the next.
+// inspectRevision inspects one key and record of the bucket rev and returns the next expected
+// revision.
 func (rep *Report) inspectRevision(s *snapshot, k, v []byte, expected int64) int64 {
 	if len(k) < 8 {
 		rep.Problem("bucket rev has a key of %d bytes", len(k))
@@ -682,7 +703,8 @@ func inspectRecord(s *snapshot, rev int64, b []byte) error {
 	return nil
 }
 
-// inspectKeys looks at 1,000 keys from one on and returns where to go on, "" at the end. It passes over damaged pages.
+// inspectKeys inspects 1,000 keys, beginning at from. It skips damaged pages. It returns the key at
+// which to continue, or "" at the end.
 func (rep *Report) inspectKeys(s *snapshot, from string) (next string) {
 	c := s.keys.Cursor()
 	behind, err := c.Past([]byte(from), func(from []byte) {
@@ -723,7 +745,7 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 	return nil
 }
 
-// inspectDocument looks into a live object.
+// inspectDocument checks the JSON of a live object.
 func (rep *Report) inspectDocument(key string, r *Record) {
 	if r.sealed && rep.sealing == nil {
 		rep.Sealed++
@@ -738,13 +760,13 @@ func (rep *Report) inspectDocument(key string, r *Record) {
 	}
 }
 
-// Defrag rewrites a stopped server's file without its free pages.
+// Defrag rewrites the file of a stopped server without its free pages.
 func Defrag(path string, seen *Progress) error {
 	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, 0) })
 	if err != nil {
 		return err
 	}
-	if verdict.Log != nil { // a close takes over what it has
+	if verdict.Log != nil { // Close writes the log's commits to the file
 		st, err := Open(path, Options{})
 		if err == nil {
 			err = st.Close()
@@ -756,7 +778,7 @@ func Defrag(path string, seen *Progress) error {
 	return boltfile.Pack(path, seen)
 }
 
-// DiskUsage returns the size of a data file with its log, in bytes.
+// DiskUsage returns the total size of a data file and its log in bytes.
 func DiskUsage(path string) (bytes int64, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -769,8 +791,9 @@ func DiskUsage(path string) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// History counts the versions in a stopped server's file that a compaction to its newest revision would delete, and their bytes. Commits that are only in
-// the file's log are not counted.
+// History counts the versions in the file of a stopped server that a compaction to its newest
+// revision would delete, and their bytes. It does not count commits that are only in the file's
+// log.
 func History(path string) (versions, bytes int64, err error) {
 	_, err = boltfile.Vet(path, false, nil, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
@@ -789,7 +812,8 @@ func History(path string) (versions, bytes int64, err error) {
 	return versions, bytes, err
 }
 
-// superseded reports whether a record is not the newest version of a live object. A damaged record is not: compaction does not delete it.
+// superseded reports whether a record is not the newest version of a live object. It returns false
+// for a damaged record, because compaction does not delete it.
 func (s *snapshot) superseded(place, b []byte) bool {
 	if len(place) < 8 {
 		return false
@@ -802,8 +826,8 @@ func (s *snapshot) superseded(place, b []byte) bool {
 	return err == nil && (state.rev > r.Rev || !state.live())
 }
 
-// CompactFile deletes the whole history of a stopped server's file. It does not open a file that has neither a history nor a log: to open a backup raises
-// its revisions.
+// CompactFile deletes the whole history of a stopped server's file. It does not open a file that
+// has neither a history nor a log, because opening a backup raises its revisions.
 func CompactFile(path string) error {
 	versions, _, err := History(path)
 	if err != nil {
@@ -823,7 +847,8 @@ func CompactFile(path string) error {
 	return errors.Join(err, st.Close())
 }
 
-// sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.
+// sweepAuthors deletes authors without records, if there are many authors. The caller must hold the
+// history token.
 func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	table := &up.st.authors
 	table.mu.RLock()
@@ -845,7 +870,8 @@ func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
+// namedAuthors returns the authors of all records. It uses short transactions. It fails at the
+// first damaged record, because the authors of the rest are then unknown.
 func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
 	named = map[AuthorID]bool{}
 	from := revKey(0)
@@ -871,7 +897,8 @@ func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]boo
 	return named, err
 }
 
-// dropAuthors is the writer's: what has been written since the walk began counts as named.
+// dropAuthors deletes the authors that are not in named. It keeps authors that have written after
+// revision begun. It must run in the writer.
 func (st *Store) dropAuthors(l *boltfile.Ledger, named map[AuthorID]bool, begun int64) error {
 	s, err := newStage(l)
 	if err != nil {

@@ -1,10 +1,10 @@
 package store
 
-// This file is about who waits: for a revision, and for room that compaction makes.
+// This file implements waiting for a revision, and waiting for room after a compaction.
 
 import "sync"
 
-// revisionWaiters wait for revisions; Store.mu guards them.
+// revisionWaiters are the waiters for revisions. They are guarded by Store.mu.
 type revisionWaiters struct{ waiting []revisionWaiter }
 
 type revisionWaiter struct {
@@ -12,14 +12,14 @@ type revisionWaiter struct {
 	reached chan struct{}
 }
 
-// add returns what is closed once the store has reached a revision. The caller holds Store.mu.
+// add returns a channel that is closed when the store reaches rev. The caller must hold Store.mu.
 func (w *revisionWaiters) add(rev int64) chan struct{} {
 	reached := make(chan struct{})
 	w.waiting = append(w.waiting, revisionWaiter{rev, reached})
 	return reached
 }
 
-// forget is for who waits no longer. The caller holds Store.mu.
+// forget removes a waiter. The caller must hold Store.mu.
 func (w *revisionWaiters) forget(reached chan struct{}) {
 	for i := range w.waiting {
 		if w.waiting[i].reached == reached {
@@ -31,7 +31,7 @@ func (w *revisionWaiters) forget(reached chan struct{}) {
 	}
 }
 
-// release lets go who waits for what has been reached. The caller holds Store.mu.
+// release wakes the waiters for revisions up to rev. The caller must hold Store.mu.
 func (w *revisionWaiters) release(rev int64) {
 	left := w.waiting[:0]
 	for _, waiter := range w.waiting {
@@ -45,26 +45,26 @@ func (w *revisionWaiters) release(rev int64) {
 	w.waiting = left
 }
 
-// A roomMaker is who compacts when deletes are short of room.
+// A roomMaker connects deletes that lack room with the goroutine that compacts.
 type roomMaker struct {
-	short chan struct{} // a token once they are; capacity 1, so that the writer never waits
+	short chan struct{} // requests a compaction; capacity 1, so that the writer never blocks
 
-	mu     sync.Mutex    // guards what follows
-	active bool          // somebody reads short
-	made   chan struct{} // closed after the next compaction for want of room
+	mu     sync.Mutex    // guards the fields below
+	active bool          // a goroutine reads short
+	made   chan struct{} // closed after the next compaction for lack of space
 }
 
 func newRoomMaker() roomMaker {
 	return roomMaker{short: make(chan struct{}, 1), made: make(chan struct{})}
 }
 
-// begin says that short is read until end is called.
+// begin announces that the caller reads short until it calls end.
 func (m *roomMaker) begin() (end func()) {
 	m.set(true)
 	return func() { m.set(false) }
 }
 
-// set says whether short is read, and releases the deletes that wait.
+// set sets active and wakes the waiting deletes.
 func (m *roomMaker) set(active bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +73,8 @@ func (m *roomMaker) set(active bool) {
 	m.made = make(chan struct{})
 }
 
-// next is closed after the next compaction for want of room; nil where nobody makes any.
+// next returns a channel that is closed after the next compaction for lack of space, or nil if
+// there will be none.
 func (m *roomMaker) next() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,10 +84,10 @@ func (m *roomMaker) next() <-chan struct{} {
 	return m.made
 }
 
-// call asks for a compaction.
+// call requests a compaction.
 func (m *roomMaker) call() {
 	select {
 	case m.short <- struct{}{}:
-	default: // it is asked for already
+	default: // already requested
 	}
 }

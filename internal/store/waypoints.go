@@ -1,13 +1,16 @@
 package store
 
-// This file remembers places on long chains. What an object was at a revision is found by following the versions back from the newest one
-// (read.go), a look-up each: of an object that has changed a hundred thousand times since, a tenth of a second. Whoever reads the past reads
-// it again, so that each such walk leaves behind where it came by: the next one begins at the nearest of these places.
+// This file remembers positions on long version chains. To find an object at a revision, a reader
+// follows its versions back from the newest one (read.go), with one lookup for each version. If the
+// object has changed a hundred thousand times since, this takes a tenth of a second. Clients that
+// read the past usually do so repeatedly. Therefore each such walk stores some of its positions,
+// and the next walk starts at the nearest one.
 //
-// A place is a revision of the key above the one that is asked for. What is above a revision that can be read is never compacted away, and
-// versions never change, so that a place stays right for as long as anybody may come by it; of those that compaction has passed nobody asks.
-// A replica that is filled anew may lack one: then it is forgotten. Nothing is remembered of short chains, and nothing while nobody reads
-// what was long ago.
+// A position is a revision of the key above the requested one. Versions above a readable revision
+// are never compacted, and versions never change. So a position stays valid as long as a read can
+// reach it; positions below CompactRev are never used. A replica that was filled again may lack a
+// position, which is then removed. Short chains have no positions, and there are none until old
+// revisions are read.
 
 import (
 	"slices"
@@ -15,20 +18,20 @@ import (
 )
 
 const (
-	waypointEvery = 64      // versions
-	waypointsMax  = 1 << 16 // in all: half a megabyte,
-	wayKeysMax    = 4096    // of so many keys
-	chainStepsMax = 8000    // versions that one read transaction passes, but for its first key
+	waypointEvery = 64      // in versions
+	waypointsMax  = 1 << 16 // maximum number of positions: half a megabyte
+	wayKeysMax    = 4096    // maximum number of keys with positions
+	chainStepsMax = 8000    // versions that one read transaction skips; its first key may exceed this
 )
 
-// waypoints are the places, by key.
+// waypoints are the positions by key.
 type waypoints struct {
-	mu sync.Mutex         // guards what follows
-	of map[string][]int64 // rising
+	mu sync.Mutex         // guards the fields below
+	of map[string][]int64 // in ascending order
 	n  int
 }
 
-// above is the lowest place of a key above a revision; 0 where there is none.
+// above returns the lowest position of key above rev, or 0 if none exists.
 func (w *waypoints) above(key []byte, rev int64) int64 {
 	if w == nil {
 		return 0
@@ -46,12 +49,13 @@ func (w *waypoints) above(key []byte, rev int64) int64 {
 	return list[i]
 }
 
-// add remembers places that a walk came by, from the newest to the oldest. Others give way.
+// add stores the positions that a walk has passed, from the newest to the oldest. It may replace
+// positions of other keys.
 func (w *waypoints) add(key []byte, passed []int64) {
 	if w == nil || len(passed) < 2 {
 		return
 	}
-	for len(passed) > waypointsMax/4 { // of a very long one every second, or fourth
+	for len(passed) > waypointsMax/4 { // keep every second position, or every fourth
 		passed = slices.DeleteFunc(slices.Clone(passed), everySecond())
 	}
 	w.mu.Lock()
@@ -63,7 +67,7 @@ func (w *waypoints) add(key []byte, passed []int64) {
 	slices.Sort(list)
 	list = slices.Compact(list)
 	w.forgetLocked(string(key))
-	for other := range w.of { // any
+	for other := range w.of { // in any order
 		if w.n+len(list) <= waypointsMax && len(w.of) < wayKeysMax {
 			break
 		}
@@ -73,7 +77,7 @@ func (w *waypoints) add(key []byte, passed []int64) {
 	w.n += len(list)
 }
 
-// everySecond is true for the first, third and so on that it is asked about.
+// everySecond returns a function that returns true at its first, third, fifth call, and so on.
 func everySecond() func(int64) bool {
 	odd := false
 	return func(int64) bool {

@@ -1,7 +1,7 @@
 package store
 
-// This file writes: what a change waits for, how those that wait become one commit, and what is checked and put on the way there.
-// store.go tells the order in which a commit becomes visible.
+// This file implements the writer: the queue of changes, group commits, the checks of each change,
+// and the writing of records. store.go describes the order in which a commit becomes visible.
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
-// once the writer has taken the change its answer is awaited.
+// Commit makes one change durable and returns the written record. ctx only limits the wait in the
+// queue. After the writer has taken the change, Commit waits for its answer.
 func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 	if c.Author == (Author{}) && st.Opts.Author != nil {
 		c.Author = st.Opts.Author(ctx)
@@ -44,13 +44,14 @@ func (st *Store) commitOnce(ctx context.Context, c Change) (Record, error) {
 	return rec, err
 }
 
-// maintain runs job in the writer's next transaction.
+// maintain runs job in the next transaction of the writer.
 func (st *Store) maintain(ctx context.Context, job func(*boltfile.Ledger) error) error {
 	return st.submit(ctx, &pendingWrite{job: job, answer: make(chan struct{}, 1)})
 }
 
-// WriterAnswers returns nil when the writer has taken a piece of work that changes nothing, and is done with it: for a proof of life. What hinders the
-// file from being written hinders no answer. While the writer is stuck in a commit it does not return, whatever ctx says.
+// WriterAnswers returns nil after the writer has processed an empty job. It serves as a liveness
+// check. An error that prevents writes to the file does not matter. While the writer is blocked in
+// a commit, WriterAnswers does not return, even if ctx ends.
 func (st *Store) WriterAnswers(ctx context.Context) error {
 	err := st.submit(ctx, &pendingWrite{proof: true, answer: make(chan struct{}, 1)})
 	if errors.Is(err, errClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -59,7 +60,8 @@ func (st *Store) WriterAnswers(ctx context.Context) error {
 	return nil
 }
 
-// raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
+// raiseCompact sets CompactRev to rev. It writes rev to the disk first, because a reader that finds
+// a deleted version must also see the new CompactRev.
 func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
 	err := st.maintain(ctx, func(l *boltfile.Ledger) error { return l.PutMetaInt("compact", rev) })
 	if err == nil {
@@ -95,7 +97,7 @@ func (st *Store) submit(ctx context.Context, e *pendingWrite) error {
 	return e.err
 }
 
-// write is the writer goroutine.
+// write is the main loop of the writer goroutine.
 func (st *Store) write() {
 	defer close(st.stopped)
 	batch := make([]*pendingWrite, 0, writeBatchMax)
@@ -119,26 +121,30 @@ func (st *Store) write() {
 	}
 }
 
-// A pace remembers the last commit. Whoever it answered is likely to write again at once, and whoever came meanwhile is waiting: if the
-// next commit started with the latter alone, the two groups would take turns for ever, each commit with half of the writers. So the
-// next one waits for both, as long as a commit takes at most: half as many commits cost half as much processor time, most of which goes into
-// having the kernel write to the disk, and the writers get no fewer answers in the same time.
+// A pace decides how long the next commit waits for more changes. It is based on the last commit.
+// Writers that just got an answer are likely to write again soon, and other writers are already
+// waiting. If the next commit started with only the waiting ones, the two groups would alternate
+// forever, and each commit would have half of the writers. Therefore the next commit waits for both
+// groups, at most as long as a commit takes. Half as many commits need half as much processor time,
+// most of which the kernel spends on writing to the disk, and the writers still get as many answers
+// in the same time.
 //
-// That holds for writers who come back sooner than that. Those who take longer, over a network, would be waited for in vain and hold the
-// others up; so a wait that fewer than half of the missing have ended shortens the next ones to a third: one, then three, and so on up to 63
-// of them, until a long one is tried again.
+// This works for writers that return in time. Slower ones, such as clients on a network, would only
+// delay the others. If fewer than half of the missing writers arrive during a wait, the following
+// waits are shortened to a third. The number of shortened waits is one at first, then three, and so
+// on up to 63. After them a full wait is tried again.
 type pace struct {
 	size, waiting int
 	ended         time.Time
 	took          time.Duration
 
-	vain, short int // how many waits a long one that was in vain has shortened, and how many of those are to come
+	vain, short int // number of waits shortened by the last failed one, and how many of them remain
 }
 
-// vainMax is the most waits that are short after one in vain.
+// vainMax is the maximum number of shortened waits after a failed one.
 const vainMax = 63
 
-// next says how many changes to wait for, and how long.
+// next returns how many changes the next commit waits for, and for how long.
 func (p *pace) next() (expected int, patience time.Duration) {
 	patience = p.took
 	if p.short > 0 {
@@ -151,7 +157,7 @@ func (p *pace) next() (expected int, patience time.Duration) {
 	return min(p.size+p.waiting, writeBatchMax), patience
 }
 
-// learn is told how many were waited for, and how many of them came.
+// learn records a wait for missing writers of which came arrived.
 func (p *pace) learn(missing, came int) {
 	switch {
 	case p.short > 0:
@@ -164,7 +170,7 @@ func (p *pace) learn(missing, came int) {
 	}
 }
 
-// await adds to a batch what comes until it has the expected size or patience ends.
+// await adds changes to a batch until it has the expected size or patience has passed.
 func (st *Store) await(batch []*pendingWrite, expected int, patience time.Duration) []*pendingWrite {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -181,8 +187,9 @@ func (st *Store) await(batch []*pendingWrite, expected int, patience time.Durati
 	return batch
 }
 
-// gather takes what waits, without waiting for more: an idle store answers a lone writer at once, a busy one finds the next batch
-// grown while the last one was on its way to the disk.
+// gather takes all pending changes without waiting for more. An idle store therefore answers a
+// single writer immediately. In a busy store the next batch grows while the previous one is written
+// to the disk.
 func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite {
 	for {
 		if e.state.CompareAndSwap(writeQueued, writeTaken) {
@@ -199,7 +206,8 @@ func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite 
 	}
 }
 
-// commitBatch commits, publishes and answers. A member that fails its precondition fails alone.
+// commitBatch commits and publishes a batch and answers its members. If a precondition fails, only
+// that member fails.
 func (st *Store) commitBatch(batch []*pendingWrite) {
 	if !slices.ContainsFunc(batch, func(e *pendingWrite) bool { return !e.proof }) {
 		answer(batch, nil)
@@ -237,7 +245,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 	answer(batch, st.publish(batch, time.Since(start)))
 }
 
-// put applies a batch to its stage; errUnchanged when nothing of it is left.
+// put applies a batch to its stage. It returns errUnchanged if no change is left.
 func (st *Store) put(s *stage, batch []*pendingWrite) error {
 	dirty := false
 	for _, e := range batch {
@@ -252,7 +260,7 @@ func (st *Store) put(s *stage, batch []*pendingWrite) error {
 	return s.SetSequence(boltfile.InRev, uint64(s.rev))
 }
 
-// answer tells those who wait for a batch, and then those who wait for what it has changed.
+// answer wakes the callers of a batch and then the watchers of its changes.
 func answer(batch []*pendingWrite, wake []chan struct{}) {
 	for _, e := range batch {
 		e.answer <- struct{}{}
@@ -262,8 +270,8 @@ func answer(batch []*pendingWrite, wake []chan struct{}) {
 	}
 }
 
-// tellOutcome leaves out what says neither that writing works nor that it does not: a batch of which nothing was left, and one of deletes
-// above the quota, or below the reserve.
+// tellOutcome calls Options.Outcome. It omits outcomes that do not show whether writing works: a
+// batch without any change, and a batch of deletes above the quota or below the reserve.
 func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
 	if st.Opts.Outcome == nil {
 		return
@@ -282,29 +290,32 @@ func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
 	}
 }
 
-// A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
+// A stage is the newest state within one write transaction. If it rejects a change because of
+// damage, it has not modified anything for that change.
 type stage struct {
 	*boltfile.Ledger
 	allowance
 	authorship
 	guard      *boltfile.Guard
 	revs, keys boltfile.GuardedBucket
-	rev        int64         // the newest revision given out
-	key, place []byte        // for bbolt, which copies them
-	depended   [2]dependency // what the last create needed: its parent and its type
-	now        int64         // milliseconds; 0: records are not stamped
-	ring       *eventLog     // of what is committed; nil: nobody keeps one. The writer alone changes it, and reads it without its lock
+	rev        int64         // newest assigned revision
+	key, place []byte        // buffers for bbolt, which copies them
+	depended   [2]dependency // parent and type of the last create
+	now        int64         // time in milliseconds; 0 means that records have no time
+	// ring has the committed events, or is nil. Only the writer changes the log, so it reads it
+	// without a lock.
+	ring *eventLog
 
-	sealing *Sealing                        // nil: what is written lies as it is
-	last    func(json []byte) ([]byte, int) // a replica's
-	several *atomic.Bool                    // set when a revision has several records; may be nil
+	sealing *Sealing                        // nil means no encryption
+	last    func(json []byte) ([]byte, int) // Replica.Last
+	several *atomic.Bool                    // set if a revision has several records; may be nil
 }
 
 func newStage(l *boltfile.Ledger) (*stage, error) {
 	return newStageWith(l, map[uint64]boltfile.PageMark{})
 }
 
-// newStageWith is newStage with a map that its guard may use; nothing is in it.
+// newStageWith is newStage with an empty map for its guard.
 func newStageWith(l *boltfile.Ledger, marks map[uint64]boltfile.PageMark) (*stage, error) {
 	g, err := l.Guard(marks)
 	if err != nil {
@@ -347,7 +358,7 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 	}
 	if e.was, err = s.state(e.Key); err != nil {
 		if v, _ := s.keys.Get(s.key); v != nil && e.Op == OpCreate {
-			return ErrExists // whatever it is
+			return ErrExists // even if it is damaged
 		}
 		return err
 	}
@@ -361,7 +372,7 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 	return s.authored(e, err)
 }
 
-// authored puts a change that nothing is against.
+// authored writes a change if err, the result of its checks, is nil.
 func (s *stage) authored(e *pendingWrite, err error) error {
 	if err == nil {
 		e.rec.Author, err = s.author(e.Author, e.Op, e.rec.Rev)
@@ -372,7 +383,7 @@ func (s *stage) authored(e *pendingWrite, err error) error {
 	return s.write(e)
 }
 
-// state returns what keys says of a key; the zero state when nothing.
+// state returns the state of a key, or the zero state if it has none.
 func (s *stage) state(key string) (keyState, error) {
 	s.key = append(s.key[:0], key...)
 	v, err := s.keys.Get(s.key)
@@ -382,9 +393,10 @@ func (s *stage) state(key string) (keyState, error) {
 	return decodeKeyState(s.key, v)
 }
 
-// A dependency is a key that creates depend on, often one after the other on the same, and its state in the transaction.
+// A dependency is a key that creates depend on, with its state in the transaction. Consecutive
+// creates often depend on the same key.
 type dependency struct {
-	key string // "": none
+	key string // "" means none
 	is  keyState
 }
 
@@ -399,7 +411,8 @@ func (d *dependency) state(s *stage, key string) (is keyState, err error) {
 	return is, err
 }
 
-// checkCreate asks for the parent first: Kubernetes' namespace admission comes before its storage.
+// checkCreate checks the parent first, because the namespace admission of Kubernetes precedes the
+// write to its storage.
 func (s *stage) checkCreate(e *pendingWrite) error {
 	if e.Parent != "" {
 		parent, err := s.depended[0].state(s, e.Parent)
@@ -430,7 +443,8 @@ func (s *stage) checkCreate(e *pendingWrite) error {
 	return s.refusal(&e.Change)
 }
 
-// checkChange fills what an update or delete inherits from the version that it replaces.
+// checkChange checks an update or delete and copies the fields that it inherits from the replaced
+// version.
 func (s *stage) checkChange(e *pendingWrite) error {
 	switch {
 	case !e.was.live():
@@ -441,7 +455,7 @@ func (s *stage) checkChange(e *pendingWrite) error {
 	if err := s.refusal(&e.Change); err != nil {
 		return err
 	}
-	if s.ring != nil { // what was written lately is in memory, for watchers: it need be neither read, checked nor copied
+	if s.ring != nil { // recent records are in memory for watchers and need not be read, checked or copied
 		if at := s.ring.find(e.was.rev); at != nil && at.Key == e.Key {
 			e.rec.CreateRev, e.replaced = at.CreateRev, at.JSON
 			return nil
@@ -456,7 +470,7 @@ func (s *stage) checkChange(e *pendingWrite) error {
 	return err
 }
 
-// newest is the record that was names, the one to be replaced. Its JSON is the file's.
+// newest returns the record that e.was refers to. Its JSON points into the file.
 func (s *stage) newest(e *pendingWrite) (old Record, err error) {
 	b, err := s.record(e.was.rev, e.Key)
 	if err != nil {
@@ -469,7 +483,8 @@ func (s *stage) newest(e *pendingWrite) (old Record, err error) {
 	return old, err
 }
 
-// write puts the record and the key's state. One allocation holds both: bbolt needs them until the commit, the event log longer.
+// write stores the record and the key state. One allocation holds both, because bbolt needs them
+// until the commit and the event log even longer.
 func (s *stage) write(e *pendingWrite) error {
 	value := encodeRecord(&e.rec, e.JSON, e.RevAt, keyStateSize)
 	size := len(e.rec.JSON)
@@ -490,7 +505,7 @@ func (s *stage) write(e *pendingWrite) error {
 	if err := s.revs.Put(s.place, slices.Clip(value)); err != nil {
 		return err
 	}
-	if err := s.keys.Put(key, state); err != nil { // not for damage: the way to the key was vetted when it was looked up
+	if err := s.keys.Put(key, state); err != nil { // not due to damage, because the path to the key was already vetted
 		return err
 	}
 	for i := range s.depended {
@@ -500,7 +515,7 @@ func (s *stage) write(e *pendingWrite) error {
 	}
 	s.rev = max(s.rev, e.rec.Rev)
 	if e.Op == OpCreate {
-		e.rec.PrevRev = 0 // the tombstone before it is the store's affair
+		e.rec.PrevRev = 0 // hide the tombstone before it
 	}
 	return nil
 }
@@ -534,7 +549,8 @@ func (st *Store) publish(batch []*pendingWrite, took time.Duration) (wake []chan
 	return wake
 }
 
-// recount brings the tallies up to date. One that falls to nothing goes: namespaces come and go. The caller holds mu.
+// recount updates the tallies and removes empty ones, because namespaces are created and deleted.
+// The caller must hold mu.
 func (st *Store) recount(e *pendingWrite) {
 	var d tally
 	if e.was.live() {
@@ -553,7 +569,7 @@ func (st *Store) recount(e *pendingWrite) {
 	}
 }
 
-// author is the number of who asks for a change.
+// author returns the number of the author of a change.
 func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 	if a == (Author{}) || s.table == nil {
 		return 0, nil
@@ -564,7 +580,7 @@ func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 	return s.number(s.Ledger, s.guard, a, rev)
 }
 
-// commitTime is when a commit begins, in milliseconds. The writer alone calls it.
+// commitTime returns the time of a commit in milliseconds. It must be called by the writer only.
 func (st *Store) commitTime() int64 {
 	now := st.Now().UnixMilli()
 	if now < st.lastTime && st.lastTime-now < clockSlack.Milliseconds() {
@@ -574,7 +590,7 @@ func (st *Store) commitTime() int64 {
 	return now
 }
 
-// discard checks a change of an object whose newest version was found damaged under the revision that it expects.
+// discard checks a change to an object whose newest version, at the expected revision, is damaged.
 func (s *stage) discard(e *pendingWrite) error {
 	s.key = append(s.key[:0], e.Key...)
 	v, err := s.keys.Get(s.key)
@@ -585,7 +601,7 @@ func (s *stage) discard(e *pendingWrite) error {
 		return ErrNotFound
 	}
 	if e.was, err = decodeKeyState(s.key, v); err != nil {
-		e.was = keyState{rev: max(e.Expect, 1)} // an object by all that is known
+		e.was = keyState{rev: max(e.Expect, 1)} // treat the key as live
 	} else if !e.was.live() {
 		return ErrNotFound
 	} else if e.was.rev != e.Expect {
@@ -598,7 +614,8 @@ func (s *stage) discard(e *pendingWrite) error {
 	return nil
 }
 
-// vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
+// vacant returns the bucket key for a record. If another key already has a record at that revision,
+// it returns a longer key and sets "shared".
 func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	short := revKey(rev)
 	b, err := s.revs.Get(short)
@@ -614,7 +631,7 @@ func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	return longKey(rev, key), s.PutMetaInt("shared", 1)
 }
 
-// record looks a key's record of a revision up, as snapshot.record.
+// record returns the record of a key at a revision, like snapshot.record.
 func (s *stage) record(rev int64, key string) ([]byte, error) {
 	b, err := s.revs.Get(revKey(rev))
 	if err != nil || b != nil && string(recordKey(b)) == key {
@@ -627,8 +644,10 @@ func (s *stage) record(rev int64, key string) ([]byte, error) {
 	return long, nil
 }
 
-// noteRoom keeps what a batch has shown of the disk: whether a commit failed for want of room, and whether there is less than the reserve. It asks for a
-// compaction when a write was refused for lack of space, and after each delete while others would be. Compaction itself does not.
+// noteRoom records the state of the disk after a batch: whether the commit failed because the disk
+// was full, and whether there is less room than the reserve. It requests a compaction if a write
+// was refused for lack of space, and after each delete while other writes would be refused. Batches
+// of maintenance jobs alone have no effect.
 func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 	if !slices.ContainsFunc(batch, asked) {
 		return
@@ -649,17 +668,20 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 
 func refusedForSpace(e *pendingWrite) bool { return e.err == ErrDiskFull || e.err == ErrQuota }
 
-// asked tells a write that somebody has asked for from maintenance.
+// asked reports whether a write was requested by a client or a replica's log, and not by
+// maintenance.
 func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
 
-// oneByOne commits the members of a batch for which, together, the disk had no room: one of them alone may fit.
+// oneByOne commits the members of a batch separately, because the disk had no room for all of them
+// together.
 func (st *Store) oneByOne(batch []*pendingWrite) {
 	for i := range batch {
 		st.commitBatch(batch[i : i+1])
 	}
 }
 
-// commitInRoom commits a change, and tries again after a compaction when it makes room and there is none.
+// commitInRoom commits a change. If a change that frees space finds no room, it is tried again
+// after a compaction.
 func (st *Store) commitInRoom(ctx context.Context, c Change) (rec Record, err error) {
 	if !c.makesRoom() {
 		return st.commitOnce(ctx, c)

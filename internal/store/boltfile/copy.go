@@ -1,11 +1,14 @@
 package boltfile
 
-// This file copies a prepared file, so that each test may have a server of its own on the same thousand objects. The prepared file is opened for
-// reading alone, under the lock that readers share: any number of copies may be made at the same time, and none while somebody writes it.
+// This file copies a prepared file, so that each test can have its own server with the same
+// thousand objects. The prepared file is opened read-only, with the lock that readers share.
+// Several copies can be made concurrently, but none while a process writes the file.
 //
-// Where the file system can share blocks between files (btrfs, XFS) the copy is a reference, and blocks part when they are written. Elsewhere the
-// kernel copies from page cache to page cache, some 40 ms for 100 MB. Rejected: to map the prepared file privately, whose pages would part when
-// they are written. bbolt writes to its file and reads from its mapping, and relies on the two being the same.
+// If the file system can share blocks between files (btrfs, XFS), the copy only refers to the
+// blocks, and they are separated when they are written. Otherwise the kernel copies from page cache
+// to page cache, which takes about 40 ms for 100 MB. Rejected alternative: a private mapping of the
+// prepared file with copy-on-write pages. bbolt writes to its file and reads from its mapping, and
+// requires both to be the same.
 
 import (
 	"errors"
@@ -14,8 +17,9 @@ import (
 	"os"
 )
 
-// Copy copies the prepared file at base to a new one at path. look is Vet's. A prepared file that was not closed cleanly is refused: what is newest of
-// it lies in its log.
+// Copy copies the prepared file at base to a new file at path. look has the same meaning as in Vet.
+// Copy fails if the prepared file was not closed cleanly, because its newest commits are then only
+// in its log.
 func Copy(base, path string, look func(*Pages) error) error {
 	if _, err := os.Lstat(base + LogSuffix); err == nil {
 		return fmt.Errorf("%s was not closed: a server has it open, or was killed. Stop that server, or start one on the file and stop it", base)
@@ -23,7 +27,7 @@ func Copy(base, path string, look func(*Pages) error) error {
 	if _, err := Vet(base, false, nil, look); err != nil {
 		return err
 	}
-	db, from, err := openShared(base) // nobody can write it until it is closed
+	db, from, err := openShared(base) // no process can write the file until db is closed
 	if err != nil {
 		return err
 	}
@@ -39,7 +43,7 @@ func Copy(base, path string, look func(*Pages) error) error {
 	}
 	if shareBlocks(to, from) != nil {
 		if _, err = from.Seek(0, io.SeekStart); err == nil {
-			_, err = io.Copy(to, io.LimitReader(from, size)) // what follows is no part of the file, and may be the hole of a sparse one
+			_, err = io.Copy(to, io.LimitReader(from, size)) // the rest is not part of the database, and may be a hole of a sparse file
 		}
 	}
 	if err == nil {

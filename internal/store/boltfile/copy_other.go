@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// shareBlocks is for Linux: elsewhere the file is copied.
+// shareBlocks is implemented only on Linux. On other systems the file is copied.
 func shareBlocks(_, _ *os.File) error { return errors.ErrUnsupported }

@@ -1,6 +1,7 @@
 package boltfile
 
-// This file makes files, so that a power cut leaves either none or a whole one, packs them, and says what bbolt's errors mean.
+// This file creates files, so that a power failure leaves either no file or a complete one. It also
+// defragments files and explains errors of bbolt.
 
 import (
 	"apilet/internal/atomicfile"
@@ -18,12 +19,14 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit costs more than all
-// else); a clean close writes it once. The lowest free page is taken first, so that few pages serve many commits (wal.go).
+// dbOptions returns the options to open a file for reading and writing. The freelist stays in
+// memory and is written once, at a clean close. Writing 8 bytes for each free page at each commit
+// would cost more than everything else. bbolt uses the lowest free page first, so that few pages
+// serve many commits (wal.go).
 func dbOptions() *bbolt.Options {
 	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
-	switch { // address space alone; growing the mapping waits for every reader
-	case runtime.GOOS == "windows": // it would size the file
+	switch { // only address space; growing the mapping later waits for all readers
+	case runtime.GOOS == "windows": // Windows would grow the file to this size
 	case strconv.IntSize == 64:
 		o.InitialMmapSize = 1 << 30
 	default:
@@ -32,12 +35,14 @@ func dbOptions() *bbolt.Options {
 	return o
 }
 
-// Create makes the data file at path as atomicfile.PlaceFile does. fill is to put into it what belongs there.
+// Create creates the data file at path with atomicfile.PlaceFile. fill must write the initial
+// content.
 func Create(path string, fill func(*bbolt.DB) error) error {
 	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
 }
 
-// fillFile makes a file that ends with its last page. bbolt grows a file ahead of its content, by up to 16 MiB.
+// fillFile creates a file that ends with its last page. bbolt itself grows a file by up to 16 MiB
+// in advance.
 func fillFile(path string, fill func(*bbolt.DB) error) error {
 	options := &bbolt.Options{Timeout: time.Second, NoSync: true, NoGrowSync: true, FreelistType: bbolt.FreelistMapType}
 	db, err := bbolt.Open(path, 0o600, options)
@@ -56,7 +61,8 @@ func fillFile(path string, fill func(*bbolt.DB) error) error {
 	return errors.Join(file.Truncate(used), file.Sync(), file.Close())
 }
 
-// Pack rewrites a stopped server's file without its free pages. It keeps the file if the new one is not smaller.
+// Pack rewrites the file of a stopped server without its free pages. It keeps the old file if the
+// new one is not smaller.
 func Pack(path string, seen *Progress) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -68,7 +74,7 @@ func Pack(path string, seen *Progress) error {
 	}
 	defer src.Close()
 	packed := path + ".defrag"
-	os.Remove(packed) // of a run that was killed
+	os.Remove(packed) // left by a run that was killed
 	defer os.Remove(packed)
 	before, err := os.Stat(path)
 	if err != nil {
@@ -80,7 +86,7 @@ func Pack(path string, seen *Progress) error {
 		return WithoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
 	})
 	if err == nil {
-		err = src.Close() // Windows renames over closed files only
+		err = src.Close() // Windows cannot replace an open file
 	}
 	if err != nil {
 		return err
@@ -91,7 +97,7 @@ func Pack(path string, seen *Progress) error {
 	return errors.Join(os.Rename(packed, path), atomicfile.SyncDir(filepath.Dir(path)))
 }
 
-// followSize shows how a file grows, until stop is called.
+// followSize reports the growing size of a file until stop is called.
 func followSize(path string, seen *Progress) (stop func()) {
 	ended := make(chan struct{}) // closed by stop
 	go func() {
@@ -112,7 +118,7 @@ func followSize(path string, seen *Progress) (stop func()) {
 // ErrInUse is returned for a file that another process has open.
 var ErrInUse = errors.New("is in use by another process: stop that one first, or choose another file")
 
-// ExplainOpen says what to do about an error of bbolt.Open.
+// ExplainOpen adds advice to an error of bbolt.Open.
 func ExplainOpen(path string, err error) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
@@ -126,7 +132,8 @@ func ExplainOpen(path string, err error) error {
 	return fmt.Errorf("cannot open %s: %w", path, err)
 }
 
-// IsDiskFull tells the errors of a commit after which everything is as it was. bbolt flattens some of them to text.
+// IsDiskFull reports whether err means that the disk is full, so that a failed commit has changed
+// nothing. bbolt converts some of these errors to text.
 func IsDiskFull(err error) bool {
 	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
 		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {

@@ -1,6 +1,7 @@
 package boltfile
 
-// This file is what damage is: an error that names its place, and a book of the places that were found.
+// This file defines the error for damage, which names the damaged place, and a list of all damaged
+// places that were found.
 
 import (
 	"errors"
@@ -10,23 +11,23 @@ import (
 	"sync"
 )
 
-// ErrDamaged is what every damage is.
+// ErrDamaged is the error of any damage.
 var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup, or DELETE what lies there")
 
-// A Damage is what is wrong at one place of the file.
+// A Damage describes damage at one place of the file.
 type Damage struct {
-	Place string // which page or tree, and what is wrong there
+	Place string // page or tree, and the problem
 }
 
-// Error is what is wrong, and where.
+// Error returns the problem and its place.
 func (d *Damage) Error() string { return ErrDamaged.Error() + " (" + d.Place + ")" }
 
-// Unwrap makes every damage an ErrDamaged.
+// Unwrap returns ErrDamaged.
 func (d *Damage) Unwrap() error { return ErrDamaged }
 
 func Damaged(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
 
-// PlaceOf is the place of a damage, without what to do about it; any other error's text.
+// PlaceOf returns the place of a damage without the advice, or the text of any other error.
 func PlaceOf(err error) string {
 	var d *Damage
 	if errors.As(err, &d) {
@@ -37,7 +38,8 @@ func PlaceOf(err error) string {
 
 func PanicDamaged(format string, args ...any) { panic(Damaged(format, args...)) }
 
-// WithoutFaults turns a panic or memory fault under fn (a cursor or bbolt on a damaged page, a file truncated while mapped) into an error.
+// WithoutFaults calls fn and converts a panic or memory fault to an error. Such faults occur in a
+// cursor or in bbolt on a damaged page, or if a mapped file is truncated.
 func WithoutFaults(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -52,15 +54,15 @@ func WithoutFaults(fn func() error) (err error) {
 	return fn()
 }
 
-// A DamageBook remembers where the file was found damaged.
+// A DamageBook lists the places where the file was found damaged.
 type DamageBook struct {
-	report func(place string) // told of each place once; may be nil
+	report func(place string) // called once for each place; may be nil
 
 	mu     sync.Mutex // guards places
 	places []string   // the first 100
 }
 
-// note adds the place of a damage, unless it is known or there are too many.
+// note adds the place of a damage, unless it is already listed or the list is full.
 func (d *DamageBook) note(err error) {
 	place := PlaceOf(err)
 	d.mu.Lock()
@@ -74,14 +76,14 @@ func (d *DamageBook) note(err error) {
 	}
 }
 
-// Count is how many places of the file are known to be damaged.
+// Count returns the number of known damaged places.
 func (d *DamageBook) Count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.places)
 }
 
-// First is the place found first, "" while there is none.
+// First returns the place that was found first, or "" if none exists.
 func (d *DamageBook) First() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +93,7 @@ func (d *DamageBook) First() string {
 	return d.places[0]
 }
 
-// Err is the damage that was found first, nil while there is none.
+// Err returns the damage that was found first, or nil if none exists.
 func (d *DamageBook) Err() error {
 	if place := d.First(); place != "" {
 		return &Damage{place}
@@ -99,7 +101,7 @@ func (d *DamageBook) Err() error {
 	return nil
 }
 
-// Forget is for a scrub that has looked everywhere and found nothing.
+// Forget empties the list. It is called after a scrub of the whole file without findings.
 func (d *DamageBook) Forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

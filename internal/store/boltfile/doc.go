@@ -1,27 +1,45 @@
-// Package boltfile is a bbolt file that a disk may damage and the power may leave at any moment: pages are read without trust, and a commit is one record
-// in a write-ahead log beside the file, synced once.
+// Package boltfile implements a bbolt file that tolerates disk damage and power failures. It
+// verifies pages when it reads them. A commit is one record in a write-ahead log next to the file,
+// which is synced once.
 //
-//	err := boltfile.Create("apilet.db", fill) // there whole or not at all
-//	verdict, err := boltfile.VetToWrite("apilet.db", look) // what was left is judged before bbolt maps it, and put back to where the log goes on from
+//	err := boltfile.Create("apilet.db", fill) // creates a complete file or none
+//	verdict, err := boltfile.VetToWrite("apilet.db", look) // checks the file before bbolt maps it, and restores the log's checkpoint
 //	f, err := boltfile.Open("apilet.db", verdict.Log, boltfile.Options{})
-//	err = f.Update(func(l *boltfile.Ledger) error { return l.Put(boltfile.InKeys, key, value) }) // durable when there is no error
+//	err = f.Update(func(l *boltfile.Ledger) error { return l.Put(boltfile.InKeys, key, value) }) // durable if err is nil
 //	err = f.View(func(p *boltfile.Pages) error {
 //		keys, _ := p.Bucket(boltfile.InKeys)
 //		value = bytes.Clone(keys.Get(key))
 //		return nil
 //	})
 //
-// It knows four buckets by number, the bucket rev's sequence, and in the bucket meta the file's format and lineage, by which a log finds its file. What else
-// is in the buckets is the affair of package store, its only user.
+// The package uses four buckets, the sequence of the bucket rev, and the format and the lineage in
+// the bucket meta. The lineage connects a log with its data file. All other content belongs to
+// package store, the only user of this package.
 //
-// Read file.go first (transactions, and what follows from damage), then wal.go (the log; its checkpoints), logfile.go (the log's bytes), proof.go (whether file and log belong together), ledger.go (what is in
-// a record), vet.go and recover.go (a start after whatever happened), tree.go (reading), guard.go (writing) and finger.go (finding the next record), page.go
-// (how pages lie), create.go and damage.go.
+// Start reading with file.go: transactions, and the handling of damage. The other files are:
 //
-// The words are the field's: write-ahead log, checkpoint, group commit and torn page as in PostgreSQL's documentation ("Reliability and the Write-Ahead Log")
-// and SQLite's ("Write-Ahead Logging"); copy-on-write pages, whose other name is shadow paging, in LMDB's. What a failed sync means is from "Can Applications
-// Recover from fsync Failures?" (USENIX ATC 2020).
+//   - wal.go: the log and its checkpoints
+//   - logfile.go: the format of the log
+//   - proof.go: the check that data file and log belong together
+//   - ledger.go: the content of a log record
+//   - vet.go and recover.go: the start after a crash
+//   - tree.go: reading
+//   - guard.go: writing
+//   - finger.go: fast lookup of the next record
+//   - page.go: the format of pages
+//   - create.go: the creation of files
+//   - damage.go: the error for damage
 //
-// Invariants: what was answered is on the disk; a damaged page is an error of who needs it (ErrDamaged), and of nobody else; bbolt loads no page for a change
-// that a guard has not vetted; a sync that has failed is not tried again.
+// The terms write-ahead log, checkpoint, group commit and torn page have the same meaning as in the
+// documentation of PostgreSQL ("Reliability and the Write-Ahead Log") and SQLite ("Write-Ahead
+// Logging"). Copy-on-write pages, also known as shadow paging, are described in the documentation
+// of LMDB. The paper "Can Applications Recover from fsync Failures?" (USENIX ATC 2020) describes
+// the consequences of a failed sync.
+//
+// The package maintains these invariants:
+//
+//   - An acknowledged write is on the disk.
+//   - A damaged page causes errors only in operations that need it (ErrDamaged).
+//   - bbolt loads a page for a change only after a guard has vetted it.
+//   - A failed sync is never retried.
 package boltfile

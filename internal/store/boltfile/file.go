@@ -1,17 +1,18 @@
 package boltfile
 
-// This file runs transactions on the data file and knows in what state the file is: sound, damaged in places, or not to be written any
-// more. tree.go and guard.go find damage; here is what follows from it.
+// This file runs transactions on the data file and tracks its state: intact, damaged in places, or
+// read-only after an error. tree.go and guard.go detect damage. The consequences are:
 //
-//	found by                     the caller gets        and then
-//	a read                       ErrDamaged             nothing: who reads elsewhere is served
-//	a write, before its commit   ErrDamaged             nothing: bbolt has not been asked yet, so there is nothing to undo
-//	a write, in its commit       ErrDamaged             no more writes: bbolt's memory is not to be trusted. The file is as before
-//	either, the file being cut   ErrDamaged             the process ends: all that lies beyond the end is gone
-//	the loss of the newest meta  what it asked for      no more writes. Reads know from memory where the tree's root is
+//	detected by                  result                 consequence
+//	a read                       ErrDamaged             none; reads of other data succeed
+//	a write, before its commit   ErrDamaged             none; bbolt has not changed anything yet
+//	a write, in its commit       ErrDamaged             no more writes, since bbolt's memory cannot be trusted; the file is unchanged
+//	either, in a truncated file  ErrDamaged             the process ends, since the end of the file is lost
+//	loss of the newest meta page the operation's own    no more writes; reads use the tree's root that is in memory
 //
-// Every place is told to the log once, and named until a scrub finds nothing. Once one is known, commits write the freelist: without it
-// the next start, and a commit that finds the disk full, would have to walk through all pages, and would stumble.
+// Each place is logged once. It stays in the list until a scrub finds no damage. After the first
+// damage, commits write the freelist. Without it the next start, or a commit that finds the disk
+// full, would have to walk all pages and would fail at the damaged one.
 
 import (
 	"errors"
@@ -23,61 +24,64 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Why nothing was written.
+// Errors of a write that has not changed anything.
 var (
-	// ErrFull is a full disk. Nothing has changed.
+	// ErrFull means that the disk is full. Nothing has been changed.
 	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still accepted and makes room in the file immediately unless old versions are kept (--history)")
 
-	// ErrLost: the file's name leads nowhere or elsewhere, and what goes to a removed file is lost at exit. Reads go on.
+	// ErrLost means that the file's path no longer leads to the open file. Data written to a
+	// removed file would be lost at exit. Reads still work.
 	ErrLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
 
-	// ErrClosed is what is asked of a closed file.
+	// ErrClosed is returned by operations on a closed file.
 	ErrClosed = errors.New("store is closed")
 )
 
-// errMetaMoved: two commits have overtaken a read transaction that just began.
+// errMetaMoved means that a read transaction began while two commits replaced its meta page.
 var errMetaMoved = errors.New("the meta page was replaced")
 
 // A File is an open bbolt file.
 type File struct {
-	Path       string                          // of the file
-	Db         *bbolt.DB                       // for the writer; reads go past it, page by page
-	handle     *os.File                        // bbolt's own
-	file       os.FileInfo                     // what lies at path; nil when nothing does, being ephemeral
+	Path       string                          // path of the file
+	Db         *bbolt.DB                       // used by the writer; reads access the pages directly
+	handle     *os.File                        // bbolt's handle
+	file       os.FileInfo                     // identity of the file at Path; nil if the file is ephemeral
 	fatal      func(error)                     // ends the process
-	warn       func(string)                    // receives a line for the administrator; may be nil
-	Found      DamageBook                      // what reads and scrubs have met
-	meta       atomic.Pointer[metaPage]        // of the newest commit
-	metas      metaMap                         // for reads, which look whether there is a meta page
-	logHalf    int64                           // bytes of half a log; 0: there is to be none
-	wal        *wal                            // from the first write on; the writer's
-	logGrowth  atomic.Int64                    // bytes that the log may take of the disk beside those that it has
-	Refusal    atomic.Pointer[error]           // why nothing can be written now; nil while it can
-	foreignLog atomic.Pointer[foreignLogError] // the log that refused the newest write; nil if none did
-	failed     atomic.Bool                     // a transaction was left open: bbolt can no longer be closed
-	lazyFree   bool                            // commits leave the freelist out; the writer's
-	changed    bool                            // something was committed; the writer's
-	notes      []byte                          // of ledgers, used again; the writer's
+	warn       func(string)                    // receives messages for the administrator; may be nil
+	Found      DamageBook                      // damage found by reads and scrubs
+	meta       atomic.Pointer[metaPage]        // meta page of the newest commit
+	metas      metaMap                         // used by reads to check that a meta page exists
+	logHalf    int64                           // size of half a log in bytes; 0 means no log
+	wal        *wal                            // set at the first write; used only by the writer
+	logGrowth  atomic.Int64                    // number of bytes by which the log may still grow
+	Refusal    atomic.Pointer[error]           // reason why writes are refused; nil if they are allowed
+	foreignLog atomic.Pointer[foreignLogError] // foreign log that refused the newest write; nil if none exists
+	failed     atomic.Bool                     // a transaction was left open, so bbolt cannot be closed
+	lazyFree   bool                            // commits omit the freelist; used only by the writer
+	changed    bool                            // there was a commit; used only by the writer
+	notes      []byte                          // buffer of the ledgers; used only by the writer
 }
 
-// freelistMax is how many free pages a checkpoint lists: 64 KiB of numbers.
+// freelistMax is the maximum number of free pages that a checkpoint lists: 64 KiB of page numbers.
 const freelistMax = 8 << 10
 
-// notesKept is how long a list of changes may be to be used again.
+// notesKept is the maximum size of a notes buffer that is reused.
 const notesKept = 1 << 20
 
 // Options configure Open.
 type Options struct {
-	Ephemeral bool               // nobody looks for the file by its name, and nothing of it is kept
-	Unlogged  bool               // commits wait for no disk, and there is no log
-	LogBytes  int64              // of the write-ahead log; 0: 16 MiB, or less where the disk is small
-	Fatal     func(error)        // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
-	Damaged   func(place string) // told of each place where the file is found damaged, once; may be nil
-	Warn      func(text string)  // receives a line for the administrator; may be nil
+	Ephemeral bool  // the path is not checked, and nothing is kept
+	Unlogged  bool  // commits do not sync, and there is no log
+	LogBytes  int64 // size of the write-ahead log; 0 means 16 MiB, or less on a small disk
+	// Fatal is called if writing cannot continue, and ends the process. nil means to print one line
+	// to stderr and exit with status 1.
+	Fatal   func(error)
+	Damaged func(place string) // called once for each damaged place; may be nil
+	Warn    func(text string)  // receives messages for the administrator; may be nil
 }
 
-// Open opens a file that VetToWrite has vetted, and takes over what the log has that was left beside it. After an error the file may be
-// open, to be abandoned.
+// Open opens a file that VetToWrite has vetted and applies the commits of left, the log that was
+// found with it. If Open fails, the caller must call Abandon on the returned File.
 func Open(path string, left *LeftLog, o Options) (f *File, err error) {
 	f = &File{Path: path, fatal: o.Fatal, warn: o.Warn, Found: DamageBook{report: o.Damaged}}
 	return f, WithoutFaults(func() error { return f.begin(left, o) })
@@ -103,14 +107,14 @@ func (f *File) begin(left *LeftLog, o Options) (err error) {
 	return err
 }
 
-// Abandon closes a file whose opening has failed, and leaves its log for the next one.
+// Abandon closes a file after a failed Open. It keeps the log for the next start.
 func (f *File) Abandon() {
 	if f.Db == nil || f.failed.Load() {
 		return
 	}
 	f.metas.close()
 	if f.wal != nil {
-		_ = f.wal.close() // what was written of it is synced
+		_ = f.wal.close() // its records are already synced
 	}
 	_ = f.Db.Close() // nothing was changed
 }
@@ -119,10 +123,12 @@ func (f *File) Abandon() {
 func (f *File) open(noSync bool) (err error) {
 	options := dbOptions()
 	options.NoSync = noSync
-	if noSync { // no disk is spared by taking the lowest free page first, which costs more the more of them there are
+	// Using the lowest free page first saves disk writes only if commits sync. Its cost grows with
+	// the number of free pages.
+	if noSync {
 		options.FreelistType = bbolt.FreelistMapType
 	}
-	options.NoGrowSync = noSync // else each 16 MiB that the file grows wait for the disk
+	options.NoGrowSync = noSync // otherwise each growth by 16 MiB waits for the disk
 	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
 		f.handle, err = os.OpenFile(name, flag, mode)
 		return f.handle, err
@@ -131,7 +137,7 @@ func (f *File) open(noSync bool) (err error) {
 		return err
 	}
 	f.lazyFree = true
-	if !noSync { // a process that was killed may have left its last commit in the kernel's memory alone
+	if !noSync { // a killed process may have left its last commit only in the kernel's memory
 		if err := f.Db.Sync(); err != nil {
 			return err
 		}
@@ -144,24 +150,25 @@ func (f *File) open(noSync bool) (err error) {
 	})
 }
 
-// Close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
+// Close writes the freelist, so that the next Open need not scan the file. If nothing was
+// committed, the file stays unchanged.
 func (f *File) Close() (err error) {
-	f.metas.close() // reads that are still to come look into the file
+	f.metas.close() // later reads use the file itself
 	if f.failed.Load() {
-		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
+		return nil // bbolt might wait forever for the failed transaction; the process is about to end
 	}
 	f.lazyFree = false
 	switch {
 	case f.Refusal.Load() != nil && f.wal != nil:
 		err = f.wal.close()
-	case f.Refusal.Load() != nil || f.file == nil: // nothing is kept of an ephemeral one
+	case f.Refusal.Load() != nil || f.file == nil: // an ephemeral file is not kept
 	case f.wal != nil:
 		err = f.endLog()
 	case f.changed:
 		err = f.Transact(last)
 	}
 	if errors.Is(err, ErrFull) || errors.Is(err, ErrDamaged) {
-		err = nil // all is there; only the next opening scans
+		err = nil // all commits are in the file; only the next Open has to scan it
 	}
 	if foreign := f.foreignLog.Load(); foreign != nil && f.warn != nil && f.Writable() != nil {
 		f.warn(foreign.Error() + ". The next start refuses it")
@@ -172,34 +179,35 @@ func (f *File) Close() (err error) {
 	return errors.Join(err, f.Db.Close())
 }
 
-// last is what the last transaction does: its commit writes the freelist.
+// last is the function of the last transaction. Its commit writes the freelist.
 func last(l *Ledger) error {
 	_, err := l.Guard(map[uint64]PageMark{})
 	return err
 }
 
-// SyncAlways has every commit from now on wait for the disk, and waits for what was written.
+// SyncAlways syncs the file and makes all later commits sync.
 func (f *File) SyncAlways() error {
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
 	return f.Db.Sync()
 }
 
-// Failed tells whether a transaction was left open: bbolt can no longer be closed.
+// Failed reports whether a transaction was left open. bbolt cannot be closed then.
 func (f *File) Failed() bool { return f.failed.Load() }
 
 // ---- Room
 
-// DiskSpace tells what the file system has free for this process, and its size; false where that is not known.
+// DiskSpace returns the free space of the file system for this process, and its size. known is
+// false if they are unknown.
 func (f *File) DiskSpace() (free, size int64, known bool) {
 	conn, err := f.handle.SyscallConn()
 	if err != nil {
 		return 0, 0, false
 	}
-	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // of a closed file nothing is known
+	_ = conn.Control(func(fd uintptr) { free, size, known = diskSpace(fd) }) // fails if the file is closed
 	return free, size, known
 }
 
-// Sizes returns the sizes of the file and of its log, in bytes, as ls shows them.
+// Sizes returns the sizes of the file and of its log in bytes, as shown by ls.
 func (f *File) Sizes() (data, log int64) {
 	if info, err := f.handle.Stat(); err == nil {
 		data = info.Size()
@@ -213,21 +221,22 @@ func (f *File) Sizes() (data, log int64) {
 	return data, log
 }
 
-// FreeBytes are the bytes of pages that are free, or will be after the next checkpoint.
+// FreeBytes returns the size of all pages that are free, or will be after the next checkpoint.
 func (f *File) FreeBytes() int64 {
 	s := f.Db.Stats()
 	return int64(s.FreePageN+s.PendingPageN) * int64(f.PageSize())
 }
 
-// ReadyBytes are the bytes of pages that are free now.
+// ReadyBytes returns the size of the pages that are free now.
 func (f *File) ReadyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.PageSize()) }
 
 func (f *File) PageSize() int { return f.meta.Load().pageSize }
 
-// LogMayTake is how many bytes the log may take of the disk beside those that it has.
+// LogMayTake returns the number of bytes by which the log may still grow.
 func (f *File) LogMayTake() int64 { return f.logGrowth.Load() }
 
-// TellRoom tells the log how many bytes there are for what can wait, and whether they are few. The writer calls it.
+// TellRoom informs the log of the free space above the reserve, and whether it is scarce. Only the
+// writer calls it.
 func (f *File) TellRoom(spare int64, scarce bool) {
 	if f.wal != nil {
 		f.wal.short, f.wal.spare = scarce, spare
@@ -236,8 +245,8 @@ func (f *File) TellRoom(spare int64, scarce bool) {
 
 // ---- Transactions
 
-// View runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
-// the inner for the commit.
+// View calls fn in a read transaction. Calls must not be nested: a commit that remaps the file
+// waits for the outer transaction, and the inner one would wait for the commit.
 func (f *File) View(fn func(*Pages) error) error {
 	err := errMetaMoved
 	for n := 0; n < 3 && err == errMetaMoved; n++ {
@@ -257,14 +266,15 @@ func (f *File) View(fn func(*Pages) error) error {
 func (f *File) look(fn func(*Pages) error) error {
 	known := *f.meta.Load()
 	if !f.hasMeta(known) {
-		// bbolt would panic with its locks held. Nobody writes any more either, so that nothing moves and no page is reused.
+		// bbolt would panic while it holds its locks. There are no more writes in this state, so
+		// nothing is moved and no page is reused.
 		f.Found.note(Damaged("pages 0 and 1, the meta pages, are lost"))
 		return fn(newPages(f.Db, known))
 	}
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, id := known, uint64(tx.ID())
 		switch {
-		case id < known.txid: // nobody writes any more
+		case id < known.txid: // there are no more writes
 			f.Found.note(Damaged("page %d, the newest meta page, is lost", known.txid%2))
 		case id > known.txid:
 			var err error
@@ -276,14 +286,15 @@ func (f *File) look(fn func(*Pages) error) error {
 	})
 }
 
-// hasMeta tells whether bbolt will find a meta page, given the newest one that we know. Every read asks, so it looks at memory first.
+// hasMeta reports whether bbolt will find a meta page. known is the newest one. Every read calls
+// it, so it checks the pages in memory first.
 func (f *File) hasMeta(known metaPage) bool {
 	if f.metas.sound(known.pageSize) {
 		return true
 	}
 	for _, n := range [...]uint64{known.txid % 2, (known.txid + 1) % 2} {
 		if _, err := f.metaAt(n, known.pageSize); !errors.Is(err, ErrDamaged) {
-			return true // also a closed file, of which bbolt says so
+			return true // also if the file is closed; bbolt reports that
 		}
 	}
 	return false
@@ -303,11 +314,12 @@ func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	return m, nil
 }
 
-// Update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
-// commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
-// show the new state already. There is one writer.
+// Update is like bbolt's Update with two differences. A panic is never followed by a rollback that
+// walks the damaged file. An error of the commit itself ends the process, unless the disk is full:
+// after a failed sync the content of the disk is unknown, while the memory map may already show the
+// new state. Calls must not overlap.
 func (f *File) Update(fn func(*Ledger) error) error {
-	if err := f.inPlace(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
+	if err := f.inPlace(); err != nil { // takes a microsecond; the sync of the commit takes about a hundred
 		return err
 	}
 	if f.wal != nil && !f.wal.inPlace() {
@@ -319,13 +331,13 @@ func (f *File) Update(fn func(*Ledger) error) error {
 		switch err := f.startLog(); {
 		case errors.Is(err, errLogLost):
 			return f.lose(err)
-		case err != nil && IsDiskFull(err): // the file may have pages: bbolt's own two syncs will do
+		case err != nil && IsDiskFull(err): // the file may have free pages, so use bbolt's own two syncs
 		case err != nil:
 			return err
 		}
 	}
 	if f.wal != nil {
-		if err := f.makePages(); err != nil { // a log that is lost is not tried again
+		if err := f.makePages(); err != nil { // a lost log is not used again
 			return err
 		}
 		if err := f.checkpointIfDue(); err != nil {
@@ -338,7 +350,8 @@ func (f *File) Update(fn func(*Ledger) error) error {
 	return f.leaveLog() // before the write is acknowledged
 }
 
-// makePages sees to it that the next transaction finds free pages: those that wait for a checkpoint when the disk has no others.
+// makePages provides free pages for the next transaction. If the disk is full, it makes a
+// checkpoint to free the pages that wait for one.
 func (f *File) makePages() error {
 	if f.wal.short {
 		if err := f.wal.release(); err != nil {
@@ -353,8 +366,9 @@ func (f *File) makePages() error {
 	return nil
 }
 
-// checkpointIfDue begins a checkpoint when it is time, of a commit of its own that writes the freelist: a start that goes on from there need not walk through
-// all pages to find the free ones. Without room for the list the checkpoint is made without it.
+// checkpointIfDue starts a checkpoint if it is due. The checkpoint is made of an extra commit that
+// writes the freelist, so that a start from this checkpoint need not walk all pages to find the
+// free ones. If there is no room for the list, the checkpoint omits it.
 func (f *File) checkpointIfDue() error {
 	if err := f.wal.reap(false); err != nil {
 		return f.lose(lostLog(err))
@@ -373,7 +387,7 @@ func (f *File) checkpointIfDue() error {
 		return err
 	}
 	if list := f.meta.Load().freelist; list != noFreelist && f.wal.grown.holds(list) {
-		f.wal.grown = PageRun{} // what is waited for has to have the list
+		f.wal.grown = PageRun{} // the list must be synced with the checkpoint
 	}
 	if err := f.wal.turn(); err != nil {
 		return f.lose(lostLog(err))
@@ -381,7 +395,7 @@ func (f *File) checkpointIfDue() error {
 	return nil
 }
 
-// listingFree has the commits within write the freelist, unless it is long.
+// listingFree calls commit with the freelist enabled, unless the freelist is too long.
 func (f *File) listingFree(commit func() error) error {
 	if f.FreeBytes()/int64(f.PageSize()) > freelistMax {
 		return commit()
@@ -391,7 +405,8 @@ func (f *File) listingFree(commit func() error) error {
 	return commit()
 }
 
-// Transact is update of a file that may be lost, and without a log while there is none.
+// Transact is like Update, but does not check that the file and the log are in place, and does not
+// start a log.
 func (f *File) Transact(fn func(*Ledger) error) error {
 	known := *f.meta.Load()
 	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
@@ -440,7 +455,8 @@ func (f *File) Transact(fn func(*Ledger) error) error {
 	return err
 }
 
-// commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
+// commit commits a transaction. When it returns, the transaction is on the disk, unless commits do
+// not sync.
 func (f *File) commit(l *Ledger) error {
 	if f.wal == nil {
 		return l.Tx.Commit()
@@ -458,7 +474,8 @@ func (f *File) commit(l *Ledger) error {
 	return f.wal.commit(l)
 }
 
-// committed notes the meta page of a commit. The writer alone moves the map.
+// committed records the meta page of a commit. The mapping cannot move meanwhile, because only the
+// writer moves it.
 func (f *File) committed(txid int) error {
 	f.changed = true
 	m, err := mappedMeta(f.Db, uint64(txid))
@@ -473,13 +490,13 @@ func (f *File) committed(txid int) error {
 	return nil
 }
 
-// replaced tells whether a newer meta page than a known one has come into the file.
+// replaced reports whether the file has a newer meta page than known.
 func (f *File) replaced(known metaPage) bool {
 	next, err := f.metaAt((known.txid+1)%2, known.pageSize)
 	return err == nil && next.txid > known.txid
 }
 
-// Writable returns why nothing can be written now, or nil.
+// Writable returns the reason why writes are refused now, or nil.
 func (f *File) Writable() error {
 	if err := f.inPlace(); err != nil {
 		return err
@@ -492,7 +509,8 @@ func (f *File) Writable() error {
 	return nil
 }
 
-// inPlace returns ErrLost if the file does not have its name any more, or the reason for which no further write is made.
+// inPlace returns ErrLost if the file's path no longer leads to it, or the reason why no more
+// writes are allowed.
 func (f *File) inPlace() error {
 	if refusal := f.Refusal.Load(); refusal != nil {
 		return *refusal
@@ -506,7 +524,8 @@ func (f *File) inPlace() error {
 	return nil
 }
 
-// Explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
+// Explain records a damage and adds the file's name to the error. If the open file was truncated,
+// it ends the process.
 func (f *File) Explain(err error) error {
 	if f.cutShort() {
 		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
@@ -516,21 +535,21 @@ func (f *File) Explain(err error) error {
 	return fmt.Errorf("%s: %w", f.Path, err)
 }
 
-// cutShort tells whether the file ends before its last page.
+// cutShort reports whether the file ends before its last page.
 func (f *File) cutShort() bool {
 	m := f.meta.Load()
 	info, err := f.handle.Stat()
 	return err == nil && info.Size() < int64(m.high)*int64(m.pageSize)
 }
 
-// stopWriting leaves a transaction open, so that no other one can begin. Reads go on.
+// stopWriting prevents all further writes. The current transaction stays open, and reads continue.
 func (f *File) stopWriting(err error) {
 	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 }
 
-// lose ends the process for what a write has come to.
+// lose ends the process after a failed write.
 func (f *File) lose(err error) error {
 	f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
 	return err

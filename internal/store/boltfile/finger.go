@@ -1,40 +1,44 @@
 package boltfile
 
-// This file is a finger search over the tree of revisions. A LIST walks the keys in their order, and looks a record up for each. Objects that
-// were made one after the other have revisions one after the other: most often the next record lies on the leaf that the last one was found on,
-// and else below the same branch. A finger stays there, for as long as its snapshot lasts:
+// This file implements a finger search in the tree of revisions. A LIST walks the keys in order and
+// looks up a record for each. Objects that were created one after the other have adjacent
+// revisions. The next record is usually on the same leaf as the last one, or otherwise below the
+// same branch. A finger remembers that position within one snapshot:
 //
-//	the leaf has 400 to 402        401 is looked for there,
+//	the leaf has 400 to 402        401 is searched there,
 //	its branch 1 to 510            403 below it,
-//	                               900 from the root on
+//	                               900 from the root
 //
-// Revisions are dense, too, so that where one stands on a page is guessed from the first and last that belong there.
+// Revisions are dense. Therefore the position on a page can be guessed from the first and the last
+// revision of the page.
 //
-// What takes longest is none of this but waiting for memory: a file is larger than a processor's caches, and where the next record lies is
-// nothing that a processor foresees. So all lines of what will be read are asked for at once (touch), and come together: of the record, and where
-// revisions lie close to the ones before, of the whole leaf, whose other records will be wanted soon.
+// Most of the time is spent waiting for memory. A file is larger than the caches of a processor,
+// which cannot predict the location of the next record. Therefore touch requests all cache lines of
+// the next data at the same time. This is the record, or, if the revision is near the previous
+// ones, the whole leaf, because other records of the leaf will be needed soon.
 //
-// A finger only ever finds. Where something is not as it expects (a damaged page, no such revision) it does not know, and the search from the
-// root, tree.find, tells what is the matter.
+// A finger is only an optimization. If it finds anything unexpected, such as a damaged page or a
+// missing revision, it returns nil, and the search from the root (Tree.find) determines the result.
 
 import "encoding/binary"
 
-// A Finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
+// A Finger is the position of the last lookup in a tree whose keys begin with revisions. It finds
+// only keys that consist of a revision alone.
 type Finger struct {
-	branch place // the last one that a search came by
+	branch place // last branch page of the search
 	leaf   place
-	lines  byte // what touch returned
+	lines  byte // sum of the results of touch
 }
 
-// A place is a page, and which revisions' records lie there or below, if anywhere.
+// A place is a page with the range of revisions that can be on or below it.
 type place struct {
-	page        page // nil: none
+	page        page // nil means none
 	first, last uint64
 }
 
 func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
 
-// Get returns the value under a revision in its tree; nil when it does not know.
+// Get returns the value of rev in its tree, or nil if the finger cannot find it.
 func (f *Finger) Get(t *Tree, rev uint64) []byte {
 	near := f.near(rev)
 	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
@@ -54,12 +58,13 @@ func (f *Finger) Get(t *Tree, rev uint64) []byte {
 	return e.value
 }
 
-// near tells whether a revision lies close to the last one.
+// near reports whether rev is near the last revision.
 func (f *Finger) near(rev uint64) bool {
 	return f.leaf.page != nil && rev+nearby >= f.leaf.first && rev-min(rev, nearby) <= f.leaf.last
 }
 
-// moveTo goes to the leaf where a revision belongs; false when it cannot. All of a leaf nearby is asked for.
+// moveTo moves to the leaf of rev. It returns false on failure. If near is set, it touches the
+// whole leaf.
 func (f *Finger) moveTo(t *Tree, rev uint64, near bool) bool {
 	at := f.branch
 	if !at.holds(rev) {
@@ -76,8 +81,9 @@ func (f *Finger) moveTo(t *Tree, rev uint64, near bool) bool {
 	return at.page != nil && at.page.leaf()
 }
 
-// below is the place below a branch where a revision belongs; it has no page when that is damaged. Whether its keys are those that the branch
-// promises need not be asked: on a leaf of another place the revision is not found.
+// below returns the place below a branch to which rev belongs. It has no page if the page is
+// damaged. It need not check the page's keys: if the leaf is the wrong one, Get does not find the
+// revision.
 func (f *Finger) below(p *Pages, at *place, rev uint64, near bool) (child place) {
 	b, i := at.page, at.find(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
@@ -88,7 +94,7 @@ func (f *Finger) below(p *Pages, at *place, rev uint64, near bool) (child place)
 		return child
 	}
 	child.first, child.last = lowest, at.last
-	if long { // keys of a revision and more follow that of the revision alone
+	if long { // longer keys with the same revision follow the revision alone
 		child.first++
 	}
 	if i+1 < b.count() {
@@ -109,7 +115,8 @@ func (f *Finger) below(p *Pages, at *place, rev uint64, near bool) (child place)
 	return child
 }
 
-// revAt returns the revision that the key of element i begins with, and whether it goes on; ok is false where there is none.
+// revAt returns the revision at the beginning of the key of element i, and whether the key is
+// longer. ok is false if none exists.
 func (b page) revAt(i int) (rev uint64, longer, ok bool) {
 	if i < 0 || i >= b.count() {
 		return 0, false, false
@@ -127,8 +134,8 @@ func (b page) revAt(i int) (rev uint64, longer, ok bool) {
 	return binary.BigEndian.Uint64(b[at:]), size > 8, true
 }
 
-// find is page.find for the key of a revision, -1 also where a key is too short for one. It guesses first, and looks at no more than twice the
-// elements that a binary search would.
+// find is page.find for the key of a revision. It also returns -1 if a key is too short for a
+// revision. It guesses first, and checks at most twice as many elements as a binary search.
 func (p *place) find(rev uint64) int {
 	low, high := 0, p.page.count()
 	at := p.guess(rev)
@@ -152,10 +159,10 @@ func (p *place) find(rev uint64) int {
 	return low
 }
 
-// guess is where a revision would stand if all of the place lay equally far apart.
+// guess returns the position of rev on the page if the revisions were evenly spaced.
 func (p *place) guess(rev uint64) int {
 	n, first, last := uint64(p.page.count()), p.first, p.last
-	if last-first >= 1<<47 { // it has no end: the page's own then
+	if last-first >= 1<<47 { // unbounded, so use the page's own range
 		first, _, _ = p.page.revAt(0)
 		last, _, _ = p.page.revAt(int(n) - 1)
 	}

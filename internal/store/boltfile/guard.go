@@ -1,6 +1,7 @@
 package boltfile
 
-// This file keeps bbolt away from damaged pages in a write transaction: whatever page bbolt is about to load was vetted before.
+// This file protects bbolt from damaged pages in a write transaction: it vets each page before
+// bbolt loads it.
 
 import (
 	"bytes"
@@ -10,14 +11,15 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A Guard vets what bbolt is going to load in one write transaction.
+// A Guard vets the pages that bbolt will load in one write transaction.
 type Guard struct {
 	p     *Pages
 	marks map[uint64]PageMark
-	Alone bool // all that this transaction has written to its buckets went through this guard
+	Alone bool // all changes of this transaction to its buckets went through this guard
 }
 
-// Guard is a guard of the transaction, once the freelist and the tree of buckets are vetted, which every commit writes. marks are empty, and its own from now on.
+// Guard returns a guard of the transaction. It first vets the freelist and the tree of buckets,
+// which every commit writes. marks must be empty and must not be used elsewhere.
 func (l *Ledger) Guard(marks map[uint64]PageMark) (*Guard, error) {
 	p, err := committedPages(l.Tx)
 	if err != nil {
@@ -27,21 +29,21 @@ func (l *Ledger) Guard(marks map[uint64]PageMark) (*Guard, error) {
 	return g, errors.Join(g.vetFreelist(), g.vetAll(Tree{p: p, root: p.root}))
 }
 
-// VetMeta is for those who are going to write into the bucket meta.
+// VetMeta vets the bucket meta. It must be called before a write to that bucket.
 func (g *Guard) VetMeta() error {
 	meta, _ := g.p.Bucket(InMeta)
 	return g.vetAll(meta)
 }
 
-// A PageMark is what a guard knows of a page.
+// A PageMark is the state of a page in a guard.
 type PageMark uint8
 
 const (
 	markSound   PageMark = 1 << iota // vetted
-	markWritten                      // a leaf that bbolt has changed in its memory: what the file has of it is the past
+	markWritten                      // bbolt has changed this leaf in memory, so the file has an old version
 )
 
-// A vettedPage is one that bbolt may have, and the bounds of its keys.
+// A vettedPage is a vetted page with the bounds of its keys.
 type vettedPage struct {
 	page
 	keys keyRange
@@ -83,7 +85,7 @@ func (g *Guard) root(t Tree) (vettedPage, error) {
 	return vettedPage{page: t.small}, nil
 }
 
-// vetPath vets the pages from the root to a key, and returns the leaf.
+// vetPath vets the pages from the root to a key and returns the leaf.
 func (g *Guard) vetPath(t Tree, key []byte) (v vettedPage, err error) {
 	v, err = g.root(t)
 	for depth := 0; err == nil && !v.leaf(); depth++ {
@@ -95,11 +97,12 @@ func (g *Guard) vetPath(t Tree, key []byte) (v vettedPage, err error) {
 	return v, err
 }
 
-// VetAround vets the pages from the root to a key and on every level those beside them, also below another parent: by the time that
-// bbolt merges a page, its parent may have been merged, too.
+// vetAround vets the pages from the root to a key, and their neighbors on every level. It includes
+// neighbors with a different parent, because the parent may have been merged before bbolt merges
+// the page.
 func (g *Guard) vetAround(t Tree, key []byte) error {
 	v, err := g.root(t)
-	var left, right *vettedPage // of v, on its level
+	var left, right *vettedPage // neighbors of v on its level
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
 			return Damaged("the path to a key has no end")
@@ -118,7 +121,8 @@ func (g *Guard) vetAround(t Tree, key []byte) error {
 	return err
 }
 
-// beside vets child i of a page, or where that is none the outermost child of the page beside; nil when there is none either.
+// beside vets child i of v. If i is out of range, it vets the outermost child of the neighbor of v
+// instead. It returns nil if there is no neighbor.
 func (g *Guard) beside(v vettedPage, i int, neighbour *vettedPage, last bool) (*vettedPage, error) {
 	if i < 0 || i >= v.count() {
 		if neighbour == nil || neighbour.leaf() {
@@ -157,7 +161,7 @@ func (g *Guard) vetBelow(v vettedPage, depth int) error {
 	return nil
 }
 
-// vetFreelist vets the freelist's page, which the next commit frees.
+// vetFreelist vets the page of the freelist, which the next commit frees.
 func (g *Guard) vetFreelist() error {
 	id := g.p.freelist
 	if id == noFreelist {
@@ -171,7 +175,7 @@ func (g *Guard) vetFreelist() error {
 	if count == 0xFFFF {
 		count = binary.NativeEndian.Uint64(b[pageHeaderSize:])
 	}
-	// bbolt reckons its pages before it takes them from the list.
+	// bbolt computes the size before it allocates the pages from the list itself.
 	need := func(ids uint64) uint64 { return (pageHeaderSize + 8*(ids+1)) / uint64(g.p.pageSize) }
 	if binary.NativeEndian.Uint64(b) != id || binary.NativeEndian.Uint16(b[8:]) != pageFreelist || overflow >= g.p.high-id ||
 		count > g.p.high || overflow+1 < need(count) || overflow > need(count+overflow+1) {
@@ -180,14 +184,14 @@ func (g *Guard) vetFreelist() error {
 	return nil
 }
 
-// A GuardedBucket lets bbolt near vetted pages only.
+// A GuardedBucket is a bucket whose pages are vetted before bbolt loads them.
 type GuardedBucket struct {
-	bolt   *bbolt.Bucket // for reading; the ledger writes
+	bolt   *bbolt.Bucket // for reads; writes go through ledger
 	ledger *Ledger
 	which  byte
 	guard  *Guard
 	tree   Tree
-	leaf   vettedPage // of the key that was looked for last
+	leaf   vettedPage // of the last lookup
 }
 
 func (g *Guard) Bucket(l *Ledger, which byte) (b GuardedBucket, err error) {
@@ -203,13 +207,13 @@ func (g *Guard) Bucket(l *Ledger, which byte) (b GuardedBucket, err error) {
 	return b, nil
 }
 
-// Sequence is the bucket's, as changed by the transaction.
+// Sequence returns the sequence of the bucket, including changes of the transaction.
 func (b *GuardedBucket) Sequence() uint64 { return b.bolt.Sequence() }
 
-// VetAround vets the pages around a key, for who is about to delete it.
+// VetAround vets the pages around a key. It must be called before the key is deleted.
 func (b *GuardedBucket) VetAround(key []byte) error { return b.guard.vetAround(b.tree, key) }
 
-// goTo vets the way to a key, unless that is the way to the key before.
+// goTo vets the path to a key, unless the key is on the same leaf as the last one.
 func (b *GuardedBucket) goTo(key []byte) (err error) {
 	if at := b.leaf.keys; b.leaf.page == nil || bytes.Compare(key, at.lowest) < 0 || at.below != nil && bytes.Compare(key, at.below) >= 0 {
 		b.leaf, err = b.guard.vetPath(b.tree, key)
@@ -220,7 +224,7 @@ func (b *GuardedBucket) goTo(key []byte) (err error) {
 	return err
 }
 
-// Get reads the vetted leaf itself, unless bbolt knows of something newer.
+// Get reads the vetted leaf directly, unless bbolt has a newer version of it.
 func (b *GuardedBucket) Get(key []byte) ([]byte, error) {
 	if err := b.goTo(key); err != nil {
 		return nil, err

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// identity returns the inode of a file, and when its content or its attributes were last changed. No user can set that time.
+// identity returns the inode of a file and the time of the last change to its content or attributes
+// (ctime), which users cannot set.
 func identity(info os.FileInfo) (inode uint64, changed time.Time, known bool) {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

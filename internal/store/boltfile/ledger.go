@@ -1,12 +1,14 @@
 package boltfile
 
-// This file is the one door through which the store's writer changes its buckets. A ledger is a write transaction of bbolt that notes each change as it is
-// made; what it has noted is the body of the transaction's record in the write-ahead log (wal.go), and making the same changes again, in their order, on the
-// same state makes the same buckets, whatever work they came from: a client's write, a slice of compaction, an author who was dropped.
+// This file is the only path by which the store's writer changes its buckets. A ledger is a write
+// transaction of bbolt that records each change. The list of changes is the body of the
+// transaction's record in the write-ahead log (wal.go). Applying the same changes in the same order
+// to the same state produces the same buckets. This holds for all changes: a client's write, a step
+// of a compaction, or a deleted author.
 //
-//	OFFSET  SIZE  MEANING, of one noted change
-//	     0     1  which bucket (meta, rev, keys, authors: 0 to 3), and 16 for a deletion, 32 for a sequence
-//	     1        the key's length and the key; of a sequence the number instead (uvarint), and that is all
+//	OFFSET  SIZE  MEANING, of one change
+//	     0     1  the bucket (meta, rev, keys, authors: 0 to 3), plus 16 for a deletion or 32 for a sequence
+//	     1        the key's length and the key; for a sequence only the number (uvarint)
 //	              the value's length and the value, unless it is a deletion
 
 import (
@@ -16,13 +18,13 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The formats of a file that has objects of its own, as far as the log changes them.
+// The formats of a file with its own log.
 const (
-	FormatClosed = 2 // the file counts as it is
-	FormatLogged = 3 // of a file whose log counts, too, until it is closed
+	FormatClosed = 2 // the file is complete
+	FormatLogged = 3 // the file must be used with its log, until it is closed
 )
 
-// revFill is how much of a page of the bucket rev is filled, which grows at its end only.
+// revFill is the fill percentage for pages of the bucket rev, which grows only at its end.
 const revFill = 0.95
 
 const (
@@ -30,16 +32,16 @@ const (
 	notedSequence = 32
 )
 
-// A Ledger is a write transaction and the list of what it has changed.
+// A Ledger is a write transaction with the list of its changes.
 type Ledger struct {
 	Tx      *bbolt.Tx
 	notes   []byte
 	changes int
 
-	unlogged bool // it changes nothing that a start would miss
+	unlogged bool // recovery does not need its changes
 }
 
-// Put is bbolt's Put, noted.
+// Put is bbolt's Put and records the change.
 func (l *Ledger) Put(bucket byte, key, value []byte) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).Put(key, value); err != nil {
 		return err
@@ -49,7 +51,7 @@ func (l *Ledger) Put(bucket byte, key, value []byte) error {
 	return nil
 }
 
-// Remove is bbolt's Delete, noted.
+// Remove is bbolt's Delete and records the change.
 func (l *Ledger) Remove(bucket byte, key []byte) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).Delete(key); err != nil {
 		return err
@@ -58,12 +60,12 @@ func (l *Ledger) Remove(bucket byte, key []byte) error {
 	return nil
 }
 
-// PutMetaInt writes a number of the bucket meta.
+// PutMetaInt writes a number to the bucket meta.
 func (l *Ledger) PutMetaInt(name string, n int64) error {
 	return l.Put(InMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
-// SetSequence is bbolt's SetSequence, noted.
+// SetSequence is bbolt's SetSequence and records the change.
 func (l *Ledger) SetSequence(bucket byte, n uint64) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).SetSequence(n); err != nil {
 		return err
@@ -79,7 +81,7 @@ func (l *Ledger) note(what byte, key []byte) {
 	l.changes++
 }
 
-// eachNoted shows the changes that a record's body lists, in their order.
+// eachNoted calls show for each change in the body of a record, in order.
 func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) error) error {
 	bad := fmt.Errorf("a list of changes cannot be read")
 	number := func() uint64 {
@@ -132,7 +134,7 @@ func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) e
 	return nil
 }
 
-// replay makes the changes again that a record's body lists.
+// replay applies the changes in the body of a record.
 func (l *Ledger) replay(notes []byte) error {
 	var buckets [len(Buckets)]*bbolt.Bucket
 	for i, name := range Buckets {

@@ -1,39 +1,42 @@
 package boltfile
 
-// This file knows the bytes of the write-ahead log, apilet.db-wal beside apilet.db, and reads a log that somebody has left. wal.go tells what it is for.
+// This file encodes and decodes the write-ahead log, apilet.db-wal next to apilet.db, and reads a
+// log that was left by a server. wal.go describes how the log is used.
 //
 //	OFFSET        SIZE  MEANING (integers are big endian, CRCs are CRC-32C)
 //	     0        4096  the head
-//	  4096        4096  the head once more: they are written one after the other, so that one that is torn leaves the other
+//	  4096        4096  a copy of the head; the two are written one after the other, so that one survives if the other is torn
 //	  8192           n  a half
 //	8192+n           n  the other half
 //
-// A head says from where on a start goes:
+// The head determines where recovery starts:
 //
 //	     0     8  "apiletWL"
 //	     8     4  version, 2
-//	    12     4  phase. 1 idle: the data file counts as it is, and there are no records. 2 used: what counts is the checkpoint and the records behind it
-//	    16     8  generation: of two heads the one with the higher number counts
+//	    12     4  phase. 1 idle: the data file is complete, and there are no records. 2 used: the state is the checkpoint plus the records after it
+//	    16     8  generation; of two valid heads the one with the higher generation is used
 //	    24    16  the data file's lineage
-//	    40     8  n, the bytes of a half
+//	    40     8  n, the size of a half in bytes
 //	    48     8  the epoch of the first record to be replayed
-//	    56     8  the half in which it lies, 0 or 1
+//	    56     8  the half that contains it, 0 or 1
 //	    64     8  its number
 //	    72     8  the checkpoint's revision
-//	    80     8  the bytes that the log is known to have had: a shorter one was cut
-//	    88    80  the checkpoint: bbolt's meta page, as it lay in the data file
+//	    80     8  the known length of the log in bytes; a shorter log was truncated
+//	    88    80  the checkpoint: bbolt's meta page, as stored in the data file
 //	   168     4  CRC of the 168 bytes before
 //
-// A record lies at a multiple of 8. One that has room in a block of 4096 bytes does not cross a border of blocks, so that its sync writes one block:
+// A record begins at a multiple of 8. A record that fits into a block of 4096 bytes does not cross
+// a block boundary, so that its sync writes one block:
 //
 //	     0     4  the body's length
-//	     4     4  CRC of all that follows
-//	     8     8  epoch: how many times a half has been taken into use, from a random number on
-//	    16     8  number: each record has the one after that before it, beginning at a random one at each start of a server (proof.go)
+//	     4     4  CRC of everything that follows
+//	     8     8  epoch: incremented each time a half is used again, with a random start
+//	    16     8  number: consecutive, with a random start each time a server starts (proof.go)
 //	    24     8  its own offset in the log
-//	    32        the body: what one transaction has changed (ledger.go)
+//	    32        the body: the changes of one transaction (ledger.go)
 //
-// Epoch and offset are in the checksum: what a former use of the half has left, or somebody's object that looks like a record, is none here.
+// The checksum includes the epoch and the offset. Therefore leftovers of an earlier use of the
+// half, or an object that looks like a record, are not mistaken for records.
 
 import (
 	"encoding/binary"
@@ -57,17 +60,17 @@ const (
 	logHalfMax    = logBytesMax
 )
 
-// A logHead is what a log's head says.
+// A logHead is the content of a log's head.
 type logHead struct {
 	phase      uint32
 	generation uint64
 	lineage    [16]byte
-	half       int64 // bytes of one
+	half       int64 // size of a half in bytes
 	epoch      uint64
-	at         int // which half
+	at         int // index of the half
 	number     uint64
 	rev        int64
-	length     int64 // of the log, at least
+	length     int64 // minimum length of the log
 	meta       [metaSize]byte
 }
 
@@ -91,7 +94,7 @@ func decodeHead(b []byte) (h logHead, ok bool, err error) {
 	if len(b) < logHeadSize || string(b[:8]) != logMagic {
 		return h, false, nil
 	}
-	if v := binary.BigEndian.Uint32(b[8:]); v != logVersion && v > 0 && v < 1<<16 { // another number is damage
+	if v := binary.BigEndian.Uint32(b[8:]); v != logVersion && v > 0 && v < 1<<16 { // any other number is damage
 		return h, false, fmt.Errorf("has version %d, and this version of apilet reads version %d: use the version that wrote it", v, logVersion)
 	}
 	if crc32.Checksum(b[:logHeadSize-4], castagnoli) != binary.BigEndian.Uint32(b[logHeadSize-4:]) {
@@ -105,16 +108,16 @@ func decodeHead(b []byte) (h logHead, ok bool, err error) {
 	return h, ok, nil
 }
 
-// start is where a half begins.
+// start returns the offset of a half.
 func (h *logHead) start(half int) int64 { return logHeadsSize + int64(half)*h.half }
 
-// A logRecord is one as it is read.
+// A logRecord is a decoded record.
 type logRecord struct {
 	epoch, number uint64
 	body          []byte
 }
 
-// appendLogRecord appends a record that is to lie at an offset.
+// appendLogRecord appends an encoded record for the offset at.
 func appendLogRecord(b []byte, epoch, number uint64, at int64, body []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
 	b = append(b, 0, 0, 0, 0)
@@ -130,7 +133,8 @@ func logRecordSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:4], castagnoli), castagnoli, b[8:])
 }
 
-// recordAt reads the record at an offset of a half, of which a half's bytes are given; ok is false when there is none of the epoch.
+// recordAt decodes the record at an offset of a half, whose content is b. ok is false if there is
+// no valid record of the epoch.
 func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRecord, size int64, ok bool) {
 	if at < 0 || at > int64(len(b))-logRecordHead {
 		return r, 0, false
@@ -145,17 +149,18 @@ func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRec
 	return r, size, logRecordSum(head[:size]) == binary.BigEndian.Uint32(head[4:])
 }
 
-// A LeftLog is a log that a server has left.
+// A LeftLog is a log that was left by a server.
 type LeftLog struct {
 	path    string
 	head    logHead
-	records []logRecord // those to be replayed, in their order
+	records []logRecord // records to be replayed, in order
 }
 
-// Used tells whether the checkpoint counts, and not the data file as it is. There may be no log.
+// Used reports whether the state is the checkpoint plus the records, and not the data file alone. l
+// may be nil, which means that there is no log.
 func (l *LeftLog) Used() bool { return l != nil && l.head.phase == logUsed }
 
-// Count is how many records are to be replayed.
+// Count returns the number of records to be replayed.
 func (l *LeftLog) Count() int {
 	if l == nil {
 		return 0
@@ -163,7 +168,7 @@ func (l *LeftLog) Count() int {
 	return len(l.records)
 }
 
-// Revision is the newest that the records have made, 0 where none has.
+// Revision returns the newest revision of the records, or 0 if none has a revision.
 func (l *LeftLog) Revision() (rev int64) {
 	for n := l.Count() - 1; n >= 0 && rev == 0; n-- {
 		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
@@ -176,7 +181,8 @@ func (l *LeftLog) Revision() (rev int64) {
 	return rev
 }
 
-// readLog reads the log of a data file; nil when it has none. It tells a torn tail, which was answered to nobody, from damage.
+// readLog reads the log of a data file. It returns nil if there is none. It distinguishes a torn
+// last record, which was not acknowledged, from damage.
 func readLog(path string) (*LeftLog, error) {
 	file, size, err := openRegular(path + LogSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -199,7 +205,7 @@ func readLog(path string) (*LeftLog, error) {
 	return l, l.readRecords(file, size)
 }
 
-// readHead finds the head that counts.
+// readHead returns the valid head with the highest generation.
 func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 	found := false
 	for n := range int64(2) {
@@ -220,12 +226,13 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 	return newest, nil
 }
 
-// readRecords reads from the first record on, through one half and then the other. Each was synced before the next one was begun, so that one that is there
-// behind one that is not means damage.
+// readRecords reads all records, beginning with the first, from one half and then the other. Each
+// record was synced before the next one was started. Therefore a record after a missing one means
+// damage.
 func (l *LeftLog) readRecords(file io.ReaderAt, fileSize int64) error {
 	var halves [2][]byte
 	for i := range halves {
-		b := make([]byte, max(0, min(l.head.half, fileSize-l.head.start(i)))) // a head may claim more than there is
+		b := make([]byte, max(0, min(l.head.half, fileSize-l.head.start(i)))) // the head may claim more than the file has
 		n, err := file.ReadAt(b, l.head.start(i))
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("%s cannot be read: %w", l.path, err)
@@ -251,9 +258,9 @@ func (l *LeftLog) readRecords(file io.ReaderAt, fileSize int64) error {
 	return l.vetEnd(halves, next)
 }
 
-// vetEnd checks that no record follows the end of the records.
+// vetEnd checks that no record follows the last one.
 func (l *LeftLog) vetEnd(halves [2][]byte, next uint64) error {
-	summed := int64(0) // a log that was made to keep a start busy has many heads of long records
+	summed := int64(0) // limits the time for a manipulated log with many heads of long records
 	for turn := range 2 {
 		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
@@ -264,7 +271,7 @@ func (l *LeftLog) vetEnd(halves [2][]byte, next uint64) error {
 			if r.body == nil {
 				continue
 			}
-			if summed += size; summed > 3*l.head.half { // those that were read, and a torn one
+			if summed += size; summed > 3*l.head.half { // more than the valid records and a torn one
 				return fmt.Errorf("%s: %w", l.path, Damaged("the log has many records that do not check"))
 			}
 		}
@@ -272,7 +279,8 @@ func (l *LeftLog) vetEnd(halves [2][]byte, next uint64) error {
 	return nil
 }
 
-// notOurs is the refusal of a log that belongs to another data file, or to this one at another time.
+// notOurs returns the error for a log that belongs to another data file, or to another state of
+// this one.
 func (l *LeftLog) notOurs(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)

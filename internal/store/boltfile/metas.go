@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// A metaMap is the two meta pages in memory: the same pages of the kernel as those in bbolt's map, in a map of its own that never moves. Where
-// memory is not mapped so, there are none in it.
+// A metaMap is a mapping of the two meta pages. It shows the same pages of the kernel as bbolt's
+// mapping, but it never moves. It is empty if the system does not support such mappings.
 type metaMap struct {
-	mu    sync.RWMutex // guards pages, and what they are of from being unmapped
+	mu    sync.RWMutex // guards pages and prevents them from being unmapped while in use
 	pages []byte       // nil before open and after close
 }
 
@@ -18,7 +18,7 @@ func (m *metaMap) open(file *os.File, pageSize int) {
 	m.pages = mapStart(file, 2*pageSize)
 }
 
-// close lets go of the file: one that is mapped keeps its file system busy.
+// close unmaps the pages, because a mapped file keeps its file system busy.
 func (m *metaMap) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,7 +28,7 @@ func (m *metaMap) close() {
 	}
 }
 
-// sound tells whether one of the pages is a meta page.
+// sound reports whether one of the pages is a valid meta page.
 func (m *metaMap) sound(pageSize int) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -4,10 +4,10 @@ package boltfile
 
 import "os"
 
-// mapStart maps nothing: reads look into the file.
+// mapStart returns nil, so reads use the file.
 func mapStart(*os.File, int) []byte { return nil }
 
 func unmap([]byte) {}
 
-// diskUse is how many bytes of the disk a file has, about.
+// diskUse returns the approximate disk usage of a file in bytes.
 func diskUse(info os.FileInfo) int64 { return info.Size() }

@@ -1,25 +1,26 @@
 package boltfile
 
-// This file knows how a page of a bbolt file lies on the disk. A file is a row of pages of equal size; every page but the two meta pages begins with the
-// same header:
+// This file describes the pages of a bbolt file. All pages have the same size. Every page except
+// the two meta pages begins with the same header:
 //
 //	OFFSET  SIZE  MEANING (integers in the byte order of the machine that wrote it)
 //	     0     8  the page's own number
 //	     8     2  flags: 1 branch, 2 leaf, 4 meta, 16 freelist
-//	    10     2  count of elements (freelist: 0xFFFF when the count did not fit and is the first 8 bytes after the header)
-//	    12     4  overflow: how many following pages belong to this one
+//	    10     2  count of elements (freelist: 0xFFFF if the count does not fit; it is then in the first 8 bytes after the header)
+//	    12     4  overflow: number of following pages that belong to this one
 //	    16    16  each element. branch: key offset 4, key size 4, child 8. leaf: flags 4 (1: a bucket), offset 4, key size 4, value size 4
 //
-// Pages 0 and 1 hold a meta each. The valid one with the higher transaction number counts:
+// Pages 0 and 1 each contain a meta page. The valid one with the higher transaction number is
+// current:
 //
 //	    16     8  magic 0xED0CDAED, version 2
 //	    24     8  page size, flags
 //	    32     8  root page of the tree of buckets
 //	    40     8  the mark (proof.go), in a field that bbolt does not use
-//	    48     8  freelist page, or all ones: not written, so the file was not closed cleanly
-//	    56     8  high-water mark: pages from here on are no part of the file
+//	    48     8  freelist page; all bits set if the list was not written, because the file was not closed cleanly
+//	    56     8  high-water mark: the number of pages in the file
 //	    64     8  transaction number
-//	    72     8  FNV-1a of the 56 bytes from the magic on; a note follows (proof.go)
+//	    72     8  FNV-1a of the 56 bytes from the magic on; followed by a note (proof.go)
 
 import (
 	"bytes"
@@ -28,22 +29,22 @@ import (
 	"hash/fnv"
 )
 
-// castagnoli is the table of CRC-32C.
+// castagnoli is the table for CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A metaPage is what the meta page of one transaction says.
+// A metaPage is the content of a meta page.
 type metaPage struct {
 	txid     uint64
-	root     uint64 // of the tree of buckets
+	root     uint64 // root of the tree of buckets
 	freelist uint64
-	high     uint64 // pages from here on are no part of the file
+	high     uint64 // number of pages in the file
 	pageSize int
 	mark     uint64 // see proof.go
 }
 
 const metaSize = pageHeaderSize + 64
 
-// decodeMeta reads a page that should be a meta page; false when its checksum does not fit.
+// decodeMeta decodes a meta page. ok is false if its checksum does not match.
 func decodeMeta(page []byte) (m metaPage, ok bool) {
 	b := page[pageHeaderSize:]
 	sum := fnv.New64a()
@@ -85,7 +86,8 @@ type PageRun struct{ First, Count uint64 }
 
 func (r PageRun) holds(id uint64) bool { return id >= r.First && id-r.First < r.Count }
 
-// A page is a branch or leaf page with its overflow, or a small bucket's only page, which lies in its parent's value.
+// A page is a branch or leaf page with its overflow pages. It can also be the only page of a small
+// bucket, which is stored in the value of its parent.
 type page []byte
 
 func (b page) id() uint64 { return binary.NativeEndian.Uint64(b) }
@@ -94,7 +96,7 @@ func (b page) leaf() bool { return binary.NativeEndian.Uint16(b[8:]) == pageLeaf
 
 func (b page) count() int { return int(binary.NativeEndian.Uint16(b[10:])) }
 
-// misshapen says what is wrong with the header, "" for nothing.
+// misshapen returns the problem of the page's header, or "" if it is valid.
 func (b page) misshapen() string {
 	flags := binary.NativeEndian.Uint16(b[8:])
 	switch {
@@ -106,7 +108,7 @@ func (b page) misshapen() string {
 	return ""
 }
 
-// key returns the key of element i, nil when that leaves the page or is none.
+// key returns the key of element i. It returns nil if the key is empty or not within the page.
 func (b page) key(i int) []byte {
 	at := pageHeaderSize + i*pageElementSize
 	e := b[at : at+pageElementSize]
@@ -120,12 +122,13 @@ func (b page) key(i int) []byte {
 	return cut(b, at+int(binary.NativeEndian.Uint32(e)), size)
 }
 
-// childAt returns the page below element i of a branch page.
+// childAt returns the child page of element i of a branch page.
 func (b page) childAt(i int) uint64 {
 	return binary.NativeEndian.Uint64(b[pageHeaderSize+i*pageElementSize+8:])
 }
 
-// find returns the first element whose key is not below key; the count when there is none, -1 when an element leaves the page.
+// find returns the index of the first element whose key is not less than key. It returns the count
+// if none exists, and -1 if an element is not within the page.
 func (b page) find(key []byte) int {
 	low, high := 0, b.count()
 	for low < high {
@@ -143,7 +146,8 @@ func (b page) find(key []byte) int {
 	return low
 }
 
-// branchTo returns the element of a branch page under which a key belongs, -1 when an element leaves the page.
+// branchTo returns the index of the element of a branch page to which key belongs, or -1 if an
+// element is not within the page.
 func (b page) branchTo(key []byte) int {
 	i := b.find(key)
 	if i > 0 && (i == b.count() || !bytes.Equal(b.key(i), key)) {
@@ -152,8 +156,9 @@ func (b page) branchTo(key []byte) int {
 	return i
 }
 
-// vet says what is wrong with a page, "" when bbolt may have it: elements within the page, keys in order and within the bounds that the
-// parent sets. used is how many bytes of it are in use. Each commit looks so at all pages that it is about to change.
+// vet returns the problem of a page, or "" if bbolt may load it. It checks that all elements are
+// within the page and that the keys are sorted and within the bounds set by the parent. used is the
+// number of used bytes. Each commit calls vet for all pages that it will change.
 func (b page) vet(keys keyRange) (used int, what string) {
 	if what := b.misshapen(); what != "" {
 		return 0, what
@@ -172,7 +177,7 @@ func (b page) vet(keys keyRange) (used int, what string) {
 			return 0, "has an element out of its bounds"
 		}
 		key := b[from : from+keySize]
-		if order := bytes.Compare(key, before); order < 0 || order == 0 && i > 0 { // only the first may equal the bound
+		if order := bytes.Compare(key, before); order < 0 || order == 0 && i > 0 { // only the first key may equal the bound
 			return 0, "has its keys out of order"
 		}
 		before = key
@@ -184,8 +189,8 @@ func (b page) vet(keys keyRange) (used int, what string) {
 	return used, ""
 }
 
-// fits tells whether a vetted page takes as many pages as it needs, which is what bbolt gives it: freeing one that claims more would
-// free its neighbours'.
+// fits reports whether a vetted page has as many pages as it needs, which is the number that bbolt
+// allocates. If bbolt freed a page that claims more, it would also free its neighbors.
 func (b page) fits(used, pageSize int) bool { return len(b) == (used+pageSize-1)/pageSize*pageSize }
 
 const (
@@ -197,21 +202,23 @@ const (
 	leafIsBucket    = 1
 	noFreelist      = ^uint64(0)
 	metaMagic       = 0xED0CDAED
-	treeDepthMax    = 64  // deeper than any tree that fits a disk
-	ProblemsMax     = 100 // a report names no more than this
+	treeDepthMax    = 64  // deeper than any tree that fits on a disk
+	ProblemsMax     = 100 // maximum number of problems in a report
 )
 
-// keyRange is what the keys of a subtree have to lie in: from lowest on, before below; nil where there is no bound.
+// keyRange is the range for the keys of a subtree: at least lowest, and less than below. nil means
+// no bound.
 type keyRange struct{ lowest, below []byte }
 
-// A pageElement is one of a branch (key and child) or of a leaf (key and value).
+// A pageElement is an element of a branch page (key and child) or of a leaf page (key and value).
 type pageElement struct {
 	key, value []byte
 	child      uint64
 	bucket     bool
 }
 
-// elementAt returns element i of a branch or leaf page; false when it leaves the page.
+// elementAt returns element i of a branch or leaf page. ok is false if the element is not within
+// the page.
 func elementAt(page []byte, i int) (e pageElement, ok bool) {
 	at := pageHeaderSize + i*pageElementSize
 	u32 := func(o int) int { return int(binary.NativeEndian.Uint32(page[at+o:])) }
@@ -226,7 +233,7 @@ func elementAt(page []byte, i int) (e pageElement, ok bool) {
 	return e, e.key != nil && e.value != nil
 }
 
-// cut returns page[at:at+n], nil when that leaves the page.
+// cut returns page[at:at+n], or nil if that is not within the page.
 func cut(page []byte, at, n int) []byte {
 	if at < 0 || n < 0 || at > len(page) || n > len(page)-at {
 		return nil

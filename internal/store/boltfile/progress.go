@@ -1,6 +1,7 @@
 package boltfile
 
-// This file tells people how far something long has come: nothing in its first second, then a line each second.
+// This file reports the progress of long operations: nothing during the first period, then one line
+// for each period.
 
 import (
 	"fmt"
@@ -9,13 +10,14 @@ import (
 	"time"
 )
 
-// A Progress counts what is done of what there is to do. Whoever does it calls Begin and Add; nil counts nothing.
+// A Progress counts the completed and the total work of an operation. A nil Progress counts
+// nothing.
 type Progress struct {
 	what        atomic.Pointer[string]
-	done, total atomic.Int64 // total 0: nobody knows
+	done, total atomic.Int64 // total 0 means unknown
 }
 
-// Begin starts a part of the work.
+// Begin starts a part of the work and resets the count.
 func (p *Progress) Begin(what string, total int64) {
 	if p == nil {
 		return
@@ -31,14 +33,14 @@ func (p *Progress) Reach(done int64) {
 	}
 }
 
-// Add counts more that is done.
+// Add adds n to the completed work.
 func (p *Progress) Add(n int64) {
 	if p != nil {
 		p.done.Add(n)
 	}
 }
 
-// String is "pages 700 of 1000 (70 %)", "" before anything has begun.
+// String returns a text like "pages 700 of 1000 (70 %)", or "" before the first Begin.
 func (p *Progress) String() string {
 	what, done, total := p.what.Load(), p.done.Load(), p.total.Load()
 	switch {
@@ -51,9 +53,10 @@ func (p *Progress) String() string {
 	return fmt.Sprintf("%s %d of %d (%d %%)", *what, done, total, int64(100*float64(done)/float64(total)))
 }
 
-// Show prints a line after each period until stop is called, which waits for the last one.
+// Show prints a line after each period until stop is called. stop waits until the printing has
+// ended.
 func (p *Progress) Show(out io.Writer, title string, period time.Duration) (stop func()) {
-	ended, silent := make(chan struct{}), make(chan struct{}) // closed by stop, and by the printer
+	ended, silent := make(chan struct{}), make(chan struct{}) // closed by stop, and by the printing goroutine
 	go func() {
 		defer close(silent)
 		for {
@@ -73,7 +76,7 @@ func (p *Progress) Show(out io.Writer, title string, period time.Duration) (stop
 	}
 }
 
-// Write counts bytes, for io.MultiWriter and io.TeeReader.
+// Write counts the bytes of b, for use with io.MultiWriter and io.TeeReader.
 func (p *Progress) Write(b []byte) (int, error) {
 	p.Add(int64(len(b)))
 	return len(b), nil

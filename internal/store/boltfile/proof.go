@@ -1,40 +1,46 @@
 package boltfile
 
-// This file checks that a data file and its log belong to the same moment. Users copy the two files of a running server one after the other, and a copy may
-// be incomplete. A kill leaves both files intact, and a power cut loses only bytes that were not synced, so these checks never reject either. The data file
-// stores three facts about its log.
+// This file checks that a data file and its log belong to the same moment. Users copy the two files
+// of a running server one after the other, and a copy may be incomplete. A kill leaves both files
+// intact, and a power failure loses only bytes that were not synced. These checks never reject the
+// files in either case. The data file stores three facts about its log.
 //
 //	mark        in the meta page of each commit: the number of the log's next record after this commit, and the generation of the log's head at the time
-//	note        behind the newest meta page, written after the record is synced and before the write is answered: the same two numbers, now known to be
-//	            durable. It also names the file's inode and the time.
-//	checkpoint  the meta page itself, which the log's head repeats to the byte
+//	note        after the newest meta page, written after the record is synced and before the write is acknowledged: the same two numbers, now known to be
+//	            durable. It also contains the file's inode and the time.
+//	checkpoint  the meta page itself, which the log's head contains as an exact copy
 //
-// The head of the log contains the number of the first record, and the numbers of the following records are consecutive. Each time the file is opened,
-// numbering starts at a new random number. Therefore the numbers of two runs of a server differ.
+// The head of the log contains the number of the first record, and the numbers of the following
+// records are consecutive. Each time the file is opened, numbering starts at a new random number.
+// Therefore two runs of a server use different numbers.
 //
-//	the pair                                     is refused because
+//	the pair                                     is rejected because
 //	the log is older, or lost its end            the mark or the note counts records that the log does not have
 //	a checkpoint was made after the log's copy   the mark or the note has a newer generation: pages of the older checkpoint may have been reused
 //	the file is older than the log's checkpoint  its meta pages are older than the one in the head
 //	either is from another run, or a fork        the numbers are far apart
 //
-// The file may contain one commit that is missing from the log, because the record is synced while bbolt commits, and the power may fail in between. The
-// write was not acknowledged, and no note counts it.
+// The file may contain one commit that is missing from the log, because the record is synced while
+// bbolt commits, and the power may fail in between. That write was not acknowledged, and no note
+// counts it.
 //
-// A data file is copied page by page, while the server writes it. If the log was copied first, a checkpoint may have come and gone before the last page was
-// copied, and nothing in the file's first pages shows that. The same happens to a closed file if a server is started on it before the last page was copied.
-// So a file that is not in its place (it has another inode than its note names, or was changed after the note) is read in full before it is opened: all
-// pages here, all records and keys by package store (Pages.Moved).
+// A data file is copied page by page while the server writes it. If the log was copied first, a
+// checkpoint may have started and completed before the last page was copied, and the file's first
+// pages do not show it. The same happens to a closed file if a server is started on it before the
+// last page was copied. Therefore a file that may be a copy is read completely before it is opened:
+// this package reads all pages, and package store reads all records and keys (Pages.Moved). A file
+// may be a copy if its inode differs from the one in its note, or if it was changed after the note.
 //
-//	OFFSET  SIZE  MEANING of a note, which lies at byte 80 of a meta page
+//	OFFSET  SIZE  MEANING of a note, at byte 80 of a meta page
 //	     0     8  "apiletNT"
 //	     8     8  the number of the next record
 //	    16     8  the generation of the log's head
-//	    24     8  the data file's inode; 0 where files have none
+//	    24     8  the data file's inode; 0 if the file system has none
 //	    32     8  the time, in milliseconds since 1970
 //	    40     4  CRC-32C of the 40 bytes before
 //
-// A mark is 64 bits: 0 at bit 63, 1 at bit 62, 14 bits of the generation, 48 bits of the number. A file that was closed has the mark 0.
+// A mark has 64 bits: 0 in bit 63, 1 in bit 62, 14 bits of the generation, and 48 bits of the
+// number. A file that was closed has the mark 0.
 
 import (
 	"encoding/binary"
@@ -55,10 +61,10 @@ const (
 	markGeneration = 1<<14 - 1
 	runMax         = 1 << 24 // larger than the number of records in a log
 
-	noteAt    = metaSize // in a meta page
+	noteAt    = metaSize // offset in a meta page
 	noteMagic = "apiletNT"
 	noteSize  = 44
-	noteSlack = time.Second // between the time in a note and that of the write of the note
+	noteSlack = time.Second // maximum time between the time in a note and its write
 )
 
 // newMark returns the mark of a commit.
@@ -72,8 +78,8 @@ func logged(mark uint64) bool { return mark>>62 == 1 }
 // firstNumber returns the number of the first record of a run.
 func firstNumber() uint64 { return rand.Uint64N(1 << (markNumberBits - 1)) }
 
-// setMark sets the mark that the meta page of a write transaction will have. bbolt keeps an unused number there, the sequence of its root bucket, and has no
-// method that changes it.
+// setMark sets the mark that the meta page of a write transaction will have. bbolt stores an unused
+// number there, the sequence of its root bucket, and has no method to change it.
 func setMark(tx *bbolt.Tx, mark uint64) error {
 	meta := reflect.ValueOf(tx).Elem().FieldByName("meta")
 	if meta.Kind() != reflect.Pointer || meta.Type().Elem().Size() != metaSize-pageHeaderSize {
@@ -87,7 +93,7 @@ func setMark(tx *bbolt.Tx, mark uint64) error {
 	return nil
 }
 
-// A logNote is a note, as it is read.
+// A logNote is a decoded note.
 type logNote struct {
 	number, generation, inode uint64
 	written                   time.Time
@@ -101,7 +107,7 @@ func (n logNote) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeNote reads a note; ok is false if there is none.
+// decodeNote decodes a note. ok is false if b is not a note.
 func decodeNote(b []byte) (n logNote, ok bool) {
 	if string(b[:len(noteMagic)]) != noteMagic || crc32.Checksum(b[:noteSize-4], castagnoli) != binary.BigEndian.Uint32(b[noteSize-4:]) {
 		return n, false
@@ -110,22 +116,25 @@ func decodeNote(b []byte) (n logNote, ok bool) {
 	return logNote{number: u64(8), generation: u64(16), inode: u64(24), written: time.UnixMilli(int64(u64(32)))}, true
 }
 
-// fits reports whether the note was written into the file of info, and nobody but its server has changed the file since.
+// fits reports whether the note was written to the file of info, and only its server has changed
+// the file since.
 func (n logNote) fits(info os.FileInfo) bool {
 	inode, changed, known := identity(info)
 	return known && n.inode == inode && changed.Before(n.written.Add(noteSlack))
 }
 
-// note writes into the data file that all records before the next one are durable. It is not synced: after a power cut the marks have to do. An error is of
-// no consequence for the same reason.
+// note writes a note to the data file, which says that all records before the next one are durable.
+// The note is not synced, and errors are ignored. After a power failure without the note, the marks
+// are sufficient.
 func (w *wal) note() {
 	m := w.meta.Load()
 	n := logNote{number: w.number, generation: w.complete, inode: w.inode, written: time.Now()}
 	_, _ = w.data.WriteAt(n.encode(), int64(m.txid%2)*int64(m.pageSize)+noteAt)
 }
 
-// covers checks that a used log has all commits of which the data file knows, and that the file is not older than the log's checkpoint. It returns how many
-// of the log's records are in the file.
+// covers checks that a used log has all commits that the data file refers to, and that the file is
+// not older than the log's checkpoint. It returns the number of the log's records that the file
+// contains.
 func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err error) {
 	count := uint64(len(l.records))
 	for _, m := range t.found {
@@ -145,7 +154,7 @@ func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err er
 	}
 	for _, n := range t.notes {
 		switch ahead := n.number - l.head.number; {
-		case ahead+runMax > 2*runMax: // of the run before the checkpoint
+		case ahead+runMax > 2*runMax: // from the run before the checkpoint
 		case int64(ahead) > int64(count), newer(n.generation, l.head.generation):
 			return 0, l.tooOld()
 		}
@@ -153,7 +162,8 @@ func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err er
 	return there, nil
 }
 
-// newer reports whether a generation comes after another one. Only the low 14 bits are compared, because marks contain no more.
+// newer reports whether generation is after than. It compares only the low 14 bits, because marks
+// contain no more.
 func newer(generation, than uint64) bool {
 	ahead := (generation - than) & markGeneration
 	return ahead > 0 && ahead <= markGeneration/2
@@ -165,7 +175,8 @@ func (l *LeftLog) tooOld() error {
 		"put the log of the same moment beside it, or restore a backup", l.path)
 }
 
-// ends checks that an idle log belongs to the data file, if that was not closed: it has to be as of the log's end.
+// ends checks that an idle log belongs to a data file that was not closed. The file must have the
+// state of the log's end.
 func (l *LeftLog) ends(t *pageTree) error {
 	m := t.meta
 	ahead := (m.mark - l.head.number) & (1<<markNumberBits - 1)
@@ -178,7 +189,8 @@ func (l *LeftLog) ends(t *pageTree) error {
 	return l.notOurs("the file is of another moment")
 }
 
-// moved reports whether a data file was copied, moved or changed after its server wrote it. A new file has no note. used reports whether the log is in use.
+// moved reports whether a data file was copied, moved or changed after its server wrote it. A new
+// file has no note. used reports whether the log is in use.
 func (t *pageTree) moved(info os.FileInfo, used bool) bool {
 	for _, n := range t.notes {
 		if n.fits(info) {

@@ -1,6 +1,7 @@
 package boltfile
 
-// This file brings a file that a power cut or kill -9 has left to the state of its last checkpoint, before bbolt opens it.
+// This file restores a file to the state of its last checkpoint after a power failure or kill -9,
+// before bbolt opens it.
 
 import (
 	"bytes"
@@ -11,7 +12,8 @@ import (
 	"time"
 )
 
-// VetToWrite vets a file before it is written. If its server left a log, VetToWrite brings the file back to the log's checkpoint. look is Vet's.
+// VetToWrite vets a file before it is written. If its server left a log, VetToWrite restores the
+// log's checkpoint in the file. look has the same meaning as in Vet.
 func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 	verdict, err := Vet(path, false, nil, look)
 	if err == nil && verdict.Log != nil {
@@ -20,8 +22,9 @@ func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 	return verdict, err
 }
 
-// vetReplay vets the pages that a start reads, and those that the replay is about to change, whose way into bbolt leads past no guard. It does so before anything
-// is written: a start that is refused leaves file and log as they are.
+// vetReplay vets the pages that a start reads, and the pages that the replay will change, because
+// the replay does not use a guard. It does so before anything is written, so a start that fails
+// leaves both files unchanged.
 func (l *LeftLog) vetReplay(p *Pages) error {
 	g := &Guard{p: p, marks: map[uint64]PageMark{}}
 	if err := errors.Join(g.vetFreelist(), g.vetAll(Tree{p: p, root: p.root})); err != nil {
@@ -33,7 +36,7 @@ func (l *LeftLog) vetReplay(p *Pages) error {
 		if !ok {
 			return Damaged("the bucket %s is missing", name)
 		}
-		if trees[which] = t; which == InRev { // it is large, and a start reads its newest record alone
+		if trees[which] = t; which == InRev { // large; a start reads only its newest record
 			continue
 		}
 		if err := g.vetAll(t); err != nil {
@@ -62,7 +65,8 @@ func (l *LeftLog) vetReplay(p *Pages) error {
 	return nil
 }
 
-// settle makes both copies of a head the same. Of two that differ the older one tells of what is about to be written over.
+// settle makes both copies of a head equal. If they differ, the older copy describes a half that
+// will be overwritten.
 func (h *logHead) settle(path string) error {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -84,8 +88,9 @@ func (h *logHead) settle(path string) error {
 	return nil
 }
 
-// putBack makes the checkpoint the newest commit of the data file, for bbolt too, and syncs that. Who does so holds the file's lock together with others
-// who may be at the same, and has found the log as it was: a server that had the file meanwhile has left another one.
+// putBack makes the checkpoint the newest commit of the data file, also for bbolt, and syncs the
+// file. It holds a shared lock on the file, so several processes may do this concurrently. It fails
+// if the log has changed since it was read, because then another server has used the file.
 func (l *LeftLog) putBack(path string) error {
 	db, file, err := openShared(path)
 	if err != nil {
@@ -110,14 +115,15 @@ func (l *LeftLog) putBack(path string) error {
 		return err
 	}
 	other := 1 - t.meta.at/int64(t.pageSize)
-	page, before := make([]byte, t.pageSize), t.meta.before(other) // the checkpoint's own, whole
+	page, before := make([]byte, t.pageSize), t.meta.before(other) // the complete meta page of the checkpoint
 	copy(page, l.head.meta[:])
 	copy(page[noteAt:], note)
 	copy(before[noteAt:], note)
 	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, before, other*int64(t.pageSize)))
 }
 
-// endNote is the note of a file that is put back: it keeps what the meta pages said that are written over.
+// endNote returns the note for a restored file. It keeps the information of the meta pages that are
+// overwritten.
 func (l *LeftLog) endNote(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil {
@@ -127,7 +133,8 @@ func (l *LeftLog) endNote(file *os.File) ([]byte, error) {
 	return logNote{number: l.head.number + uint64(len(l.records)), generation: l.head.generation, inode: inode, written: time.Now()}.encode(), nil
 }
 
-// writeSynced writes into an existing file. Two processes may do so at once with the same bytes.
+// writeSynced writes to an existing file and syncs it. Two processes may write the same bytes
+// concurrently.
 func writeSynced(path string, b []byte, at int64) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -4,7 +4,8 @@ package boltfile
 
 import "syscall"
 
-// diskSpace asks for the bytes that a file system has free for those who are not root, and for its size.
+// diskSpace returns the free space of a file system for users other than root, and its total size,
+// in bytes.
 func diskSpace(fd uintptr) (free, size int64, known bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Fstatfs(int(fd), &s); err != nil {

@@ -2,5 +2,5 @@
 
 package boltfile
 
-// diskSpace knows nothing here.
+// diskSpace is not implemented on this system.
 func diskSpace(uintptr) (free, size int64, known bool) { return 0, 0, false }

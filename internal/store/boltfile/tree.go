@@ -1,21 +1,24 @@
 package boltfile
 
-// This file reads the trees of a bbolt file without trusting a byte of them. page.go draws the pages.
+// This file reads the trees of a bbolt file without trusting their content. page.go describes the
+// pages.
 //
-// bbolt believes what it reads. A page that is zeroed, of somebody else, or from another time makes it panic, run in a circle until the
-// stack is full (which no recover survives), or read past the mapping; and when it writes beside such a page it frees what the page
-// claims to own. So bbolt keeps what it is good at (transactions, the freelist, the order of writes), and the two ways to a page go
-// past code of ours:
+// bbolt trusts the pages that it reads. A page that is zeroed, belongs to another file, or is from
+// another time can make it panic, recurse in a cycle until the stack overflows (which recover
+// cannot handle), or read beyond the mapping. If it writes next to such a page, it frees the pages
+// that the damaged page claims. Therefore bbolt is used only for transactions, the freelist and the
+// order of writes. This package controls both ways to a page:
 //
-//	reading   a cursor of this file's over the mapping, under a read transaction of bbolt's that keeps the pages from being reused. It looks
-//	          at each page's header, keeps within the page, and wants a child's keys to lie where its parent says. That also ends every
-//	          circle: a page that is met twice cannot hold the keys of both places.
-//	writing   a guard (guard.go) vets, whole, each page that bbolt is about to load for a change, before bbolt sees it: those on the way to the
-//	          key, and for a deletion those beside it, with which it may be merged. What is refused has changed nothing.
+//	reading   The cursor in this file reads the mapping, under a read transaction of bbolt that keeps the pages from being reused.
+//	          It checks each page's header, stays within the page, and requires the keys of a child to be in the range given
+//	          by its parent. This also ends every cycle: a page cannot have the keys of two different places.
+//	writing   A guard (guard.go) vets each page completely before bbolt loads it for a change: the pages on the path to the key,
+//	          and for a deletion their neighbors, with which they may be merged. A rejected change has modified nothing.
 //
-// An example: page 17, a leaf of the bucket rev with the revisions 400 to 431, is zeroed on the disk. Whoever needs revision 405 is told
-// so. Revision 432 is read and written as before. Deleting revision 399, at the end of the page before, is refused: were its page to
-// fall below a quarter, bbolt would merge it with page 17.
+// For example, page 17 is a leaf of the bucket rev with the revisions 400 to 431, and it is zeroed
+// on the disk. A read of revision 405 fails. Revision 432 is read and written as before. Deleting
+// revision 399, at the end of the previous page, fails, because if that page became less than a
+// quarter full, bbolt would merge it with page 17.
 
 import (
 	"bytes"
@@ -25,7 +28,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Buckets are the names of a file's buckets. In the log their numbers stand for them: the order never changes.
+// Buckets are the names of a file's buckets. The log refers to them by number, so their order must
+// never change.
 var Buckets = [...][]byte{[]byte("meta"), []byte("rev"), []byte("keys"), []byte("authors")}
 
 // The numbers of the buckets.
@@ -36,14 +40,15 @@ const (
 	InAuthors
 )
 
-// mapping is the first n bytes of bbolt's memory map. A transaction has to be open, or the caller be the only one who writes: else the
-// map may move.
+// mapping returns the first n bytes of bbolt's memory map. The caller must have an open transaction
+// or be the only writer; otherwise the map may move.
 func mapping(db *bbolt.DB, n int) []byte {
 	info := db.Info()
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&info.Data))), n)
 }
 
-// mappedMeta finds the meta page of a transaction in the map: the later one but one takes its place.
+// mappedMeta returns the meta page of a transaction in the map. The transaction after the next one
+// overwrites it.
 func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 	size := db.Info().PageSize
 	at := int(txid%2) * size
@@ -53,7 +58,7 @@ func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 	return metaPage{}, Damaged("page %d, a meta page, is not that of transaction %d", txid%2, txid)
 }
 
-// Pages are the file as one transaction found it.
+// Pages are the pages of the file as seen by one transaction.
 type Pages struct {
 	metaPage
 	mapped []byte // up to the high-water mark
@@ -67,7 +72,7 @@ func newPages(db *bbolt.DB, m metaPage) *Pages {
 	return &Pages{metaPage: m, mapped: mapping(db, int(m.high)*m.pageSize)}
 }
 
-// committedPages are the file as a write transaction found it.
+// committedPages returns the pages before a write transaction.
 func committedPages(tx *bbolt.Tx) (*Pages, error) {
 	m, err := mappedMeta(tx.DB(), uint64(tx.ID()-1))
 	if err != nil {
@@ -76,13 +81,13 @@ func committedPages(tx *bbolt.Tx) (*Pages, error) {
 	return newPages(tx.DB(), m), nil
 }
 
-// Top is the page from which all buckets are reached.
+// Top returns the root page of the tree of buckets.
 func (p *Pages) Top() uint64 { return p.root }
 
-// Size is how many bytes of the file are pages, used or free.
+// Size returns the total size of the file's pages, used or free, in bytes.
 func (p *Pages) Size() int64 { return int64(p.high) * int64(p.pageSize) }
 
-// load returns a branch or leaf page with its overflow, once its header is likely.
+// load returns a branch or leaf page with its overflow pages, after a check of its header.
 func (p *Pages) load(id uint64) (page, error) {
 	if id < 2 || id >= p.high {
 		return nil, Damaged("page %d is beyond the file's %d pages", id, p.high)
@@ -100,15 +105,16 @@ func (p *Pages) load(id uint64) (page, error) {
 	return b, nil
 }
 
-// A Tree is one bucket, or the tree of all buckets.
+// A Tree is a bucket, or the tree of all buckets.
 type Tree struct {
 	p        *Pages
 	root     uint64
-	small    page // in place of root: a small bucket's page
+	small    page // page of a small bucket; root is then unused
 	Sequence uint64
 }
 
-// Bucket finds a bucket; ok is false when there is none. Like all that reads a tree it panics with a *damage where it cannot go on.
+// Bucket returns a bucket. ok is false if it does not exist. Like all methods that read a tree, it
+// panics with a *Damage if it cannot continue.
 func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
 	name := Buckets[which]
 	e, ok := Tree{p: p, root: p.root}.find(name)
@@ -129,13 +135,13 @@ func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
 	return t, true
 }
 
-// Get returns a key's value, nil when there is none.
+// Get returns the value of a key, or nil if none exists.
 func (t Tree) Get(key []byte) []byte {
 	e, _ := t.find(key)
 	return e.value
 }
 
-// MetaInt is a number of the bucket meta, 0 where there is none.
+// MetaInt returns a number in the bucket meta, or 0 if none exists.
 func MetaInt(meta Tree, name string) int64 {
 	if v := meta.Get([]byte(name)); len(v) == 8 {
 		return int64(binary.BigEndian.Uint64(v))
@@ -157,7 +163,8 @@ func (t Tree) find(key []byte) (e pageElement, ok bool) {
 			return e, true
 		}
 	}
-	// That there is no such key is believed only of pages that are sound: a search in disorder misses what is there.
+	// The absence of the key is trusted only if the pages are sound, because a search in unsorted
+	// keys may miss an existing key.
 	g := Guard{p: t.p, marks: map[uint64]PageMark{}}
 	if _, err := g.vetPath(t, key); err != nil {
 		panic(err)
@@ -165,19 +172,19 @@ func (t Tree) find(key []byte) (e pageElement, ok bool) {
 	return pageElement{}, false
 }
 
-// A step is a page on the way from the root, and the element at which the way goes on.
+// A step is a page on the path from the root, and the element at which the path continues.
 type step struct {
 	page  page
 	id    uint64
 	at    int
 	count int
 	leaf  bool
-	below []byte // keys have to lie below; nil: no bound
+	below []byte // keys must be less than this; nil means no bound
 }
 
 func (s *step) outOfBounds() { PanicDamaged("page %d has an element out of its bounds", s.id) }
 
-// goTo sets the element that a search in the page has found.
+// goTo selects the element that a search in the page has found.
 func (s *step) goTo(i int) {
 	if i < 0 {
 		s.outOfBounds()
@@ -185,7 +192,7 @@ func (s *step) goTo(i int) {
 	s.at = i
 }
 
-// top is the step to the root.
+// top returns the step to the root.
 func (t Tree) top() step {
 	if t.small != nil {
 		return step{page: t.small, count: t.small.count(), leaf: true}
@@ -197,7 +204,7 @@ func (t Tree) top() step {
 	return step{page: b, id: t.root, count: b.count(), leaf: b.leaf()}
 }
 
-// child is the step to the child at which s stands, a branch.
+// child returns the step to the selected child of s, a branch.
 func (t Tree) child(s *step, depth int) step {
 	lowest, below := s.page.key(s.at), s.below
 	if s.at+1 < s.count {
@@ -230,21 +237,22 @@ func (t Tree) child(s *step, depth int) step {
 	return c
 }
 
-// A Cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
+// A Cursor iterates over the keys of a tree in order. The returned bytes belong to the file; they
+// are nil at the end. A Cursor must not be copied after use.
 type Cursor struct {
 	t     Tree
-	path  []step  // from the root down to where it stands
-	last  []byte  // the key that it stands on
-	room  [4]step // of most paths
-	lines byte    // what touch returned
+	path  []step  // from the root to the current page
+	last  []byte  // current key
+	room  [4]step // storage for path, long enough for most trees
+	lines byte    // sum of the results of touch
 }
 
-// Cursor is a new one before the first key.
+// Cursor returns a new cursor before the first key.
 func (t Tree) Cursor() Cursor { return Cursor{t: t} }
 
 func (c *Cursor) top() *step { return &c.path[len(c.path)-1] }
 
-// start goes to the root.
+// start moves to the root.
 func (c *Cursor) start() {
 	if c.path == nil {
 		c.path = c.room[:0]
@@ -252,10 +260,10 @@ func (c *Cursor) start() {
 	c.path = append(c.path[:0], c.t.top())
 }
 
-// descend goes to the child at which the topmost step stands.
+// descend moves to the selected child of the last step.
 func (c *Cursor) descend() { c.path = append(c.path, c.t.child(c.top(), len(c.path))) }
 
-// Seek goes to the first key that is not below key.
+// Seek moves to the first key that is not less than key.
 func (c *Cursor) Seek(key []byte) (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 		c.top().goTo(c.top().page.branchTo(key))
@@ -273,7 +281,7 @@ func (c *Cursor) First() (k, v []byte) {
 	return c.settle()
 }
 
-// Next goes on to the next key, after one of the three has returned a key.
+// Next moves to the next key. It must follow a Seek, First or Next that has returned a key.
 func (c *Cursor) Next() (k, v []byte) {
 	if len(c.path) == 0 {
 		return nil, nil
@@ -286,10 +294,11 @@ func (c *Cursor) Next() (k, v []byte) {
 	return k, v
 }
 
-// disorder stops who walks: nobody may come by a key twice, or go on at one for ever.
+// disorder panics, so that no iteration visits a key twice or runs forever.
 func (c *Cursor) disorder() { PanicDamaged("page %d has its keys out of order", c.top().id) }
 
-// settle returns the element at which the cursor stands, or at the end of a leaf the first of the next one.
+// settle returns the selected element. At the end of a leaf it moves to the first element of the
+// next leaf.
 func (c *Cursor) settle() (k, v []byte) {
 	for c.top().at >= c.top().count {
 		for len(c.path) > 0 && c.top().at+1 >= c.top().count {
@@ -299,7 +308,7 @@ func (c *Cursor) settle() (k, v []byte) {
 			return nil, nil
 		}
 		c.top().at++
-		c.lines += c.t.p.touch(c.top().page.childAt(c.top().at)) // who goes on will read all of it
+		c.lines += c.t.p.touch(c.top().page.childAt(c.top().at)) // a walk will read the whole page
 		for c.descend(); !c.top().leaf; c.descend() {
 		}
 	}
@@ -311,7 +320,7 @@ func (c *Cursor) settle() (k, v []byte) {
 	return e.key, e.value
 }
 
-// PagesTo are the pages on the way to a key, for who looks into a file.
+// PagesTo returns the pages on the path to a key. It is used to inspect a file.
 func (t Tree) PagesTo(key []byte) (ids []uint64) {
 	c := t.Cursor()
 	c.Seek(key)
@@ -321,8 +330,8 @@ func (t Tree) PagesTo(key []byte) (ids []uint64) {
 	return ids
 }
 
-// Past runs what walks with the cursor from a key on. When that meets damage, next is the first key that can lie behind the damaged
-// page; nil: none.
+// Past calls walk, which iterates with the cursor from a key on. If walk encounters damage, next is
+// the first key that can be after the damaged page, or nil if none exists.
 func (c *Cursor) Past(from []byte, walk func(from []byte)) (next []byte, err error) {
 	err = WithoutFaults(func() error { walk(from); return nil })
 	for i := len(c.path) - 1; err != nil && i >= 0; i-- {
@@ -337,11 +346,12 @@ func (c *Cursor) Past(from []byte, walk func(from []byte)) (next []byte, err err
 
 const (
 	cacheLine = 64
-	touchMax  = 4096 // bytes; what is longer is foreseen while it is read
-	nearby    = 128  // revisions: more than a crowd of writers brings out of the order of names
+	touchMax  = 4096 // in bytes; the processor prefetches the rest of longer data
+	nearby    = 128  // in revisions: more than concurrent writers usually deviate from the order of names
 )
 
-// touch reads a byte of each cache line. That the sum is kept sees to it that they are read.
+// touch reads a byte of each cache line. The caller keeps the sum, so that the compiler does not
+// remove the reads.
 func touch(b []byte) (sum byte) {
 	for i := 0; i < min(len(b), touchMax); i += cacheLine {
 		sum += b[i]
@@ -349,7 +359,7 @@ func touch(b []byte) (sum byte) {
 	return sum
 }
 
-// touch asks for a page, before its header is waited for.
+// touch requests the memory of a page before its header is read.
 func (p *Pages) touch(id uint64) (sum byte) {
 	if id >= p.high {
 		return 0

@@ -1,8 +1,10 @@
 package boltfile
 
-// This file looks at a file that nobody has open, before bbolt does. bbolt maps its file into memory and follows page numbers without looking, so that a
-// truncated file is a SIGBUS, and a zeroed page a panic, one of them in a goroutine that no caller can recover. Vet reads the file the plain way: the meta
-// pages, the log beside it, and all pages where it was not closed cleanly.
+// This file checks a file that no process has open, before bbolt opens it. bbolt maps its file into
+// memory and follows page numbers without checks. A truncated file therefore causes a SIGBUS and a
+// zeroed page causes a panic, possibly in a goroutine in which no caller can recover. Vet reads the
+// file with ordinary reads: the meta pages, the log next to it, and all pages if the file was not
+// closed cleanly.
 
 import (
 	"encoding/binary"
@@ -17,16 +19,19 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// A Verdict is what Vet found.
+// A Verdict is the result of Vet.
 type Verdict struct {
-	Clean    bool     // closed cleanly, or left with a log whose checkpoint lists the free pages: they need not be walked through
-	OneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
-	Log      *LeftLog // that lies beside; nil: none
-	Moved    bool     // it is not as and where its server left it: a copy, which may have been made while it was written
+	// Clean means that the free pages are listed, so that the pages need not be walked. The file
+	// was closed cleanly, or it has a log whose checkpoint lists them.
+	Clean    bool
+	OneMeta  bool     // one of the two meta pages is invalid; if it was the newer one, the last commit is lost
+	Log      *LeftLog // log next to the file; nil means none
+	Moved    bool     // the file may be a copy that was made while a server wrote it
 	Problems []string // damaged pages
 }
 
-// statRegular looks for a regular file. Opening a named pipe would wait for ever.
+// statRegular returns an error unless path is a regular file. Opening a named pipe would block
+// forever.
 func statRegular(path string) (os.FileInfo, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -44,13 +49,14 @@ func Regular(path string) error {
 	return err
 }
 
-// overflowMax is the size of the largest page with its overflow. A sparse file has room for any.
+// overflowMax is the maximum size of a page with its overflow pages. A sparse file could claim any
+// size.
 const overflowMax = 256 << 20
 
-// smallMax is the size of the largest file that ReadSmall reads.
+// smallMax is the maximum size of a file for ReadSmall.
 const smallMax = 64 << 10
 
-// ReadSmall reads a regular file of some lines.
+// ReadSmall reads a small regular file.
 func ReadSmall(path string) ([]byte, error) {
 	file, size, err := openRegular(path)
 	if err != nil {
@@ -73,7 +79,8 @@ func openRegular(path string) (*os.File, int64, error) {
 	return file, info.Size(), err
 }
 
-// openShared opens a file that no process writes for reading, with the handle that bbolt has. Nobody can write it until it is closed.
+// openShared opens a file for reading and returns bbolt's handle. It fails if a process has the
+// file open for writing. No process can write the file until db is closed.
 func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 	o := &bbolt.Options{Timeout: time.Second, ReadOnly: true, OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		var err error
@@ -86,8 +93,8 @@ func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
 	return db, file, nil
 }
 
-// Peek shows the pages of a file that no process writes, none of which has been vetted. What look returns, or
-// finds damaged, is the error.
+// Peek calls look with the unvetted pages of a file that no process writes. It returns the error of
+// look, or any damage that look encounters.
 func Peek(path string, look func(*Pages) error) error {
 	db, file, err := openShared(path)
 	if err != nil {
@@ -110,8 +117,9 @@ func Peek(path string, look func(*Pages) error) error {
 	})
 }
 
-// Vet looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
-// peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
+// Vet checks a file without trusting its content: its kind, lock and size. It checks all pages if
+// the file was not closed cleanly (bbolt will then walk them to find the free ones), or if thorough
+// is set. Then it calls look with the vetted pages.
 func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
 	info, err := statRegular(path)
 	switch {
@@ -143,7 +151,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	v.Moved = tree.moved(info, v.Log.Used())
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
-		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // of a forged file any number
+		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // any number, if the file is forged
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
@@ -155,7 +163,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	switch {
 	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
-	case err != nil: // the log of another file makes a damaged one of any
+	case err != nil: // with the wrong log any file looks damaged, so this error comes first
 		return v, err
 	}
 	if v.Log.Used() && !walked {
@@ -170,7 +178,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	return v, err
 }
 
-// A pageTree reads one file's pages, checking what bbolt takes for granted.
+// A pageTree reads the pages of a file and checks the properties that bbolt relies on.
 type pageTree struct {
 	file         io.ReaderAt
 	pageSize     int
@@ -178,21 +186,21 @@ type pageTree struct {
 	freelist     uint64
 	high         uint64
 	invalidMetas int
-	found        []*placedMeta // that are valid
-	notes        []logNote     // that are
-	meta         *placedMeta   // that counts
+	found        []*placedMeta // valid meta pages
+	notes        []logNote     // valid notes
+	meta         *placedMeta   // current meta page
 	progress     *Progress
 
-	seen     []uint64 // a bit for each page that something refers to
-	bufs     [][]byte // one for each level, reused: a child's bounds are keys of its parent's
+	seen     []uint64 // one bit for each page with a reference
+	bufs     [][]byte // one buffer for each level, reused; the bounds of a child are keys of its parent
 	problems []string
 }
 
-// readMetas finds the meta page that counts. The first one may be damaged and with it the page size, so the second is looked for
-// at every size.
+// readMetas finds the current meta page. If the first one is damaged, the page size is unknown, so
+// it searches for the second one at every possible page size.
 func readMetas(file io.ReaderAt) (*pageTree, error) {
 	var found []*placedMeta
-	notes := map[int64]logNote{} // by where they lie
+	notes := map[int64]logNote{} // by offset of the meta page
 	buf := make([]byte, noteAt+noteSize)
 	for at := int64(0); at <= 64<<10 && len(found) < 2; at = max(1024, at*2) {
 		if n, _ := file.ReadAt(buf, at); n < len(buf) {
@@ -224,7 +232,7 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 	return t, nil
 }
 
-// vet checks the freelist and, if asked to, every page of the tree.
+// vet checks the freelist and, if all is set, every page of the tree.
 func (t *pageTree) vet(all bool) []string {
 	t.seen = make([]uint64, t.high/64+1)
 	t.mark(0)
@@ -251,7 +259,7 @@ func (t *pageTree) problem(format string, args ...any) {
 	}
 }
 
-// mark notes that something refers to a page; false when it may not.
+// mark records a reference to a page. It returns false if the reference is invalid.
 func (t *pageTree) mark(id uint64) bool {
 	if id >= t.high {
 		t.problem("page %d is beyond the file's %d pages", id, t.high)
@@ -266,7 +274,8 @@ func (t *pageTree) mark(id uint64) bool {
 	return true
 }
 
-// load reads page id with its overflow into the buffer of a level; nil when the header cannot be true.
+// load reads page id with its overflow pages into the buffer of a level. It returns nil if the
+// header is invalid.
 func (t *pageTree) load(id uint64, level int) page {
 	if !t.mark(id) {
 		return nil
@@ -301,7 +310,8 @@ func (t *pageTree) load(id uint64, level int) page {
 	return buf
 }
 
-// vetFreelist checks the list of free pages; with markFree they count as seen, so that a page both free and used shows.
+// vetFreelist checks the list of free pages. If markFree is set, it marks them, so that a page that
+// is both free and used is detected.
 func (t *pageTree) vetFreelist(markFree bool) {
 	b := t.load(t.freelist, 0)
 	if b == nil {
@@ -330,7 +340,7 @@ func (t *pageTree) vetFreelist(markFree bool) {
 	}
 }
 
-// walk checks the page and all below it.
+// walk checks a page and all pages below it.
 func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	if level > treeDepthMax {
 		t.problem("page %d lies too deep", id)
@@ -349,7 +359,8 @@ func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	}
 }
 
-// walkElements checks a loaded page, or a small bucket that lies in a value of its parent's, and answers how much of it is used, and what is wrong.
+// walkElements checks a loaded page, or a small bucket in a value of its parent. It returns the
+// number of used bytes and the problem, if any.
 func (t *pageTree) walkElements(b page, keys keyRange, level int) (used int, what string) {
 	if used, what = b.vet(keys); what != "" {
 		return used, what
@@ -373,7 +384,7 @@ func (t *pageTree) walkElements(b page, keys keyRange, level int) (used int, wha
 	return used, ""
 }
 
-// walkBucket checks a bucket, which has a tree of its own or, when small, a page within its value.
+// walkBucket checks a bucket, which has its own tree or, if it is small, a page in its value.
 func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	if len(value) < 16 {
 		return "has a damaged bucket"
@@ -389,7 +400,8 @@ func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	return what
 }
 
-// adopt makes the checkpoint of a used log what counts in a data file. Whatever its own meta pages say was not waited for, but the log has to have all of it.
+// adopt makes the checkpoint of a used log the current state of a data file. The newer meta pages
+// of the file were not synced, but all their commits must be in the log.
 func (t *pageTree) adopt(l *LeftLog) error {
 	m, ok := decodeMeta(l.head.meta[:])
 	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
@@ -409,21 +421,21 @@ func (t *pageTree) adopt(l *LeftLog) error {
 	if err != nil {
 		return err
 	}
-	if there < uint64(len(l.records)) { // a meta page that is lost had no more than the log
+	if there < uint64(len(l.records)) { // a lost meta page had no commit that is missing from the log
 		t.invalidMetas = 0
 	}
 	t.take(l, m)
 	return nil
 }
 
-// take makes the checkpoint of a log, whose meta page is m, what counts.
+// take makes the checkpoint of a log, with the meta page m, the current state.
 func (t *pageTree) take(l *LeftLog, m metaPage) {
 	at := int64(m.txid%2) * int64(m.pageSize)
 	t.meta = &placedMeta{metaPage: m, at: at, raw: l.head.meta}
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
 }
 
-// vouches checks that the tree at a log's checkpoint is that of which the log speaks.
+// vouches checks that the tree at a log's checkpoint is the one that the log describes.
 func (l *LeftLog) vouches(p *Pages, path string) error {
 	meta, ok := p.Bucket(InMeta)
 	revs, there := p.Bucket(InRev)

@@ -1,61 +1,81 @@
 package boltfile
 
-// This file is the write-ahead log of a data file: what makes a write durable. logfile.go draws its bytes.
+// This file implements the write-ahead log of a data file, which makes writes durable. logfile.go
+// describes its format.
 //
-// A disk may write in any order what it has not been told to sync, so that a file of pages needs two syncs a commit, each of scattered pages: one for
-// the pages, one for the meta page that counts on them. A log needs one, of a block. So a commit is appended to the log as one record, that is synced
-// (beside bbolt's own commit, which waits for no disk), and then it is shown and answered. The pages get to the disk whenever the kernel likes. Once
-// in a while a checkpoint syncs them all, and the log begins anew.
+// A disk may reorder writes that were not synced. Therefore a file of pages needs two syncs for
+// each commit: one for the pages, and one for the meta page that refers to them. Both write
+// scattered pages. A log needs one sync of one block. So a commit is appended to the log as one
+// record. The record is synced while bbolt commits without syncing. Only then is the commit
+// published and acknowledged. The kernel writes the pages to the disk at any time. Now and then a
+// checkpoint syncs all of them, and the log starts again.
 //
 //	                 data file (pages)                                 log
-//	commit           bbolt writes free pages and a meta page, unsynced record appended, synced           then it is answered
-//	checkpoint       all that was written is synced                    then the head: go from this meta page on, with the records behind it
-//	start            the checkpoint's meta page is put back            the records are replayed, all in one transaction
+//	commit           bbolt writes free pages and a meta page, unsynced record appended and synced        then acknowledged
+//	checkpoint       everything written is synced                      then the head: start from this meta page and the records after it
+//	start            the checkpoint's meta page is restored            the records are replayed in one transaction
 //
-// Pinned checkpoints. What the kernel has written of the commits since the checkpoint nobody knows, in which order neither. That does no harm because
-// no page of the checkpoint is touched: a read transaction of bbolt's stays open on it, and bbolt gives no page away that an open transaction can see.
-// A start puts the checkpoint's meta page into its place and has the file of that moment, to the byte.
+// Pinned checkpoints. It is unknown which pages of later commits the kernel has written, and in
+// which order. This is harmless, because no page of the checkpoint is modified: a read transaction
+// of bbolt stays open on it, and bbolt does not reuse pages that an open transaction can see. A
+// start restores the checkpoint's meta page and gets exactly the state of the checkpoint.
 //
-// Pages ahead. A page that was both taken and freed since the checkpoint bbolt gives away again, so that a handful of pages, which the kernel writes
-// once in half a minute, serve many commits. That holds for pages that came from its list of free ones, and not for those from the end of the file. So
-// the file is made longer ahead of need, in steps (growAhead), and the lowest free page is taken first (bbolt's array freelist): 8 KB reach the disk
-// for a create of 1 KiB, of which 4 are the log's block.
+// Pages ahead. bbolt reuses a page that was allocated and freed since the checkpoint. So a few
+// pages, which the kernel writes about every thirty seconds, serve many commits. This works only
+// for pages from the freelist, and not for pages from the end of the file. Therefore the file is
+// extended in advance, in steps (growAhead), and bbolt uses the lowest free page first (its array
+// freelist). A create of 1 KiB then writes 8 KB to the disk; 4 KB of them are the block of the log.
 //
-// Two halves. The log is used in turns: when it is time for a checkpoint (due), or a half is full, the writer goes on in the other one, and a
-// goroutine makes the checkpoint of where it was.
+// Two halves. The halves of the log are used in turn. When a checkpoint is due, or a half is full,
+// the writer continues in the other half, and a goroutine makes a checkpoint of the state at that
+// point.
 //
-//	writer           ... record 812 | half 1, epoch 8: record 813 ...                        the transaction R2 is opened between the two
-//	goroutine        data file synced → head, its copy: from R2 on, epoch 8 → R1 closed       half 0 is free again
+//	writer           ... record 812 | half 1, epoch 8: record 813 ...                        transaction R2 begins between the two
+//	goroutine        data file synced → head and its copy: from R2 on, epoch 8 → R1 closed    half 0 is free again
 //
-// Until the head is there the old one counts, and a start replays both halves; R1, its checkpoint, is let go only when both copies of the new head are
-// synced.
+// Until the new head is written, the old one is valid, and a start replays both halves. The old
+// checkpoint, R1, is released only after both copies of the new head are synced.
 //
-// A commit that bbolt refuses (a full disk) has its record taken back: its head is made zeros, synced, before anything else is written or answered. A
-// failed sync is never tried again: nobody knows what the disk has then, and the process ends. The goroutine has a handle of its own for the heads,
-// since the kernel tells each failed write-back once a handle.
+// If bbolt fails to commit because the disk is full, the record is revoked: its head is overwritten
+// with zeros and synced before anything else is written or acknowledged. A failed sync is never
+// retried, because the content of the disk is then unknown; the process ends. The goroutine has its
+// own handle for the heads, because the kernel reports a failed write-back once for each handle.
 //
-// A checkpoint that was due, which most are, is of a commit of its own that writes bbolt's list of free pages (checkpointIfDue): a start that goes on
-// from there need not walk through all pages to find them. It vets those that it reads and those that the replay changes (vetReplay).
+// Most checkpoints are made because they are due. Such a checkpoint is made of an extra commit that
+// writes bbolt's freelist (checkpointIfDue), so that a start from it need not walk all pages to
+// find the free ones. The start vets the pages that it reads and the pages that the replay changes
+// (vetReplay).
 //
-// What has no room in a half, or none on the disk by which the log would become longer, and what might make bbolt map its file anew (which waits for
-// all read transactions, the pinned one too: bbolt doubles its mapping up to 1 GiB, then adds one each time), is committed by a checkpoint at once:
-// the pin is let go before bbolt's commit, which does no harm as long as no other transaction begins, and the data file is synced before the answer.
-// So a mapping that is small, on 32 bits or on Windows, where it would size the file, costs no more than that.
+// Some commits are followed by an immediate checkpoint instead of a record: commits that are too
+// large for a half, commits for which the log cannot grow because the disk is full, and commits
+// that may make bbolt remap its file. Remapping waits for all read transactions, including the
+// pinned one. (bbolt doubles its mapping up to 1 GiB and then adds 1 GiB each time.) The pin is
+// released before bbolt's commit, which is harmless as long as no other transaction begins, and the
+// data file is synced before the commit is acknowledged. Therefore a small mapping, on 32 bits or
+// on Windows, where the mapping determines the file size, has no other cost.
 //
-// The log may be removed, replaced or cut while the server runs. Before a write is acknowledged its file is looked for by its name. When it is not there, or
-// too short, the data file is closed as at a clean close, since it has all commits, and the next write makes a new log (File.leaveLog).
+// The log may be removed, replaced or truncated while the server runs. Before a write is
+// acknowledged, the log's file is looked up by its path. If it is missing or too short, the data
+// file is closed as in a clean close, since it has all commits, and the next write creates a new
+// log (File.leaveLog).
 //
-// While there is a log the data file's format is 3, so that the file is refused if the log is missing. The log comes
-// before the format does, at the first write, and goes after it, at a clean close; its head says "idle" at those moments, when bbolt's own two syncs
-// do the work.
+// While there is a log, the data file's format is 3, so that the file is rejected if the log is
+// missing. The log is created before the format changes, at the first write. It is removed after
+// the format is changed back, at a clean close. At these moments its head says "idle", and bbolt's
+// own two syncs make the commits durable.
 //
-// What is trusted of the disk: that what it says is synced stays; that a block which is written anew keeps the bytes that do not change (the last
-// block of the log is written for each record in it). Damage of the very last record is told from a torn one by the note in the data file (proof.go), which a
-// power cut may take along: then that write is gone, unnoticed.
+// The disk must keep synced data. If a block is written again, the disk must also keep the bytes
+// that do not change, since the last block of the log is written for each of its records. The note
+// in the data file (proof.go) distinguishes a damaged last record from a torn one. The note
+// is not synced. If a power failure loses it, a damaged last record looks torn, and the loss of
+// that write is not detected.
 //
-// Rejected: bbolt's commits only at checkpoints, and what is newer in memory in order (etcd's way), which saves the kernel's writing back of pages,
-// but has every reader merge two sources; a log that is made anew instead of used again, whose size changes with each record, which the file system
-// has to sync, too.
+// Rejected alternatives:
+//
+//   - bbolt commits only at checkpoints, with newer data sorted in memory, as in etcd. This avoids
+//     the kernel's write-back of pages, but every reader must merge two sources.
+//   - A new log file instead of reusing one. Its size changes with each record, so the file system
+//     has to sync the size, too.
 
 import (
 	"crypto/rand"
@@ -73,66 +93,73 @@ import (
 )
 
 const (
-	logBytesMax     = 16 << 20
-	logDiskShare    = 64 // of the disk, the log takes at most one part in so many
-	logBytesMin     = 256 << 10
-	logStepMax      = 1 << 20 // bytes by which it is made longer
-	checkpointAge   = 5 * time.Minute
-	checkpointBytes = 2 << 20 // of records, or three quarters of a half: what has no room in so much is why a half is longer
-	pendingMin      = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
-	pendingShare    = 8       // one part in so many of the file, call for one
+	logBytesMax   = 16 << 20
+	logDiskShare  = 64 // the log uses at most this fraction of the disk
+	logBytesMin   = 256 << 10
+	logStepMax    = 1 << 20 // maximum number of bytes by which the log is extended
+	checkpointAge = 5 * time.Minute
+	// checkpointBytes is the number of bytes of records after which a checkpoint is due; three
+	// quarters of a half, if that is less. Longer halves exist only for commits that exceed it.
+	checkpointBytes = 2 << 20
+	// A checkpoint is due if more than this number of bytes of pages wait for it to be reused, and
+	// more than 1/pendingShare of the file.
+	pendingMin   = 4 << 20
+	pendingShare = 8
 )
 
-// errLogLost ends the process: log and pages may differ, or nobody knows what is on the disk.
+// errLogLost ends the process, because log and pages may differ, or the content of the disk is
+// unknown.
 var errLogLost = errors.New("the write-ahead log cannot go on")
 
-// A wal is a log in use. All of it is the writer's, but for what the goroutine of a checkpoint was given.
+// A wal is a log in use. Only the writer uses it, except for the values passed to the goroutine of
+// a checkpoint.
 type wal struct {
 	db    *bbolt.DB
-	data  *os.File                  // the data file, for notes
-	meta  *atomic.Pointer[metaPage] // of its newest commit
-	inode uint64                    // of the data file
+	data  *os.File                  // data file, for notes
+	meta  *atomic.Pointer[metaPage] // its newest commit
+	inode uint64                    // inode of the data file
 	path  string
 	file  *os.File
-	info  os.FileInfo // of file
-	heads *os.File    // the same file, for its heads
+	info  os.FileInfo // identity of file
+	heads *os.File    // second handle of the log, for its heads
 	Disk
 
-	head     logHead       // the newest that was asked for
-	epoch    uint64        // that is written
-	half     int           // in which
-	pos      int64         // where the next record goes, from the half's start
-	made     [2]int64      // how far each half is known to be long enough
-	number   uint64        // of the next record
-	length   int64         // bytes that the log has on the disk, at least
-	complete uint64        // generation of the newest head that is on the disk
-	buf      []byte        // of records; reused
-	pin      *bbolt.Tx     // on the checkpoint, or on the one that is being made
-	before   *bbolt.Tx     // on the checkpoint before the one that is being made; nil if there is none
-	began    time.Time     // when the epoch did
-	making   chan error    // answers when the checkpoint under way is there; nil: none is
-	mapped   int64         // bbolt's mapping has at least so many bytes
-	had      int64         // bytes that the log had of the disk when it was opened
-	growth   *atomic.Int64 // bytes of the disk that it may take beside those that it has
-	short    bool          // the disk has no room: pages that wait for a checkpoint are room
-	spare    int64         // how much room there is for what can wait
-	turns    int           // checkpoints that were begun
+	head     logHead       // newest head, possibly not written yet
+	epoch    uint64        // current epoch
+	half     int           // current half
+	pos      int64         // offset of the next record in the half
+	made     [2]int64      // number of bytes to which each half was extended
+	number   uint64        // number of the next record
+	length   int64         // minimum length of the log on the disk
+	complete uint64        // generation of the newest head on the disk
+	buf      []byte        // buffer for records
+	pin      *bbolt.Tx     // transaction on the checkpoint, or on the one in progress
+	before   *bbolt.Tx     // transaction on the checkpoint before the one in progress; nil if none is in progress
+	began    time.Time     // start of the epoch
+	making   chan error    // receives the result of the checkpoint in progress; nil if none exists
+	mapped   int64         // minimum size of bbolt's mapping in bytes
+	had      int64         // disk usage of the log when it was opened
+	growth   *atomic.Int64 // number of bytes by which the log may still grow
+	short    bool          // the disk is full, so pages that wait for a checkpoint are needed
+	spare    int64         // free space above the reserve
+	turns    int           // number of started checkpoints
 
-	grown    PageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
-	grownFor int     // the checkpoint after which that was done last
-	settled  int     // commits since the last checkpoint was there
+	grown    PageRun // pages by which the file was extended; the next commit starts a checkpoint
+	grownFor int     // value of turns when the file was last extended
+	settled  int     // number of commits since the last completed checkpoint
 }
 
-// A Disk is what a log goes through on its way to the disk. Tests come between, and cut the power.
+// A Disk has the functions by which a log accesses the disk. Tests replace them to simulate power
+// failures.
 type Disk struct {
-	Write       func(b []byte, at int64) (int, error) // to the log
-	Sync        func() error                          // of the log
-	WriteAtHead func(b []byte, at int64) (int, error) // to the log's heads
+	Write       func(b []byte, at int64) (int, error) // writes to the log
+	Sync        func() error                          // syncs the log
+	WriteAtHead func(b []byte, at int64) (int, error) // writes to the log's heads
 	SyncHead    func() error
-	SyncData    func(high uint64, but PageRun) error // of the data file's pages up to one, but for some
+	SyncData    func(high uint64, but PageRun) error // syncs the first high pages of the data file, except for some
 }
 
-// Disk is nil while there is no log. The writer alone may change it.
+// Disk returns nil if there is no log. Only the writer may change it.
 func (f *File) Disk() *Disk {
 	if f.wal == nil {
 		return nil
@@ -140,7 +167,7 @@ func (f *File) Disk() *Disk {
 	return &f.wal.Disk
 }
 
-// Checkpoints is how many checkpoints were begun. The writer calls it.
+// Checkpoints returns the number of started checkpoints. It must be called by the writer.
 func (f *File) Checkpoints() int {
 	if f.wal == nil {
 		return 0
@@ -148,7 +175,7 @@ func (f *File) Checkpoints() int {
 	return f.wal.turns
 }
 
-// Settle waits for the checkpoint that is under way. The writer calls it.
+// Settle waits for the checkpoint in progress. It must be called by the writer.
 func (f *File) Settle() error {
 	if f.wal == nil {
 		return nil
@@ -156,7 +183,8 @@ func (f *File) Settle() error {
 	return f.wal.reap(true)
 }
 
-// logHalf is how long a half is to be, given the bytes of the log and of the disk; 0: not known.
+// logHalf returns the size of a half, given the requested size of the log and the size of the disk.
+// 0 means unknown.
 func logHalf(wanted, disk int64) int64 {
 	if wanted == 0 {
 		wanted = logBytesMax
@@ -167,7 +195,7 @@ func logHalf(wanted, disk int64) int64 {
 	return max(2*logBlock, wanted/2/logBlock*logBlock)
 }
 
-// createLog makes an idle log.
+// createLog creates an idle log.
 func createLog(path string, h logHead) error {
 	return atomicfile.PlaceFile(path, func(temp string) error {
 		file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE, 0o600)
@@ -193,7 +221,7 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 	w.SyncData = func(high uint64, but PageRun) error { return syncPages(w.db, high, but) }
 	m := f.meta.Load()
 	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
-	err = syncFile(w.file) // the heads are about to name its length
+	err = syncFile(w.file) // the heads will contain its length
 	if err == nil {
 		w.info, err = w.file.Stat()
 	}
@@ -209,14 +237,14 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 	return w, nil
 }
 
-// freshHead is the head of a new log.
+// freshHead returns the head of a new log.
 func freshHead(lineage [16]byte, half int64) logHead {
 	var random [8]byte
 	rand.Read(random[:])
 	return logHead{phase: logIdle, generation: 1, lineage: lineage, half: half, epoch: binary.BigEndian.Uint64(random[:]) >> 2, number: firstNumber(), length: logHeadsSize}
 }
 
-// mapBytes is how much bbolt maps for a file of a size.
+// mapBytes returns the size of bbolt's mapping for a file of the given size.
 func mapBytes(size int64) int64 {
 	for n := int64(32 << 10); n <= 1<<30; n *= 2 {
 		if size <= n {
@@ -228,7 +256,8 @@ func mapBytes(size int64) int64 {
 
 // ---- A commit
 
-// commit commits a transaction. It is durable when there is no error. With errLogLost nobody knows whether it is.
+// commit commits a transaction. The transaction is durable if err is nil. After errLogLost it is
+// unknown whether it is durable.
 func (w *wal) commit(l *Ledger) error {
 	if err := w.reap(false); err != nil {
 		return lostLog(err)
@@ -246,7 +275,7 @@ func (w *wal) commit(l *Ledger) error {
 		at = w.place(size)
 	}
 	switch begun, err := w.append(at, l.notes); {
-	case err != nil && !begun && IsDiskFull(err): // the file may have pages
+	case err != nil && !begun && IsDiskFull(err): // the file may have free pages
 		return w.commitWhole(l)
 	case err != nil:
 		_ = l.Tx.Rollback()
@@ -259,7 +288,7 @@ func (w *wal) commit(l *Ledger) error {
 		return err
 	}
 	synced := make(chan error, 1)
-	go func() { synced <- w.Sync() }() // it ends with the sync
+	go func() { synced <- w.Sync() }() // ends with the sync
 	err := l.Tx.Commit()
 	if failed := <-synced; failed != nil {
 		return lostLog(failed)
@@ -280,7 +309,7 @@ func (w *wal) commit(l *Ledger) error {
 
 func lostLog(err error) error { return fmt.Errorf("%w: %w", errLogLost, err) }
 
-// place is where a record of a size goes in the half.
+// place returns the offset of a record of the given size in the half.
 func (w *wal) place(size int64) int64 {
 	if left := logBlock - w.pos%logBlock; size > left && size <= logBlock {
 		return w.pos + left
@@ -288,7 +317,8 @@ func (w *wal) place(size int64) int64 {
 	return w.pos
 }
 
-// append writes a record, and tells whether it has begun to. What a sync has to make longer costs more than the record: it is made longer ahead, in steps.
+// append writes a record. begun reports whether it has started to write it. A sync that also
+// extends the file costs more than the record, so the file is extended in advance, in steps.
 func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 	w.buf = appendLogRecord(w.buf[:0], w.epoch, w.number, w.head.start(w.half)+at, notes)
 	end := at + int64(len(w.buf))
@@ -308,8 +338,8 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 	return true, err
 }
 
-// lengthen writes zeros into the half, a block at a time: of what was written at once Linux makes one folio of its cache, and counts all of it as written anew
-// when a block of it is.
+// lengthen writes zeros to the half, one block at a time. For a larger write Linux creates one
+// large folio in its page cache and counts all of it as written when any block of it is written.
 func (w *wal) lengthen(from, to int64) error {
 	zeros := make([]byte, logBlock)
 	for at := from; at < to; at += logBlock - at%logBlock {
@@ -320,10 +350,10 @@ func (w *wal) lengthen(from, to int64) error {
 	return nil
 }
 
-// tellGrowth notes how much of the disk the log may take beside what it has.
+// tellGrowth updates the number of bytes by which the log may still grow.
 func (w *wal) tellGrowth() { w.growth.Store(max(0, 2*w.head.half-max(w.had, w.made[0]+w.made[1]))) }
 
-// takeBack makes sure that a record which was not committed is never replayed.
+// takeBack overwrites a record that was not committed, so that it is never replayed.
 func (w *wal) takeBack(at int64) error {
 	if _, err := w.Write(make([]byte, logRecordHead), w.head.start(w.half)+at); err != nil {
 		return lostLog(err)
@@ -334,21 +364,22 @@ func (w *wal) takeBack(at int64) error {
 	return nil
 }
 
-// remaps tells whether a transaction might make bbolt map its file anew. Each change takes pages on the way to its key, and those that it splits or
-// merges; the freelist may be written, too.
+// remaps reports whether a transaction might make bbolt remap its file. Each change allocates pages
+// on the path to its key, and pages for splits and merges. The commit may also write the freelist.
 func (w *wal) remaps(l *Ledger) bool {
 	size := int64(w.db.Info().PageSize)
 	high := l.Tx.Size()
 	return high+int64(2*len(l.notes))+size*(16*int64(l.changes)+64)+high/size*16 >= w.mapped
 }
 
-// needsFreelist tells whether damage has become known, so that commits write the freelist: a start wants it in the checkpoint.
+// needsFreelist reports whether commits now write the freelist, because damage was found, but the
+// checkpoint does not have it. A start needs it in the checkpoint.
 func (w *wal) needsFreelist() bool {
 	m, _ := decodeMeta(w.head.meta[:])
 	return !w.db.NoFreelistSync && m.freelist == noFreelist
 }
 
-// commitWhole commits what is not for the log, and waits for the data file instead.
+// commitWhole commits a transaction without a record and syncs the data file instead.
 func (w *wal) commitWhole(l *Ledger) error {
 	if err := w.reap(true); err != nil {
 		_ = l.Tx.Rollback()
@@ -357,7 +388,7 @@ func (w *wal) commitWhole(l *Ledger) error {
 	w.unpin()
 	err := l.Tx.Commit()
 	if err == nil {
-		w.number++ // the mark counts it, as if it had a record
+		w.number++ // the mark counts the commit, as if it had a record
 	}
 	if failed := w.checkpointNow(); failed != nil {
 		return lostLog(failed)
@@ -367,17 +398,17 @@ func (w *wal) commitWhole(l *Ledger) error {
 
 func (w *wal) unpin() { release(&w.pin) }
 
-// release ends a read transaction; nil is none.
+// release ends a read transaction. *tx may be nil.
 func release(tx **bbolt.Tx) {
 	if *tx != nil {
-		_ = (*tx).Rollback() // of a reader: it has nothing to fail with
+		_ = (*tx).Rollback() // cannot fail for a reader
 		*tx = nil
 	}
 }
 
 // ---- Checkpoints
 
-// checkpointNow makes a checkpoint, and waits for it.
+// checkpointNow makes a checkpoint and waits for it.
 func (w *wal) checkpointNow() error {
 	if err := w.turn(); err != nil {
 		return err
@@ -385,7 +416,8 @@ func (w *wal) checkpointNow() error {
 	return w.reap(true)
 }
 
-// release makes a checkpoint when pages wait for one to be free, for a file that cannot grow.
+// release makes a checkpoint if pages wait for one to become free. It is used if the file cannot
+// grow.
 func (w *wal) release() error {
 	if w.db.Stats().PendingPageN == 0 {
 		return nil
@@ -393,7 +425,7 @@ func (w *wal) release() error {
 	return w.checkpointNow()
 }
 
-// due tells whether it is time for a checkpoint, and none is under way.
+// due reports whether a checkpoint is due and none is in progress.
 func (w *wal) due(fileSize int64) bool {
 	if w.making != nil || w.pos == 0 && w.grown.Count == 0 {
 		return false
@@ -404,7 +436,8 @@ func (w *wal) due(fileSize int64) bool {
 	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
 }
 
-// turn goes on in the other half, once that is free, and has a checkpoint made of what is committed.
+// turn continues in the other half, as soon as that is free, and starts a checkpoint of the
+// committed state.
 func (w *wal) turn() error {
 	if err := w.reap(true); err != nil {
 		return err
@@ -424,11 +457,11 @@ func (w *wal) turn() error {
 	w.grown = PageRun{}
 	making := make(chan error, 1)
 	w.making = making
-	go func() { making <- w.checkpoint(h, grown) }() // it ends with the disk
+	go func() { making <- w.checkpoint(h, grown) }() // ends with the checkpoint
 	return nil
 }
 
-// nextHead is the head of a log that goes from what a transaction sees.
+// nextHead returns the head of a log that starts from the state of a transaction.
 func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	m, err := mappedMeta(w.db, uint64(tx.ID()))
 	if err != nil {
@@ -446,7 +479,8 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	return h, err
 }
 
-// checkpoint syncs the pages, then says so in the head. grown are free pages, of which no byte counts.
+// checkpoint syncs the pages and then writes the head. grown are free pages, whose content is
+// irrelevant.
 func (w *wal) checkpoint(h logHead, grown PageRun) error {
 	m, _ := decodeMeta(h.meta[:])
 	if err := w.SyncData(m.high, grown); err != nil {
@@ -455,7 +489,7 @@ func (w *wal) checkpoint(h logHead, grown PageRun) error {
 	return w.writeHead(h)
 }
 
-// writeHead writes both copies, each synced before the other is touched.
+// writeHead writes both copies of the head. It syncs each before it writes the other.
 func (w *wal) writeHead(h logHead) error {
 	b := h.encode()
 	for n := range int64(2) {
@@ -469,8 +503,9 @@ func (w *wal) writeHead(h logHead) error {
 	return nil
 }
 
-// reap takes the answer of the checkpoint under way, if there is one already, or waits for it. Before the pages of the checkpoint before are free, the data file
-// notes that the log has another one now.
+// reap processes the result of the checkpoint in progress. If wait is set, it waits for the result;
+// otherwise it returns if there is none yet. It writes a note with the new checkpoint to the data
+// file before it releases the pages of the previous one.
 func (w *wal) reap(wait bool) (err error) {
 	if w.making == nil {
 		return nil
@@ -497,14 +532,15 @@ func (w *wal) reap(wait bool) (err error) {
 // ---- Pages ahead
 
 const (
-	aheadMin    = 256 // pages by which the file is made longer
+	aheadMin    = 256 // minimum number of pages by which the file is extended
 	aheadMax    = 512
-	aheadShare  = 8 // of the file's pages
-	aheadLeft   = 4 // one part in so many of them is left when it is time for more
-	aheadSettle = 2 // commits after a checkpoint, until what it has set free is counted
+	aheadShare  = 8 // fraction of the file's pages
+	aheadLeft   = 4 // the file is extended when less than this fraction of the pages is free
+	aheadSettle = 2 // number of commits after a checkpoint until its freed pages are counted
 )
 
-// ahead tells by how many pages the file is to be made longer now; 0: there are enough, or it is not the time.
+// ahead returns the number of pages by which the file should be extended now. 0 means that there
+// are enough pages, or that it is too early.
 func (w *wal) ahead(high uint64) int {
 	n := min(max(int(high/aheadShare), aheadMin), aheadMax, int(w.head.half/logBlock))
 	end := (int64(high) + 2*int64(n)) * int64(w.db.Info().PageSize)
@@ -517,17 +553,19 @@ func (w *wal) ahead(high uint64) int {
 	return n
 }
 
-// growAhead makes the file longer by some pages that are free. While a checkpoint is pinned bbolt gives a page away again as soon as it is free if the
-// page was taken after the checkpoint, which it knows of pages that were free before, and not of those at the end of the file: they would lie idle
-// until the next checkpoint, and each commit would make the kernel write other pages. So a bucket of as many pages is filled and deleted. Another
-// transaction comes after these, since a checkpoint keeps what the transaction before it has set free. None of them is in the log: they change nothing
-// that a start would miss. The checkpoint does not wait for the pages of the first one, all of which are free then: they are written again before
-// long.
+// growAhead extends the file by some free pages. While a checkpoint is pinned, bbolt reuses a freed
+// page immediately only if the page was allocated after the checkpoint. bbolt knows this for pages
+// from its freelist, but not for pages from the end of the file. Those would stay unused until the
+// next checkpoint, and each commit would make the kernel write other pages. Therefore growAhead
+// fills a bucket with as many pages and deletes it. A third transaction follows, because a
+// checkpoint keeps the pages that the transaction before it has freed. None of the three is in the
+// log, because they contain no changes that a start needs. The checkpoint does not wait for the
+// pages of the first one. They are all free by then and are written again soon.
 func (f *File) growAhead(pages int) error {
 	f.wal.grownFor = f.wal.turns
 	grown := PageRun{First: f.meta.Load().high}
 	name, page := []byte("ahead"), f.Db.Info().PageSize
-	value := make([]byte, page/2-64) // two of them have room in a page, and bbolt wants two
+	value := make([]byte, page/2-64) // two values fit on a page; bbolt requires at least two
 	for _, change := range []func(*bbolt.Tx) error{
 		func(tx *bbolt.Tx) error {
 			b, err := tx.CreateBucketIfNotExists(name)
@@ -557,7 +595,8 @@ func (f *File) growAhead(pages int) error {
 
 // ---- From the first write to the close
 
-// startLog makes the log and takes it into use. Nothing of the file waits for a sync.
+// startLog creates the log and starts to use it. At that time all data in the file is already
+// synced.
 func (f *File) startLog() (err error) {
 	path := f.Path + LogSuffix
 	var lineage [16]byte
@@ -577,7 +616,7 @@ func (f *File) startLog() (err error) {
 		foreign := &foreignLogError{path}
 		f.foreignLog.Store(foreign)
 		return foreign
-	case left != nil && left.head.lineage == lineage: // of a start or a close that was cut short: it is long enough
+	case left != nil && left.head.lineage == lineage: // left by an interrupted start or close; it is long enough
 		h = left.head
 		h.number = firstNumber()
 	case left != nil:
@@ -608,8 +647,8 @@ func (f *File) startLog() (err error) {
 	return f.useLog(w)
 }
 
-// A foreignLogError refuses writes while the log of another data file, or of an earlier moment, has the
-// name of this file's log. For callers it is an ErrLost.
+// A foreignLogError refuses writes while the log of another data file, or of an earlier state, has
+// the path of this file's log. Callers see it as an ErrLost.
 type foreignLogError struct{ path string }
 
 func (e *foreignLogError) Error() string {
@@ -619,7 +658,7 @@ func (e *foreignLogError) Error() string {
 // Is reports whether target is ErrLost.
 func (e *foreignLogError) Is(target error) bool { return target == ErrLost }
 
-// useLog makes a checkpoint of the file, and has the log do what bbolt's syncs did.
+// useLog makes a checkpoint of the file and replaces bbolt's syncs by the log.
 func (f *File) useLog(w *wal) error {
 	if err := w.checkpointNow(); err != nil {
 		return errors.Join(lostLog(err), w.close())
@@ -635,7 +674,8 @@ func (w *wal) close() error {
 	return errors.Join(w.file.Close(), w.heads.Close())
 }
 
-// resume replays what a log that was left has behind its checkpoint, which was put back.
+// resume replays the records of a log that was left by a server. Its checkpoint must already be
+// restored.
 func (f *File) resume(left *LeftLog) error {
 	now, err := readLog(f.Path)
 	if err == nil && (now == nil || now.head != left.head || len(now.records) != len(left.records)) || f.meta.Load().txid != left.txid() {
@@ -651,7 +691,7 @@ func (f *File) resume(left *LeftLog) error {
 		}
 	}
 	h := left.head
-	h.epoch, h.number = h.epoch+1, firstNumber() // the epoch is above all that a half may have
+	h.epoch, h.number = h.epoch+1, firstNumber() // this epoch is higher than all epochs in the halves
 	w, err := f.openLog(left.path, h)
 	if err != nil {
 		return err
@@ -659,7 +699,7 @@ func (f *File) resume(left *LeftLog) error {
 	return f.useLog(w)
 }
 
-// replay makes the changes of all records.
+// replay applies the changes of all records.
 func (l *LeftLog) replay(to *Ledger) error {
 	for _, r := range l.records {
 		if err := to.replay(r.body); err != nil {
@@ -674,7 +714,7 @@ func (l *LeftLog) txid() uint64 {
 	return m.txid
 }
 
-// endLog closes the file without a log, as of the last commit.
+// endLog writes all commits to the data file and removes the log.
 func (f *File) endLog() error {
 	w := f.wal
 	f.wal = nil
@@ -693,7 +733,7 @@ func (f *File) endLog() error {
 	if err := f.Transact(func(l *Ledger) error {
 		return errors.Join(last(l), l.PutMetaInt("format", FormatClosed), setMark(l.Tx, 0))
 	}); err != nil {
-		return err // the log is idle: the next opening needs it no more, and is not hindered
+		return err // the log is idle: the next Open does not need it and accepts it
 	}
 	w.note()
 	if !ours {
@@ -702,13 +742,14 @@ func (f *File) endLog() error {
 	return errors.Join(os.Remove(w.path), atomicfile.SyncDir(filepath.Dir(w.path)))
 }
 
-// inPlace reports whether the log still has its name and its length.
+// inPlace reports whether the log's path still leads to it and it has its length.
 func (w *wal) inPlace() bool {
 	info, err := os.Stat(w.path)
 	return err == nil && os.SameFile(info, w.info) && info.Size() >= w.length
 }
 
-// leaveLog closes a file whose log was removed, replaced or cut, without that log: the file has all commits. The next write makes a new one.
+// leaveLog stops using a log that was removed, replaced or truncated. The file has all commits. The
+// next write creates a new log.
 func (f *File) leaveLog() error {
 	if f.warn != nil {
 		f.warn(fmt.Sprintf("%s was removed, replaced or cut while in use; all commits are written into the data file, and the next write makes a new log", f.wal.path))
@@ -719,7 +760,7 @@ func (f *File) leaveLog() error {
 	return nil
 }
 
-// sameFile tells whether an open file is still what has its name.
+// sameFile reports whether path still leads to the open file.
 func sameFile(file *os.File, path string) bool {
 	mine, err := file.Stat()
 	there, lost := os.Stat(path)

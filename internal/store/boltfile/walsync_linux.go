@@ -8,7 +8,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// syncFile waits until what was written to a file is on the disk, and of its inode what is needed to find it.
+// syncFile waits until the data written to a file, and the metadata needed to read it, are on the
+// disk.
 func syncFile(file *os.File) error {
 	for {
 		if err := syscall.Fdatasync(int(file.Fd())); err != syscall.EINTR {
@@ -20,8 +21,10 @@ func syncFile(file *os.File) error {
 	}
 }
 
-// syncPages waits until the data file's pages are on the disk, but for some of which no byte counts: msync takes a range, which fsync does not. A checkpoint is
-// pinned meanwhile, so that bbolt's mapping stays where it is. The last one of those pages is synced, too: the file is as long as it says then.
+// syncPages waits until the pages of the data file are on the disk, except for the pages in but,
+// whose content is irrelevant. It uses msync, because fsync does not take a range. A checkpoint is
+// pinned, so bbolt's mapping cannot move. The last page of but is synced, too, so that the file has
+// its full length.
 func syncPages(db *bbolt.DB, high uint64, but PageRun) error {
 	page := uint64(db.Info().PageSize)
 	if but.Count < 2 || page%uint64(os.Getpagesize()) != 0 {

@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// syncFile waits until what was written to a file is on the disk.
+// syncFile waits until the data written to a file is on the disk.
 func syncFile(file *os.File) error { return file.Sync() }
 
 // syncPages waits until the data file is on the disk.

@@ -1,6 +1,7 @@
 package storetest
 
-// This file makes data files, looks into them past the store, and writes to a store without a server.
+// This file creates data files, inspects them without the store, and writes to a store without a
+// server.
 
 import (
 	"bytes"
@@ -19,13 +20,13 @@ import (
 	"apilet/internal/store"
 )
 
-// Doc is a small document and where its revision belongs.
+// Doc returns a small document and the offset of its revision.
 func Doc(payload string) (json []byte, revAt int) {
 	const head = `{"metadata":{"resourceVersion":"`
 	return []byte(head + `"},"data":"` + payload + `"}`), len(head)
 }
 
-// Open opens a store for as long as the test lasts.
+// Open opens a store and closes it at the end of the test.
 func Open(t testing.TB, path string) *store.Store {
 	t.Helper()
 	st, err := store.Open(path, store.Options{Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
@@ -36,7 +37,7 @@ func Open(t testing.TB, path string) *store.Store {
 	return st
 }
 
-// Maintain is the maintenance of a store.
+// Maintain returns the Maintenance of a store.
 func Maintain(t testing.TB, st *store.Store) *store.Maintenance {
 	t.Helper()
 	up, err := store.NewMaintenance(st)
@@ -52,7 +53,7 @@ func Write(st *store.Store, op store.ChangeOp, key string, expect int64, payload
 	return st.Commit(context.Background(), store.Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at})
 }
 
-// MustWrite is Write for a change that has to be made.
+// MustWrite is like Write, but ends the test if the write fails.
 func MustWrite(t testing.TB, st *store.Store, op store.ChangeOp, key string, expect int64, payload string) store.Record {
 	t.Helper()
 	rec, err := Write(st, op, key, expect, payload)
@@ -62,7 +63,8 @@ func MustWrite(t testing.TB, st *store.Store, op store.ChangeOp, key string, exp
 	return rec
 }
 
-// VerifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
+// VerifyAcked reads the log from CompactRev on and checks that no revision is missing and that each
+// has the key that was acknowledged for it.
 func VerifyAcked(t testing.TB, path string, acked map[int64]string) {
 	t.Helper()
 	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
@@ -91,7 +93,8 @@ func VerifyAcked(t testing.TB, path string, acked map[int64]string) {
 	}
 }
 
-// UsedBytes is how much of a data file has pages: the rest is room to grow.
+// UsedBytes returns the size of the pages in a data file, without the preallocated space at its
+// end.
 func UsedBytes(t testing.TB, b []byte) (size int64) {
 	t.Helper()
 	db, err := bbolt.Open(WriteFile(t, b), 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
@@ -105,7 +108,7 @@ func UsedBytes(t testing.TB, b []byte) (size int64) {
 	return size
 }
 
-// WriteFile is a data file of these bytes.
+// WriteFile writes a data file with the content b to a temporary directory and returns its path.
 func WriteFile(t testing.TB, b []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -115,7 +118,7 @@ func WriteFile(t testing.TB, b []byte) string {
 	return path
 }
 
-// SetFormat changes the format that a data file has.
+// SetFormat changes the format of a data file.
 func SetFormat(t testing.TB, path string, format int64) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
@@ -130,7 +133,7 @@ func SetFormat(t testing.TB, path string, format int64) {
 	}
 }
 
-// Unpack returns what is in a file that was packed with gzip.
+// Unpack returns the content of a gzip file.
 func Unpack(t testing.TB, name string) []byte {
 	packed, err := os.Open(name)
 	if err != nil {
@@ -150,7 +153,8 @@ func Unpack(t testing.TB, name string) []byte {
 
 const livePage = 4096
 
-// ZeroPages zeroes the pages of an open file that have a text in them: that of an object, and those where it lay before.
+// ZeroPages overwrites all pages of an open file that contain a text with zeros. This includes
+// earlier copies of the text.
 func ZeroPages(t testing.TB, path, text string) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)

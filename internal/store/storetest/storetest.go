@@ -1,6 +1,6 @@
-// Package storetest is what tests of several rooms do to a store.
+// Package storetest has helpers for tests of several packages that use a store.
 //
-//	storetest.Forget(t, st) // whoever follows the log and has not read it is reset
+//	storetest.Forget(t, st) // resets followers that have not read the log
 package storetest
 
 import (
@@ -12,9 +12,10 @@ import (
 	"apilet/internal/store"
 )
 
-const quiet = "//storetest/" // a resource that nobody follows
+const quiet = "//storetest/" // a resource without followers
 
-// Forget fills the log with what concerns nobody, and compacts it: it no longer tells of anything that was written before.
+// Forget fills the log with unrelated events and compacts it, so that it no longer contains earlier
+// events.
 func Forget(t testing.TB, st *store.Store) {
 	t.Helper()
 	up, err := store.NewMaintenance(st)
@@ -24,7 +25,7 @@ func Forget(t testing.TB, st *store.Store) {
 	before, last := st.Revision(), store.Record{}
 	change := store.Change{Op: store.OpCreate, Key: quiet + "ns/much", RevAt: len(`{"metadata":{"resourceVersion":"`),
 		JSON: []byte(`{"metadata":{"resourceVersion":""},"data":"` + strings.Repeat("much", 50_000) + `"}`)}
-	for range 50 { // 10 MB: more than the log has in memory
+	for range 50 { // 10 MB: more than the log keeps in memory
 		if last, err = st.Commit(context.Background(), change); err != nil {
 			t.Fatal(err)
 		}
