@@ -865,7 +865,8 @@ func (d *oaDocument) responseContent(target oaTarget, verb string) map[string]oa
 	return content
 }
 
-// query turns the fields of options types into query parameters, by name. They are made once a document.
+// query returns the fields of options types as query parameters. They are generated once per
+// document and cached under name.
 func (d *oaDocument) query(use string, options ...reflect.Type) []oaParameter {
 	if d.parameters[use] == nil && options != nil {
 		byName := map[string]oaParameter{}
@@ -903,7 +904,7 @@ func elemKind(t reflect.Type) reflect.Kind {
 	return reflect.Invalid
 }
 
-// pathParameters are the parameters that all methods of a path have.
+// pathParameters returns the parameters that all methods of a path share.
 func pathParameters(path string) (params []oaParameter) {
 	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects",
 		"path": "path to the resource"}
