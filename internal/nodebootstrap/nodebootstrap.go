@@ -87,7 +87,8 @@ func (c *command) defineNode(f *flag.FlagSet) {
 	f.BoolVar(&c.controlPlane, "control-plane", true, "also write the files of kube-controller-manager and kube-scheduler; set it to false for a node on another machine")
 }
 
-// run writes the files, creates the bindings, and checks that the server accepts the kubelet's certificate.
+// run writes the files, creates the bindings, and checks that the server accepts the kubelet's
+// certificate.
 func (c *command) run(call commandline.Call) error {
 	if c.kubeconfig == "" {
 		return errors.New("--kubeconfig names an administrator's kubeconfig; it is missing")
@@ -126,7 +127,8 @@ type node struct {
 	hosts []string
 }
 
-// resolve validates the flags and applies defaults. url is the server address in the administrator's kubeconfig.
+// resolve validates the flags and applies defaults. url is the server address in the
+// administrator's kubeconfig.
 func (c *command) resolve(dir, url string) (n *node, err error) {
 	n = &node{command: c, server: strings.TrimSuffix(cmp.Or(c.server, url), "/")}
 	if n.dir, err = filepath.Abs(dir); err != nil {
