@@ -38,7 +38,7 @@ import (
 const (
 	checkEvery = 30 * time.Second // interval of availability checks
 	learnEvery = time.Minute      // interval of discovery requests
-	// delay after the first failure; it doubles with each further one, up to the interval
+	// delay after the first failure, doubled after each further failure up to the interval
 	firstRetry = time.Second
 	asksAtOnce = 4 // maximum number of concurrent requests to all servers
 )
@@ -49,7 +49,7 @@ type Aggregator struct {
 	Store    *store.Store
 	Types    *scheme.Registry
 	Services *webhook.ServiceResolver
-	// client certificate for the servers; may return nil for none
+	// returns the client certificate, or nil
 	Certificate func() *tls.Certificate
 	// called once, before the first APIService with a Service is used
 	Begin      func()
@@ -343,7 +343,7 @@ func (g *Aggregator) tell(do func()) {
 	}
 }
 
-// ask starts the requests that are due, up to a limit. They run in the background.
+// ask starts the scheduled requests in the background, up to asksAtOnce.
 func (g *Aggregator) ask(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(g.known)) {
 		a := g.known[name]
@@ -420,7 +420,7 @@ func (g *Aggregator) nextDue() (first time.Time) {
 
 // ---- Exported state ----
 
-// Others returns the group versions of other servers for discovery, or nil if there are none.
+// Others returns the group versions of other servers. It returns nil if there are no other servers.
 func (g *Aggregator) Others() *discovery.Others {
 	if t := g.table.Load(); t != nil {
 		return t.others

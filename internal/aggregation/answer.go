@@ -30,8 +30,9 @@ var passedHeaders = headerSet(`
 	Sec-Websocket-Accept Sec-Websocket-Extensions Sec-Websocket-Protocol Sec-Websocket-Version
 	Grpc-Accept-Encoding Grpc-Encoding Grpc-Message Grpc-Status Grpc-Status-Details-Bin`)
 
-// passedTrailers lists the response trailers that reach the client. Clients may merge trailers into
-// the headers, so the list has no header that says how to read the body.
+// passedTrailers lists the response trailers that reach the client. Since clients may merge
+// trailers into the headers, the list does not contain headers that affect the interpretation of
+// the body.
 var passedTrailers = headerSet(`Content-Digest Digest Etag Grpc-Message Grpc-Status Grpc-Status-Details-Bin Repr-Digest`)
 
 func headerSet(names string) map[string]bool {

@@ -1,7 +1,7 @@
 package aggregation
 
-// This file sends the loop's requests to other servers: it checks whether they are available, and
-// reads their types.
+// This file sends requests to other servers, in order to check whether they are available and to
+// read their types.
 //
 //	Available   reason                cause
 //	False       ServiceNotFound       the Service does not exist
@@ -12,10 +12,10 @@ package aggregation
 //	False       FailedDiscoveryCheck  GET /apis/GROUP/VERSION does not return 2xx within five seconds
 //	True        Passed
 //
-// Reasons and messages are those of k8s.io/kube-aggregator (pkg/controllers/status/remote). The
-// requests are made as system:kube-aggregator in the group system:masters. All responses are
-// limited in size. A document that is too long, too deep or of an unexpected type counts as a
-// failed request.
+// The reasons and messages are copied from pkg/controllers/status/remote in k8s.io/kube-aggregator.
+// The requests are made as system:kube-aggregator in the group system:masters. All responses are
+// limited in size. If a document is too long, too deep or has an unexpected type, the request
+// fails.
 
 import (
 	"bytes"
@@ -47,7 +47,8 @@ import (
 
 const (
 	askWaits = 5 * time.Second
-	// concurrent requests of a check; each may reach another endpoint
+	// number of concurrent requests in a check, because each may be sent to a different
+	// endpoint
 	attempts = 5
 	// maximum size of a discovery document in bytes
 	maxDiscovery = 2 << 20
@@ -268,8 +269,8 @@ func complete(res *apidiscoveryv2.APIResourceDiscovery) {
 	}
 }
 
-// modern converts a legacy list to the aggregated format. A subresource without a resource gets a
-// resource without verbs.
+// modern converts a legacy list to the aggregated format. If the list contains a subresource but
+// not its resource, modern adds a resource without verbs.
 func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDiscovery) {
 	at := map[string]int{}
 	find := func(name string, r *metav1.APIResource) *apidiscoveryv2.APIResourceDiscovery {

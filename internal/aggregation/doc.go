@@ -21,12 +21,12 @@
 //	go g.Run(ctx)               // follows the store and checks the servers until ctx ends
 //	if g.Serve(w, r) { return } // another server has handled the request
 //
-// Files: aggregation.go has the table and the loop that builds it; proxy.go proxies requests;
-// answer.go filters the responses; ask.go checks the servers and reads their types; namespaces.go
-// deletes the contents of namespaces on other servers.
+// The loop and the table are in aggregation.go. Requests are proxied by proxy.go, and responses are
+// filtered by answer.go. The file ask.go checks the servers and reads their types, and
+// namespaces.go deletes the contents of namespaces on other servers.
 //
-// Invariants: a table is immutable, so a request sees a consistent state. Without an APIService
-// that has a Service there is no table, and a request only costs a nil check. A server that hangs
+// Invariants: tables are immutable, so that each request uses a consistent state. If no APIService
+// refers to a Service, the table is nil and a request only costs a nil check. A server that hangs
 // or sends too much only affects requests for its own types: the requests of the loop are limited
 // in time, size and number, and all other requests use the state that the loop has collected. The
 // condition in the store decides whether a server is available, so that several apilets on the same

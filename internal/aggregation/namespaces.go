@@ -1,15 +1,15 @@
 package aggregation
 
-// This file deletes the objects that other servers have in a namespace that is being deleted. Like
-// the namespace controller of kube-controller-manager it uses the API: for each resource it deletes
-// the collection, or the objects one by one, and then counts the remaining objects.
+// When a namespace is being deleted, this file deletes its objects on other servers. Like the
+// namespace controller of kube-controller-manager it uses the API: for each resource it deletes the
+// collection, or the objects one by one, and then counts the remaining objects.
 //
 //	v := <-g.Empty(ctx, "shop")     v.Objects  {"flunders.wardle.example.com": 1}
 //	                                v.Unknown  a server is unavailable; the namespace waits for it, or for the APIService to be deleted
 //	                                v.Failed   requests that were rejected
 //
-// A server that hangs only delays the deletion of namespaces: the requests for one namespace end
-// after a minute, and only a few namespaces are processed at a time.
+// If a server hangs, only the deletion of namespaces is delayed. The requests for a namespace time
+// out after a minute, and the number of concurrent requests is limited.
 
 import (
 	"cmp"
@@ -41,8 +41,8 @@ const (
 // namespaceController is the user of these requests.
 var namespaceController = request.User{Name: request.ServiceAccountPrefix + "kube-system:namespace-controller"}.Completed("")
 
-// Empty deletes the objects that other servers have in a namespace. The returned channel receives
-// the remaining objects; it is buffered. The channel is nil if there are no other servers.
+// Empty deletes the objects in a namespace on other servers. The remaining objects are sent to the
+// returned channel, which is buffered. If there are no other servers, Empty returns nil.
 func (g *Aggregator) Empty(ctx context.Context, namespace string) <-chan gc.Rest {
 	t := g.table.Load()
 	if t == nil {
@@ -86,7 +86,7 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
 	return v
 }
 
-// collection is the objects of a resource in a namespace on another server.
+// collection identifies a resource in a namespace on another server.
 type collection struct {
 	route     *route
 	of        *discovery.Other

@@ -235,8 +235,7 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 var redirecting = []string{"Cookie", "Cookie2", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri",
 	"X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
 
-// introduce sets the headers with the user's identity, under the names that servers read by
-// default.
+// introduce adds the user's identity to the headers that API servers use by default.
 func introduce(h http.Header, u *request.User) {
 	h.Set("X-Remote-User", u.Name)
 	if u.UID != "" {

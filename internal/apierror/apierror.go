@@ -1,6 +1,7 @@
 // Package apierror builds the errors sent to clients and limits their size. A body of 3 MiB can
 // contain a hundred thousand errors, each of which may quote megabytes, and Kubernetes' aggregates
-// join their texts with quadratic cost. A response names the first errors and counts the others:
+// join their texts with quadratic cost. Only the first errors are included in a response, followed
+// by the number of other errors:
 //
 //	ConfigMap "a" is invalid: [metadata.finalizers[0]: Invalid value: ..., metadata.finalizers[1]: ..., and 7000 more]
 //
@@ -30,7 +31,7 @@ import (
 const (
 	// maximum number of errors in one response
 	MaxErrors = 1000
-	// maximum size of their text in bytes; a response contains it twice
+	// maximum size of all messages in bytes (each is sent twice)
 	MaxErrorText = 256 << 10
 	// bytes kept at the end of a truncated text, because the reason follows the value
 	errorTail = 1 << 10
@@ -52,11 +53,11 @@ func ForeignCode(code int) int {
 	return code
 }
 
-// Unexplained returns the 500 without a reason that kube-apiserver uses for errors of its storage
-// layer, for example an invalid resourceVersion or a pod without a target.
+// Unexplained returns a 500 error without a reason. kube-apiserver returns such errors from its
+// storage layer, for example if a resourceVersion is invalid or a pod has no target.
 func Unexplained(message string) error { return New(http.StatusInternalServerError, "", message) }
 
-// NoSuchResource returns the 404 for a path without a resource.
+// NoSuchResource returns a 404 error for paths that do not exist.
 func NoSuchResource() error {
 	return router(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 }
@@ -206,8 +207,8 @@ func Shortened(err error) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// StrictWarnings returns the warnings for unknown and duplicate fields. YAML reports several keys
-// in one error of many lines; each line becomes a warning.
+// StrictWarnings returns the warnings for unknown and duplicate fields. Since YAML reports several
+// keys in one error, each line of an error becomes a separate warning.
 func StrictWarnings(strictErrs []error) (texts []string) {
 	for _, err := range strictErrs {
 		for line := range strings.SplitSeq(err.Error(), "\n") {

@@ -51,8 +51,8 @@ func Main(m *testing.M, prepare ...func() (done func())) {
 	os.Exit(run(m, prepare))
 }
 
-// run runs the tests. Before them it calls the functions in prepare, and after them the functions
-// that these returned.
+// run runs the tests. It calls the functions in prepare before the tests, and their results after
+// the tests.
 func run(m *testing.M, prepare []func() (done func())) int {
 	for _, p := range prepare {
 		defer p()()

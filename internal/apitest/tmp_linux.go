@@ -9,8 +9,8 @@ import (
 // memoryFolder is the in-memory file system that Linux distributions mount for all programs.
 const memoryFolder = "/dev/shm"
 
-// memoryRoom is the free space in bytes below which temporary files stay on the disk. A whole run
-// of the tests needs about a tenth of it at a time.
+// memoryRoom is the free space in bytes below which temporary files stay on the disk. The tests
+// need about a tenth of this.
 const memoryRoom = 2 << 30
 
 // noExec is ST_NOEXEC of statfs(2). Tests start programs that they copy or build.

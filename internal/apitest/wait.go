@@ -55,7 +55,7 @@ func WaitFor(t testing.TB, what string, ready func() bool, seen ...func() any) {
 	t.Fatalf("waited until the test's deadline for %s%s", what, last)
 }
 
-// Last keeps the last response that a test received.
+// Last stores the last response in a test.
 type Last struct {
 	text atomic.Value // of a string
 }

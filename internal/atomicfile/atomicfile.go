@@ -53,7 +53,7 @@ func PlaceFile(path string, fill func(temp string) error) error {
 	return SyncDir(dir)
 }
 
-// SyncDir makes the names in dir durable. Windows has no such call, so there it does nothing.
+// SyncDir makes the names in dir durable. It does nothing on Windows.
 func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil

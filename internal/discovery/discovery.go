@@ -7,8 +7,8 @@ package discovery
 //
 // A client requests the aggregated format by three parameters in Accept. The response must have
 // exactly that Content-Type, and must only be sent to clients that accept v2: a client that only
-// supports v2beta1 (kubectl 1.27) reads a v2 body as an empty API. Such clients get the legacy
-// format, which all of them list last.
+// supports v2beta1 (kubectl 1.27) reads a v2 body as an empty API. These clients also accept the
+// legacy format.
 
 import (
 	"crypto/sha256"
@@ -186,7 +186,8 @@ func versionHash(group, version, kind string) string {
 	return base64.StdEncoding.EncodeToString(sum[:8])
 }
 
-// responseKind omits group and version if they are those of the resource, as in kube-apiserver.
+// responseKind omits the group and version if they are equal to those of the resource, as in
+// kube-apiserver.
 func responseKind(res *scheme.Resource, group, version, kind string) *metav1.GroupVersionKind {
 	if group == res.Group && version == res.Version {
 		return &metav1.GroupVersionKind{Kind: kind}

@@ -5,10 +5,10 @@
 //	discovery.ServeOpenAPI(reg, "", w, r)    // /openapi/v3: an index, and a document for each group version
 //	discovery.ServeSwagger(reg, nil, w, r)   // /openapi/v2
 //
-// The formats are those of k8s.io/apiserver/pkg/endpoints/discovery (aggregated: KEP-3352) and of
-// k8s.io/kube-openapi (version 3: KEP-2896). The order of groups and the names of schemas are the
-// same as in kube-apiserver. All documents are derived from the entries of package scheme; package
-// response negotiates the encoding.
+// The formats are defined by k8s.io/apiserver/pkg/endpoints/discovery and k8s.io/kube-openapi. See
+// also KEP-3352 for aggregated discovery and KEP-2896 for OpenAPI v3. The order of groups and the
+// names of schemas are the same as in kube-apiserver. All documents are derived from the entries of
+// package scheme; package response negotiates the encoding.
 //
 // Invariants: a document depends only on one state of the registry (scheme.Catalog), so it is
 // generated on request and not kept. Its hash or ETag changes if and only if that state changes.

@@ -8,10 +8,10 @@ package discovery
 //	…v1.ObjectMeta {a, b}         …v1.ObjectMeta {a, c}             …v1.ObjectMeta, and …v1.ObjectMeta_v2 for the references of the other server
 //	…v1.DeleteOptions of v1       …v1.DeleteOptions of wardle…/v1   …v1.DeleteOptions of both group versions
 //
-// Servers are merged in the order of their groups' priorities, after apilet's own definitions; the
-// first server keeps the name. The document is never held as a whole. The definitions of apilet
-// that other servers define as well are therefore generated once in advance, and the result is
-// cached until either side changes.
+// The definitions of apilet come first. Other servers follow in the order of the priorities of
+// their groups. The first server keeps the name. The document is streamed and never held in memory.
+// The definitions of apilet that other servers define as well are therefore generated once in
+// advance, and the result is cached until either side changes.
 
 import (
 	"cmp"
@@ -61,8 +61,8 @@ func (o *Others) swaggers() (all []*Swagger) {
 	return all
 }
 
-// joint returns the merged documents. They are computed once per state of the catalog and of the
-// other servers.
+// joint returns the merged documents. The result is cached until the catalog or one of the servers
+// changes.
 func (o *Others) joint(c *scheme.Catalog) *joint {
 	swaggers := o.swaggers()
 	if len(swaggers) == 0 {
@@ -172,8 +172,8 @@ func (n *names) rename(name string, theirs map[string]map[string]any, used map[s
 	}
 }
 
-// share adds the kinds of another server's definition to an equal definition of apilet. A
-// definition of another server keeps its own kinds.
+// share adds the kinds of another server's definition to an equal definition of apilet. The
+// definitions of other servers are not changed.
 func (n *names) share(name string, existing, theirs map[string]any) {
 	more, _ := theirs[kindsMember].([]any)
 	if len(more) == 0 || !slices.Contains(n.ours, name) {

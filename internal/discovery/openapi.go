@@ -14,7 +14,7 @@ package discovery
 //
 // The index at /openapi/v3 contains the path of each document with a hash. The hash covers the
 // inputs of the document (this program and the resources) and not its bytes, so that the index does
-// not require the documents. A document that is requested with its hash may be cached for a year.
+// not require the documents. If a document is requested with its hash, it can be cached for a year.
 
 import (
 	"cmp"
@@ -90,7 +90,8 @@ func documentAt(c *scheme.Catalog, path string) (hash string, makeDoc func() ([]
 	return "", nil
 }
 
-// writeOpenAPI generates and sends a document, unless the client already has it.
+// writeOpenAPI sends the document returned by makeDoc. If the ETag matches, it responds with 304
+// without calling makeDoc.
 func writeOpenAPI(w http.ResponseWriter, r *http.Request, etag string, makeDoc func() ([]byte, error)) {
 	header := w.Header()
 	header.Set("ETag", etag)
@@ -261,8 +262,8 @@ func (d *oaDocument) whole() map[string]any {
 	}
 }
 
-// KindSchemas returns the name of a resource's kind, and a JSON object with its schema and all
-// schemas that it refers to, by name.
+// KindSchemas returns the schema name for a resource and a JSON object that contains this schema
+// and all referenced schemas.
 func KindSchemas(res *scheme.Resource) (root string, schemas []byte, err error) {
 	d := newOADocument()
 	if err := d.addKind(res); err != nil {
@@ -358,7 +359,7 @@ func servedName(res *scheme.Resource, t reflect.Type) string {
 
 func schemaRef(name string) *oaSchema { return &oaSchema{Ref: "#/components/schemas/" + name} }
 
-// addKind adds the schemas of a resource's kind and of its list.
+// addKind adds the schemas for a resource and for its list type.
 func (d *oaDocument) addKind(res *scheme.Resource) error {
 	name := modelName(res)
 	d.row = res
@@ -386,8 +387,7 @@ func (d *oaDocument) addKind(res *scheme.Resource) error {
 	return nil
 }
 
-// kindOf returns a kind in the group version of a resource: the resource's own kind or that of its
-// list.
+// kindOf returns the given kind in the group version of a resource.
 func kindOf(res *scheme.Resource, kind string) []metav1.GroupVersionKind {
 	return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: kind}}
 }
@@ -490,7 +490,7 @@ func (d *oaDocument) define(t reflect.Type) {
 		return
 	}
 	s := &oaSchema{Description: d.text(typeName(t), "", t), Kinds: d.kindsOf(t)}
-	d.schemas[name] = s // before its fields, because a type may refer to itself
+	d.schemas[name] = s // added before the fields, because types may be recursive
 	if !scalarSchema(s, t) {
 		s.Type = "object"
 		s.Properties = map[string]*oaSchema{}
@@ -524,7 +524,7 @@ func (d *oaDocument) kindsOf(t reflect.Type) []metav1.GroupVersionKind {
 	return kinds
 }
 
-// metaKinds are the kinds that exist in every group.
+// metaKinds lists the kinds that are defined in every group.
 var metaKinds = []reflect.Type{deleteOptions, watchEvent, reflect.TypeFor[metav1.Status](), reflect.TypeFor[metav1.APIVersions](),
 	reflect.TypeFor[metav1.APIResourceList](), reflect.TypeFor[metav1.APIGroup](), reflect.TypeFor[metav1.APIGroupList]()}
 
@@ -537,8 +537,8 @@ func (d *oaDocument) text(of, name string, t reflect.Type) string {
 	return docStrings(t)[name]
 }
 
-// docStrings returns the doc strings of a type by field name. The type's own doc string has the key
-// "".
+// docStrings returns the doc strings of a type by field name. The empty key is used for the type
+// itself.
 func docStrings(t reflect.Type) map[string]string {
 	if documented, ok := reflect.Zero(t).Interface().(interface{ SwaggerDoc() map[string]string }); ok {
 		return documented.SwaggerDoc()
@@ -726,7 +726,7 @@ var (
 	watchEvent    = reflect.TypeFor[metav1.WatchEvent]()
 )
 
-// oaTarget is the object that a path's operations act on.
+// oaTarget describes the object of the operations in a path.
 type oaTarget struct {
 	// id is the middle of operation ids, for example NamespacedPod
 	path, id   string
@@ -735,7 +735,7 @@ type oaTarget struct {
 	custom     bool // the body is a custom resource
 }
 
-// addAllPaths adds the paths of a resource and of its subresources.
+// addAllPaths adds all paths for a resource, including its subresources.
 func (d *oaDocument) addAllPaths(res *scheme.Resource) {
 	d.addPaths(res)
 	for i := range res.Subresources {

@@ -7,8 +7,8 @@ package discovery
 //	api, apis      /api/, /apis/
 //	apis/GROUP     /apis/GROUP/ for built-in groups
 //
-// Each root has a document with one path. The path of a group version itself is in the document of
-// the group version.
+// There is one document for each root. The path of a group version itself is in the document of the
+// group version.
 
 import (
 	"encoding/json"

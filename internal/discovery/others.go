@@ -34,7 +34,7 @@ import (
 type Other struct {
 	Group, Version string
 	Resources      []apidiscoveryv2.APIResourceDiscovery
-	Stale          bool   // the server does not respond, or its response is invalid
+	Stale          bool   // the server does not respond or is invalid
 	OpenAPIHash    string // of its OpenAPI v3 document; "" if there is none
 	Swagger        *Swagger
 }
@@ -52,8 +52,8 @@ type Others struct {
 	joined  *joint     // merged OpenAPI v2 documents; nil until they are requested
 }
 
-// Priority holds the priorities that order a group version: that of its group, and that of the
-// version within the group.
+// Priority determines the position of a group version. It contains the priority of the group and
+// the priority of the version within the group.
 type Priority struct{ Group, Version int32 }
 
 // mergedDocument is the aggregated document for a catalog.
@@ -76,7 +76,7 @@ func (o *Others) Has(group string) bool {
 	return false
 }
 
-// find returns the group version of another server, or nil if no other server has it.
+// find returns the group version if it is served by another server, and nil otherwise.
 func (o *Others) find(group, version string) *Other {
 	for i := range o.All {
 		if o.All[i].Group == group && o.All[i].Version == version {
@@ -199,8 +199,8 @@ func ServeMergedIndex(reg *scheme.Registry, o *Others, w http.ResponseWriter, r 
 
 // ---- OpenAPI v2 ----
 
-// Swagger is the part of another server's OpenAPI v2 document that describes one group version: its
-// paths, and the definitions that they refer to.
+// Swagger contains the paths of one group version from the OpenAPI v2 document of another server,
+// and the definitions that these paths refer to.
 type Swagger struct {
 	ETag               string // of the source document
 	paths, definitions map[string]json.RawMessage
@@ -271,7 +271,7 @@ func (in *inliner) inline(value any) any {
 	return value
 }
 
-// take keeps the definitions that a value refers to, directly or indirectly.
+// take adds all definitions that are directly or indirectly referenced by value.
 func (s *Swagger) take(value any, all map[string]json.RawMessage) {
 	switch v := value.(type) {
 	case []any:

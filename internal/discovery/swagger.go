@@ -4,10 +4,9 @@ package discovery
 // read by kubectl up to 1.33, when a kind is missing in version 3, and by Helm, Argo CD and
 // Terraform's provider.
 //
-// The document is converted from the version 3 descriptions, one path and one definition at a time,
-// and each is sent before the next one is generated. The document, two megabytes or more with many
-// custom resources, is therefore never held in memory. This requires two passes. The differences
-// between the versions are:
+// The document is converted from the version 3 descriptions. Each path and definition is sent
+// before the next one is generated. The document may be larger than two megabytes, but it is never
+// held in memory. This requires two passes. The differences between the versions are:
 //
 //	version 3                                            version 2
 //	#/components/schemas/io.x.v1.Foo                     #/definitions/io.x.v1.Foo
@@ -21,8 +20,8 @@ package discovery
 // validate objects with the remaining parts. Nullable values therefore lose their type, and objects
 // with unknown fields lose all properties.
 //
-// The document has two encodings with the same content: JSON, and protobuf in the form of
-// github.com/google/gnostic-models, which client-go requests.
+// The document can be encoded as JSON or as protobuf. The protobuf encoding is defined by
+// github.com/google/gnostic-models and is used by client-go.
 
 import (
 	"bufio"
@@ -43,14 +42,15 @@ import (
 	"apilet/internal/shares"
 )
 
-// The protobuf media types of /openapi/v2. Clients may request either of them; the response has the
-// second.
+// The protobuf media types of /openapi/v2. Clients can request either type, but the response always
+// uses the second.
 const (
 	swaggerProtobufOld = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 	swaggerProtobuf    = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
-// ServeSwagger serves /openapi/v2. o holds the documents of other servers; nil means none.
+// ServeSwagger serves /openapi/v2. If o is not nil, the documents of other servers are merged into
+// the response.
 func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Vary", "Accept-Encoding")
@@ -229,8 +229,8 @@ func unpacked(of map[string]any) (types []any, schema any) {
 	return types, schema
 }
 
-// inlined moves the type of a parameter out of its schema, and replaces the parameter by a
-// reference to a shared one. The two parameters that kubectl up to 1.26 looks for stay in place.
+// inlined converts parameters to version 2 and replaces them with references to shared parameters.
+// The two parameters that kubectl up to 1.26 looks for stay in place.
 func (s *swagger) inlined(list any) (parameters []any) {
 	all, _ := list.([]any)
 	for _, item := range all {
@@ -308,7 +308,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 	return nil
 }
 
-// flush sends the pending schemas. Their names remain, so that no schema is sent twice.
+// flush sends the pending schemas. It keeps their names, so that no schema is sent twice.
 func (s *swagger) flush() error {
 	for _, name := range slices.Sorted(maps.Keys(s.d.schemas)) {
 		schema := s.d.schemas[name]
@@ -359,7 +359,7 @@ func swaggerSchema(value any) any {
 	case map[string]any:
 		delete(v, "default") // kube-apiserver does not publish defaults in version 2
 		for key, member := range v {
-			// the keys are property names, not members of a schema
+			// the keys are names of properties
 			if properties, ok := member.(map[string]any); ok && key == "properties" {
 				for name, property := range properties {
 					properties[name] = swaggerSchema(property)
@@ -394,8 +394,8 @@ func swaggerCustom(schema map[string]any) map[string]any {
 	return schema
 }
 
-// simplify removes the parts of a user's schema that version 2, or kubectl's reading of it, does
-// not support.
+// simplify removes everything from a user's schema that is not supported by version 2 or by
+// kubectl.
 func simplify(schema map[string]any) {
 	for _, key := range []string{"allOf", "anyOf", "oneOf", "not"} {
 		delete(schema, key)
@@ -435,8 +435,7 @@ func simplify(schema map[string]any) {
 	}
 }
 
-// refers reports whether allOf contains a reference. Only generated schemas have references; those
-// of users have none.
+// refers reports whether allOf contains a reference. Only generated schemas contain references.
 func refers(all []any) bool {
 	first, _ := all[0].(map[string]any)
 	return first["$ref"] != nil

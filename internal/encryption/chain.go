@@ -12,8 +12,8 @@ import (
 	storagevalue "k8s.io/apiserver/pkg/storage/value"
 )
 
-// transformer encrypts and decrypts values: a chain of other transformers, a cipher, a KMS plug-in,
-// or no encryption.
+// transformer encrypts and decrypts values. It is implemented by chain, cipher, plugin and
+// identity.
 type transformer interface {
 	seal(v value, plain []byte) ([]byte, error)
 	open(v value, sealed []byte) (plain []byte, stale bool, err error)

@@ -6,9 +6,10 @@
 //	json, stale, err := providers.Open("//secrets/default/s", sealed)
 //	go providers.Run(ctx)                                       // reloads the file when it has changed
 //
-// The file assigns providers to resources. The first provider encrypts new values; all of them
-// decrypt. A value that was not encrypted by the first provider is stale. The next write of the
-// object encrypts it again, even if the object does not change ("kubectl replace" of all objects).
+// The file assigns providers to resources. New values are encrypted by the first provider. Existing
+// values may be decrypted by any provider. A value that was not encrypted by the first provider is
+// stale. The next write of the object encrypts it again, even if the object does not change
+// ("kubectl replace" of all objects).
 //
 //	resources:                                       written                                    read, in this order
 //	- resources: ["secrets"]                         k8s:enc:secretbox:v1:key2: nonce box       key2, key1, unencrypted
@@ -19,19 +20,20 @@
 //	  providers:
 //	  - kms: {apiVersion: v2, name: tpm, endpoint: unix:///run/tpm.sock}
 //
-// The prefix of a value names its provider and its key, so that no other key is tried. The ciphers
-// are those of k8s.io/apiserver (AES, secretbox). The provider kms derives a key for each value
-// from a seed, which the plug-in has encrypted (kms.go). Ciphers that authenticate additional data
-// use the key of the object in etcd, so a value that is copied to another object cannot be read. In
-// a data file this is the key that the object would have in etcd, below /registry/.
+// Each value is prefixed with the names of its provider and key, so that only this key is tried.
+// The ciphers (AES, secretbox) are implemented in k8s.io/apiserver. The provider kms derives a key
+// for each value from a seed, which the plug-in has encrypted (kms.go). Ciphers that authenticate
+// additional data use the key of the object in etcd, so a value that is copied to another object
+// cannot be read. In a data file this is the key that the object would have in etcd, below
+// /registry/.
 //
-// The texts of errors, the names of metrics, the polling intervals and the rules of the file are
-// those of kube-apiserver, and its validation is called directly. The package that implements
-// encryption in kube-apiserver is not used, because it requires gRPC, tracing and a hundred other
-// packages. KMS only needs a POST over HTTP/2 from gRPC (grpc.go), so that KMS also works in a
-// binary without etcd.
+// Error messages, metrics and polling intervals are the same as in kube-apiserver, and its
+// validation function is used for the file. The package that implements encryption in
+// kube-apiserver is not used, because it requires gRPC, tracing and a hundred other packages. KMS
+// only needs a POST over HTTP/2 from gRPC (grpc.go), so that KMS also works in a binary without
+// etcd.
 //
-// Invariants: the configuration is replaced as a whole, and never by an invalid file or by a
-// plug-in that does not respond. Seal does nothing for the provider identity and for types that are
-// not configured. Keys are neither logged nor shown.
+// Invariants: the configuration is replaced atomically. It is not replaced if the new file is
+// invalid or if a plug-in does not respond. Seal does nothing for the provider identity and for
+// types that are not configured. Keys are neither logged nor shown.
 package encryption

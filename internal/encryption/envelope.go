@@ -23,7 +23,8 @@ const (
 	sourceSeed = 1
 )
 
-// envelope is an EncryptedObject: a value, and the data from which its key is derived.
+// envelope is an EncryptedObject. It contains an encrypted value and the encrypted seed from which
+// the key is derived.
 type envelope struct {
 	data          []byte
 	keyID         string
@@ -111,8 +112,8 @@ func addEntry(entries map[string][]byte, entry []byte) (map[string][]byte, error
 	return entries, err
 }
 
-// eachField calls visit for each field of a message, with its bytes or its varint. Fields of other
-// types have neither.
+// eachField calls visit for each field of a message. If the field is not a byte string or a varint,
+// the value is omitted.
 func eachField(b []byte, visit func(number protowire.Number, text []byte, n uint64) error) error {
 	for len(b) > 0 {
 		number, kind, size := protowire.ConsumeTag(b)

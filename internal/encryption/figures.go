@@ -90,7 +90,8 @@ func (f *figures) loaded(hash string) {
 	f.config.WithLabelValues(f.server, hash).Set(1)
 }
 
-// HasHealth reports whether there is a health check: there are plug-ins, or a reload may add some.
+// HasHealth reports whether a health check is needed, because plug-ins are configured or may be
+// added by a reload.
 func (p *Providers) HasHealth() bool {
 	return p.On() && (p.cfg.Reload || len(p.force.Load().plugins) > 0)
 }

@@ -148,7 +148,7 @@ func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.Prov
 	return link{prefix: kmsPrefix + made.name + ":", by: made}, nil
 }
 
-// keyed creates a provider with several keys, each with its name as prefix.
+// keyed creates a provider with several keys. The prefix of a key is its name.
 func (p *Providers) keyed(what, prefix string, keys []apiserver.Key, with func(key []byte) (storagevalue.Transformer, error)) (link, error) {
 	c, least := &chain{none: fmt.Errorf("no matching key was found for the provided %s transformer", what), figures: p.figures}, 0
 	if prefix == aescbcPrefix {

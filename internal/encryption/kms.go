@@ -1,7 +1,7 @@
 package encryption
 
-// This file is the provider kms, version 2. It encrypts values with keys that cannot be derived
-// without a plug-in, which the server calls over a Unix socket.
+// This file is the provider kms, version 2. Values are encrypted with keys that are protected by a
+// plug-in. The server connects to the plug-in using a Unix socket.
 //
 //	seed              32 random bytes, generated here and encrypted once by the plug-in (Encrypt), which returns the ID of its own key
 //	key of a value    HKDF(seed, 32 random bytes before the value), for AES-GCM
@@ -46,7 +46,7 @@ const (
 	wellEvery = time.Minute
 	// interval while the plug-in is unhealthy
 	unwellEvery = 10 * time.Second
-	// how long a result is reused for other callers
+	// how long a result can be reused
 	wellFor   = 20 * time.Second
 	unwellFor = 3 * time.Second
 	// how long writes continue after the last healthy status
@@ -72,7 +72,7 @@ type plugin struct {
 	remote  *remote
 	figures *figures
 	log     zerolog.Logger
-	seed    atomic.Pointer[seed] // the seed for new values; nil until there is one
+	seed    atomic.Pointer[seed] // seed for new values, initially nil
 
 	mu      sync.Mutex // guards the following fields
 	version string     // of the KMS API; "" until the first status
@@ -119,7 +119,7 @@ func (p *plugin) begin(ctx context.Context) {
 	}()
 }
 
-// tell logs an error unless it is the same as the last one.
+// tell logs an error if it differs from the previous one, and returns its text.
 func (p *plugin) tell(err error, told string) string {
 	if err == nil {
 		return ""

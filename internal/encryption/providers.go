@@ -17,14 +17,14 @@ import (
 
 // Config is the configuration from the flags.
 type Config struct {
-	// path of the file; if it is "", nothing is encrypted, and encrypted values cannot be read
+	// If Path is "", nothing is encrypted and encrypted values cannot be read.
 	Path string
 	// Run reloads the file when it has changed
 	Reload bool
 	// logs reloads and errors of plug-ins
 	Log zerolog.Logger
 
-	Changed func() // called when Run has loaded another file; may be nil
+	Changed func() // If not nil, Changed is called after Run has loaded a new file.
 }
 
 // Providers transforms values by the current configuration.

@@ -14,11 +14,11 @@ const (
 	againAfter = 10 * time.Second // delay after a failed reload
 	// time limit for the plug-ins of a new file to become healthy
 	healthyWithin = 10 * time.Second
-	// how long the previous configuration may still be in use
+	// delay before the previous configuration is closed
 	oldStays = 10 * time.Second
 )
 
-// Run checks the file until ctx ends, and reloads it when it has changed.
+// Run periodically checks whether the file has changed, and reloads it, until ctx is done.
 func (p *Providers) Run(ctx context.Context) { p.run(ctx, lookEvery, againAfter) }
 
 func (p *Providers) run(ctx context.Context, every, again time.Duration) {

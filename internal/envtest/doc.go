@@ -10,10 +10,10 @@
 //	}
 //
 // The tests are written against sigs.k8s.io/controller-runtime/pkg/envtest and
-// pkg/internal/testing/controlplane. The flags are those of the kube-apiserver version that this
-// server implements (cmd/kube-apiserver/app/options).
+// pkg/internal/testing/controlplane. The supported flags are defined in
+// cmd/kube-apiserver/app/options of the Kubernetes version that this server implements.
 //
-// Invariants: a flag that kube-apiserver does not have is an error here as well. Flags that are
-// accepted without effect are logged. The package handles flags and processes, and imports no other
-// package of apilet.
+// Invariants: flags that are unknown to kube-apiserver are rejected. Flags that are accepted
+// without effect are logged. The package handles flags and processes, and imports no other package
+// of apilet.
 package envtest

@@ -16,11 +16,11 @@ package envtest
 // kube-apiserver: a test that passes here must not fail there because of a typing error.
 //
 // envtest always sets --disable-admission-plugins=ServiceAccount, which means that no
-// kube-controller-manager creates service accounts. Then apilet creates none either, and a test
-// only finds the objects that it has created.
+// kube-controller-manager creates service accounts. In this case apilet does not create service
+// accounts either, so that tests only see their own objects.
 //
-// Called as etcd, apilet stores nothing and speaks no gRPC: it reports that it is healthy until it
-// is stopped. The objects are in the other process.
+// When it is called as etcd, apilet only serves the health check. It does not store any data and
+// does not support gRPC. The objects are in the other process.
 
 import (
 	"context"
@@ -54,7 +54,7 @@ var apiserverSwitches = strings.Fields(`
 	log-text-split-stream permit-address-sharing permit-port-sharing profiling runtime-config-emulation-forward-compatible
 	service-account-extend-token-expiration service-account-lookup shutdown-send-retry-after watch-cache`)
 
-// apiserverSettings are the flags of kube-apiserver 1.37 that take a value.
+// apiserverSettings lists all flags of kube-apiserver 1.37 that require a value.
 var apiserverSettings = strings.Fields(`
 	admission-control admission-control-config-file advertise-address allow-metric-labels allow-metric-labels-manifest api-audiences
 	audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait audit-log-batch-throttle-burst

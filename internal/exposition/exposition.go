@@ -1,5 +1,5 @@
-// Package exposition extends Prometheus' client library: it creates and registers metrics in one
-// line, and has gauges that show peaks and a limit on the values of a label.
+// Package exposition extends Prometheus' client library. It provides functions that create and
+// register metrics, gauges for peak values, and a limit on the number of label values.
 //
 //	r := exposition.NewRegistry()
 //	calls := r.Counters("apilet_calls_total", "Calls, by name.", []string{"name"})

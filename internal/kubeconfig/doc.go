@@ -7,6 +7,6 @@
 //	err = kubeconfig.Clear("apilet.kubeconfig")                 // at the end: removes the address of the server
 //
 // Invariants: a rewrite keeps unknown fields. The file is replaced atomically, with mode 0600
-// (package atomicfile). Contexts of other writers, and the entries that they refer to, are never
-// removed.
+// (package atomicfile). Contexts that were added by other programs are never removed, and neither
+// are their clusters and users.
 package kubeconfig

@@ -5,10 +5,10 @@ package kubeconfig
 //
 // The server only writes its own file. In other programs a flag of that name is a file to read, and
 // a user who passes ~/.kube/config here expects the same. A file with other content is therefore an
-// error, which is reported before anything else happens. The alternative, merging a context into
-// the file as cluster tools do, was rejected: it would send the user's next `kubectl delete` to
-// another cluster than the one before, and would put an administrator's key into a file that is
-// often copied. KUBECONFIG=a:b reads both files.
+// error, which is reported before anything else happens. Other cluster tools merge a context into
+// the file. This was rejected, because it would send the user's next `kubectl delete` to another
+// cluster than the one before, and would put an administrator's key into a file that is often
+// copied. KUBECONFIG=a:b reads both files.
 //
 // An extension of the cluster marks a file as written by apilet. kubectl keeps it when it rewrites
 // the file:
@@ -77,7 +77,7 @@ func CheckOwn(path string) error {
 }
 
 // ours reports whether a server has written the file, even if users have added to it since. Files
-// of earlier versions have no mark; they contain nothing but the three entries.
+// written by earlier versions are not marked, but contain only the three entries.
 func (k config) ours() bool {
 	cluster := k.entry("clusters", "cluster")
 	for _, extension := range listOf(cluster["extensions"]) {

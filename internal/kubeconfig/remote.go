@@ -1,7 +1,7 @@
 package kubeconfig
 
-// This file implements connections from commands to a server: by the flags --server, --token-file
-// and --certificate-authority, or by a kubeconfig.
+// This file connects commands to a server. The server is specified by the flags --server,
+// --token-file and --certificate-authority, or by a kubeconfig.
 
 import (
 	"bytes"
@@ -33,7 +33,7 @@ type Remote struct {
 type Client struct {
 	http              *http.Client
 	url, token, agent string
-	Namespace         string // of the kubeconfig's context; "" if it is not set
+	Namespace         string // the namespace of the kubeconfig's context
 }
 
 // Client reads the files and returns the client.
@@ -95,10 +95,10 @@ func (r Remote) fromFile() (*Client, error) {
 
 const webhookConns = 100
 
-// ForWebhook returns the client for a program that the server calls. The current context of a
-// kubeconfig defines its address and the credentials. The client follows no redirects, which could
-// send data to a server that was not configured. A program that hangs occupies at most webhookConns
-// connections; further calls wait for a connection until their deadline.
+// ForWebhook returns the client for a program that the server calls. The address and the
+// credentials are read from the current context. Redirects are not followed, because they could
+// send data to a server that was not configured. The number of connections is limited to
+// webhookConns. If all connections are in use, further calls wait until their deadline.
 func ForWebhook(path, agent string) (*Client, error) {
 	k, err := read(path)
 	if err == nil && k == nil {

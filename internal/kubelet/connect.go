@@ -70,7 +70,7 @@ func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.R
 	return c.Forward.Serve(w, r, rec.User, c.hop(to, func(p *httputil.ProxyRequest) { readdress(p, to.url) }))
 }
 
-// admitted returns the options of a request after admission, which may have changed them.
+// admitted decodes the options of a request and returns them as modified by admission.
 func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.Resource) (runtime.Object, error) {
 	body := res.BodyOf(rec.Info.Subresource)
 	options := newOptions[body.Kind]()
@@ -208,7 +208,7 @@ func unexplained(err error) error {
 }
 
 // tame removes response headers by which a program in a Pod could act on the origin of this server,
-// from which browsers load its pages. The sandbox gives these pages an origin of their own.
+// from which browsers load its pages. The sandbox isolates these pages from the origin.
 func tame(answer *http.Response) error {
 	for key := range answer.Header {
 		if slices.Contains(hostWide, key) || strings.HasPrefix(key, "Access-Control-") {

@@ -1,5 +1,5 @@
-// Package kubelet connects clients with nodes and with the Pods that run on them. It serves the
-// subresources that kube-apiserver calls connects, and the logs of Pods:
+// Package kubelet connects clients with nodes and with the Pods that run on them. It implements the
+// following subresources:
 //
 //	pods/log                            GET      the kubelet's /containerLogs, as text or by WebSocket
 //	pods/exec, attach, portforward      GET POST an upgraded connection (SPDY or WebSocket) to the kubelet
@@ -47,7 +47,7 @@ const (
 
 // Config defines how to connect to kubelets.
 type Config struct {
-	Certificate func() *tls.Certificate // client certificate; may return nil for none
+	Certificate func() *tls.Certificate // returns the client certificate, or nil
 	// CAs for the certificates of kubelets; if nil, certificates are not verified
 	Authorities  func() *x509.CertPool
 	AddressTypes []corev1.NodeAddressType // types of Node addresses, in order of preference

@@ -152,7 +152,7 @@ func (c *Connector) notScheduled(pod string) error {
 	return apierrors.NewBadRequest(text + ": no kubelet has registered a node with this server, so no pods run")
 }
 
-// ofProxy returns the location of a proxy subresource. Its path is the rest of the client's path.
+// ofProxy returns the location of a proxy subresource. The path is taken from the client's request.
 func (c *Connector) ofProxy(ctx context.Context, plural, namespace, id, path string) (to *location, err error) {
 	kind := strings.TrimSuffix(plural, "s")
 	schemeOf, name, port, valid := utilnet.SplitSchemeNamePort(id)
@@ -201,7 +201,7 @@ func (c *Connector) podHost(namespace, name, port string) (string, error) {
 	return net.JoinHostPort(address, port), nil
 }
 
-// ofNode returns the location of a node's kubelet, or of another port of the node.
+// ofNode returns the location for a port on a node, which may be the kubelet.
 func (c *Connector) ofNode(ctx context.Context, schemeOf, name, port, path string) (*location, error) {
 	k, err := c.kubelet(name)
 	if err != nil {

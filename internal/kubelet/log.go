@@ -56,7 +56,8 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 		return err
 	}
 	if wsstream.IsWebSocketRequest(r) {
-		// wsstream loses bytes that arrive together with the end; bufio separates them
+		// The buffer is needed because wsstream ignores bytes that are returned together
+		// with io.EOF.
 		body := bufio.NewReader(answer.Body)
 		// the client is gone, so the error cannot be reported
 		_ = wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r)

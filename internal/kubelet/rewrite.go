@@ -46,7 +46,7 @@ func (t *rewriting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// bounded is a transport that reads pages of at most maxRewritten bytes. It marks longer and
+// bounded is a transport that buffers pages up to maxRewritten bytes. It marks longer and
 // compressed pages as unrewritten.
 type bounded struct{ next http.RoundTripper }
 
@@ -78,7 +78,7 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// rest is a body that has been read in part.
+// rest is a partially read body.
 type rest struct {
 	io.Reader
 	io.Closer

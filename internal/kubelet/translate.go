@@ -90,8 +90,8 @@ func (to *location) dialSPDY(ctx context.Context, protocol string) (net.Conn, er
 	return nil, fmt.Errorf("unable to upgrade connection: %s", text)
 }
 
-// spdyConn turns the body of a 101 response into a net.Conn. Its addresses are empty; spdystream
-// does not use them.
+// spdyConn turns the body of a 101 response into a net.Conn. Its addresses are empty, since
+// spdystream does not use them.
 type spdyConn struct {
 	io.ReadWriteCloser
 	net.Conn

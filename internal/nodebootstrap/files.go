@@ -39,7 +39,7 @@ import (
 // reach.
 const systemdResolved = "/run/systemd/resolve/resolv.conf"
 
-// writer writes the files of a node and prints the result for each of them.
+// writer creates the files for a node and prints the result for each file.
 type writer struct {
 	*node
 	issuer *certs.Issuer

@@ -5,9 +5,9 @@
 //	forward.Serve(w, r, user, &proxy.Hop{Plain: transport, Upgrade: transport, Rewrite: rewrite, Failed: failed})
 //
 // Responses are streamed as they arrive. Upgraded connections (WebSocket, SPDY) are proxied as
-// well. The other server is not trusted: its interim responses (1xx) do not reach the client, the
-// size of its header is limited, and its time is limited where possible. The number of long-running
-// requests per user is limited as well.
+// well. The other server is not trusted. Interim responses (1xx) are not forwarded to the client,
+// the size of the header is limited, and timeouts are used where possible. The number of
+// long-running requests per user is limited as well.
 package proxy
 
 import (
@@ -52,19 +52,20 @@ type Hop struct {
 
 	// counts against the user's limit even without an upgrade
 	Placed bool
-	// the response may last as long as the client wants
+	// the response may be an endless stream
 	Lasts bool
 	// limit on the whole request unless Lasts is set; 0 means no limit
 	Limit time.Duration
-	// limit on each write of a long-running response, and on the time after the client has
-	// closed its side; 0 means no limit on writes, and a minute after the close
+	// Patience limits each write of a long-running response, and the time after the client has
+	// closed its side. If it is zero, writes are not limited, and the connection is closed
+	// after a minute.
 	Patience time.Duration
 	// called before a long-running request is forwarded; may be nil
 	Started func()
 }
 
-// Serve forwards r. The error is a 429 if the user has too many long-running requests; then nothing
-// has been written.
+// Serve forwards r. If the user has too many long-running requests, it returns a 429 error without
+// writing anything.
 func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.User, hop *Hop) error {
 	upgrades := UpgradeType(r.Header) != ""
 	if upgrades || hop.Placed {

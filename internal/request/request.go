@@ -1,4 +1,4 @@
-// Package request describes a request: the resource it refers to and the user who sends it.
+// Package request provides information about a request and its user.
 //
 //	info := request.Parse(r)                  // GET /api/v1/namespaces/shop/pods: list, pods, shop
 //	rec := request.From(ctx)                  // the record of the request that ctx belongs to
@@ -13,8 +13,8 @@
 //
 // Invariants: Parse never fails; a path that is not a resource path is a non-resource request. A
 // User is shared and must not be modified. Info describes the path whether or not that path is
-// served; package routing decides whether it is. This package makes no decisions; authorization is
-// in package auth. It imports no other package of apilet.
+// served; package routing decides whether it is. Authorization is implemented in package auth. It
+// imports no other package of apilet.
 package request
 
 import (
@@ -75,7 +75,7 @@ type Info struct {
 	APIPrefix string
 	// the core group is ""
 	Group, Version string
-	// "" for a cluster-wide request; for a Namespace, its own name
+	// "" if the request is cluster-wide. If the request is for a Namespace, this is its name.
 	Namespace string
 	// the plural, as in the path
 	Resource string
@@ -87,7 +87,7 @@ type Info struct {
 	Path string
 	// the rest of the path after the subresource, for proxies; still percent-encoded
 	Rest string
-	// properties of the path that the other fields do not show
+	// additional properties of the path
 	Form PathForm
 	// the parsed ListOptions; nil if there is no query, or if the request is not a LIST, a
 	// WATCH or a DELETE of a collection
@@ -159,9 +159,10 @@ type Request struct {
 	Manager string
 	// the point in time to read at, as the client wrote it; "" means now
 	At string
-	// the time of that point, if it is known; ages are computed relative to it; zero means now
+	// If set, ages are computed relative to this time. It is zero if At is "" or if the time is
+	// not known.
 	Then time.Time
-	// the response may continue for as long as the client wants, as for a watch
+	// the response may be an endless stream, such as a watch
 	Follows bool
 	// the request is a server-side apply patch
 	Applies bool
@@ -208,13 +209,13 @@ type Audited struct {
 	WithoutFields bool
 	// the response is not recorded, because it is a stream or comes from another server
 	Unkept bool
-	// the object or patch in the request, as JSON; nil if there is none
+	// the object or patch in the request, as JSON
 	Sent []byte
-	// the bytes of the response as they were sent
+	// the response body as sent
 	Answer []byte
 	// the header of the response
 	Header http.Header
-	// the response has more than MostKept bytes, or Room was full; nothing is recorded
+	// set if the response was not recorded because it was larger than MostKept or Room was full
 	TooLong bool
 	// limits the recorded responses of all requests; nil means no limit
 	Room *Room
@@ -342,7 +343,7 @@ type Write struct {
 	// revisions before and after the write; equal if nothing changed, 0 if the object does not
 	// exist
 	Old, New int64
-	// stored data before and after an update; immutable
+	// stored data before and after an update, which must not be modified
 	Was, Is []byte
 }
 
@@ -526,7 +527,7 @@ func IsServiceAccount(name string) bool {
 // PathForm describes properties of the path that the other fields of Info do not show.
 type PathForm struct {
 	Nested bool // RESOURCE follows namespaces/NAMESPACE
-	// the path names an object; the name of a list may also come from its field selector
+	// the path contains a name (Name may also be set by a field selector)
 	Named bool
 	// the path starts with a verb, watch/ or proxy/; if no resource follows, kube-apiserver
 	// returns 500
@@ -575,8 +576,8 @@ func (info Info) Selecting(fieldSelector string) Info {
 	return info
 }
 
-// readQuery parses the query of a request for a collection and corrects the verb: a GET without a
-// name is a list or a watch, a DELETE without a name is a deletecollection. If the field selector
+// readQuery parses the query of a request for a collection and sets the verb. If there is no name,
+// a GET becomes a list or a watch, and a DELETE becomes a deletecollection. If the field selector
 // of a list requires a name, authorization and flow control treat the list as a request for that
 // name.
 func (info *Info) readQuery(raw string) {

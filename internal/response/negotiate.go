@@ -35,7 +35,7 @@ type MediaType struct {
 
 // Offer lists the formats that an endpoint supports.
 type Offer struct {
-	// the encodings; the first is the default for */*
+	// supported encodings, with the default first
 	Formats []scheme.BodyFormat
 	// supported kinds of meta.k8s.io
 	as []string

@@ -12,16 +12,16 @@ package response
 //	12 nn  ..                   2: the encoded object
 //	1a 00  22 00                3, 4: content encoding and content type, both empty
 //
-// A list is one object: field 1 is its metadata and each item is a field 2, without an envelope. An
-// event of a watch has no envelope, but its object has one:
+// A list is encoded as one object. Its metadata is field 1, and each item is an occurrence of field
+// 2 without an envelope. Watch events are not wrapped in an envelope, but their objects are:
 //
 //	00 00 nn nn                 the length of the frame
 //	0a nn  ADDED                1: type
 //	12 nn  0a nn  k8s\0 ..      2: a RawExtension, whose field 1 is the object in its envelope
 //
-// A length precedes the data, but a list is never held in memory. If a list is larger than the
-// first megabyte, it is therefore encoded twice at the same revision: first to measure it chunk by
-// chunk, then to send it. (Splitting the list does not help: field 2 of the envelope has the type
+// The length must be written before the data, but lists are not held in memory. If a list is larger
+// than one megabyte, it is therefore encoded twice at the same revision. The first pass only
+// computes the length. (Splitting the list does not help: field 2 of the envelope has the type
 // bytes, so a second occurrence replaces the first. Spooling the list into a file would cost a disk
 // write for each read.) The measured length is also sent as Content-Length; if the second encoding
 // has another length, the response is aborted.
@@ -195,7 +195,7 @@ func (v *View) StreamType() string {
 	return string(scheme.JSONFormat)
 }
 
-// AppendFrame appends one event. sealed is the object in its envelope.
+// AppendFrame appends one event. The object must already be encoded in its envelope.
 func AppendFrame(dst []byte, kind string, sealed []byte) []byte {
 	raw := protobuf.FieldSize(len(sealed))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(protobuf.FieldSize(len(kind))+protobuf.FieldSize(raw)))
@@ -205,8 +205,9 @@ func AppendFrame(dst []byte, kind string, sealed []byte) []byte {
 }
 
 const (
-	// SealedMost is the maximum size in bytes of a cached protobuf object. All of them together
-	// are at most 4 MiB, and as much JSON, most of which the event log holds as well.
+	// SealedMost is the maximum size in bytes of a cached protobuf object. The cache is limited
+	// to 4 MiB of protobuf. It also holds the JSON of these objects, most of which is shared
+	// with the event log.
 	SealedMost = 64 << 10
 )
 
@@ -287,7 +288,7 @@ func unsealedAs(obj any, envelope *runtime.Unknown) ([]byte, error) {
 	return json.Marshal(obj)
 }
 
-// unsealedList decodes a list: its metadata first, then each of its items.
+// unsealedList decodes the metadata and the items of a list.
 func unsealedList(item reflect.Type, envelope *runtime.Unknown) ([]byte, error) {
 	list := struct {
 		metav1.TypeMeta `json:",inline"`

@@ -119,9 +119,9 @@ func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc [
 
 // Encode converts a JSON document to the negotiated format. It also returns the trailing newline:
 // as in kube-apiserver, compact JSON ends in a newline and indented JSON does not. A document that
-// YAML cannot represent, for example one with a DEL character, stays JSON. So does a document that
-// indentation would multiply, and it stays compact: a 3 MB list that is 480 levels deep would
-// become 1.4 GB. The returned format is the actual format.
+// YAML cannot represent, for example one with a DEL character, stays JSON. If indentation would
+// multiply the size of a document, Encode returns compact JSON. For example, a 3 MB list with 480
+// levels would become 1.4 GB. The returned format is the actual format.
 func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline string, format scheme.BodyFormat) {
 	plain := m.Format != scheme.YAMLFormat && !m.Pretty && !forHumans
 	if plain || indentationMultiplies(doc, m.Format == scheme.YAMLFormat) {
@@ -313,8 +313,8 @@ func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, json[1:]...), nil
 }
 
-// Item appends one object as an item of a list. As in kube-apiserver, items of built-in types carry
-// no kind.
+// Item appends one object as an item of a list. The kind is omitted for built-in types, as in
+// kube-apiserver.
 func (v *View) Item(dst []byte, rec *store.Record) ([]byte, error) {
 	switch v.Media.Format {
 	case scheme.YAMLFormat:
@@ -373,7 +373,7 @@ func (v *View) row(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// ListHead appends the part of a list before its items.
+// ListHead appends the beginning of a list, up to the first item.
 func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
 	switch {
 	case v.Media.Format == scheme.YAMLFormat:
@@ -426,7 +426,7 @@ func (v *View) listMeta(dst []byte, meta ListMeta) []byte {
 	return append(dst, '}')
 }
 
-// ListTail returns the part of a list after its items.
+// ListTail returns the end of a list, starting after the last item.
 func (v *View) ListTail(meta ListMeta) []byte {
 	switch {
 	case v.Media.Format != scheme.YAMLFormat:
@@ -539,6 +539,6 @@ type damagedError struct {
 // Unwrap returns store.ErrDamaged or store.ErrSealed.
 func (e *damagedError) Unwrap() error { return e.cause }
 
-// ErrAborted means that a response failed after its header was sent. The connection is closed, so
+// ErrAborted is returned if an error occurs after the header was sent. The connection is closed, so
 // that clients do not mistake the partial response for a complete one.
 var ErrAborted = errors.New("response aborted")

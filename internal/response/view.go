@@ -14,8 +14,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// View defines how a response shows objects: complete, as the rows of a Table, or as metadata only;
-// in JSON, YAML or protobuf.
+// View defines the form of the objects in a response. Objects are returned completely, as rows of a
+// Table, or as metadata only, and are encoded as JSON, YAML or protobuf.
 type View struct {
 	Res     *scheme.Resource // the type of the objects
 	Media   MediaType        // the negotiated format

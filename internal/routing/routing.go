@@ -5,7 +5,7 @@
 //
 //	err := routing.Routed(res, &info, r.Method) // nil, or the 404 or 405
 //
-// The paths of one type are those of kube-apiserver (k8s.io/apiserver/pkg/endpoints/installer.go):
+// Each type has the following paths, as in k8s.io/apiserver/pkg/endpoints/installer.go:
 //
 //	path                                   namespaced                     cluster-scoped
 //	RESOURCE                               GET                            GET POST DELETE
@@ -17,10 +17,10 @@
 //	watch/namespaces/NS/RESOURCE[/NAME]    GET                            none
 //
 // A method is served only if the type supports its verb. An unknown path is a 404, an unsupported
-// method a 405. namespaces/NS is the path of the Namespace object NS. A type without get (a review)
-// has only the path of its collection. Only the proxy subresource may be followed by a longer path.
-// Custom resources support HEAD in addition to GET, except for watches. All rules are derived from
-// the type's entry in package scheme and from request.Info.
+// method a 405. namespaces/NS is the path of the Namespace object NS. If a type does not support
+// get (a review), only the path of its collection exists. Only the proxy subresource may be
+// followed by a longer path. Custom resources support HEAD in addition to GET, except for watches.
+// All rules are derived from the type's entry in package scheme and from request.Info.
 package routing
 
 import (

@@ -14,8 +14,8 @@ import (
 // limit per set in a selector, because the library joins the errors of all values
 const maxBadValues = 100
 
-// ParseLabels parses a label selector. It first rejects sets with so many invalid values that the
-// library would take very long to report them.
+// ParseLabels parses a label selector. Sets with many invalid values are rejected first, because
+// the library would take very long to report them.
 func ParseLabels(text string) (labels.Selector, error) {
 	for rest := text; ; {
 		_, after, found := strings.Cut(rest, "(")

@@ -23,7 +23,7 @@ type Matcher struct {
 	Prefix string // the key range of the resource or namespace
 	// the part of Prefix that can match: a single key if a selector requires a name
 	Span string
-	// the text of both selectors; continue tokens are bound to it
+	// the text of both selectors, for continue tokens
 	Selectors string
 	namespace string // the namespace of the collection; "" for all namespaces
 	labels    Labels
@@ -138,9 +138,8 @@ func (m *Matcher) Matches(key string, json []byte) bool {
 	return len(m.labels.ByKey) == 0 || m.labels.Match(gjson.GetBytes(json, "metadata.labels"))
 }
 
-// Demands returns one label, or the path of one field, together with the value that every selected
-// object must have. It serves as an index key. Both are "" if the selectors require no single
-// value.
+// Demands returns a label or the path of a field, and the value that it must have in all selected
+// objects. This can be used as an index key. If there is no such label or field, both are "".
 func (m *Matcher) Demands() (label, field, value string) {
 	for _, term := range m.fields {
 		if value, ok := term.exactly(); ok {

@@ -13,12 +13,12 @@
 //	fields, err := selector.NewFields(res, terms)                   // parsed by k8s.io/apimachinery/pkg/fields; err if not selectable
 //	matches = fields[0].Matches(key, json)
 //
-// The cost is one look-up per label, regardless of the number of terms. A [Matcher] combines both
-// selectors of a LIST or WATCH for one collection. It defines which fields Kubernetes can select
+// The cost is one look-up per label, regardless of the number of terms. A [Matcher] is used to
+// evaluate both selectors in a LIST or WATCH request. It defines which fields Kubernetes can select
 // by, and how each field is read.
 //
-// The results are the same as those of labels.Selector.Matches and fields.Selector.Matches in
-// k8s.io/apimachinery: the operators != and notin match an object without the label, and a missing
+// The results are the same as in labels.Selector.Matches and fields.Selector.Matches of
+// k8s.io/apimachinery. The operators != and notin match an object without the label, and a missing
 // field is the empty string.
 //
 // Invariant: evaluation neither decodes nor allocates; it reads the stored JSON in place.
@@ -161,7 +161,7 @@ func (t *LabelTerm) takes(value string) bool {
 	return err == nil && (t.above == nil || n > *t.above) && (t.below == nil || n < *t.below)
 }
 
-// Field holds all requirements on one field, and how to read the field.
+// Field contains all requirements on one field and describes how to read its value.
 type Field struct {
 	// a gjson path; "" if the value is read from the key
 	path string

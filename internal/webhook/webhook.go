@@ -6,8 +6,8 @@
 //	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
 //
 // The other program may be down or slow, send its response byte by byte, or not be a webhook at
-// all. Each call therefore ends at its deadline, reads a limited number of bytes, follows no
-// redirect (which would send objects to a server that was not configured), and is not repeated.
+// all. Therefore, each call has a deadline and a maximum response size, and is not retried.
+// Redirects are not followed, because they could send objects to a server that was not configured.
 // Each failure is returned as an error that describes the cause.
 //
 // A Service has no virtual IP, since apilet has no cluster network. The client connects to an
@@ -213,7 +213,8 @@ func (b *ServiceResolver) Service(namespace, name string) (svc corev1.Service, e
 	return svc, err
 }
 
-// resolve returns an address of a Service's port: its externalName, or one of its endpoints.
+// resolve returns the address for a port of a Service. It is either the externalName or a random
+// endpoint.
 func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, error) {
 	svc, err := b.Service(namespace, name)
 	if errors.Is(err, store.ErrNotFound) {

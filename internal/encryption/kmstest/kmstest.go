@@ -5,10 +5,10 @@
 //	listener, err := net.Listen("unix", "kms.sock")
 //	err = kmstest.Serve(listener, "kms.keys") // until the listener is closed
 //
-// The file contains a key per line, 32 bytes in base64. The first key encrypts, and all of them
-// decrypt. The file is read on each call, so that a new first line rotates the key. Without the
-// file the plug-in reports that it is unhealthy. Unlike package encryption, it uses the gRPC
-// library.
+// The file contains a key per line, 32 bytes in base64. The first key is used for encryption. All
+// keys are used for decryption. The file is read on each call, so that a new first line rotates the
+// key. Without the file the plug-in reports that it is unhealthy. Unlike package encryption, it
+// uses the gRPC library.
 package kmstest
 
 import (
@@ -130,7 +130,7 @@ func (p *plugin) decrypt(asked fields) ([]byte, error) {
 
 // ---- Messages
 
-// fields are the fields of a message by number.
+// fields maps field numbers to values.
 type fields map[protowire.Number]string
 
 func parse(b []byte) fields {
