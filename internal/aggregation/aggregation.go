@@ -101,7 +101,7 @@ type table struct {
 	others  *discovery.Others
 }
 
-// server is the server of one group version.
+// server represents the server for a group version.
 type server struct {
 	name      string // of the APIService
 	route     *route
@@ -112,7 +112,7 @@ type server struct {
 type apiService struct {
 	name string
 	spec apiregistrationv1.APIServiceSpec
-	// Available; nil if it was never checked
+	// the condition Available, if any
 	condition *apiregistrationv1.APIServiceCondition
 	// nil if apilet serves the group version
 	route   *route
@@ -222,8 +222,7 @@ func (g *Aggregator) catchUp(ctx context.Context) error {
 	return g.rest.CatchUp(ctx, func() { g.rest.From(now) }, g.seeBehind)
 }
 
-// see processes a change of an APIService. An APIService that cannot be decoded is treated as
-// missing.
+// see processes a change of an APIService. If an APIService cannot be decoded, it is ignored.
 func (g *Aggregator) see(ev *store.Event) {
 	_, name := scheme.NamespacedName(ev.Key)
 	before := g.known[name]
@@ -389,7 +388,7 @@ func (g *Aggregator) startLearning(ctx context.Context, a *apiService) {
 	})
 }
 
-// nextDue returns the time of the next request. Zero means that nothing is scheduled, or that a
+// nextDue returns the time of the next request. It returns zero if nothing is scheduled or if a
 // running request must finish first.
 func (g *Aggregator) nextDue() (first time.Time) {
 	now := time.Now()

@@ -21,8 +21,8 @@ import (
 	"apilet/internal/apierror"
 )
 
-// passedHeaders lists the response headers that reach the client. Location is not among them: it
-// passes with a 201, and with a redirect if redirects are allowed.
+// passedHeaders lists the response headers that reach the client. Location is handled separately,
+// because it is allowed in a 201 response and in redirects, unless redirects are rejected.
 var passedHeaders = headerSet(`
 	Accept-Patch Accept-Ranges Age Allow Cache-Control Content-Digest Content-Disposition Content-Encoding Content-Language Content-Length
 	Content-Location Content-Range Content-Type Date Deprecation Digest Etag Expires Last-Modified Pragma Preference-Applied Repr-Digest

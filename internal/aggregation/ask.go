@@ -302,7 +302,7 @@ func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDisco
 
 // ---- Requests ----
 
-// answer is the part of a response that the caller needs.
+// answer contains the relevant parts of a response.
 type answer struct {
 	code   int
 	header http.Header

@@ -116,8 +116,8 @@ func (r *route) close() {
 
 // ---- Requests ----
 
-// Serve handles a request for the types or the groups of other servers, and reports whether it did.
-// The request must already be authorized.
+// Serve handles requests for types and groups of other servers. It returns false if the request is
+// not for another server. The request must already be authorized.
 func (g *Aggregator) Serve(w http.ResponseWriter, r *http.Request) bool {
 	t := g.table.Load()
 	if t == nil {

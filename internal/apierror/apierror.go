@@ -62,7 +62,7 @@ func NoSuchResource() error {
 	return router(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 }
 
-// MethodNotAllowed returns the 405 for a method that the path does not support.
+// MethodNotAllowed returns a 405 error for methods that are not supported by the path.
 func MethodNotAllowed() error {
 	return router(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
 }
@@ -119,7 +119,7 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 	}}
 }
 
-// InvalidWhole returns the 422 for an error that concerns the object as a whole.
+// InvalidWhole returns a 422 error that does not refer to a specific field.
 func InvalidWhole(kind schema.GroupKind, name string, err error) error {
 	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
 }
@@ -127,8 +127,8 @@ func InvalidWhole(kind schema.GroupKind, name string, err error) error {
 // More returns the text that counts the omitted errors.
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
 
-// Text formats errors like Kubernetes' aggregates: duplicates are omitted, and a single error has
-// no brackets.
+// Text formats errors in the same way as Kubernetes' aggregates. Duplicates are omitted, and
+// brackets are only added if there are several errors.
 type Text struct {
 	seen    map[string]bool
 	out     strings.Builder
@@ -174,7 +174,7 @@ func Fewer(errs []error) []error {
 }
 
 // Joined returns one error for a list of errors, in the format of Kubernetes' aggregates. Nil
-// errors are ignored; the result is nil if all are nil.
+// errors are ignored. If all errors are nil, it returns nil.
 func Joined[E error](errs []E) error {
 	left, text := NewBudget(), NewText()
 	for i, err := range errs {

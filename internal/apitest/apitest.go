@@ -1,6 +1,6 @@
-// Package apitest contains helpers for the tests of several packages. Only tests import it. It
-// imports no other package of apilet, so that the tests of any package can use it. Helpers that
-// need Kubernetes' types are in kubetest.
+// Package apitest contains helpers for the tests of several packages. Only tests import it. It does
+// not import other packages of apilet, so that it can be used in all tests. Helpers that need
+// Kubernetes' types are in kubetest.
 //
 // [Main] runs the tests of a package whose tests mostly wait, or start the test binary as a child
 // process.
@@ -17,17 +17,17 @@ import (
 
 // Main is the body of a TestMain, for packages whose tests start servers or child processes.
 //
-// Such tests wait for timers, disks and other programs. With testing's default parallelism, the
-// number of processors, the processors would be idle, so four times as many tests run in parallel,
-// unless -parallel is given.
+// Such tests wait for timers, disks and other programs. By default, the number of parallel tests is
+// the number of processors, which would leave the processors idle. Unless -parallel is set, Main
+// uses four times as many.
 //
 // The tests also create much garbage. The collector runs when the heap has grown fivefold instead
 // of twofold, which saves a fifth of the processor time, but at most up to two gigabytes; with the
 // race detector that is five gigabytes. GOGC overrides this setting, and benchmarks run with the
 // default of the program.
 //
-// A program built with -race sleeps for a second before it exits, to report late races. The test
-// binary keeps that second, but its child processes, up to a hundred, only sleep for 20 ms.
+// A program built with -race sleeps for a second before it exits, to report late races. For child
+// processes this is reduced to 20 ms, because a test may start a hundred of them.
 func Main(m *testing.M, prepare ...func() (done func())) {
 	flag.Parse()
 	given := false

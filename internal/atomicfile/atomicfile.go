@@ -4,8 +4,8 @@
 //
 //	err := atomicfile.SaveFile("ca.key", pem) // mode 0600; replaces an existing file
 //
-// [PlaceFile] never replaces a file, and calls a function that writes and syncs the content, which
-// may be large. Both remove the temporary file if they fail.
+// [PlaceFile] does not replace existing files. It calls a function to write and sync the content,
+// which may be large. Both remove the temporary file if they fail.
 package atomicfile
 
 import (

@@ -45,7 +45,7 @@ type Usage struct {
 }
 
 const (
-	maxUsages     = 1000 // maximum number of uses; the least recently seen is dropped
+	maxUsages     = 1000 // maximum number of uses
 	maxAgentRunes = 120
 )
 
@@ -93,8 +93,8 @@ func (t *Tracker) List(most int) []Usage {
 	return usages
 }
 
-// ServeHTTP serves GET /debug/deprecations, the newest first, as a text table, or as JSON if Accept
-// asks for it.
+// ServeHTTP serves GET /debug/deprecations. It returns the most recent uses first, either as JSON
+// or as a text table.
 func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	usages := t.List(maxUsages)
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {

@@ -302,8 +302,8 @@ func aggregatedResource(res *scheme.Resource) apidiscoveryv2.APIResourceDiscover
 	return d
 }
 
-// onlyGET reports whether the discovery of this path supports only GET. The list of groups, a
-// group, and the versions of custom resources accept any method.
+// onlyGET reports whether the discovery of this path supports only GET. All other discovery paths
+// accept any method.
 func onlyGET(reg *scheme.Registry, root, rest string) bool {
 	group, version, _ := strings.Cut(rest, "/")
 	return root == "api" || version != "" && slices.ContainsFunc(reg.All(), func(res *scheme.Resource) bool { return res.Group == group && res.GoType != nil })

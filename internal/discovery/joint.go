@@ -156,7 +156,7 @@ func (n *names) add(of *Swagger) *Swagger {
 	return part
 }
 
-// rename returns a name that is unused, or that has an equal definition.
+// rename returns an unused name, or the name of an equal definition.
 func (n *names) rename(name string, theirs map[string]map[string]any, used map[string]bool) string {
 	for i := 2; ; i++ {
 		other := fmt.Sprintf("%s_v%d", name, i)

@@ -5,12 +5,12 @@ package discovery
 //
 // kubectl reads these documents for explain, and before it sends anything with create, apply,
 // replace or edit: it looks for a PATCH operation of the object's kind with a query parameter
-// fieldValidation. Schemas come from reflection on the Go types, descriptions from their SwaggerDoc
-// methods, and names from OpenAPIModelName. A custom resource brings its own schema. Reflection
-// cannot see comments, so tables contain the facts that Kubernetes' generator reads from them:
-// openapi_enums.txt has the enumerations, openapi_texts.txt the descriptions that SwaggerDoc lacks,
-// openapi_markers.go the unions, and scheme/listtypes/listtypes.go the relations of list elements
-// and the default values.
+// fieldValidation. Schemas are generated from the Go types by reflection. The methods SwaggerDoc
+// and OpenAPIModelName provide the descriptions and the names. A custom resource brings its own
+// schema. Reflection cannot see comments, so tables contain the facts that Kubernetes' generator
+// reads from them: openapi_enums.txt has the enumerations, openapi_texts.txt the descriptions that
+// SwaggerDoc lacks, openapi_markers.go the unions, and scheme/listtypes/listtypes.go the relations
+// of list elements and the default values.
 //
 // The index at /openapi/v3 contains the path of each document with a hash. The hash covers the
 // inputs of the document (this program and the resources) and not its bytes, so that the index does
@@ -278,9 +278,9 @@ func newOADocument() *oaDocument {
 		enums: readEnums(), texts: readTexts()}
 }
 
-// openAPIEnums lists the string types that only allow the values of their constants, with the
-// values and the comments of the constants. Reflection cannot see either. A test compares the table
-// with the sources, and rewrites it with -update.
+// openAPIEnums lists the string types that are enumerations. It contains the values and the
+// comments of the constants. Reflection cannot see either. A test compares the table with the
+// sources, and rewrites it with -update.
 //
 //	apps/v1.DeploymentStrategyType:
 //		Recreate	Kill all existing pods before creating new ones.
@@ -288,8 +288,8 @@ func newOADocument() *oaDocument {
 //go:embed openapi_enums.txt
 var openAPIEnums string
 
-// enumeration holds the sorted values of a string type, and the text that kube-apiserver appends to
-// the descriptions of its fields.
+// enumeration contains the values of a string type in sorted order, and the text that is appended
+// to the description of fields.
 type enumeration struct {
 	values []string
 	text   string
@@ -326,8 +326,8 @@ var (
 		"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"}}
 )
 
-// modelName returns the schema name of a kind: the name of its Go type, or for a custom resource
-// its reversed group, io.x.v1.Foo.
+// modelName returns the schema name of a kind. For custom resources, this is the reversed group
+// with version and kind, for example io.x.v1.Foo.
 func modelName(res *scheme.Resource) string {
 	if res.GoType != nil {
 		return servedName(res, res.GoType)
@@ -623,8 +623,8 @@ func (s *oaSchema) relate(relation string) {
 	}
 }
 
-// isRequired reports whether a field is required: JSON always contains it. Kubernetes declares the
-// exceptions only in comments of its Go source, so they are listed here.
+// isRequired reports whether a field is required: JSON always contains it. The exceptions are
+// listed here, because Kubernetes declares them only in comments.
 func isRequired(t reflect.Type, name, options string) bool {
 	path := strings.TrimPrefix(typeName(t), "io.k8s.api.") + "." + name
 	if strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero") {

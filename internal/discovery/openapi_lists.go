@@ -1,6 +1,6 @@
 package discovery
 
-// This file lists the Go types of the lists of built-in types. They are used only here, for the
+// This file lists the Go types of the lists of built-in types. They are only used for the
 // descriptions of lists.
 
 import (

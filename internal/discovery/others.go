@@ -8,8 +8,8 @@ package discovery
 //	others   wardle.example.com: v1beta1   v1alpha1 (Stale: its server is unavailable, so its types are unknown)
 //
 // If both serve a group version, the other server takes precedence, because an administrator has
-// registered it. The order is that of k8s.io/kube-aggregator: groups by groupPriorityMinimum, then
-// by name; versions by versionPriority, then the most stable and newest first.
+// registered it. The order is the same as in k8s.io/kube-aggregator. Groups are sorted by
+// groupPriorityMinimum and name. Versions are sorted by versionPriority, then by stability and age.
 
 import (
 	"encoding/json"
@@ -49,7 +49,7 @@ type Others struct {
 	made map[scheme.BodyFormat]mergedDocument
 
 	joining sync.Mutex // guards joined
-	joined  *joint     // merged OpenAPI v2 documents; nil until they are requested
+	joined  *joint     // merged OpenAPI v2 documents, created on demand
 }
 
 // Priority determines the position of a group version. It contains the priority of the group and
@@ -66,7 +66,7 @@ type mergedDocument struct {
 // APIService may request.
 const first = 20001
 
-// Has reports whether another server has a version of the group.
+// Has reports whether any version of the group is served by another server.
 func (o *Others) Has(group string) bool {
 	for i := range o.All {
 		if o.All[i].Group == group {

@@ -520,8 +520,8 @@ func (t *swaggerText) end() error {
 
 // ---- Protobuf ----
 
-// swaggerWire writes protobuf. Readers merge the parts of a protobuf message, so each path and each
-// definition can be sent on its own, as a Document with a single entry.
+// swaggerWire writes protobuf. Since protobuf messages can be concatenated, each path and each
+// definition is sent as a separate Document with a single entry.
 type swaggerWire struct {
 	out     io.Writer
 	grammar map[string]map[string]wireField

@@ -19,7 +19,7 @@ type transformer interface {
 	open(v value, sealed []byte) (plain []byte, stale bool, err error)
 }
 
-// value identifies the object whose bytes are being transformed.
+// value contains information about the object that is being transformed.
 type value struct {
 	key      string // in etcd
 	resource string // for metrics
@@ -29,8 +29,8 @@ type value struct {
 // AuthenticatedData implements value.Context of k8s.io/apiserver.
 func (v value) AuthenticatedData() []byte { return []byte(v.key) }
 
-// chain is a list of transformers with prefixes. The first one writes. A value is read by the first
-// transformer that has its prefix and can decrypt it.
+// chain is a list of transformers with prefixes. The first one writes. When a value is read, the
+// transformers with a matching prefix are tried in order.
 type chain struct {
 	links   []link
 	none    error // returned if no prefix matches

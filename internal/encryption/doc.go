@@ -21,11 +21,11 @@
 //	  - kms: {apiVersion: v2, name: tpm, endpoint: unix:///run/tpm.sock}
 //
 // Each value is prefixed with the names of its provider and key, so that only this key is tried.
-// The ciphers (AES, secretbox) are implemented in k8s.io/apiserver. The provider kms derives a key
-// for each value from a seed, which the plug-in has encrypted (kms.go). Ciphers that authenticate
-// additional data use the key of the object in etcd, so a value that is copied to another object
-// cannot be read. In a data file this is the key that the object would have in etcd, below
-// /registry/.
+// The ciphers (AES, secretbox) are implemented in k8s.io/apiserver. For the provider kms, a key is
+// derived for each value from a seed that was encrypted by the plug-in (kms.go). Ciphers that
+// authenticate additional data use the key of the object in etcd, so a value that is copied to
+// another object cannot be read. In a data file this is the key that the object would have in etcd,
+// below /registry/.
 //
 // Error messages, metrics and polling intervals are the same as in kube-apiserver, and its
 // validation function is used for the file. The package that implements encryption in

@@ -1,7 +1,7 @@
 package encryption
 
-// This file calls a plug-in by gRPC. Each call is a POST over HTTP/2 on a Unix socket, with one
-// message in each direction.
+// This file calls a plug-in by gRPC. Each call is a POST request over HTTP/2 on a Unix socket. The
+// request and the response contain one message each.
 //
 //	:path /v2.KeyManagementService/Status      content-type application/grpc, te trailers      0 LENGTH(4) MESSAGE
 //	200                                        0 LENGTH(4) MESSAGE                             grpc-status 0 in the trailer, or only in the header

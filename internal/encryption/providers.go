@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Providers, error) {
 // On reports whether a configuration file is used.
 func (p *Providers) On() bool { return p != nil && p.cfg.Path != "" }
 
-// Hash returns the hash of the current file, or "" if there is none.
+// Hash returns the hash of the current file, or "".
 func (p *Providers) Hash() string {
 	if p == nil {
 		return ""

@@ -8,12 +8,12 @@ package envtest
 //	eval "$(apilet envtest-assets bin)"     # the links, kubectl if installed, and export KUBEBUILDER_ASSETS=...
 //	go test ./...
 //
-// Called as kube-apiserver, apilet translates the arguments to its own and serves as usual, except
-// that it deletes its data when the process ends. A table lists the flags of kube-apiserver. A flag
-// that apilet also has is passed on, and a few flags with other names are translated. All other
+// When it is called as kube-apiserver, apilet translates the arguments and runs as usual, but
+// deletes its data when the process ends. A table lists the flags of kube-apiserver. Flags that are
+// supported by apilet are passed on, and a few flags with different names are translated. All other
 // flags are accepted and listed in one line of the log, because most of them concern components
-// that apilet does not have (caches, etcd's certificates). An unknown flag is rejected as in
-// kube-apiserver: a test that passes here must not fail there because of a typing error.
+// that apilet does not have (caches, etcd's certificates). Unknown flags are rejected as in
+// kube-apiserver, so that typing errors are detected.
 //
 // envtest always sets --disable-admission-plugins=ServiceAccount, which means that no
 // kube-controller-manager creates service accounts. In this case apilet does not create service

@@ -42,8 +42,8 @@ func (r Registry) Histograms(name, help string, labels []string, buckets []float
 	return vec
 }
 
-// PeakGauge shows the highest value of the current and the previous second. A scrape every half
-// minute would rarely see a current value above zero.
+// PeakGauge returns the maximum value during the current and the previous second. A scrape every
+// half minute would rarely see a current value above zero.
 type PeakGauge struct {
 	mu         sync.Mutex // guards the following fields
 	now        int
@@ -76,7 +76,7 @@ func (g *PeakGauge) value() float64 {
 }
 
 func (g *PeakGauge) rollLocked(second int64) {
-	// usually equal; a clock that is set back must not hide a peak
+	// usually equal, but may be less if the clock was set back
 	if second <= g.second {
 		return
 	}

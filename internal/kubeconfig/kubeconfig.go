@@ -4,14 +4,13 @@ package kubeconfig
 // FILE), and the one that selects the server to copy from (backup --kubeconfig FILE).
 //
 // The server only writes its own file. In other programs a flag of that name is a file to read, and
-// a user who passes ~/.kube/config here expects the same. A file with other content is therefore an
-// error, which is reported before anything else happens. Other cluster tools merge a context into
+// a user who passes ~/.kube/config here expects the same. Therefore, if the file has other content,
+// the server returns an error before doing anything else. Other cluster tools merge a context into
 // the file. This was rejected, because it would send the user's next `kubectl delete` to another
 // cluster than the one before, and would put an administrator's key into a file that is often
 // copied. KUBECONFIG=a:b reads both files.
 //
-// An extension of the cluster marks a file as written by apilet. kubectl keeps it when it rewrites
-// the file:
+// Files written by apilet are marked by an extension of the cluster, which is preserved by kubectl:
 //
 //	clusters: [{name: apilet, cluster: {server: ..., extensions: [{name: apilet, extension: {writer: apilet}}]}}]
 //
@@ -110,7 +109,7 @@ func nameOf(entry any) string {
 	return name
 }
 
-// entry returns the content of apilet's entry in a list, or nil if there is none.
+// entry returns the content of apilet's entry in a list, or nil if it does not exist.
 func (k config) entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
 
 func (k config) named(list, kind, name string) map[string]any {

@@ -118,8 +118,9 @@ func ForWebhook(path, agent string) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// Post sends a JSON document to the server. It returns the status code and the response, which has
-// at most most bytes. The deadline of ctx is sent as the parameter timeout.
+// Post sends a JSON document to the server. It returns the status code and the body of the
+// response. If the body is longer than most bytes, it returns an error. The deadline of ctx is sent
+// as the parameter timeout.
 func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, answer []byte, err error) {
 	return c.PostTo(ctx, "", body, most)
 }

@@ -207,8 +207,8 @@ func unexplained(err error) error {
 	return apierror.Unexplained(err.Error())
 }
 
-// tame removes response headers by which a program in a Pod could act on the origin of this server,
-// from which browsers load its pages. The sandbox isolates these pages from the origin.
+// tame removes response headers that would allow a program in a Pod to affect other pages of this
+// server in the user's browser. The sandbox isolates these pages from the origin.
 func tame(answer *http.Response) error {
 	for key := range answer.Header {
 		if slices.Contains(hostWide, key) || strings.HasPrefix(key, "Access-Control-") {
@@ -219,5 +219,5 @@ func tame(answer *http.Response) error {
 	return nil
 }
 
-// hostWide lists the headers that affect more than one page.
+// hostWide lists headers that affect other pages.
 var hostWide = []string{"Alt-Svc", "Audit-Id", "Clear-Site-Data", "Content-Security-Policy", "Service-Worker-Allowed", "Strict-Transport-Security"}

@@ -10,7 +10,7 @@
 // portforward require permission to create the subresource even if the request is a GET, because
 // WebSockets begin with a GET.
 //
-// The address of a kubelet comes from its Node object. Its serving certificate is verified if
+// The address of a kubelet is read from its Node object. Its serving certificate is verified if
 // --kubelet-certificate-authority is given, as in kube-apiserver. The number of proxied requests
 // per user is limited, so that no user exhausts the server's connections. Package proxy describes
 // the restrictions on the other server.
@@ -71,9 +71,9 @@ func NewClients(config Config) *Clients {
 	return c
 }
 
-// toKubelets returns a transport that verifies kubelets by the authorities, unless they are nil. It
-// loads the certificate and the authorities for each connection, because both may be replaced while
-// the server runs.
+// toKubelets returns a transport for kubelets. If authorities is not nil, it is used to verify
+// their certificates. It loads the certificate and the authorities for each connection, because
+// both may be replaced while the server runs.
 func (c *Clients) toKubelets(authorities func() *x509.CertPool) *http.Transport {
 	dialer := &net.Dialer{Timeout: c.config.Timeout}
 	return &http.Transport{

@@ -259,7 +259,7 @@ func (c *Connector) serviceHost(namespace, name, port string) (string, error) {
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 }
 
-// host is an endpoint of a Service whose target is a Pod.
+// host is a Service endpoint that refers to a Pod.
 type host struct{ pod, address, port string }
 
 func readyHosts(s *discoveryv1.EndpointSlice, named string) (hosts []host) {
@@ -278,8 +278,8 @@ func readyHosts(s *discoveryv1.EndpointSlice, named string) (hosts []host) {
 	return hosts
 }
 
-// isPod reports whether an endpoint has an address of its Pod. Without this check, a user who may
-// write EndpointSlices could reach any address.
+// isPod reports whether an endpoint has an address of its Pod. Otherwise, users with permission to
+// write EndpointSlices could connect to any address.
 func (c *Connector) isPod(namespace string, h host) bool {
 	var pod corev1.Pod
 	if err := c.read(c.Types.Lookup("", "v1", "pods"), namespace, h.pod, &pod); err != nil {

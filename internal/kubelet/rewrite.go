@@ -12,8 +12,8 @@ import (
 	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
 )
 
-// maxRewritten is the maximum size in bytes of a page whose links are rewritten. Longer pages are
-// passed unchanged, because rewriting a page requires it to be in memory.
+// maxRewritten is the maximum size in bytes of a rewritten page. Longer pages are passed unchanged,
+// because rewriting a page requires it to be in memory.
 const maxRewritten = 1 << 20
 
 // unrewritten is a prefix of the Content-Type that hides HTML from utilproxy.Transport.

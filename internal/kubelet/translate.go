@@ -1,7 +1,7 @@
 package kubelet
 
 // This file translates the newest WebSocket protocols for kubelets before 1.36, which only support
-// the same streams over SPDY. A kubelet declares support in the status of its Node; then WebSockets
+// the same streams over SPDY. If a kubelet declares support in the status of its Node, WebSockets
 // are proxied unchanged.
 //
 //	the client's WebSocket                      the kubelet's SPDY
@@ -161,7 +161,7 @@ func (of channels) open(w http.ResponseWriter, r *http.Request) (*wsstream.Conn,
 	return conn, channels, err
 }
 
-// run connects the channels of the client with the streams of a command, until the command ends.
+// run copies data between the client and the command until the command ends.
 func (to *location) run(ctx context.Context, w http.ResponseWriter, r *http.Request, of channels) error {
 	client, channels, err := of.open(w, r)
 	if err != nil {

@@ -185,7 +185,7 @@ func (w *writer) kubeletConfiguration() map[string]any {
 		"cgroupDriver":             w.cgroupDriver,
 		"clusterDNS":               []string{w.clusterDNS},
 		"clusterDomain":            w.clusterDomain,
-		// small machines often have swap; Pods do not use it by default
+		// allow swap, which is common on small machines (Pods do not use it by default)
 		"failSwapOn": false,
 	}
 	if _, err := os.Stat(systemdResolved); err == nil {

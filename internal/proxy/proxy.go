@@ -54,13 +54,13 @@ type Hop struct {
 	Placed bool
 	// the response may be an endless stream
 	Lasts bool
-	// limit on the whole request unless Lasts is set; 0 means no limit
+	// timeout for the request, ignored if Lasts is set
 	Limit time.Duration
 	// Patience limits each write of a long-running response, and the time after the client has
 	// closed its side. If it is zero, writes are not limited, and the connection is closed
 	// after a minute.
 	Patience time.Duration
-	// called before a long-running request is forwarded; may be nil
+	// if not nil, called before a long-running request is forwarded
 	Started func()
 }
 
@@ -140,8 +140,8 @@ func (f *Forwarder) endWhenStopping(cancel context.CancelFunc) (ended func()) {
 	return func() { close(over) }
 }
 
-// lifetime returns the context of a request. Serve calls release when the connection has been
-// upgraded; from then on, the end of the client's request no longer cancels ctx.
+// lifetime returns the context of a request. After the connection has been upgraded, Serve calls
+// release, so that ctx is not canceled when the client's request ends.
 func lifetime(asked context.Context, upgrades bool, hop *Hop) (ctx context.Context, release func(), cancel context.CancelFunc) {
 	switch {
 	case upgrades:

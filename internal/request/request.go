@@ -8,13 +8,13 @@
 // the method and the URL in the same way as kube-apiserver
 // (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). [User] is the authenticated identity,
 // with the fields of k8s.io/apiserver/pkg/authentication/user. [Request] is the record of one
-// request. The outermost middleware creates it and stores it in the context, each later step adds
-// its results, and the log line, the metrics and the audit event are written from it at the end.
+// request. It is created by the outermost middleware and stored in the context. Each later step
+// adds its results. At the end, it is used to write the log line, the metrics and the audit event.
 //
-// Invariants: Parse never fails; a path that is not a resource path is a non-resource request. A
-// User is shared and must not be modified. Info describes the path whether or not that path is
-// served; package routing decides whether it is. Authorization is implemented in package auth. It
-// imports no other package of apilet.
+// Invariants: Parse never fails. If the path is not a resource path, it returns a non-resource
+// request. A User is shared and must not be modified. Info describes the path whether or not that
+// path is served; package routing decides whether it is. Authorization is implemented in package
+// auth. It imports no other package of apilet.
 package request
 
 import (
@@ -47,7 +47,7 @@ const (
 	GroupUnauthenticated = "system:unauthenticated"
 	// all nodes
 	GroupNodes = "system:nodes"
-	// all service accounts; with the suffix :NAMESPACE, the service accounts of that namespace
+	// All service accounts are members. The suffix :NAMESPACE restricts it to a namespace.
 	GroupServiceAccounts = "system:serviceaccounts"
 	// followed by namespace:name
 	ServiceAccountPrefix = "system:serviceaccount:"
@@ -59,8 +59,8 @@ const (
 const (
 	// PathBackup serves the whole data file, including every Secret and the token signing keys.
 	PathBackup = "/debug/backup"
-	// PathUI is the prefix of the dashboard. The dashboard shows requests of other users, which
-	// roles written for other servers never meant to permit.
+	// PathUI is the prefix of the dashboard. The dashboard shows the requests of other users,
+	// which should not be permitted by existing roles.
 	PathUI = "/debug/ui/"
 )
 
@@ -85,7 +85,7 @@ type Info struct {
 	Name string
 	// unescaped
 	Path string
-	// the rest of the path after the subresource, for proxies; still percent-encoded
+	// the percent-encoded rest of the path after the subresource, for proxies
 	Rest string
 	// additional properties of the path
 	Form PathForm
@@ -184,8 +184,8 @@ type Request struct {
 	Answered *metav1.Status
 	// the result of the write; unset for collections
 	Written Write
-	// the part of the request that the audit policy records; nil if there is no policy or if it
-	// has not been evaluated yet
+	// data for the audit event, or nil if there is no audit policy or if it has not been
+	// evaluated yet
 	Audited *Audited
 
 	// The time spent waiting for the store and for webhooks, which flow control does not count
@@ -194,7 +194,7 @@ type Request struct {
 
 	// guards annotations, because the objects of a collection are deleted concurrently
 	mu sync.Mutex
-	// audit annotations, except for the authorization decision, which every request has
+	// audit annotations (not including the authorization decision)
 	annotations map[string]string
 }
 
@@ -217,7 +217,7 @@ type Audited struct {
 	Header http.Header
 	// set if the response was not recorded because it was larger than MostKept or Room was full
 	TooLong bool
-	// limits the recorded responses of all requests; nil means no limit
+	// limits the total size of recorded responses, unless it is nil
 	Room *Room
 }
 
@@ -340,8 +340,8 @@ type Write struct {
 	Done bool
 	// the key in the store
 	Key string
-	// revisions before and after the write; equal if nothing changed, 0 if the object does not
-	// exist
+	// revisions before and after the write, or 0 if the object does not exist (equal if the
+	// object was not changed)
 	Old, New int64
 	// stored data before and after an update, which must not be modified
 	Was, Is []byte
@@ -378,8 +378,8 @@ func From(ctx context.Context) *Request {
 	return rec
 }
 
-// Parse derives Info from the method and the URL. It never fails: a path that is not a resource
-// path is a non-resource request.
+// Parse derives Info from the method and the URL. If the path is not a resource path, it returns a
+// non-resource request. It never fails.
 //
 //	/api/VERSION/…   /apis/GROUP/VERSION/…   followed by (the parts in [] are optional)
 //	[watch|proxy] [namespaces/NAMESPACE] RESOURCE [NAME [SUBRESOURCE [rest]]]
@@ -557,9 +557,10 @@ func IsMutating(info *Info) bool {
 	return info.Verb != "get" && info.Verb != "list" && info.Verb != "watch"
 }
 
-// ListOptions returns the options in the query of a LIST, a WATCH or a DELETE of a collection, and
-// empty options for any other request. The error names the invalid number, for a 400 response.
-// Selectors are not parsed here, because only package selector knows which fields a type supports.
+// ListOptions returns the options in the query of a LIST, a WATCH or a DELETE of a collection. For
+// all other requests it returns empty options. The error names the invalid number, for a 400
+// response. Selectors are not parsed here, because only package selector knows which fields a type
+// supports.
 func (info *Info) ListOptions() (metav1.ListOptions, error) {
 	if info.query == nil {
 		return metav1.ListOptions{}, nil

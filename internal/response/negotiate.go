@@ -41,8 +41,7 @@ type Offer struct {
 	as []string
 	// the type of the objects; nil if the response is not a stored object
 	stored *scheme.Resource
-	// kube-apiserver does not check Accept before its handler, which returns a different error
-	// text
+	// set if kube-apiserver uses a different error text
 	unrouted bool
 	// a LIST or WATCH of a built-in type, whose 406 also lists the stream formats
 	streams bool

@@ -21,10 +21,10 @@ package response
 //
 // The length must be written before the data, but lists are not held in memory. If a list is larger
 // than one megabyte, it is therefore encoded twice at the same revision. The first pass only
-// computes the length. (Splitting the list does not help: field 2 of the envelope has the type
-// bytes, so a second occurrence replaces the first. Spooling the list into a file would cost a disk
-// write for each read.) The measured length is also sent as Content-Length; if the second encoding
-// has another length, the response is aborted.
+// computes the length. (The list cannot be split, because field 2 of the envelope has the type
+// bytes, and a second occurrence would replace the first. Spooling the list into a file would cost
+// a disk write for each read.) The measured length is also sent as Content-Length; if the second
+// encoding has another length, the response is aborted.
 
 import (
 	"encoding/binary"

@@ -34,9 +34,9 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// WriteError responds with the Status of err, in the format that Accept prefers. An error that is
-// not an apierrors.APIStatus becomes a 500 InternalError with a generic text and is returned, so
-// that the caller logs it.
+// WriteError responds with the Status of err, in the format that Accept prefers. If err is not an
+// apierrors.APIStatus, the response is a generic 500 InternalError, and err is returned so that the
+// caller can log it.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
 	status, unexpected := ErrorStatus(err)
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
@@ -140,8 +140,8 @@ func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline s
 }
 
 // indentationMultiplies reports whether indentation would make a JSON document more than four times
-// as long, plus a megabyte. Typical documents double in size. YAML indents at most as much as JSON,
-// but it also breaks strings at newlines and spaces; breaksTexts accounts for that.
+// as long, plus a megabyte. Typical documents double in size. If breaksTexts is set, it also counts
+// line breaks within strings, which YAML inserts at newlines and spaces.
 func indentationMultiplies(doc []byte, breaksTexts bool) bool {
 	depth, spaces, most := 0, 0, 3*len(doc)+1<<20
 	for i := 0; i < len(doc); i++ {
@@ -218,8 +218,8 @@ func (v *View) ContentType() string {
 	return string(v.Media.Format)
 }
 
-// Convert converts records to the version of res if that needs a conversion webhook. It replaces
-// their JSON, which views, selectors and decoders read. Its errors are Statuses.
+// Convert converts records to the version of res if that needs a conversion webhook. The JSON of
+// the records is replaced. Its errors are Statuses.
 func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record) error {
 	if !res.Converts() || len(records) == 0 {
 		return nil
@@ -294,8 +294,8 @@ func (p *bodyPool) put(body *[]byte) {
 	}
 }
 
-// Object appends one top-level object: the response to a GET or a write, or the object of a watch
-// event. The output is always JSON.
+// Object appends one top-level object, as in the response to a GET or a write, or in a watch event.
+// The output is always JSON.
 func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
 	switch v.Media.As {
 	case "Table":
@@ -452,8 +452,7 @@ func (v *View) WithoutItems(head, tail []byte) ([]byte, []byte) {
 	return head, tail
 }
 
-// Separator returns the separator between the items of a list: a comma in JSON, nothing in other
-// formats.
+// Separator returns the separator for list items, which is empty unless the format is JSON.
 func (v *View) Separator() string {
 	if v.Media.Format == scheme.JSONFormat {
 		return ","
@@ -461,7 +460,7 @@ func (v *View) Separator() string {
 	return ""
 }
 
-// yamlItem appends an item of a YAML list: the YAML of the item, indented after a dash.
+// yamlItem appends a list item as YAML, indented after a dash.
 func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 	plain := *v
 	plain.Media.Format = scheme.JSONFormat
@@ -529,8 +528,8 @@ func StoreError(err error, res *scheme.Resource, name string) error {
 	return err
 }
 
-// damagedError is the 500 for an object on damaged pages, or for an object that cannot be
-// decrypted. Background workers distinguish it from other errors.
+// damagedError is a 500 error for objects that are damaged or cannot be decrypted. Background
+// workers distinguish it from other errors.
 type damagedError struct {
 	*apierrors.StatusError
 	cause error

@@ -117,8 +117,8 @@ func HasVerb(res *scheme.Resource, info *request.Info) error {
 	return apierror.MethodNotAllowed()
 }
 
-// ownsNamespace reports whether the request is for a Namespace object, which is in the namespace of
-// its own name.
+// ownsNamespace reports whether the request is for a Namespace object, where Namespace is equal to
+// Name.
 func ownsNamespace(info *request.Info) bool { return info.Group == "" && info.Resource == "namespaces" }
 
 // WhateverMethod passes requests with methods unknown to the router to its handlers. Each handler

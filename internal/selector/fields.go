@@ -1,7 +1,6 @@
 package selector
 
-// This file defines the contents of selectors: it parses label selectors with a limit, and lists
-// the fields that each type can be selected by.
+// This file parses label selectors, and defines the selectable fields of each type.
 
 import (
 	"fmt"
@@ -40,8 +39,8 @@ func badValues(set string) (bad int) {
 }
 
 // selectableFields lists the fields that kube-apiserver can select by, in addition to metadata.name
-// and metadata.namespace. A field that typed JSON omits when it is empty is followed by its text
-// for that case ("status.replicas|0").
+// and metadata.namespace. If typed JSON omits an empty field, the name is followed by the value of
+// the empty field ("status.replicas|0").
 var selectableFields = map[string][]string{
 	"/pods": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork|false",
 		"status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"},

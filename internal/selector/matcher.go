@@ -25,7 +25,7 @@ type Matcher struct {
 	Span string
 	// the text of both selectors, for continue tokens
 	Selectors string
-	namespace string // the namespace of the collection; "" for all namespaces
+	namespace string // the namespace, or "" for all namespaces
 	labels    Labels
 	fields    []*Field
 }

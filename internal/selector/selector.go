@@ -169,7 +169,7 @@ type Field struct {
 	Key func(namespace, name string) string
 	// computes the value from the whole object; if nil, it is read at path
 	fixed func(gjson.Result) string
-	// allowed values, at most one; nil means any value
+	// allowed values, or nil for any value
 	in  map[string]bool
 	out map[string]bool
 }

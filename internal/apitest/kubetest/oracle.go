@@ -60,8 +60,8 @@ const FixedUID = "11111111-2222-3333-4444-555555555555"
 // AnyUID matches generated UIDs.
 var AnyUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// RecordedWords returns the recorded part of a message: its first line, truncated to 240 bytes.
-// Further lines may contain a diff.
+// RecordedWords returns the first line of a message, truncated to 240 bytes. Further lines may
+// contain a diff.
 func RecordedWords(message string) string {
 	message, _, _ = strings.Cut(message, "\n")
 	return strings.TrimSpace(strings.ToValidUTF8(message[:min(len(message), 240)], ""))

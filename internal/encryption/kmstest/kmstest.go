@@ -1,14 +1,13 @@
 // Package kmstest is a KMS plug-in, version 2, for tests and labs. It encrypts with AES and reads
-// the keys from a file, where a real plug-in would use a TPM or a service. No production package
-// imports it.
+// the keys from a file instead of a TPM or a service. No production package imports it.
 //
 //	listener, err := net.Listen("unix", "kms.sock")
 //	err = kmstest.Serve(listener, "kms.keys") // until the listener is closed
 //
 // The file contains a key per line, 32 bytes in base64. The first key is used for encryption. All
 // keys are used for decryption. The file is read on each call, so that a new first line rotates the
-// key. Without the file the plug-in reports that it is unhealthy. Unlike package encryption, it
-// uses the gRPC library.
+// key. If the file does not exist, the plug-in is unhealthy. Unlike package encryption, it uses the
+// gRPC library.
 package kmstest
 
 import (
