@@ -66,7 +66,7 @@ type Aggregator struct {
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
 	// closed when long-running requests must end
 	Stopping <-chan struct{}
-	// receives the result of each round; nil means success
+	// called with the result of each round
 	Stands func(error)
 	// counts transitions to unavailable, for a metric
 	Unavailable func(name, reason string)
@@ -419,7 +419,7 @@ func (g *Aggregator) nextDue() (first time.Time) {
 
 // ---- Exported state ----
 
-// Others returns the group versions of other servers. It returns nil if there are no other servers.
+// Others returns the current snapshot of other servers, or nil.
 func (g *Aggregator) Others() *discovery.Others {
 	if t := g.table.Load(); t != nil {
 		return t.others

@@ -13,9 +13,9 @@ package aggregation
 //	True        Passed
 //
 // The reasons and messages are copied from pkg/controllers/status/remote in k8s.io/kube-aggregator.
-// The requests are made as system:kube-aggregator in the group system:masters. All responses are
-// limited in size. If a document is too long, too deep or has an unexpected type, the request
-// fails.
+// The requests are sent by the user system:kube-aggregator, who is a member of system:masters. All
+// responses are limited in size. If a document is too long, too deep or has an unexpected type, the
+// request fails.
 
 import (
 	"bytes"
@@ -175,7 +175,7 @@ func (g *Aggregator) save(ctx context.Context, name string, r *route, before *ap
 // lesson is the description of a server's group version.
 type lesson struct {
 	resources   []apidiscoveryv2.APIResourceDiscovery
-	openAPIHash string             // of its OpenAPI v3 document; "" if there is none
+	openAPIHash string             // hash of its OpenAPI v3 document, if any
 	swagger     *discovery.Swagger // nil if there is none
 }
 

@@ -25,10 +25,10 @@
 // filtered by answer.go. The file ask.go checks the servers and reads their types, and
 // namespaces.go deletes the contents of namespaces on other servers.
 //
-// Invariants: tables are immutable, so that each request uses a consistent state. If no APIService
-// refers to a Service, the table is nil and a request only costs a nil check. If a server hangs or
-// sends too much data, only requests for its own types are affected. The requests of the loop are
-// limited in time, size and number, and all other requests use the results of the loop. The
-// condition in the store decides whether a server is available, so that several apilets on the same
-// etcd agree; the leader writes it.
+// Tables are immutable, so that each request uses a consistent state. If no APIService refers to a
+// Service, the table is nil and a request only costs a nil check. If a server hangs or sends too
+// much data, only requests for its own types are affected. The requests of the loop are limited in
+// time, size and number, and all other requests use the results of the loop. The condition in the
+// store decides whether a server is available, so that several apilets on the same etcd agree; the
+// leader writes it.
 package aggregation

@@ -53,7 +53,7 @@ const (
 // route holds the connections to a server. It is replaced when the APIService refers to another
 // server.
 type route struct {
-	spec            []byte // the part of the APIService that it was created for
+	spec            []byte // the encoded result of routeSpec
 	host            string
 	plain, upgrades *http.Transport // upgrades need HTTP/1.1
 	err             error           // why the server cannot be reached

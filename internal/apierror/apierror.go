@@ -161,7 +161,7 @@ func (j *Text) String() string {
 	return j.out.String()
 }
 
-// Fewer returns the first errors of a list, followed by an error that counts the others.
+// Fewer truncates a list of errors. If errors are omitted, the last error contains their number.
 func Fewer(errs []error) []error {
 	left := NewBudget()
 	for i, err := range errs {

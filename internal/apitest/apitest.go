@@ -51,8 +51,8 @@ func Main(m *testing.M, prepare ...func() (done func())) {
 	os.Exit(run(m, prepare))
 }
 
-// run runs the tests. It calls the functions in prepare before the tests, and their results after
-// the tests.
+// run runs the tests. The functions in prepare are called before the tests, and the returned
+// functions are called after the tests.
 func run(m *testing.M, prepare []func() (done func())) int {
 	for _, p := range prepare {
 		defer p()()

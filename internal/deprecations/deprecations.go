@@ -82,7 +82,7 @@ func (t *Tracker) Record(use Use, now time.Time) {
 	}
 }
 
-// List returns the most recent uses, at most most.
+// List returns up to most uses, starting with the most recent one.
 func (t *Tracker) List(most int) []Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,10 +6,10 @@
 //	discovery.ServeSwagger(reg, nil, w, r)   // /openapi/v2
 //
 // The formats are defined by k8s.io/apiserver/pkg/endpoints/discovery and k8s.io/kube-openapi. See
-// also KEP-3352 for aggregated discovery and KEP-2896 for OpenAPI v3. The order of groups and the
-// names of schemas are the same as in kube-apiserver. All documents are derived from the entries of
-// package scheme; package response negotiates the encoding.
+// also KEP-3352 for aggregated discovery and KEP-2896 for OpenAPI v3. Groups and schemas use the
+// same order and names as in kube-apiserver. All documents are derived from the entries of package
+// scheme; package response negotiates the encoding.
 //
-// Invariants: a document depends only on one state of the registry (scheme.Catalog), so it is
-// generated on request and not kept. Its hash or ETag changes if and only if that state changes.
+// Invariants: documents are generated on demand from one state of the registry (scheme.Catalog),
+// and are not kept. Its hash or ETag changes if and only if that state changes.
 package discovery

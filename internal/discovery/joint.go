@@ -8,10 +8,10 @@ package discovery
 //	…v1.ObjectMeta {a, b}         …v1.ObjectMeta {a, c}             …v1.ObjectMeta, and …v1.ObjectMeta_v2 for the references of the other server
 //	…v1.DeleteOptions of v1       …v1.DeleteOptions of wardle…/v1   …v1.DeleteOptions of both group versions
 //
-// The definitions of apilet come first. Other servers follow in the order of the priorities of
-// their groups. The first server keeps the name. The document is streamed and never held in memory.
-// The definitions of apilet that other servers define as well are therefore generated once in
-// advance, and the result is cached until either side changes.
+// The definitions of apilet come first. Other servers are sorted by the priority of their groups.
+// The first server keeps the name. The document is streamed and never held in memory. The
+// definitions of apilet that other servers define as well are therefore generated once in advance,
+// and the result is cached until either side changes.
 
 import (
 	"cmp"

@@ -306,7 +306,7 @@ func readEnums() map[string]enumeration {
 			e.values = append(e.values, value)
 			texts = append(texts, strings.TrimRight(fmt.Sprintf("\n - `%q` %s", value, about), " "))
 		}
-		// sorted with their quotes, as in Kubernetes' generator
+		// sort the quoted values, as in Kubernetes' generator
 		slices.Sort(texts)
 		e.text += strings.Join(texts, "")
 		enums[name] = e

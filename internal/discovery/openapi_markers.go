@@ -1,8 +1,8 @@
 package discovery
 
-// This file contains information that Kubernetes' generator reads from comments and types. This
-// includes default values, unions, and the descriptions of types without SwaggerDoc. The declared
-// defaults and the relations of list elements are in scheme/listtypes.
+// This file contains information that Kubernetes' generator reads from comments and types. For
+// example, it defines default values and unions. The declared defaults and the relations of list
+// elements are in scheme/listtypes.
 
 import (
 	_ "embed"
@@ -68,8 +68,8 @@ func besides(s *oaSchema) *oaSchema {
 	return &oaSchema{AllOf: []*oaSchema{s}}
 }
 
-// oaUnion is a set of fields of which at most one may be set. The discriminator is the field that
-// selects it.
+// oaUnion describes a set of fields where at most one may be set. The discriminator is the field
+// that selects it.
 type oaUnion struct {
 	Discriminator string            `json:"discriminator,omitempty"`
 	Fields        map[string]string `json:"fields-to-discriminateBy"`

@@ -35,7 +35,7 @@ type Other struct {
 	Group, Version string
 	Resources      []apidiscoveryv2.APIResourceDiscovery
 	Stale          bool   // the server does not respond or is invalid
-	OpenAPIHash    string // of its OpenAPI v3 document; "" if there is none
+	OpenAPIHash    string // hash of its OpenAPI v3 document, if any
 	Swagger        *Swagger
 }
 

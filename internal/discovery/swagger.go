@@ -4,9 +4,9 @@ package discovery
 // read by kubectl up to 1.33, when a kind is missing in version 3, and by Helm, Argo CD and
 // Terraform's provider.
 //
-// The document is converted from the version 3 descriptions. Each path and definition is sent
-// before the next one is generated. The document may be larger than two megabytes, but it is never
-// held in memory. This requires two passes. The differences between the versions are:
+// The document is converted from the version 3 descriptions. The paths and definitions are
+// generated and sent one at a time. This avoids holding the document in memory, which may be larger
+// than two megabytes, but requires two passes. The differences between the versions are:
 //
 //	version 3                                            version 2
 //	#/components/schemas/io.x.v1.Foo                     #/definitions/io.x.v1.Foo
@@ -144,11 +144,11 @@ func writeSwagger(c *scheme.Catalog, o *Others, sink swaggerSink) error {
 	return sink.end()
 }
 
-// swagger is a document that is being written.
+// swagger writes a document to a sink.
 type swagger struct {
 	d      *oaDocument
 	sink   swaggerSink
-	shared map[string]map[string]any // shared parameters, by the name in their $ref
+	shared map[string]map[string]any // shared parameters by name
 	joint  *joint                    // the parts of other servers
 }
 
@@ -308,7 +308,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 	return nil
 }
 
-// flush sends the pending schemas. It keeps their names, so that no schema is sent twice.
+// flush sends the pending schemas. The names are kept to avoid duplicates.
 func (s *swagger) flush() error {
 	for _, name := range slices.Sorted(maps.Keys(s.d.schemas)) {
 		schema := s.d.schemas[name]

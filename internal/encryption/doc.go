@@ -20,8 +20,8 @@
 //	  providers:
 //	  - kms: {apiVersion: v2, name: tpm, endpoint: unix:///run/tpm.sock}
 //
-// Each value is prefixed with the names of its provider and key, so that only this key is tried.
-// The ciphers (AES, secretbox) are implemented in k8s.io/apiserver. For the provider kms, a key is
+// The provider and the key are stored as a prefix of the value, so that only this key is tried. The
+// ciphers (AES, secretbox) are implemented in k8s.io/apiserver. For the provider kms, a key is
 // derived for each value from a seed that was encrypted by the plug-in (kms.go). Ciphers that
 // authenticate additional data use the key of the object in etcd, so a value that is copied to
 // another object cannot be read. In a data file this is the key that the object would have in etcd,

@@ -68,7 +68,7 @@ func readFile(path string, reload bool) (*apiserver.EncryptionConfiguration, str
 	}
 	mistakes := validation.ValidateEncryptionConfiguration(config, reload)
 	for _, mistake := range mistakes {
-		// the value contains keys, which kube-apiserver prints
+		// do not print the keys (kube-apiserver does)
 		if _, whole := mistake.BadValue.(apiserver.ProviderConfiguration); whole {
 			mistake.BadValue = "REDACTED"
 		}
@@ -148,7 +148,7 @@ func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.Prov
 	return link{prefix: kmsPrefix + made.name + ":", by: made}, nil
 }
 
-// keyed creates a provider with several keys. The prefix of a key is its name.
+// keyed creates a provider with several keys. Values are prefixed with the name of their key.
 func (p *Providers) keyed(what, prefix string, keys []apiserver.Key, with func(key []byte) (storagevalue.Transformer, error)) (link, error) {
 	c, least := &chain{none: fmt.Errorf("no matching key was found for the provided %s transformer", what), figures: p.figures}, 0
 	if prefix == aescbcPrefix {

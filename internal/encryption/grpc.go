@@ -157,7 +157,7 @@ func (r *remote) status(ctx context.Context) (s pluginStatus, err error) {
 	return s, err
 }
 
-// encrypt asks the plug-in to encrypt a seed.
+// encrypt calls the plug-in to encrypt a seed.
 func (r *remote) encrypt(ctx context.Context, id string, seed []byte) (o envelope, err error) {
 	answer, err := r.call(ctx, "Encrypt", appendBytes(appendBytes(nil, 1, seed), 2, []byte(id)))
 	if err != nil {
@@ -177,7 +177,7 @@ func (r *remote) encrypt(ctx context.Context, id string, seed []byte) (o envelop
 	return o, err
 }
 
-// decrypt asks the plug-in for the seed of an envelope.
+// decrypt calls the plug-in to decrypt the seed of an envelope.
 func (r *remote) decrypt(ctx context.Context, id string, o *envelope) (seed []byte, err error) {
 	ask := appendBytes(appendBytes(appendBytes(nil, 1, o.encryptedSeed), 2, []byte(id)), 3, []byte(o.keyID))
 	answer, err := r.call(ctx, "Decrypt", appendMap(ask, 4, o.annotations))

@@ -119,7 +119,7 @@ func (p *plugin) begin(ctx context.Context) {
 	}()
 }
 
-// tell logs an error if it differs from the previous one, and returns its text.
+// tell logs an error if it has changed. It returns the text of the error.
 func (p *plugin) tell(err error, told string) string {
 	if err == nil {
 		return ""

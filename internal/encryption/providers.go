@@ -158,7 +158,7 @@ func (p *Providers) open(key, etcdKey string, sealed []byte) (plain []byte, stal
 
 // ---- In etcd
 
-// ToEtcd encrypts a value for etcd, as kube-apiserver does.
+// ToEtcd encrypts a value that will be stored in etcd.
 func (p *Providers) ToEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
 	c, resource := p.force.Load().chainOf(key)
 	if c == nil {

@@ -13,7 +13,6 @@
 // pkg/internal/testing/controlplane. The supported flags are defined in
 // cmd/kube-apiserver/app/options of the Kubernetes version that this server implements.
 //
-// Invariants: flags that are unknown to kube-apiserver are rejected. Flags that are accepted
-// without effect are logged. The package handles flags and processes, and imports no other package
-// of apilet.
+// Flags that are unknown to kube-apiserver are rejected. Flags that are accepted without effect are
+// logged. The package handles flags and processes, and imports no other package of apilet.
 package envtest

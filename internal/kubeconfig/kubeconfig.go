@@ -6,18 +6,18 @@ package kubeconfig
 // The server only writes its own file. In other programs a flag of that name is a file to read, and
 // a user who passes ~/.kube/config here expects the same. Therefore, if the file has other content,
 // the server returns an error before doing anything else. Other cluster tools merge a context into
-// the file. This was rejected, because it would send the user's next `kubectl delete` to another
-// cluster than the one before, and would put an administrator's key into a file that is often
-// copied. KUBECONFIG=a:b reads both files.
+// the file. This was rejected, because it would send the user's next `kubectl delete` to a
+// different cluster, and would store an administrator's key in a file that is often copied.
+// KUBECONFIG=a:b reads both files.
 //
 // Files written by apilet are marked by an extension of the cluster, which is preserved by kubectl:
 //
 //	clusters: [{name: apilet, cluster: {server: ..., extensions: [{name: apilet, extension: {writer: apilet}}]}}]
 //
-// Users may add contexts to such a file, select one, or set the namespace of apilet's context;
-// these changes are kept. When a server starts, it removes the address of the previous run, and the
-// file if it contains nothing else. A script that waits for the file therefore does not read the
-// port of the previous run.
+// If a user adds or selects contexts, or sets the namespace of apilet's context, the changes are
+// preserved. When a server starts, it removes the address of the previous run, and the file if it
+// contains nothing else. A script that waits for the file therefore does not read the port of the
+// previous run.
 
 import (
 	"crypto/tls"

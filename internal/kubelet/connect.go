@@ -198,8 +198,7 @@ func readdress(p *httputil.ProxyRequest, to *url.URL) {
 	p.SetXForwarded()
 }
 
-// unexplained returns a Status error unchanged, and any other error as a 500 without a reason, as
-// kube-apiserver does.
+// unexplained converts err to a 500 error without a reason, unless it is a Status error.
 func unexplained(err error) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err

@@ -59,7 +59,7 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 		// The buffer is needed because wsstream ignores bytes that are returned together
 		// with io.EOF.
 		body := bufio.NewReader(answer.Body)
-		// the client is gone, so the error cannot be reported
+		// errors cannot be reported because the client is gone
 		_ = wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r)
 		return nil
 	}

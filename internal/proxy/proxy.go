@@ -56,9 +56,9 @@ type Hop struct {
 	Lasts bool
 	// timeout for the request, ignored if Lasts is set
 	Limit time.Duration
-	// Patience limits each write of a long-running response, and the time after the client has
-	// closed its side. If it is zero, writes are not limited, and the connection is closed
-	// after a minute.
+	// Patience is the timeout for each write of a long-running response, and for the time after
+	// the client has closed its side. If it is zero, writes are not limited, and the connection
+	// is closed after a minute.
 	Patience time.Duration
 	// if not nil, called before a long-running request is forwarded
 	Started func()

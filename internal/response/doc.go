@@ -10,9 +10,9 @@
 // k8s.io/apimachinery/pkg/api/errors. Package printers defines the columns of Tables, and package
 // scheme converts records between versions. protobuf.go describes the protobuf format.
 //
-// Invariants: nothing is written before the format is negotiated, so that a 406 can still be sent.
-// Unexpected errors become a 500 with a generic text; the original error is only logged. If an
-// error occurs after the header was sent, the connection is closed ([ErrAborted]), so that clients
-// do not mistake a partial response for a complete one. Lists are streamed and never held in
+// The format is negotiated before anything is written, so that a 406 can still be sent. Unexpected
+// errors become a 500 with a generic text; the original error is only logged. If an error occurs
+// after the header was sent, the connection is closed ([ErrAborted]), so that clients do not
+// mistake a partial response for a complete one. Lists are streamed instead of being held in
 // memory.
 package response

@@ -12,8 +12,8 @@ package response
 //	12 nn  ..                   2: the encoded object
 //	1a 00  22 00                3, 4: content encoding and content type, both empty
 //
-// A list is encoded as one object. Its metadata is field 1, and each item is an occurrence of field
-// 2 without an envelope. Watch events are not wrapped in an envelope, but their objects are:
+// A list is encoded as one object. The metadata is encoded as field 1, and the items are encoded as
+// field 2 without an envelope. Watch events are not wrapped in an envelope, but their objects are:
 //
 //	00 00 nn nn                 the length of the frame
 //	0a nn  ADDED                1: type

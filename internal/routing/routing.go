@@ -5,7 +5,7 @@
 //
 //	err := routing.Routed(res, &info, r.Method) // nil, or the 404 or 405
 //
-// Each type has the following paths, as in k8s.io/apiserver/pkg/endpoints/installer.go:
+// The following paths are defined for each type, as in k8s.io/apiserver/pkg/endpoints/installer.go:
 //
 //	path                                   namespaced                     cluster-scoped
 //	RESOURCE                               GET                            GET POST DELETE

@@ -5,10 +5,10 @@
 //	POST https://127.0.0.1:9443/mutate?timeout=10s     {"kind":"AdmissionReview","request":{"uid":"7f…","operation":"CREATE",…}}
 //	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
 //
-// The webhook may be unavailable or slow, or may return invalid data. Therefore, each call has a
-// deadline and a maximum response size, and is not retried. Redirects are not followed, because
-// they could send objects to a server that was not configured. Each failure is returned as an error
-// that describes the cause.
+// The webhook may be unavailable or slow, or may return invalid data. Therefore, the duration and
+// the size of the response are limited, and calls are not retried. Redirects are not followed,
+// because they could send objects to a server that was not configured. Each failure is returned as
+// an error that describes the cause.
 //
 // A Service has no virtual IP, since apilet has no cluster network. The client connects to an
 // endpoint of the Service, or to its externalName, and verifies the certificate for
@@ -274,7 +274,8 @@ func (b *ServiceResolver) Endpoints(namespace, service, port string) (addresses 
 	return addresses, true, err
 }
 
-// sliceAddresses returns the addresses of a slice's endpoints that are ready or have no condition.
+// sliceAddresses returns the addresses of all endpoints in an EndpointSlice that are not marked as
+// unready.
 func sliceAddresses(stored []byte, port string) (addresses []string) {
 	var slice discoveryv1.EndpointSlice
 	if json.Unmarshal(stored, &slice) != nil {
