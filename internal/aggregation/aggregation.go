@@ -1,11 +1,12 @@
 package aggregation
 
-// This file follows APIServices, makes the table by which requests are told apart, and has each server asked now and then.
+// This file watches APIServices, builds the table that routes requests, and checks each server
+// periodically.
 //
 //	APIService in the store        known           table
-//	v1.apps, no Service            its priority    (nothing: it is served here)
+//	v1.apps, no Service            its priority    (no entry: served by apilet)
 //	v1alpha1.wardle.example.com    spec, route,    servers[wardle.example.com/v1alpha1]: route, available
-//	                               what it serves  others: its resources, for discovery
+//	                               resources       others: its resources, for discovery
 
 import (
 	"context"
@@ -35,79 +36,102 @@ import (
 )
 
 const (
-	checkEvery = 30 * time.Second // each server is asked whether it is there
-	learnEvery = time.Minute      // and what it serves
-	firstRetry = time.Second      // after a failure; each further one waits twice as long, up to the above
-	asksAtOnce = 4                // of all servers
+	checkEvery = 30 * time.Second // interval of availability checks
+	learnEvery = time.Minute      // interval of discovery requests
+	// delay after the first failure, doubled after each further failure up to the interval
+	firstRetry = time.Second
+	asksAtOnce = 4 // maximum number of concurrent requests to all servers
 )
 
-// An Aggregator passes requests on. The exported fields are set before Load, and do not change.
+// Aggregator proxies requests to other API servers. The exported fields must be set before Load and
+// must not be changed afterwards.
 type Aggregator struct {
-	Store           *store.Store
-	Types           *scheme.Registry
-	Services        *webhook.ServiceResolver
-	Certificate     func() *tls.Certificate // what is shown to servers; nil: nothing
-	Begin           func()                  // called once, when the first APIService names a Service: before anything is asked of it
-	SaveStatus      func(ctx context.Context, name string, change func(*apiregistrationv1.APIService)) error
-	Leads           func() bool                                             // this server writes what stands in the status of APIServices
-	Patience        time.Duration                                           // for the first byte of an answer
-	RejectRedirects bool                                                    // --aggregator-reject-forwarding-redirect
-	Delegated       func(ctx context.Context)                               // a request that may last is another server's work from now on
-	Fail            func(w http.ResponseWriter, r *http.Request, err error) // answers with an error of ours
-	Stopping        <-chan struct{}                                         // closed when requests that last are to end
-	Stands          func(error)                                             // is told after each round
-	Unavailable     func(name, reason string)                               // counts
-	Upgrades        *shares.Places                                          // for connections that are upgraded
+	Store    *store.Store
+	Types    *scheme.Registry
+	Services *webhook.ServiceResolver
+	// returns the client certificate, or nil
+	Certificate func() *tls.Certificate
+	// called once, before the first APIService with a Service is used
+	Begin      func()
+	SaveStatus func(ctx context.Context, name string, change func(*apiregistrationv1.APIService)) error
+	// reports whether this server writes the status of APIServices
+	Leads func() bool
+	// limit on the wait for the first byte of a response
+	Patience time.Duration
+	// --aggregator-reject-forwarding-redirect
+	RejectRedirects bool
+	// called before a long-running request is proxied
+	Delegated func(ctx context.Context)
+	// writes an error response
+	Fail func(w http.ResponseWriter, r *http.Request, err error)
+	// closed when long-running requests must end
+	Stopping <-chan struct{}
+	// called with the result of each round
+	Stands func(error)
+	// counts transitions to unavailable, for a metric
+	Unavailable func(name, reason string)
+	// limits the upgraded connections of a user
+	Upgrades *shares.Places
 
-	table atomic.Pointer[table] // nil: no APIService names a Service
-	self  string                // tells requests that come back to who has passed them on
+	// nil if no APIService has a Service
+	table atomic.Pointer[table]
+	// name of this server in Via, to detect loops
+	self  string
 	begin sync.Once
 
-	// What follows is the loop's alone, but for mu, told and wake.
-	log, rest *store.Follower        // APIServices; those, and what says where a Service is
-	known     map[string]*apiService // by name
-	asking    int
-	workers   sync.WaitGroup
-	wake      chan struct{} // a token when something is told
+	// The following fields belong to the loop, except for mu, told and wake.
+	// log follows the APIServices; rest also follows Services and their endpoints
+	log, rest *store.Follower
+	// by name
+	known   map[string]*apiService
+	asking  int
+	workers sync.WaitGroup
+	// signals that told has entries
+	wake chan struct{}
 
-	mu   sync.Mutex // guards told
-	told []func()   // what those have found out who asked, to be done by the loop
+	// guards told
+	mu sync.Mutex
+	// results of finished requests, applied by the loop
+	told []func()
 }
 
-// A table is which requests are whose, at one moment.
+// table is an immutable snapshot that maps group versions to servers.
 type table struct {
 	servers map[metav1.GroupVersion]*server
 	others  *discovery.Others
 }
 
-// A server answers for one group version.
+// server represents the server for a group version.
 type server struct {
 	name      string // of the APIService
 	route     *route
 	available bool
 }
 
-// An apiService is what the loop knows of one.
+// apiService is the state of an APIService in the loop.
 type apiService struct {
-	name      string
-	spec      apiregistrationv1.APIServiceSpec
-	condition *apiregistrationv1.APIServiceCondition // Available; nil: nobody has looked
-	route     *route                                 // nil: it is served here
-	learned   lesson
-	stale     bool // what was learned is not so any more
-	check     appointment
-	learn     appointment
+	name string
+	spec apiregistrationv1.APIServiceSpec
+	// the condition Available, if any
+	condition *apiregistrationv1.APIServiceCondition
+	// nil if apilet serves the group version
+	route   *route
+	learned lesson
+	// learned is outdated
+	stale bool
+	check appointment
+	learn appointment
 }
 
-// An appointment is when to ask next.
+// appointment schedules the next periodic request.
 type appointment struct {
 	due     time.Time
 	running bool
-	again   bool // something has happened since it began
+	again   bool // run again as soon as possible after the running request
 	fails   int
 }
 
-// soon has the server asked as soon as possible.
+// soon schedules a request as soon as possible.
 func (a *appointment) soon() {
 	a.again = a.running
 	if !a.running {
@@ -115,10 +139,10 @@ func (a *appointment) soon() {
 	}
 }
 
-// is says that the time has come.
+// is reports whether a request is due.
 func (a *appointment) is(now time.Time) bool { return !a.running && !now.Before(a.due) }
 
-// settle makes the next one, after an answer.
+// settle schedules the next request after one has finished.
 func (a *appointment) settle(failed bool, every time.Duration) {
 	wait := every
 	if a.fails++; !failed {
@@ -135,7 +159,7 @@ func (a *appointment) settle(failed bool, every time.Duration) {
 
 // ---- The loop ----
 
-// Load reads what is stored; what it says is in force when it returns.
+// Load reads the stored APIServices. They are in effect when it returns.
 func (g *Aggregator) Load(ctx context.Context) error {
 	g.self, g.known, g.wake = "apilet-"+uuid.NewString(), map[string]*apiService{}, make(chan struct{}, 1)
 	base := func(group, plural string) string { return g.Types.Lookup(group, "v1", plural).Base }
@@ -145,7 +169,7 @@ func (g *Aggregator) Load(ctx context.Context) error {
 	return g.catchUp(ctx)
 }
 
-// Run keeps up with what is stored, and with the servers, until ctx ends.
+// Run follows the store and checks the servers until ctx ends.
 func (g *Aggregator) Run(ctx context.Context) {
 	defer g.workers.Wait()
 	for ctx.Err() == nil {
@@ -174,12 +198,13 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// catchUp reads the log.
+// catchUp processes the new events in the log.
 func (g *Aggregator) catchUp(ctx context.Context) error {
 	now, changed := g.Store.Revision(), false
 	err := g.log.CatchUp(ctx, func() {
 		clear(g.known)
-		changed = true // the log has no event for an APIService that was deleted before the reset
+		// the log contains no event for an APIService that was deleted before the reset
+		changed = true
 	}, func(ev *store.Event) {
 		g.see(ev)
 		changed = true
@@ -197,7 +222,7 @@ func (g *Aggregator) catchUp(ctx context.Context) error {
 	return g.rest.CatchUp(ctx, func() { g.rest.From(now) }, g.seeBehind)
 }
 
-// see takes an APIService to notice. One that cannot be read is as good as none.
+// see processes a change of an APIService. If an APIService cannot be decoded, it is ignored.
 func (g *Aggregator) see(ev *store.Event) {
 	_, name := scheme.NamespacedName(ev.Key)
 	before := g.known[name]
@@ -223,14 +248,15 @@ func (g *Aggregator) see(ev *store.Event) {
 	}
 	g.begin.Do(g.Begin)
 	if before != nil && before.route != nil && before.route.isFor(&obj.Spec) {
-		is = before // with what is known of it
+		is = before // keep the known state
 	} else {
 		before.close()
 		is.route, is.stale = g.newRoute(&obj.Spec), true
 	}
 	was, said := is.available(), is.condition
 	is.spec, is.condition = obj.Spec, helper.GetAPIServiceConditionByType(&obj, apiregistrationv1.Available)
-	if equality.Semantic.DeepEqual(said, is.condition) { // somebody else has written it
+	// another writer has changed the object
+	if equality.Semantic.DeepEqual(said, is.condition) {
 		is.check.soon()
 	}
 	if is.available() && !was {
@@ -239,7 +265,8 @@ func (g *Aggregator) see(ev *store.Event) {
 	g.known[is.name] = is
 }
 
-// passable says that a group version may be another server's. The core group and that of APIServices themselves may not.
+// passable reports whether another server may serve the group version. The core group and the group
+// of APIServices may not be delegated.
 func passable(spec *apiregistrationv1.APIServiceSpec) bool {
 	return spec.Group != "" && spec.Group != apiregistrationv1.GroupName && spec.Service != nil && spec.Service.Port != nil
 }
@@ -254,7 +281,7 @@ func (a *apiService) close() {
 	}
 }
 
-// seeBehind has the servers asked whose Service has changed, or what stands behind it.
+// seeBehind schedules checks of the servers whose Service or endpoints may have changed.
 func (g *Aggregator) seeBehind(ev *store.Event) {
 	base, namespace, _, ok := scheme.SplitKey(ev.Key)
 	if !ok || strings.Contains(base, "apiservices") {
@@ -267,7 +294,7 @@ func (g *Aggregator) seeBehind(ev *store.Event) {
 	}
 }
 
-// publish makes a table of what is known.
+// publish builds a new table.
 func (g *Aggregator) publish() {
 	t := &table{servers: map[metav1.GroupVersion]*server{}, others: &discovery.Others{Priorities: map[metav1.GroupVersion]discovery.Priority{}}}
 	for _, name := range slices.Sorted(maps.Keys(g.known)) {
@@ -290,7 +317,7 @@ func (g *Aggregator) publish() {
 	g.table.Store(t)
 }
 
-// hear does what those have found out who asked.
+// hear applies the results of finished requests.
 func (g *Aggregator) hear() {
 	g.mu.Lock()
 	told := g.told
@@ -304,18 +331,18 @@ func (g *Aggregator) hear() {
 	}
 }
 
-// tell hands over what somebody has found out.
+// tell queues a result for the loop.
 func (g *Aggregator) tell(do func()) {
 	g.mu.Lock()
 	g.told = append(g.told, do)
 	g.mu.Unlock()
 	select {
 	case g.wake <- struct{}{}:
-	default: // the loop looks already
+	default: // the loop is already notified
 	}
 }
 
-// ask has servers asked whose time has come, a few at once. What is asked ends by itself.
+// ask starts the scheduled requests in the background, up to asksAtOnce.
 func (g *Aggregator) ask(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(g.known)) {
 		a := g.known[name]
@@ -361,7 +388,8 @@ func (g *Aggregator) startLearning(ctx context.Context, a *apiService) {
 	})
 }
 
-// nextDue is when somebody is to be asked next; zero: nobody, or somebody who is asked now has to answer first.
+// nextDue returns the time of the next request. It returns zero if nothing is scheduled or if a
+// running request must finish first.
 func (g *Aggregator) nextDue() (first time.Time) {
 	now := time.Now()
 	earlier := func(due time.Time) {
@@ -379,7 +407,8 @@ func (g *Aggregator) nextDue() (first time.Time) {
 		if leads := g.Leads(); leads && !a.check.running {
 			earlier(a.check.due)
 		} else if !leads {
-			earlier(now.Add(firstRetry)) // it may lead by then
+			// this server may have become the leader by then
+			earlier(now.Add(firstRetry))
 		}
 		if a.available() && !a.learn.running {
 			earlier(a.learn.due)
@@ -388,9 +417,9 @@ func (g *Aggregator) nextDue() (first time.Time) {
 	return first
 }
 
-// ---- For others to ask ----
+// ---- Exported state ----
 
-// Others are what discovery has to tell of other servers; nil: there are none.
+// Others returns the current snapshot of other servers, or nil.
 func (g *Aggregator) Others() *discovery.Others {
 	if t := g.table.Load(); t != nil {
 		return t.others
@@ -401,10 +430,11 @@ func (g *Aggregator) Others() *discovery.Others {
 var unavailableDesc = prometheus.NewDesc("aggregator_unavailable_apiservice",
 	"[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.", []string{"name"}, nil)
 
-// Describe and Collect tell metrics which servers are away.
+// Describe implements prometheus.Collector.
 func (g *Aggregator) Describe(descs chan<- *prometheus.Desc) { descs <- unavailableDesc }
 
-// Collect tells of those APIServices alone that name a Service: the others are always there.
+// Collect reports which APIServices are unavailable. It omits APIServices without a Service,
+// because these are always available.
 func (g *Aggregator) Collect(into chan<- prometheus.Metric) {
 	t := g.table.Load()
 	if t == nil {

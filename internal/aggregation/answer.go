@@ -7,9 +7,10 @@ package aggregation
 //	200, Content-Type, ETag        the same
 //	Set-Cookie, Refresh, Link      nothing: only the headers and trailers listed here pass
 //	099, 600                       502
-//	301, Location                  502
+//	301, Location                  passes unless redirects are rejected; then 502
 //
-// The response has the origin of this server. A header that a browser obeys could otherwise act on everything of that origin.
+// The response has the origin of this server. A header that a browser obeys could otherwise act on
+// everything of that origin.
 
 import (
 	"fmt"
@@ -20,8 +21,8 @@ import (
 	"apilet/internal/apierror"
 )
 
-// passedHeaders lists the response headers that reach the client. Location is not among them: it passes with a 201, and with a redirect
-// if redirects are allowed.
+// passedHeaders lists the response headers that reach the client. Location is handled separately,
+// because it is allowed in a 201 response and in redirects, unless redirects are rejected.
 var passedHeaders = headerSet(`
 	Accept-Patch Accept-Ranges Age Allow Cache-Control Content-Digest Content-Disposition Content-Encoding Content-Language Content-Length
 	Content-Location Content-Range Content-Type Date Deprecation Digest Etag Expires Last-Modified Pragma Preference-Applied Repr-Digest
@@ -29,8 +30,9 @@ var passedHeaders = headerSet(`
 	Sec-Websocket-Accept Sec-Websocket-Extensions Sec-Websocket-Protocol Sec-Websocket-Version
 	Grpc-Accept-Encoding Grpc-Encoding Grpc-Message Grpc-Status Grpc-Status-Details-Bin`)
 
-// passedTrailers lists the response trailers that reach the client. Clients may merge trailers into the headers, so the list has no header
-// that says how to read the body.
+// passedTrailers lists the response trailers that reach the client. Since clients may merge
+// trailers into the headers, the list does not contain headers that affect the interpretation of
+// the body.
 var passedTrailers = headerSet(`Content-Digest Digest Etag Grpc-Message Grpc-Status Grpc-Status-Details-Bin Repr-Digest`)
 
 func headerSet(names string) map[string]bool {
@@ -41,8 +43,8 @@ func headerSet(names string) map[string]bool {
 	return set
 }
 
-// tame removes all headers from a response that an aggregated server may not set. ours are the headers
-// of this server. Headers that the response replaces are deleted from ours.
+// tame removes all headers from a response that an aggregated server may not set. ours are the
+// headers of this server. Headers that the response replaces are deleted from ours.
 func (g *Aggregator) tame(ours http.Header, answer *http.Response) {
 	code, location := answer.StatusCode, answer.Header.Get("Location")
 	redirects := code >= 300 && code <= 399 && location != ""
@@ -67,22 +69,24 @@ func (g *Aggregator) tame(ours http.Header, answer *http.Response) {
 	answer.Header.Set("Content-Security-Policy", "sandbox")
 	if code == http.StatusSwitchingProtocols {
 		answer.Header.Set("Connection", "Upgrade")
-		answer.Status = "" // with a reason of the other server's
+		answer.Status = "" // drops the reason phrase of the other server
 		return
 	}
 	tameTrailer(answer.Trailer)
 	answer.Body = &trailedBody{answer.Body, answer}
 }
 
-// replaceAnswer makes a 502 with the text of the answer. The body that the other server sends is not read.
+// replaceAnswer replaces the response by a 502 with the given text. The body that the other server
+// sends is not read.
 func replaceAnswer(answer *http.Response, text string) {
 	_ = answer.Body.Close() // its content is not needed
 	*answer = http.Response{StatusCode: http.StatusBadGateway, Proto: answer.Proto, ProtoMajor: answer.ProtoMajor, ProtoMinor: answer.ProtoMinor, Request: answer.Request,
 		Header: http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text))}
 }
 
-// A trailedBody removes trailers that do not pass. http.Transport adds trailers to the response when the body has been read, announced or not,
-// and httputil.ReverseProxy copies them after it has closed the body.
+// trailedBody removes trailers that do not pass. http.Transport adds trailers to the response when
+// the body has been read, announced or not, and httputil.ReverseProxy copies them after it has
+// closed the body.
 type trailedBody struct {
 	io.ReadCloser
 	answer *http.Response

@@ -1,18 +1,21 @@
 package aggregation
 
-// This file is what the loop asks servers: whether they are there, as the condition Available tells, and what they serve.
+// This file sends requests to other servers, in order to check whether they are available and to
+// read their types.
 //
-//	Available   reason                what was found
-//	False       ServiceNotFound       there is no such Service
-//	Unknown     ServiceAccessError    it cannot be read
-//	False       ServicePortError      it has no such port
-//	False       EndpointsNotFound     nothing says what stands behind it
-//	False       MissingEndpoints      what stands behind it is not ready, or has no such port
-//	False       FailedDiscoveryCheck  GET /apis/GROUP/VERSION is not answered 2xx within five seconds
+//	Available   reason                cause
+//	False       ServiceNotFound       the Service does not exist
+//	Unknown     ServiceAccessError    the Service cannot be read
+//	False       ServicePortError      the Service does not have the port
+//	False       EndpointsNotFound     the Service has no EndpointSlices
+//	False       MissingEndpoints      no endpoint is ready, or none has the port
+//	False       FailedDiscoveryCheck  GET /apis/GROUP/VERSION does not return 2xx within five seconds
 //	True        Passed
 //
-// The words are those of k8s.io/kube-aggregator (pkg/controllers/status/remote). Who asks is system:kube-aggregator, of the group system:masters.
-// All that is read has a bound; a document that is too long, too deep or of another kind is one that could not be had.
+// The reasons and messages are copied from pkg/controllers/status/remote in k8s.io/kube-aggregator.
+// The requests are sent by the user system:kube-aggregator, who is a member of system:masters. All
+// responses are limited in size. If a document is too long, too deep or has an unexpected type, the
+// request fails.
 
 import (
 	"bytes"
@@ -43,20 +46,24 @@ import (
 )
 
 const (
-	askWaits      = 5 * time.Second
-	attempts      = 5       // of a check, at once: each goes to one of the endpoints
-	maxDiscovery  = 2 << 20 // bytes of a list of types
-	maxOpenAPI    = 8 << 20 // of a document of OpenAPI
+	askWaits = 5 * time.Second
+	// number of concurrent requests in a check, because each may be sent to a different
+	// endpoint
+	attempts = 5
+	// maximum size of a discovery document in bytes
+	maxDiscovery = 2 << 20
+	// maximum size of an OpenAPI document in bytes
+	maxOpenAPI    = 8 << 20
 	swaggerType   = "application/json"
 	discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 )
 
-// asker is who asks what the loop wants to know.
+// asker is the user of the loop's requests.
 var asker = request.User{Name: "system:kube-aggregator", Groups: []string{request.GroupMasters}}
 
-// ---- Whether it is there ----
+// ---- Availability ----
 
-// check finds out whether a server answers.
+// check determines the condition Available of a server.
 func (g *Aggregator) check(ctx context.Context, spec *apiregistrationv1.APIServiceSpec, r *route) apiregistrationv1.APIServiceCondition {
 	name, namespace, port := spec.Service.Name, spec.Service.Namespace, *spec.Service.Port
 	is := func(status apiregistrationv1.ConditionStatus, reason, message string, args ...any) apiregistrationv1.APIServiceCondition {
@@ -96,7 +103,7 @@ func (g *Aggregator) check(ctx context.Context, spec *apiregistrationv1.APIServi
 	return is(apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
 }
 
-// answers asks several times at once: one of several endpoints that answers is enough.
+// answers sends several concurrent requests. It succeeds if one of them does.
 func (r *route) answers(ctx context.Context, path string) error {
 	if r.err != nil {
 		return r.err
@@ -119,14 +126,14 @@ func (r *route) answers(ctx context.Context, path string) error {
 			return nil
 		}
 	}
-	r.close() // the next attempt is not to meet the same connection
+	r.close() // the next attempt must not use the same connection
 	return fmt.Errorf("failing or missing response from %s: %w", r.url(path), lasting(err))
 }
 
-// maxText bounds texts of other servers in conditions and in the log, in bytes.
+// maxText is the maximum size in bytes of another server's text in conditions and in the log.
 const maxText = 1 << 10
 
-// shortened returns at most maxText bytes of the text.
+// shortened returns the text, truncated to maxText bytes.
 func shortened(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -134,7 +141,8 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "..."
 }
 
-// lasting takes out of an error what differs each time: the port of this end. The condition is not to be written anew for that.
+// lasting removes the local port from an error. It differs each time, and the condition should not
+// be rewritten for that.
 func lasting(err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
 		op.Source = nil
@@ -142,7 +150,7 @@ func lasting(err error) error {
 	return err
 }
 
-// save writes a condition that tells something new, unless the APIService names another server by now.
+// save writes a changed condition, unless the APIService refers to another server by now.
 func (g *Aggregator) save(ctx context.Context, name string, r *route, before *apiregistrationv1.APIServiceCondition, is apiregistrationv1.APIServiceCondition) error {
 	if before != nil && before.Status == is.Status && before.Reason == is.Reason && before.Message == is.Message {
 		return nil
@@ -162,16 +170,17 @@ func (g *Aggregator) save(ctx context.Context, name string, r *route, before *ap
 	return err
 }
 
-// ---- What it serves ----
+// ---- Types ----
 
-// A lesson is what a server has told.
+// lesson is the description of a server's group version.
 type lesson struct {
 	resources   []apidiscoveryv2.APIResourceDiscovery
-	openAPIHash string             // of its document of version 3; "": it has none
-	swagger     *discovery.Swagger // nil: it has none
+	openAPIHash string             // hash of its OpenAPI v3 document, if any
+	swagger     *discovery.Swagger // nil if there is none
 }
 
-// learn asks a server what it serves. Without a list of types there is no lesson; descriptions may be missing.
+// learn reads the types of a group version and its OpenAPI descriptions. Missing descriptions are
+// not an error.
 func learn(ctx context.Context, r *route, gv metav1.GroupVersion, before lesson) (is lesson, err error) {
 	if is.resources, err = r.resources(ctx, gv); err != nil {
 		return is, err
@@ -196,12 +205,14 @@ func learn(ctx context.Context, r *route, gv metav1.GroupVersion, before lesson)
 	case a.code == http.StatusNotModified:
 		is.swagger = before.swagger
 	case a.code == http.StatusOK && bounded.Inspect(a.body).Depth < 1000:
-		is.swagger, _ = discovery.NewSwagger(a.body, a.header.Get("ETag"), gv.Group, gv.Version) // none if it is no document
+		// nil if it is not a valid document
+		is.swagger, _ = discovery.NewSwagger(a.body, a.header.Get("ETag"), gv.Group, gv.Version)
 	}
 	return is, nil
 }
 
-// resources asks for the types of a group version: in the aggregated dialect, or in the old one.
+// resources reads the types of a group version, from aggregated discovery if the server supports
+// it, and from legacy discovery otherwise.
 func (r *route) resources(ctx context.Context, gv metav1.GroupVersion) ([]apidiscoveryv2.APIResourceDiscovery, error) {
 	a, err := r.get(ctx, "/apis", discoveryType, "", maxDiscovery)
 	if err != nil {
@@ -229,7 +240,8 @@ func (r *route) resources(ctx context.Context, gv metav1.GroupVersion) ([]apidis
 	return modern(&list), nil
 }
 
-// found takes a group version out of a document; of one that is not in it nothing is served.
+// found returns the resources of a group version in an aggregated document, or nil if it is
+// missing.
 func found(list *apidiscoveryv2.APIGroupDiscoveryList, gv metav1.GroupVersion) []apidiscoveryv2.APIResourceDiscovery {
 	for _, group := range list.Items {
 		for _, version := range group.Versions {
@@ -245,7 +257,7 @@ func found(list *apidiscoveryv2.APIGroupDiscoveryList, gv metav1.GroupVersion) [
 	return nil
 }
 
-// complete spares old clients a kind that is missing, which ends them.
+// complete adds missing kinds, which would crash old clients.
 func complete(res *apidiscoveryv2.APIResourceDiscovery) {
 	if res.ResponseKind == nil {
 		res.ResponseKind = &metav1.GroupVersionKind{}
@@ -257,7 +269,8 @@ func complete(res *apidiscoveryv2.APIResourceDiscovery) {
 	}
 }
 
-// modern puts a list of the old dialect as the new one has it. A subresource without its resource gets one that can do nothing.
+// modern converts a legacy list to the aggregated format. If the list contains a subresource but
+// not its resource, modern adds a resource without verbs.
 func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDiscovery) {
 	at := map[string]int{}
 	find := func(name string, r *metav1.APIResource) *apidiscoveryv2.APIResourceDiscovery {
@@ -287,9 +300,9 @@ func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDisco
 	return all
 }
 
-// ---- One question ----
+// ---- Requests ----
 
-// An answer is what came back, as far as it is wanted.
+// answer contains the relevant parts of a response.
 type answer struct {
 	code   int
 	header http.Header
@@ -298,14 +311,14 @@ type answer struct {
 
 func (r *route) url(path string) string { return "https://" + r.host + path }
 
-// get asks for a document of at most so many bytes, by a user who may do anything there.
+// get reads a document of at most the given number of bytes, as the user asker.
 func (r *route) get(ctx context.Context, path, accept, etag string, most int64) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askWaits)
 	defer cancel()
 	return r.do(ctx, http.MethodGet, path, &asker, http.Header{"Accept": {accept}, "If-None-Match": {etag}}, nil, most)
 }
 
-// do sends a request of the server's own. Nobody is sent elsewhere by the answer: a round trip follows nothing.
+// do sends a request of this server. It does not follow redirects, because it uses a RoundTripper.
 func (r *route) do(ctx context.Context, method, path string, by *request.User, header http.Header, body []byte, most int64) (answer, error) {
 	if r.err != nil {
 		return answer{}, r.err
@@ -326,7 +339,8 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 		return answer{}, &url.Error{Op: method[:1] + strings.ToLower(method[1:]), URL: r.url(path), Err: err}
 	}
 	defer a.Body.Close()
-	if a.StatusCode == http.StatusSwitchingProtocols { // its body would be an open connection, which no deadline ends
+	// the body would be an open connection without a deadline
+	if a.StatusCode == http.StatusSwitchingProtocols {
 		return answer{}, fmt.Errorf("%s responded 101 to a request that did not ask to switch protocols", r.url(path))
 	}
 	if most == 0 {
@@ -339,7 +353,8 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 	return answer{a.StatusCode, a.Header, text}, err
 }
 
-// ServeOpenAPI answers /openapi/v3 and what is below it where that is about other servers, and says whether it was. A document is fetched for who asks.
+// ServeOpenAPI serves /openapi/v3 and the paths below it if they concern other servers, and reports
+// whether it did. It fetches the document for each request.
 func (g *Aggregator) ServeOpenAPI(w http.ResponseWriter, r *http.Request) bool {
 	t := g.table.Load()
 	if t == nil {
@@ -376,14 +391,16 @@ func (g *Aggregator) ServeOpenAPI(w http.ResponseWriter, r *http.Request) bool {
 			w.Header().Set(key, value)
 		}
 	}
-	w.Header().Set("Content-Type", "application/json") // whatever a browser would like to make of it
+	// independent of the type that the other server declares
+	w.Header().Set("Content-Type", "application/json")
 	if w.WriteHeader(a.code); a.code != http.StatusNotModified {
-		_, _ = w.Write(a.body) // the client is gone otherwise
+		_, _ = w.Write(a.body) // fails only if the client is gone
 	}
 	return true
 }
 
-// describe fetches a document of version 3. Of one that has changed since the index was read, the new one is as good.
+// describe fetches an OpenAPI v3 document. If the document has changed since the client read the
+// index, it returns the new document.
 func (r *route) describe(asked *http.Request, path string) (a answer, err error) {
 	header := http.Header{"Accept": {"application/json"}, "If-None-Match": {asked.Header.Get("If-None-Match")}}
 	queries := []string{""}

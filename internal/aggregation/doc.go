@@ -1,28 +1,34 @@
-// Package aggregation lets other servers have a part of the API. An APIService that names a Service says that a group version is that Service's: requests
-// for it are passed on, and what comes back is passed back.
+// Package aggregation delegates parts of the API to other servers. An APIService with a Service
+// declares that the Service serves a group version. Requests for that group version are proxied to
+// it, and its responses are returned to the client.
 //
 //	                            ┌────────────── Aggregator ──────────────┐
-//	GET /apis/wardle…/flunders ─▶ table ─▶ no server: not ours to answer │
-//	by alice, may list           │    └──▶ X-Remote-User: alice ─────────┼──▶ wardle/api:443, who sees our certificate
+//	GET /apis/wardle…/flunders ─▶ table ─▶ no server: served by apilet   │
+//	by alice, authorized         │    └──▶ X-Remote-User: alice ─────────┼──▶ wardle/api:443, with our client certificate
 //	                             │  ▲                                    │
-//	      APIServices, Services ─┼─▶ loop: asks each server now and then ┼──▶ GET /apis/wardle…/v1alpha1, /apis, /openapi/v3
+//	      APIServices, Services ─┼─▶ loop: checks each server            ┼──▶ GET /apis/wardle…/v1alpha1, /apis, /openapi/v3
 //	                            └──┼─────────────────────────────────────┘
-//	                               └─▶ status of the APIService: Available, and why not
+//	                               └─▶ status of the APIService: Available and its reason
 //
-// It does what k8s.io/kube-aggregator does. Who asks was found out here, and whether they may; the server believes what headers say because of the
-// certificate that comes with them (--proxy-client-cert-file, or one of this server's making), which it checks by what is published in ConfigMap
-// kube-system/extension-apiserver-authentication. No credential of the caller's is passed on, and no header that says who asks but ours.
+// It works like k8s.io/kube-aggregator. This server authenticates and authorizes the client. The
+// other server trusts the identity in the headers because of the client certificate
+// (--proxy-client-cert-file, or a generated one), which it verifies with the CA in ConfigMap
+// kube-system/extension-apiserver-authentication. Credentials of the client are not forwarded, nor
+// are identity headers that the client sent.
 //
 //	g := &aggregation.Aggregator{Store: st, ...}
-//	err := g.Load(ctx)          // what is stored is in force before the first request
-//	go g.Run(ctx)               // until ctx ends: it follows what is stored, and asks the servers how they are
-//	if g.Serve(w, r) { return } // it was another server's to answer
+//	err := g.Load(ctx)          // the stored APIServices are in effect before the first request
+//	go g.Run(ctx)               // follows the store and checks the servers until ctx ends
+//	if g.Serve(w, r) { return } // another server has handled the request
 //
-// Files: aggregation.go has the table and the loop that makes it; proxy.go passes requests on; ask.go is what the loop asks servers: whether they are
-// there, which types they have; namespaces.go empties namespaces there.
+// The loop and the table are in aggregation.go. Requests are proxied by proxy.go, and responses are
+// filtered by answer.go. The file ask.go checks the servers and reads their types, and
+// namespaces.go deletes the contents of namespaces on other servers.
 //
-// Invariants. A table never changes: a request sees one state of it. Without an APIService that names a Service there is no table, and a request costs
-// one look at a nil pointer. A server that hangs, floods or lies costs those who ask for its types: what the loop asks has bounds in time, bytes and
-// number, and whoever asks for anything else meets what the loop has learned. Which server is there is told by the condition in the store, so
-// that several servers on one etcd agree; the one that leads finds out.
+// Tables are immutable, so that each request uses a consistent state. If no APIService refers to a
+// Service, the table is nil and a request only costs a nil check. If a server hangs or sends too
+// much data, only requests for its own types are affected. The requests of the loop are limited in
+// time, size and number, and all other requests use the results of the loop. The condition in the
+// store decides whether a server is available, so that several apilets on the same etcd agree; the
+// leader writes it.
 package aggregation

@@ -1,13 +1,15 @@
 package aggregation
 
-// This file deletes what other servers have in a namespace that is being deleted, as the namespace controller of kube-controller-manager does it through
-// the API: of each resource the collection, or one object after the other, and then it counts what is left.
+// When a namespace is being deleted, this file deletes its objects on other servers. Like the
+// namespace controller of kube-controller-manager it uses the API: for each resource it deletes the
+// collection, or the objects one by one, and then counts the remaining objects.
 //
 //	v := <-g.Empty(ctx, "shop")     v.Objects  {"flunders.wardle.example.com": 1}
-//	                                v.Unknown  what cannot be found out: the server is away, so the namespace waits for it, or for the APIService to go
-//	                                v.Failed   what was refused
+//	                                v.Unknown  a server is unavailable; the namespace waits for it, or for the APIService to be deleted
+//	                                v.Failed   requests that were rejected
 //
-// A server that hangs holds back the namespaces alone: what is asked for one ends after a minute, and a few are asked about at once.
+// If a server hangs, only the deletion of namespaces is delayed. The requests for a namespace time
+// out after a minute, and the number of concurrent requests is limited.
 
 import (
 	"cmp"
@@ -32,14 +34,15 @@ import (
 const (
 	emptyWaits = time.Minute
 	emptyEach  = 30 * time.Second
-	maxList    = 16 << 20 // bytes of a list's metadata
-	atOnce     = 500      // objects of a list
+	maxList    = 16 << 20 // maximum size in bytes of a list of metadata
+	atOnce     = 500      // maximum number of objects in a list
 )
 
-// namespaceController is who deletes, as far as other servers know.
+// namespaceController is the user of these requests.
 var namespaceController = request.User{Name: request.ServiceAccountPrefix + "kube-system:namespace-controller"}.Completed("")
 
-// Empty deletes what other servers have in a namespace, and says what is left. nil: there are no other servers. The channel has room for what is said.
+// Empty deletes the objects in a namespace on other servers. The remaining objects are sent to the
+// returned channel, which is buffered. If there are no other servers, Empty returns nil.
 func (g *Aggregator) Empty(ctx context.Context, namespace string) <-chan gc.Rest {
 	t := g.table.Load()
 	if t == nil {
@@ -83,7 +86,7 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
 	return v
 }
 
-// A collection is a resource's objects in a namespace, on another server.
+// collection identifies a resource in a namespace on another server.
 type collection struct {
 	route     *route
 	of        *discovery.Other
@@ -99,7 +102,7 @@ func (c *collection) path(name string) string {
 	return p
 }
 
-// ask sends a request; an answer that is none of success is an error, but for a 404.
+// ask sends a request. It returns an error for an unsuccessful status code, except for 404.
 func (c *collection) ask(ctx context.Context, method, path, body string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, emptyEach)
 	defer cancel()
@@ -114,7 +117,7 @@ func (c *collection) ask(ctx context.Context, method, path, body string) (answer
 	return a, err
 }
 
-// clear deletes the objects, and counts those that are left.
+// clear deletes the objects and counts the remaining ones.
 func (c *collection) clear(ctx context.Context, together bool, v *gc.Rest) error {
 	const options = `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`
 	left, err := c.list(ctx)
@@ -140,7 +143,7 @@ func (c *collection) clear(ctx context.Context, together bool, v *gc.Rest) error
 	return cmp.Or(err, listed)
 }
 
-// list is the names of some of the objects that there are, with their finalizers.
+// list returns the names of up to atOnce objects with their finalizers.
 func (c *collection) list(ctx context.Context) (map[string][]string, error) {
 	a, err := c.ask(ctx, http.MethodGet, c.path("")+fmt.Sprintf("?limit=%d", atOnce), "")
 	if err != nil || a.code == http.StatusNotFound {

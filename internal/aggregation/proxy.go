@@ -1,17 +1,19 @@
 package aggregation
 
-// This file passes a request on to the server that its group version belongs to, and the answer back.
+// This file proxies a request to the server of its group version.
 //
-//	comes in                                   goes on to wardle/api
+//	request from the client                    request to wardle/api
 //	GET /apis/wardle…/v1alpha1/flunders        the same, to https://api.wardle.svc:443
-//	Authorization: Bearer …                    (nothing: the caller's credential is ours to know)
-//	X-Remote-User: root                        X-Remote-User: alice, as authentication found
+//	Authorization: Bearer …                    (removed)
+//	X-Remote-User: root                        X-Remote-User: alice, the authenticated user
 //	                                           X-Forwarded-For, -Uri, -Host, -Proto, Audit-Id, Via
 //
-// What is streamed goes through as it comes; a connection that is upgraded (WebSocket, SPDY) becomes one through this server. Each user may have
-// a number of them. The answer passes through tame, which keeps the server behind from acting on the client's browser.
+// Streams are forwarded as they arrive. An upgraded connection (WebSocket, SPDY) is proxied as
+// well; the number per user is limited. The method tame filters the response, so that the other
+// server cannot act on the client's browser.
 //
-// A path that means one thing here and might mean another there is not passed on: what was allowed was asked by its parts.
+// A path that the other server might interpret differently is rejected, because authorization has
+// checked this server's interpretation.
 
 import (
 	"bytes"
@@ -42,21 +44,22 @@ import (
 const (
 	idleConn       = 90 * time.Second
 	idleConns      = 25
-	handshakes     = 10 * time.Second // for connecting, and for TLS
-	discoveryWaits = 5 * time.Second  // for the list of a version's types
+	handshakes     = 10 * time.Second // limit for connecting, and for the TLS handshake
+	discoveryWaits = 5 * time.Second  // limit for the list of a version's types
 )
 
 // ---- Routes ----
 
-// A route is how to reach a server. It lasts as long as the APIService says the same about that.
+// route holds the connections to a server. It is replaced when the APIService refers to another
+// server.
 type route struct {
-	spec            []byte // what it was made for
+	spec            []byte // the encoded result of routeSpec
 	host            string
 	plain, upgrades *http.Transport // upgrades need HTTP/1.1
-	err             error           // why there is no way
+	err             error           // why the server cannot be reached
 }
 
-// routeSpec is what a route is made for.
+// routeSpec returns the encoded part of an APIService that determines a route.
 func routeSpec(spec *apiregistrationv1.APIServiceSpec) []byte {
 	text, _ := json.Marshal(apiregistrationv1.APIServiceSpec{Group: spec.Group, Version: spec.Version, Service: spec.Service, CABundle: spec.CABundle,
 		InsecureSkipTLSVerify: spec.InsecureSkipTLSVerify})
@@ -67,7 +70,7 @@ func (r *route) isFor(spec *apiregistrationv1.APIServiceSpec) bool {
 	return spec.Service != nil && bytes.Equal(r.spec, routeSpec(spec))
 }
 
-// newRoute connects to nothing yet.
+// newRoute returns a route. It does not connect yet.
 func (g *Aggregator) newRoute(spec *apiregistrationv1.APIServiceSpec) *route {
 	service := spec.Service
 	name := service.Name + "." + service.Namespace + ".svc"
@@ -97,7 +100,7 @@ func (g *Aggregator) newRoute(spec *apiregistrationv1.APIServiceSpec) *route {
 	return r
 }
 
-// within bounds the time of a connection.
+// within limits the time to connect.
 func within(limit time.Duration, dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -113,7 +116,8 @@ func (r *route) close() {
 
 // ---- Requests ----
 
-// Serve answers what is another server's, or is about other servers' groups, and says whether it was. Who asks may do so.
+// Serve handles requests for types and groups of other servers. It returns false if the request is
+// not for another server. The request must already be authorized.
 func (g *Aggregator) Serve(w http.ResponseWriter, r *http.Request) bool {
 	t := g.table.Load()
 	if t == nil {
@@ -131,7 +135,7 @@ func (g *Aggregator) Serve(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// wanted is the group version of a path below /apis/.
+// wanted returns the group version of a path below /apis/.
 func wanted(info *request.Info) (gv metav1.GroupVersion) {
 	if info.ResourceRequest {
 		if info.APIPrefix == "apis" {
@@ -147,7 +151,7 @@ func wanted(info *request.Info) (gv metav1.GroupVersion) {
 	return gv
 }
 
-// pass has a request answered by a server.
+// pass proxies a request to a server.
 func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !s.available:
@@ -164,7 +168,8 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rec := request.From(r.Context())
-	if rec.Audited != nil { // who wants the bodies in an audit log finds them in that server's
+	// the bodies are in the audit log of the other server
+	if rec.Audited != nil {
 		rec.Audited.Unkept = true
 	}
 	hop := &proxy.Hop{Plain: s.route.plain, Upgrade: s.route.upgrades, Lasts: rec.Follows || request.LongRunning(&rec.Info), Patience: g.Patience,
@@ -184,7 +189,7 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// straight says that a path has the parts that it seems to have, to whoever reads it.
+// straight reports whether all servers split the path into the same segments.
 func straight(u *url.URL) bool {
 	if strings.Contains(strings.ToLower(u.EscapedPath()), "%2f") || strings.Contains(u.Path, "\\") {
 		return false
@@ -193,12 +198,14 @@ func straight(u *url.URL) bool {
 	return clean == u.Path || clean+"/" == u.Path
 }
 
-// readdress makes the request that goes on.
+// readdress prepares the outgoing request.
 func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request.Request) {
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "https", to.host, to.host
-	out.URL.RawQuery = p.In.URL.Query().Encode() // what was understood of it
-	out.Trailer = nil                            // httputil.ReverseProxy would announce their names, without values
+	// drops parameters that this server did not understand
+	out.URL.RawQuery = p.In.URL.Query().Encode()
+	// httputil.ReverseProxy would announce the names of trailers without values
+	out.Trailer = nil
 	h := out.Header
 	proxy.HideCredentials(h)
 	for key := range h {
@@ -223,11 +230,12 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	h.Add("Via", "1.1 "+g.self)
 }
 
-// redirecting are headers that ask for another method or path than the authorized ones, and cookies, which belong to this server's origin.
+// redirecting are headers that ask for another method or path than the authorized ones, and
+// cookies, which belong to this server's origin.
 var redirecting = []string{"Cookie", "Cookie2", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri",
 	"X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
 
-// introduce says who asks, in the headers that servers read by default.
+// introduce adds the user's identity to the headers that API servers use by default.
 func introduce(h http.Header, u *request.User) {
 	h.Set("X-Remote-User", u.Name)
 	if u.UID != "" {
@@ -243,7 +251,8 @@ func introduce(h http.Header, u *request.User) {
 	}
 }
 
-// escapeKey escapes what may not stand in a header's name, and the percent sign.
+// escapeKey percent-encodes characters that are not allowed in the name of a header, and the
+// percent sign.
 func escapeKey(key string) string {
 	var b strings.Builder
 	for i := range len(key) {
@@ -258,7 +267,7 @@ func escapeKey(key string) string {
 	return b.String()
 }
 
-// failed answers when the server did not.
+// failed responds if the other server did not.
 func (g *Aggregator) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := r.Context().Err(); cause != nil {
 		g.Fail(w, r, cause)

@@ -1,16 +1,19 @@
-// Package apierror makes the errors that clients read, and bounds them. A body of 3 MiB has room for a hundred thousand mistakes, each of which
-// may quote a value of megabytes, and Kubernetes' own aggregates join them by adding string to string, which is quadratic. Here an answer
-// names the first mistakes and counts the others:
+// Package apierror builds the errors sent to clients and limits their size. A body of 3 MiB can
+// contain a hundred thousand errors, each of which may quote megabytes, and Kubernetes' aggregates
+// join their texts with quadratic cost. Only the first errors are included in a response, followed
+// by the number of other errors:
 //
 //	ConfigMap "a" is invalid: [metadata.finalizers[0]: Invalid value: ..., metadata.finalizers[1]: ..., and 7000 more]
 //
-// A list below both bounds reads as kube-apiserver's to the letter; nobody reads a longer one. What is over the bounds is counted and
-// never formatted, so that the cost is that of the answer, not of the mistakes.
+// Within both limits the text is identical to that of kube-apiserver. Errors beyond the limits are
+// counted but never formatted, so that the cost depends on the size of the response and not on the
+// number of errors.
 //
 //	return apierror.New(http.StatusConflict, metav1.StatusReasonConflict, "...") // a Status of that code, reason and message
-//	return apierror.Invalid(kind, name, errs)                                    // the 422 that names what is wrong
+//	return apierror.Invalid(kind, name, errs)                                    // the 422 that lists the errors
 //
-// Most errors come from k8s.io/apimachinery/pkg/api/errors; here is what that has no constructor for. Of ours it imports nothing.
+// Most errors are built by k8s.io/apimachinery/pkg/api/errors; this package adds the missing
+// constructors. It imports no other package of apilet.
 package apierror
 
 import (
@@ -26,19 +29,23 @@ import (
 )
 
 const (
-	MaxErrors    = 1000      // mistakes that one answer names
-	MaxErrorText = 256 << 10 // bytes of their text, which stands in an answer twice
-	errorTail    = 1 << 10   // bytes at the end of a text that is cut: what is wrong stands behind the value
+	// maximum number of errors in one response
+	MaxErrors = 1000
+	// maximum size of all messages in bytes (each is sent twice)
+	MaxErrorText = 256 << 10
+	// bytes kept at the end of a truncated text, because the reason follows the value
+	errorTail = 1 << 10
 )
 
-// New is an error that tells clients code, reason and message.
+// New returns a Status error with this code, reason and message.
 func New(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
-// ForeignCode returns the status code for an answer that another server has given. It returns 502 for a code that is not one of a final HTTP
-// response: net/http panics below 100, takes 1xx for an interim response, and clients know no code above 599.
+// ForeignCode returns the status code for a response of another server. It returns 502 for a code
+// that is not one of a final HTTP response: net/http panics below 100, takes 1xx for an interim
+// response, and clients know no code above 599.
 func ForeignCode(code int) int {
 	if code < http.StatusOK || code > 599 {
 		return http.StatusBadGateway
@@ -46,42 +53,43 @@ func ForeignCode(code int) int {
 	return code
 }
 
-// Unexplained is the 500 without a reason that kube-apiserver answers where its storage refuses: a resourceVersion that is no number, a pod without a target.
+// Unexplained returns a 500 error without a reason. kube-apiserver returns such errors from its
+// storage layer, for example if a resourceVersion is invalid or a pod has no target.
 func Unexplained(message string) error { return New(http.StatusInternalServerError, "", message) }
 
-// NoSuchResource is the 404 for a path that leads to no type.
+// NoSuchResource returns a 404 error for paths that do not exist.
 func NoSuchResource() error {
 	return router(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 }
 
-// MethodNotAllowed is the 405 for a path that does not have the method.
+// MethodNotAllowed returns a 405 error for methods that are not supported by the path.
 func MethodNotAllowed() error {
 	return router(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
 }
 
-// router is an error of the path or method: its details are there, and empty.
+// router returns an error about the path or the method, with empty details.
 func router(code int32, reason metav1.StatusReason, message string) error {
 	err := New(code, reason, message)
 	err.ErrStatus.Details = &metav1.StatusDetails{}
 	return err
 }
 
-// A Budget is what is left of an answer's room for mistakes.
+// Budget limits the errors in one response. It holds the remaining number and size.
 type Budget struct{ count, bytes int }
 
-// NewBudget is an answer's whole room: MaxErrors mistakes, MaxErrorText bytes.
+// NewBudget returns the full budget of MaxErrors errors and MaxErrorText bytes.
 func NewBudget() Budget { return Budget{MaxErrors, MaxErrorText} }
 
-// Spent says that no further mistake is named.
+// Spent reports whether the budget is exhausted.
 func (b *Budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
 
-// Take counts a mistake of this text.
+// Take subtracts an error with this text.
 func (b *Budget) Take(text string) {
 	b.count--
 	b.bytes -= len(text)
 }
 
-// Invalid is the 422 that names what is wrong with an object.
+// Invalid returns the 422 that lists the errors in an object.
 func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierrors.StatusError {
 	left, causes := NewBudget(), make([]metav1.StatusCause, 0, min(len(errs), MaxErrors)+1)
 	message := NewText()
@@ -92,7 +100,8 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 			break
 		}
 		body := err.ErrorBody()
-		if len(body) > MaxErrorText { // a value of the client's, as Go prints it, may be many times as long as it is in JSON
+		// A value formatted by Go may be many times longer than its JSON.
+		if len(body) > MaxErrorText {
 			head, tail := body[:MaxErrorText-errorTail], body[len(body)-errorTail:]
 			body = strings.ToValidUTF8(head, "") + "..." + strings.ToValidUTF8(tail, "")
 		}
@@ -110,25 +119,26 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 	}}
 }
 
-// InvalidWhole is the 422 for what is wrong with an object as a whole.
+// InvalidWhole returns a 422 error that does not refer to a specific field.
 func InvalidWhole(kind schema.GroupKind, name string, err error) error {
 	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
 }
 
-// More is how an answer counts what it does not name.
+// More returns the text that counts the omitted errors.
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
 
-// A Text prints as Kubernetes' aggregates do: each text once, one alone without brackets.
+// Text formats errors in the same way as Kubernetes' aggregates. Duplicates are omitted, and
+// brackets are only added if there are several errors.
 type Text struct {
 	seen    map[string]bool
 	out     strings.Builder
 	entries int
 }
 
-// NewText is an empty text.
+// NewText returns an empty Text.
 func NewText() *Text { return &Text{seen: map[string]bool{}} }
 
-// Add adds an entry, unless there is an equal one.
+// Add adds an entry, unless an equal entry exists.
 func (j *Text) Add(text string) {
 	if j.seen[text] {
 		return
@@ -140,10 +150,10 @@ func (j *Text) Add(text string) {
 	j.out.WriteString(text)
 }
 
-// More says how many entries were left out.
+// More adds an entry that counts the omitted errors.
 func (j *Text) More(n int) { j.Add(More(n)) }
 
-// String is the one entry, or all in brackets, as Kubernetes' aggregates write them.
+// String returns the only entry, or all entries in brackets.
 func (j *Text) String() string {
 	if j.entries > 1 {
 		return "[" + j.out.String() + "]"
@@ -151,7 +161,7 @@ func (j *Text) String() string {
 	return j.out.String()
 }
 
-// Fewer are the first errors of a list, and one that counts the rest.
+// Fewer truncates a list of errors. If errors are omitted, the last error contains their number.
 func Fewer(errs []error) []error {
 	left := NewBudget()
 	for i, err := range errs {
@@ -163,7 +173,8 @@ func Fewer(errs []error) []error {
 	return errs
 }
 
-// Joined is one error of many, which may be nil, in the words of Kubernetes' aggregates; nil if all are.
+// Joined returns one error for a list of errors, in the format of Kubernetes' aggregates. Nil
+// errors are ignored. If all errors are nil, it returns nil.
 func Joined[E error](errs []E) error {
 	left, text := NewBudget(), NewText()
 	for i, err := range errs {
@@ -184,9 +195,10 @@ func Joined[E error](errs []E) error {
 	return errors.New(text.String())
 }
 
-// Shortened cuts an error of many lines: a small file can have half a million duplicate keys. (JSON's strict errors end at 100.)
+// Shortened truncates an error with many lines. A small YAML file can have half a million duplicate
+// keys. (JSON's strict decoder stops at 100 errors.)
 func Shortened(err error) error {
-	lines := strings.SplitN(err.Error(), "\n", MaxErrors+2) // the first is a title
+	lines := strings.SplitN(err.Error(), "\n", MaxErrors+2) // the first line is a title
 	if len(lines) < MaxErrors+2 {
 		return err
 	}
@@ -195,8 +207,8 @@ func Shortened(err error) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// StrictWarnings are the texts for unknown and duplicate fields when the client asked for warnings. YAML's complaint about several keys
-// is one error of many lines; a warning has one.
+// StrictWarnings returns the warnings for unknown and duplicate fields. Since YAML reports several
+// keys in one error, each line of an error becomes a separate warning.
 func StrictWarnings(strictErrs []error) (texts []string) {
 	for _, err := range strictErrs {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -208,12 +220,13 @@ func StrictWarnings(strictErrs []error) (texts []string) {
 	return texts
 }
 
-// NotRegistered keeps kube-apiserver's text, the place in its source included.
+// NotRegistered returns kube-apiserver's error, including its source position.
 func NotRegistered(gvk schema.GroupVersionKind) error {
 	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
 }
 
-// InternalName is how kube-apiserver's messages call a kind: core.ConfigMap, rbac.Role.
+// InternalName returns the name of a kind in kube-apiserver's messages, for example core.ConfigMap
+// or rbac.Role.
 func InternalName(group, kind string) string {
 	pkg, _, _ := strings.Cut(group, ".")
 	if group == "" || group == "events.k8s.io" {

@@ -1,7 +1,9 @@
-// Package apitest is what the tests of several rooms stand on; nothing but tests imports it, and it imports none of our packages, so that a
-// room's own tests may use it. What needs Kubernetes' types is in kubetest.
+// Package apitest contains helpers for the tests of several packages. Only tests import it. It does
+// not import other packages of apilet, so that it can be used in all tests. Helpers that need
+// Kubernetes' types are in kubetest.
 //
-// [Main] runs a package's tests where they wait more than they compute, and where they start this test's own binary as a child.
+// [Main] runs the tests of a package whose tests mostly wait, or start the test binary as a child
+// process.
 package apitest
 
 import (
@@ -13,16 +15,19 @@ import (
 	"testing"
 )
 
-// Main is the body of a TestMain, for packages whose tests start servers or children.
+// Main is the body of a TestMain, for packages whose tests start servers or child processes.
 //
-// Such tests wait for timers, disks and other programs, so that as many at once as there are processors, which is testing's own choice,
-// leave the processors idle: four times as many run, unless -parallel says how many.
+// Such tests wait for timers, disks and other programs. By default, the number of parallel tests is
+// the number of processors, which would leave the processors idle. Unless -parallel is set, Main
+// uses four times as many.
 //
-// They also make much that is garbage at once: the collector waits until the heap has grown fivefold, not twofold, which is a fifth of all
-// processor time, but not beyond two gigabytes, of which the race detector makes five. GOGC overrides that, and benchmarks run as the program does.
+// The tests also create much garbage. The collector runs when the heap has grown fivefold instead
+// of twofold, which saves a fifth of the processor time, but at most up to two gigabytes; with the
+// race detector that is five gigabytes. GOGC overrides this setting, and benchmarks run with the
+// default of the program.
 //
-// A program built with -race sleeps for a second at its end, so that a race of its last moment is still told. That second is right for
-// the test's own binary, which has it; the hundred children of a test are given a fiftieth of it.
+// A program built with -race sleeps for a second before it exits, to report late races. For child
+// processes this is reduced to 20 ms, because a test may start a hundred of them.
 func Main(m *testing.M, prepare ...func() (done func())) {
 	flag.Parse()
 	given := false
@@ -33,8 +38,9 @@ func Main(m *testing.M, prepare ...func() (done func())) {
 	switch benchmarks := flag.Lookup("test.bench").Value.String() != ""; {
 	case os.Getenv("GOGC") != "":
 	case benchmarks:
-		debug.SetGCPercent(100)      // startgc may have set another percentage
-		_ = os.Setenv("GOGC", "100") // for children, who do not know that they are measured
+		debug.SetGCPercent(100) // startgc may have set another percentage
+		// for children, which do not know that they are measured
+		_ = os.Setenv("GOGC", "100")
 	default:
 		debug.SetGCPercent(400)
 		if os.Getenv("GOMEMLIMIT") == "" {
@@ -45,7 +51,8 @@ func Main(m *testing.M, prepare ...func() (done func())) {
 	os.Exit(run(m, prepare))
 }
 
-// run runs the tests between what a package prepares for all of them and the end of that.
+// run runs the tests. The functions in prepare are called before the tests, and the returned
+// functions are called after the tests.
 func run(m *testing.M, prepare []func() (done func())) int {
 	for _, p := range prepare {
 		defer p()()
@@ -56,8 +63,9 @@ func run(m *testing.M, prepare []func() (done func())) int {
 	return m.Run()
 }
 
-// Rounds is how often a random search tries where what it looks for is wrong answers, not races: n times, and a fifth of that with -short or
-// -race, which makes each try ten times as dear and finds nothing more in the later ones.
+// Rounds returns the number of rounds of a random search that looks for wrong results and not for
+// races: n, or a fifth of n with -short or -race. The race detector makes each round ten times as
+// expensive, and later rounds find no further races.
 func Rounds(n int) int {
 	if Race || testing.Short() {
 		return n / 5

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// A CA signs client certificates.
+// CA signs client certificates.
 type CA struct {
 	Cert *x509.Certificate
 	Key  *ecdsa.PrivateKey
 }
 
-// NewCA makes an authority and the file that --client-ca-file wants.
+// NewCA creates a CA and a file for --client-ca-file.
 func NewCA(t testing.TB) (ca CA, file string) {
 	t.Helper()
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -33,7 +33,7 @@ func NewCA(t testing.TB) (ca CA, file string) {
 	return CA{cert, key}, TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 }
 
-// Issue signs a certificate whose key is the authority's own.
+// Issue signs a certificate for the CA's own key.
 func (ca CA) Issue(t testing.TB, subject pkix.Name, valid time.Duration, usage x509.ExtKeyUsage) *x509.Certificate {
 	t.Helper()
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid),
@@ -46,7 +46,7 @@ func (ca CA) Issue(t testing.TB, subject pkix.Name, valid time.Duration, usage x
 	return cert
 }
 
-// IssuePair signs a certificate over the authority's own key and writes both as PEM.
+// IssuePair signs a certificate for the CA's own key and writes both as PEM.
 func (ca CA) IssuePair(t testing.TB, tmpl *x509.Certificate) (certFile, keyFile string) {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, ca.Key.Public(), ca.Key)
@@ -61,7 +61,8 @@ func (ca CA) IssuePair(t testing.TB, tmpl *x509.Certificate) (certFile, keyFile 
 		TempFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
 }
 
-// ServerCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
+// ServerCertificate writes a certificate for 127.0.0.1 and its key, and returns a pool that trusts
+// it.
 func ServerCertificate(t testing.TB) (certFile, keyFile string, pool *x509.CertPool) {
 	t.Helper()
 	ca, _ := NewCA(t)

@@ -10,15 +10,16 @@ import (
 	"time"
 )
 
-// Allocated is how many bytes this process has ever allocated.
+// Allocated returns the number of bytes that this process has allocated since it started.
 func Allocated() uint64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return stats.TotalAlloc
 }
 
-// ProcessorTime reports what the benchmark's process used until the result is called: it says more than the clock on a machine with other
-// work. Where a process cannot be asked it reports nothing.
+// ProcessorTime measures the CPU time of the benchmark's process until the returned function is
+// called. On a machine with other work this says more than the elapsed time. It reports nothing on
+// systems without CPU accounting.
 func ProcessorTime(b *testing.B) func() {
 	before, ok := usedProcessor()
 	return func() {
@@ -28,7 +29,7 @@ func ProcessorTime(b *testing.B) func() {
 	}
 }
 
-// AnonymousMemory is what a process holds beside files, in bytes; 0 where there is no /proc.
+// AnonymousMemory returns the anonymous memory of a process in bytes, or 0 if there is no /proc.
 func AnonymousMemory(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
@@ -40,7 +41,7 @@ func AnonymousMemory(pid int) int64 {
 	return 0
 }
 
-// Processor is how much of the processors this process has used; 0 where it cannot be asked.
+// Processor returns the CPU time of this process, or 0 on systems without CPU accounting.
 func Processor() time.Duration {
 	used, _ := usedProcessor()
 	return used

@@ -4,5 +4,5 @@ package apitest
 
 import "testing"
 
-// Descriptors leaves a test of many files out.
+// Descriptors skips a test that needs many open files.
 func Descriptors(t testing.TB, _ uint64) { t.Skip("the limit of open files is unknown here") }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Descriptors raises the limit of open files to what the test needs, or leaves the test out.
+// Descriptors raises the limit of open files to the number that the test needs, or skips the test.
 func Descriptors(t testing.TB, n uint64) {
 	t.Helper()
 	var limit syscall.Rlimit

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Expect compares two values as they are printed, so that 5 is what a JSON number of 5 is.
+// Expect compares the printed forms of two values, so that the integer 5 equals the JSON number 5.
 func Expect(t testing.TB, got, want any) {
 	t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -17,10 +17,10 @@ func Expect(t testing.TB, got, want any) {
 	}
 }
 
-// Nearly says whether got is within a share of want.
+// Nearly reports whether got differs from want by at most the fraction margin of want.
 func Nearly(got, want, margin float64) bool { return math.Abs(got-want) <= margin*math.Abs(want) }
 
-// FirstDifference is the neighbourhood of the first line in which two texts differ.
+// FirstDifference returns the lines around the first difference between two texts.
 func FirstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range g {
@@ -32,7 +32,7 @@ func FirstDifference(got, want string) string {
 	return "fewer lines"
 }
 
-// Numbered is format, which has one verb, written for 0 up to n-1.
+// Numbered formats the numbers 0 to n-1 and returns the concatenated results.
 func Numbered(n int, format string) string {
 	var out strings.Builder
 	for i := range n {
@@ -41,7 +41,8 @@ func Numbered(n int, format string) string {
 	return out.String()
 }
 
-// AuditIDs returns the ids of the events in an audit log, each of whose lines must be whole.
+// AuditIDs returns the IDs of the events in an audit log. It fails the test if a line is
+// incomplete.
 func AuditIDs(t testing.TB, log []byte) map[string]bool {
 	t.Helper()
 	ids := map[string]bool{}

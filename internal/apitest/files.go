@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TempFile writes text to a file of that name in a folder of its own, which goes with the test.
+// TempFile writes text to a file of that name in a temporary folder, and returns its path.
 func TempFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -15,7 +15,7 @@ func TempFile(t testing.TB, name, text string) string {
 	return path
 }
 
-// WriteFile makes a file that its owner alone may read.
+// WriteFile writes a file that only its owner can read.
 func WriteFile(t testing.TB, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -23,7 +23,7 @@ func WriteFile(t testing.TB, path string, content []byte) {
 	}
 }
 
-// ReadFile returns what is in a file that has to be there.
+// ReadFile returns the content of a file. It fails the test if the file does not exist.
 func ReadFile(t testing.TB, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -33,7 +33,7 @@ func ReadFile(t testing.TB, path string) []byte {
 	return content
 }
 
-// Chmod changes who may read a file.
+// Chmod changes the mode of a file.
 func Chmod(t testing.TB, path string, mode os.FileMode) {
 	t.Helper()
 	if err := os.Chmod(path, mode); err != nil {
@@ -41,7 +41,7 @@ func Chmod(t testing.TB, path string, mode os.FileMode) {
 	}
 }
 
-// NeedsModes skips a test about who may read a file where files do not say that.
+// NeedsModes skips a test on systems without file modes.
 func NeedsModes(t testing.TB) {
 	t.Helper()
 	if runtime.GOOS == "windows" {

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// KeyFiles writes keys of every form that openssl and Kubernetes' tools write: rsa, p256, p384 and p521, and the public ones of them with .pub;
-// pkcs8, and a certificate of that key.
+// KeyFiles writes keys in all formats of openssl and Kubernetes' tools, and returns the files by
+// name: rsa, p256, p384 and p521, their public keys with the suffix .pub, pkcs8, and a certificate
+// for the latter key.
 func KeyFiles(t testing.TB) map[string]string {
 	t.Helper()
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Kubectls finds the oldest and the newest of the versioned binaries beside the kubectl in PATH, which is what there is when there are none.
+// Kubectls returns the oldest and the newest of the versioned binaries in the folder of the kubectl
+// in PATH, or that kubectl if there are fewer than two.
 func Kubectls(t testing.TB) []string {
 	path, err := exec.LookPath("kubectl")
 	if err != nil || testing.Short() {

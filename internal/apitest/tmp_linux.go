@@ -6,19 +6,19 @@ import (
 	"syscall"
 )
 
-// memoryFolder is the file system in memory that Linux distributions mount for every program.
+// memoryFolder is the in-memory file system that Linux distributions mount for all programs.
 const memoryFolder = "/dev/shm"
 
-// memoryRoom is the free space in bytes below which temporary files stay on the disk. A whole run
-// of the tests needs about a tenth of it at once.
+// memoryRoom is the free space in bytes below which temporary files stay on the disk. The tests
+// need about a tenth of this.
 const memoryRoom = 2 << 30
 
 // noExec is ST_NOEXEC of statfs(2). Tests start programs that they copy or build.
 const noExec = 8
 
-// tempInMemory moves the folder for temporary files into memory where there is room. Most tests
-// commit to data files, and a slow disk would make them wait for its syncs. GOTMPDIR keeps the
-// builds of child processes in the former folder.
+// tempInMemory moves the folder for temporary files into memory if there is enough space. Most
+// tests commit to data files, and a slow disk would make them wait for its syncs. GOTMPDIR keeps
+// the builds of child processes in the former folder.
 func tempInMemory() (done func()) {
 	nothing := func() {}
 	if strings.HasPrefix(os.TempDir(), memoryFolder+"/") { // a child of a test

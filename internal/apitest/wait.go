@@ -9,11 +9,13 @@ import (
 	"time"
 )
 
-// reporting is reserved at the end of a test binary's time, so that a test that waits in vain can say so before the binary is killed.
+// reporting is reserved at the end of a test binary's time, so that a test whose wait fails can
+// report it before the binary is killed.
 const reporting = 30 * time.Second
 
-// Deadline returns the time at which waiting becomes pointless: shortly before "go test -timeout" kills the test binary. It is the only limit
-// on a wait. A shorter one would decide the result by how busy the machine is. Deadline returns the zero time if there is no timeout.
+// Deadline returns the time at which a wait should fail: shortly before "go test -timeout" kills
+// the test binary. It is the only limit on a wait. With a shorter limit, the result would depend on
+// the load of the machine. Deadline returns the zero time if there is no timeout.
 func Deadline(t testing.TB) time.Time {
 	limited, ok := t.(interface{ Deadline() (time.Time, bool) }) // a *testing.T
 	if !ok {
@@ -26,7 +28,7 @@ func Deadline(t testing.TB) time.Time {
 	return end.Add(-min(reporting, time.Until(end)/10))
 }
 
-// Timeout returns a channel that receives at the test's Deadline; nil if there is none.
+// Timeout returns a channel that receives at the test's Deadline, or nil if there is none.
 func Timeout(t testing.TB) <-chan time.Time {
 	end := Deadline(t)
 	if end.IsZero() {
@@ -35,8 +37,8 @@ func Timeout(t testing.TB) <-chan time.Time {
 	return time.After(time.Until(end))
 }
 
-// WaitFor polls until ready reports true, or until the test's Deadline. A failure prints the results of seen, which describe the state that
-// the test saw last.
+// WaitFor polls until ready returns true, or until the test's Deadline. A failure prints the
+// results of seen, which describe the last state.
 func WaitFor(t testing.TB, what string, ready func() bool, seen ...func() any) {
 	t.Helper()
 	pause := time.Millisecond
@@ -53,12 +55,13 @@ func WaitFor(t testing.TB, what string, ready func() bool, seen ...func() any) {
 	t.Fatalf("waited until the test's deadline for %s%s", what, last)
 }
 
-// A Last keeps the last answer that a test received.
+// Last stores the last response in a test.
 type Last struct {
 	text atomic.Value // of a string
 }
 
-// PrintLast returns a Last that is printed if the test fails, since a wait that was in vain says what it waited for, but not what it saw.
+// PrintLast returns a Last that is printed if the test fails. The message of a failed wait contains
+// the expected state, but not the actual one.
 func PrintLast(t testing.TB) *Last {
 	l := &Last{}
 	t.Cleanup(func() {
@@ -69,14 +72,14 @@ func PrintLast(t testing.TB) *Last {
 	return l
 }
 
-// Set replaces the last answer. A nil Last keeps none.
+// Set replaces the last response. It does nothing if l is nil.
 func (l *Last) Set(method, path string, code int, body []byte) {
 	if l != nil {
 		l.text.Store(fmt.Sprintf("%s %s: %d %.1000s", method, path, code, body))
 	}
 }
 
-// A Log keeps what is logged while it runs.
+// Log collects log output. It is safe for concurrent use.
 type Log struct {
 	mu    sync.Mutex // guards lines
 	lines bytes.Buffer

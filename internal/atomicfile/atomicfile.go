@@ -1,9 +1,11 @@
-// Package atomicfile makes files that are there whole or not at all, whatever moment the power goes: content goes into a temporary file
-// beside the name, is synced, gets the name in one step, and the folder is synced.
+// Package atomicfile writes files atomically: after a power failure a file is complete or does not
+// exist. The content is written to a temporary file in the same folder and synced, the temporary
+// file is renamed or linked to its name, and the folder is synced.
 //
-//	err := atomicfile.SaveFile("ca.key", pem) // mode 0600; replaces what was there
+//	err := atomicfile.SaveFile("ca.key", pem) // mode 0600; replaces an existing file
 //
-// [PlaceFile] never replaces; its fill writes and syncs what may be gigabytes. Both leave nothing behind when they fail.
+// [PlaceFile] does not replace existing files. It calls a function to write and sync the content,
+// which may be large. Both remove the temporary file if they fail.
 package atomicfile
 
 import (
@@ -15,14 +17,15 @@ import (
 	"runtime"
 )
 
-// PlaceFile makes the file at path, complete and synced, or leaves nothing there: fill writes and syncs the file of a temporary name.
-// An existing file is never replaced (fs.ErrExist).
+// PlaceFile creates the file at path, complete and synced, or leaves nothing there. fill must write
+// and sync the temporary file. An existing file is never replaced (fs.ErrExist).
 func PlaceFile(path string, fill func(temp string) error) error {
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("cannot make %s: its folder is not there: make that first (%w)", path, err)
 	}
-	if _, err := os.Lstat(path); err == nil { // the link below decides, but nobody should wait for that
+	// the link below decides, but this check avoids a useless fill
+	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("cannot make %s: %w", path, fs.ErrExist)
 	}
 	temp, err := os.CreateTemp(dir, ".apilet-*.tmp") // mode 0600
@@ -30,13 +33,15 @@ func PlaceFile(path string, fill func(temp string) error) error {
 		return fmt.Errorf("cannot make %s: %w", path, err)
 	}
 	defer os.Remove(temp.Name())
-	if err := errors.Join(temp.Chmod(0o600), temp.Close()); err != nil && runtime.GOOS != "windows" { // an umask may have taken from it
+	// an umask may have removed bits
+	if err := errors.Join(temp.Chmod(0o600), temp.Close()); err != nil && runtime.GOOS != "windows" {
 		return fmt.Errorf("cannot make %s: %w", path, err)
 	}
 	if err := fill(temp.Name()); err != nil {
 		return fmt.Errorf("cannot make %s: %w", path, err)
 	}
-	// A link fails where the name is taken, so of two processes that start at once one wins. Simple file systems have no links.
+	// Link fails if the name exists, so that one of two concurrent processes succeeds. Simple
+	// file systems do not support links.
 	if err := os.Link(temp.Name(), path); err != nil {
 		if _, statErr := os.Lstat(path); statErr == nil {
 			return fmt.Errorf("cannot make %s: %w", path, fs.ErrExist)
@@ -48,7 +53,7 @@ func PlaceFile(path string, fill func(temp string) error) error {
 	return SyncDir(dir)
 }
 
-// SyncDir makes a name in dir durable. Windows has no such call.
+// SyncDir makes the names in dir durable. It does nothing on Windows.
 func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
@@ -61,7 +66,8 @@ func SyncDir(dir string) error {
 	return d.Sync()
 }
 
-// SaveFile makes or replaces a file that its owner alone may read. After a power cut it is there whole, as before, or not at all.
+// SaveFile creates or replaces a file that only its owner can read. After a power failure the file
+// has the new or the old content.
 func SaveFile(path string, content []byte) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), ".apilet-*.tmp") // mode 0600
 	if err != nil {

@@ -1,11 +1,12 @@
-// Package deprecations remembers who still uses deprecated API versions, since the warnings themselves are seldom read where they matter: in
-// the logs of controllers.
+// Package deprecations records the clients that use deprecated API versions. The warnings
+// themselves are rarely noticed, because those that matter appear in the logs of controllers.
 //
 //	tracker := deprecations.NewTracker()
 //	tracker.Record(deprecations.Use{User: "alice", Agent: "kubectl/v1.30", Verb: "list", ...}, now)
-//	mux.Handle("/debug/deprecations", tracker) // the newest first: a table for people, JSON for who accepts it
+//	mux.Handle("/debug/deprecations", tracker) // the newest first, as a text table, or as JSON if Accept asks for it
 //
-// Invariant: there is a bound on how many uses are remembered, and on how long each is, whoever asks under whatever name.
+// Invariant: the number of recorded uses and the size of each are limited, regardless of the names
+// that clients send.
 package deprecations
 
 import (
@@ -23,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A Use says who does what with which deprecated version.
+// Use describes a client and its use of a deprecated version.
 type Use struct {
 	User        string `json:"user"`
 	Agent       string `json:"userAgent"`
@@ -36,7 +37,7 @@ type Use struct {
 	UseInstead  string `json:"useInstead,omitempty"`
 }
 
-// A Usage is a line of GET /debug/deprecations.
+// Usage is a line of GET /debug/deprecations.
 type Usage struct {
 	Use
 	Count    int64     `json:"count"`
@@ -44,26 +45,26 @@ type Usage struct {
 }
 
 const (
-	maxUsages     = 1000 // the one not seen for longest makes room
+	maxUsages     = 1000 // maximum number of uses
 	maxAgentRunes = 120
 )
 
-// A Tracker remembers who uses deprecated versions, since the warnings themselves are seldom read where they matter:
-// in the logs of controllers. It is not kept across restarts: what matters will come again.
+// Tracker records the uses of deprecated versions. It is not persistent, because uses that matter
+// occur again after a restart.
 type Tracker struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	usages map[Use]*list.Element
 	recent *list.List // of *Usage, newest first
 }
 
-// NewTracker makes one that has seen nothing.
+// NewTracker returns an empty Tracker.
 func NewTracker() *Tracker {
 	return &Tracker{usages: map[Use]*list.Element{}, recent: list.New()}
 }
 
 // Record counts a use.
 func (t *Tracker) Record(use Use, now time.Time) {
-	// Copies: what is cut from a header holds on to all of it.
+	// Clone the strings, because a substring of a header would keep the whole header in memory.
 	use.Agent, use.User = strings.Clone(cutRunes(use.Agent, maxAgentRunes)), strings.Clone(cutRunes(use.User, maxAgentRunes))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +82,7 @@ func (t *Tracker) Record(use Use, now time.Time) {
 	}
 }
 
-// List returns the newest, at most so many.
+// List returns up to most uses, starting with the most recent one.
 func (t *Tracker) List(most int) []Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +93,8 @@ func (t *Tracker) List(most int) []Usage {
 	return usages
 }
 
-// ServeHTTP answers GET /debug/deprecations, the newest first: a table for people, JSON for who accepts it.
+// ServeHTTP serves GET /debug/deprecations. It returns the most recent uses first, either as JSON
+// or as a text table.
 func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	usages := t.List(maxUsages)
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
@@ -101,7 +103,7 @@ func (t *Tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff") // agents are strangers' text
+	w.Header().Set("X-Content-Type-Options", "nosniff") // user agents are untrusted text
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "LAST SEEN\tCOUNT\tUSER\tVERB\tRESOURCE\tVERSION\tREMOVED IN\tUSE INSTEAD\tUSER AGENT")
 	for _, u := range usages {
@@ -122,7 +124,7 @@ func cutRunes(s string, n int) string {
 	return s
 }
 
-// printable keeps a stranger's text from drawing its own table.
+// printable quotes text with control characters, so that a client cannot forge lines of the table.
 func printable(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)

@@ -1,13 +1,14 @@
 package discovery
 
-// This file tells clients what is served: the answers at /api and /apis, in two dialects, both derived from the registry.
+// This file serves discovery at /api and /apis in two formats, both derived from the registry.
 //
 //	legacy       /api → APIVersions, /apis → APIGroupList, /apis/apps → APIGroup, /apis/apps/v1 → APIResourceList
-//	aggregated   /api and /apis → APIGroupDiscoveryList with every resource in one answer
+//	aggregated   /api and /apis → APIGroupDiscoveryList with all resources in one document
 //
-// A client asks for the aggregated dialect in Accept, with three parameters. Its answer has to carry the very same Content-Type and may
-// go only to clients that named v2: to one that knows v2beta1 alone (kubectl 1.27), a v2 body is an empty API. Such clients get the
-// legacy dialect, which all of them list last.
+// A client requests the aggregated format by three parameters in Accept. The response must have
+// exactly that Content-Type, and must only be sent to clients that accept v2: a client that only
+// supports v2beta1 (kubectl 1.27) reads a v2 body as an empty API. These clients also accept the
+// legacy format.
 
 import (
 	"crypto/sha256"
@@ -36,7 +37,8 @@ const (
 	aggregatedParams = ";g=apidiscovery.k8s.io;v=v2;as=" + aggregatedKind
 )
 
-// ServeDiscovery answers /api, /apis, /apis/{group}, /api/v1 and /apis/{group}/{version}, legacy or aggregated by Accept.
+// ServeDiscovery serves /api, /apis, /apis/{group}, /api/v1 and /apis/{group}/{version}, in the
+// format that Accept selects.
 func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
 	root, rest, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
@@ -65,10 +67,10 @@ func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request
 		response.Refuse(w, r, err)
 		return
 	}
-	_ = response.WriteObject(w, r, http.StatusOK, answer) // these can all be encoded
+	_ = response.WriteObject(w, r, http.StatusOK, answer) // these can always be encoded
 }
 
-// ServeUnknown answers for what is not served: with a Status where the group is built in, with plain text elsewhere.
+// ServeUnknown responds with a 404: a Status for a built-in group, plain text for any other group.
 func ServeUnknown(reg *scheme.Registry, w http.ResponseWriter, r *http.Request, group string) {
 	for _, res := range reg.All() {
 		if res.Group == group && res.GoType != nil {
@@ -79,7 +81,8 @@ func ServeUnknown(reg *scheme.Registry, w http.ResponseWriter, r *http.Request, 
 	http.NotFound(w, r)
 }
 
-// legacyAnswer is the answer for root ("api" or "apis") and the path below it; nil when there is nothing.
+// legacyAnswer returns the legacy document for root ("api" or "apis") and the rest of the path, or
+// nil if it does not exist.
 func legacyAnswer(c *scheme.Catalog, root, rest string, r *http.Request) runtime.Object {
 	group, version, _ := strings.Cut(rest, "/")
 	switch {
@@ -141,7 +144,7 @@ func resourceList(c *scheme.Catalog, group, version string) runtime.Object {
 		return nil
 	}
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: rows[0].APIVersion()}
-	if group == "" { // as kube-apiserver has it
+	if group == "" { // as in kube-apiserver
 		list.APIVersion = ""
 	}
 	for _, res := range rows {
@@ -159,7 +162,8 @@ func resourceList(c *scheme.Catalog, group, version string) runtime.Object {
 	return list
 }
 
-// storageVersionHash names the version that objects are stored in; storage migration tools compare it.
+// storageVersionHash returns the hash of the version in which objects are stored. Storage migration
+// tools compare it.
 func storageVersionHash(c *scheme.Catalog, res *scheme.Resource) string {
 	switch {
 	case res.Custom != nil && res.Custom.StorageVersion != "":
@@ -182,7 +186,8 @@ func versionHash(group, version, kind string) string {
 	return base64.StdEncoding.EncodeToString(sum[:8])
 }
 
-// responseKind leaves group and version out where they are the resource's own, as kube-apiserver does.
+// responseKind omits the group and version if they are equal to those of the resource, as in
+// kube-apiserver.
 func responseKind(res *scheme.Resource, group, version, kind string) *metav1.GroupVersionKind {
 	if group == res.Group && version == res.Version {
 		return &metav1.GroupVersionKind{Kind: kind}
@@ -190,7 +195,8 @@ func responseKind(res *scheme.Resource, group, version, kind string) *metav1.Gro
 	return &metav1.GroupVersionKind{Group: group, Version: version, Kind: kind}
 }
 
-// wantsAggregated tells in which form the first alternative in Accept that we can serve asks for the aggregated dialect; "" when it does not.
+// wantsAggregated returns the encoding if the first supported alternative in Accept is the
+// aggregated format, and "" otherwise.
 func wantsAggregated(accept string) scheme.BodyFormat {
 	if !strings.Contains(accept, aggregatedKind) {
 		return ""
@@ -211,7 +217,8 @@ func wantsAggregated(accept string) scheme.BodyFormat {
 	return ""
 }
 
-// serveAggregated answers from a document that is made once per state of the registry. Clients keep it and ask with its ETag.
+// serveAggregated serves a document that is encoded once per state of the registry. Clients cache
+// it and revalidate it by its ETag.
 func serveAggregated(c *scheme.Catalog, root string, format scheme.BodyFormat, w http.ResponseWriter, r *http.Request) {
 	name := root + " " + string(format)
 	doc := c.Remember(name, func(c *scheme.Catalog) []byte { return aggregatedDocument(c, root, format) })
@@ -243,7 +250,7 @@ func writeAggregated(doc []byte, etag string, format scheme.BodyFormat, w http.R
 
 func etagOf(doc []byte) string { return fmt.Sprintf("\"%X\"", sha512.Sum512(doc)) }
 
-// aggregatedDocument describes the core group (root "api") or all others ("apis").
+// aggregatedDocument describes the core group (root "api") or all other groups ("apis").
 func aggregatedDocument(c *scheme.Catalog, root string, format scheme.BodyFormat) []byte {
 	list := &apidiscoveryv2.APIGroupDiscoveryList{}
 	for _, rows := range c.GroupVersions() {
@@ -295,8 +302,8 @@ func aggregatedResource(res *scheme.Resource) apidiscoveryv2.APIResourceDiscover
 	return d
 }
 
-// onlyGET says that the discovery of this path has one method: GET. The list of groups, a group, and the versions of custom resources
-// answer any.
+// onlyGET reports whether the discovery of this path supports only GET. All other discovery paths
+// accept any method.
 func onlyGET(reg *scheme.Registry, root, rest string) bool {
 	group, version, _ := strings.Cut(rest, "/")
 	return root == "api" || version != "" && slices.ContainsFunc(reg.All(), func(res *scheme.Resource) bool { return res.Group == group && res.GoType != nil })

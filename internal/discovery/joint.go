@@ -1,14 +1,17 @@
 package discovery
 
-// This file finds names for the definitions of several servers in one document of OpenAPI v2, as k8s.io/kube-aggregator does:
+// This file merges the definitions of several servers into one OpenAPI v2 document, in the same way
+// as k8s.io/kube-aggregator:
 //
-//	ours                          theirs                            the document
+//	apilet                        other server                      merged document
 //	…v1.ObjectMeta {a, b}         …v1.ObjectMeta {a, b}             …v1.ObjectMeta, once
-//	…v1.ObjectMeta {a, b}         …v1.ObjectMeta {a, c}             …v1.ObjectMeta, and …v1.ObjectMeta_v2, to which their references lead
+//	…v1.ObjectMeta {a, b}         …v1.ObjectMeta {a, c}             …v1.ObjectMeta, and …v1.ObjectMeta_v2 for the references of the other server
 //	…v1.DeleteOptions of v1       …v1.DeleteOptions of wardle…/v1   …v1.DeleteOptions of both group versions
 //
-// Servers are asked in the order of their groups' priorities: who comes first has the name. Ours come before all. Since the document is never held as a
-// whole, those of our definitions that others have, too, are made once before, and what comes of it is remembered for as long as nothing changes.
+// The definitions of apilet come first. Other servers are sorted by the priority of their groups.
+// The first server keeps the name. The document is streamed and never held in memory. The
+// definitions of apilet that other servers define as well are therefore generated once in advance,
+// and the result is cached until either side changes.
 
 import (
 	"cmp"
@@ -27,19 +30,20 @@ const (
 	kindsMember      = "x-kubernetes-group-version-kind"
 )
 
-// A joint is what others' documents come to beside ours.
+// joint is the result of merging the documents of other servers.
 type joint struct {
 	of    *scheme.Catalog
-	parts []*Swagger       // what is to be sent of each, references and all
-	kinds map[string][]any // which kinds a definition of ours stands for, where others say more of them
+	parts []*Swagger // the merged parts of each server, with renamed references
+	// the kinds of a definition of apilet that other servers use for more kinds
+	kinds map[string][]any
 }
 
-// swaggers are the documents that there are, in their order.
+// swaggers returns the documents of other servers by descending priority of their groups.
 func (o *Others) swaggers() (all []*Swagger) {
 	if o == nil {
 		return nil
 	}
-	priority := map[string]int32{} // of groups
+	priority := map[string]int32{} // by group
 	for gv, p := range o.Priorities {
 		if o.find(gv.Group, gv.Version) != nil {
 			priority[gv.Group] = max(priority[gv.Group], p.Group)
@@ -57,7 +61,8 @@ func (o *Others) swaggers() (all []*Swagger) {
 	return all
 }
 
-// joint is made once for each state of what both sides have.
+// joint returns the merged documents. The result is cached until the catalog or one of the servers
+// changes.
 func (o *Others) joint(c *scheme.Catalog) *joint {
 	swaggers := o.swaggers()
 	if len(swaggers) == 0 {
@@ -76,7 +81,7 @@ func (o *Others) joint(c *scheme.Catalog) *joint {
 	}
 	ours := &capture{wanted: theirs, found: map[string]map[string]any{}}
 	doc := &swagger{d: newOADocument(), sink: ours, shared: map[string]map[string]any{}, joint: &joint{}}
-	if doc.paths(c, o) != nil || doc.definitions(c, o) != nil { // a capture takes everything
+	if doc.paths(c, o) != nil || doc.definitions(c, o) != nil { // a capture returns no errors
 		return &joint{}
 	}
 	j := &joint{of: c, kinds: map[string][]any{}}
@@ -88,11 +93,11 @@ func (o *Others) joint(c *scheme.Catalog) *joint {
 	return j
 }
 
-// A capture is a sink that keeps some definitions.
+// capture is a sink that keeps the wanted definitions.
 type capture struct {
 	wanted map[string]bool
 	found  map[string]map[string]any
-	in     bool // the section is that of definitions
+	in     bool // the current section is "definitions"
 }
 
 func (c *capture) head(map[string]any) error { return nil }
@@ -111,14 +116,15 @@ func (c *capture) entry(name string, value map[string]any) error {
 
 func (c *capture) end() error { return nil }
 
-// names are the definitions that have one.
+// names holds the definitions merged so far.
 type names struct {
 	ours  []string
 	all   map[string]map[string]any
 	joint *joint
 }
 
-// add finds names for what a document defines, and returns what is to be sent of it.
+// add renames the conflicting definitions of a document, and returns the part of it that must be
+// sent.
 func (n *names) add(of *Swagger) *Swagger {
 	theirs, renames, used := map[string]map[string]any{}, map[string]string{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(of.definitions)) {
@@ -133,7 +139,8 @@ func (n *names) add(of *Swagger) *Swagger {
 	if len(renames) > 0 {
 		part.paths = map[string]json.RawMessage{}
 		for path, item := range of.paths {
-			part.paths[path], _ = json.Marshal(renamed(asTree(item), renames)) // it was JSON
+			// it was decoded from JSON
+			part.paths[path], _ = json.Marshal(renamed(asTree(item), renames))
 		}
 	}
 	for name, definition := range theirs {
@@ -144,12 +151,12 @@ func (n *names) add(of *Swagger) *Swagger {
 			continue
 		}
 		n.all[name] = definition
-		part.definitions[name], _ = json.Marshal(definition) // it was JSON
+		part.definitions[name], _ = json.Marshal(definition) // it was decoded from JSON
 	}
 	return part
 }
 
-// rename is a name that nobody has, or that of a definition which is the same.
+// rename returns an unused name, or the name of an equal definition.
 func (n *names) rename(name string, theirs map[string]map[string]any, used map[string]bool) string {
 	for i := 2; ; i++ {
 		other := fmt.Sprintf("%s_v%d", name, i)
@@ -165,7 +172,8 @@ func (n *names) rename(name string, theirs map[string]map[string]any, used map[s
 	}
 }
 
-// share has a definition of ours stand for the kinds, too, that another's is about. Another's own stands for its own alone.
+// share adds the kinds of another server's definition to an equal definition of apilet. The
+// definitions of other servers are not changed.
 func (n *names) share(name string, existing, theirs map[string]any) {
 	more, _ := theirs[kindsMember].([]any)
 	if len(more) == 0 || !slices.Contains(n.ours, name) {
@@ -187,7 +195,7 @@ func (n *names) share(name string, existing, theirs map[string]any) {
 	existing[kindsMember], n.joint.kinds[name] = merged, merged
 }
 
-// renamed has references lead to what their definitions are called now. The value is changed.
+// renamed updates references to renamed definitions. It modifies value.
 func renamed(value any, renames map[string]string) any {
 	switch v := value.(type) {
 	case []any:
@@ -206,7 +214,7 @@ func renamed(value any, renames map[string]string) any {
 	return value
 }
 
-// sameDefinition compares all but the kinds that a definition is about.
+// sameDefinition reports whether two definitions are equal except for their kinds.
 func sameDefinition(a, b map[string]any) bool {
 	a, b = maps.Clone(a), maps.Clone(b)
 	delete(a, kindsMember)

@@ -1,15 +1,20 @@
 package discovery
 
-// This file describes the API in OpenAPI v3: one document per group version, made from the Go types when somebody asks, and not kept.
+// This file describes the API in OpenAPI v3: one document per group version, generated from the Go
+// types on request and not kept.
 //
-// kubectl reads them for explain, and before it sends anything with create, apply, replace or edit: there it looks for a PATCH operation
-// of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
-// SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. Reflection cannot see comments. Tables contain
-// what Kubernetes' generator reads from them: openapi_enums.txt the enumerations, openapi_texts.txt the descriptions that SwaggerDoc lacks,
-// openapi_markers.go the unions, scheme/listtypes/listtypes.go the relations of list elements and the default values.
+// kubectl reads these documents for explain, and before it sends anything with create, apply,
+// replace or edit: it looks for a PATCH operation of the object's kind with a query parameter
+// fieldValidation. Schemas are generated from the Go types by reflection. The methods SwaggerDoc
+// and OpenAPIModelName provide the descriptions and the names. A custom resource brings its own
+// schema. Reflection cannot see comments, so tables contain the facts that Kubernetes' generator
+// reads from them: openapi_enums.txt has the enumerations, openapi_texts.txt the descriptions that
+// SwaggerDoc lacks, openapi_markers.go the unions, and scheme/listtypes/listtypes.go the relations
+// of list elements and the default values.
 //
-// The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
-// rows), not its bytes, so that the index costs no document. A document asked for by its hash may be kept for a year.
+// The index at /openapi/v3 contains the path of each document with a hash. The hash covers the
+// inputs of the document (this program and the resources) and not its bytes, so that the index does
+// not require the documents. If a document is requested with its hash, it can be cached for a year.
 
 import (
 	"cmp"
@@ -36,21 +41,23 @@ import (
 	"apilet/internal/shares"
 )
 
-const openAPIBytes = 1 << 20 // that one document takes, about
+const openAPIBytes = 1 << 20 // estimated memory for one document
 
-// ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}. before is what stands before these paths where the server is
-// asked for them.
+// ServeOpenAPI serves /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}. before is a prefix
+// for the paths in the index.
 func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
 	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/openapi/v3"), "/")
-	if path == "" { // in JSON for every Accept header: client-go sends that of its other requests, which may be protobuf alone
+	// The index is JSON for every Accept header. client-go sends the header of its other
+	// requests, which may accept only protobuf.
+	if path == "" {
 		doc, _ := json.Marshal(openAPIIndex(c, before))
 		w.Header().Set("ETag", etagOf(doc))
 		writeOpenAPI(w, r, etagOf(doc), func() ([]byte, error) { return doc, nil })
 		return
 	}
 	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
-		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
+		w.WriteHeader(http.StatusNotAcceptable) // for example OpenAPI's own protobuf format
 		return
 	}
 	hash, makeDoc := documentAt(c, path)
@@ -71,7 +78,8 @@ func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r 
 	writeOpenAPI(w, r, strconv.Quote(hash), makeDoc)
 }
 
-// documentAt is the document under a path of the index: its hash, and what makes it; nil where there is none.
+// documentAt returns the hash of the document at a path of the index, and a function that generates
+// the document. The function is nil if the document does not exist.
 func documentAt(c *scheme.Catalog, path string) (hash string, makeDoc func() ([]byte, error)) {
 	if rows := rowsAtPath(c, path); rows != nil {
 		return openAPIHash(rows), func() ([]byte, error) { return openAPIDocument(rows) }
@@ -82,7 +90,8 @@ func documentAt(c *scheme.Catalog, path string) (hash string, makeDoc func() ([]
 	return "", nil
 }
 
-// writeOpenAPI spares a client that has the document both making and sending it.
+// writeOpenAPI sends the document returned by makeDoc. If the ETag matches, it responds with 304
+// without calling makeDoc.
 func writeOpenAPI(w http.ResponseWriter, r *http.Request, etag string, makeDoc func() ([]byte, error)) {
 	header := w.Header()
 	header.Set("ETag", etag)
@@ -111,7 +120,7 @@ type openAPIPathItem struct {
 	ServerRelativeURL string `json:"serverRelativeURL"`
 }
 
-// openAPIIndex has the paths as clients are to ask for them.
+// openAPIIndex returns the index of the documents.
 func openAPIIndex(c *scheme.Catalog, before string) map[string]map[string]openAPIPathItem {
 	paths := map[string]openAPIPathItem{}
 	for _, rows := range c.GroupVersions() {
@@ -126,7 +135,7 @@ func openAPIIndex(c *scheme.Catalog, before string) map[string]map[string]openAP
 
 func openAPIPath(path, hash string) string { return "/openapi/v3/" + path + "?hash=" + hash }
 
-// groupVersionPath is where a resource's group version lives.
+// groupVersionPath returns the path of a resource's group version.
 func groupVersionPath(res *scheme.Resource) string {
 	if res.Group == "" {
 		return "/api/" + res.Version
@@ -154,7 +163,7 @@ func openAPIHash(rows []*scheme.Resource) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-// An oaSchema is a schema object. Its fields are those that this server writes.
+// oaSchema is a schema object, with the fields that this server writes.
 type oaSchema struct {
 	Ref                  string               `json:"$ref,omitempty"`
 	Description          string               `json:"description,omitempty"`
@@ -165,10 +174,11 @@ type oaSchema struct {
 	AdditionalProperties *oaSchema            `json:"additionalProperties,omitempty"`
 	Items                *oaSchema            `json:"items,omitempty"`
 	Enum                 []string             `json:"enum,omitempty"`
-	Default              any                  `json:"default,omitempty"` // nil means none; the zero value of a type is a default
-	AllOf                []*oaSchema          `json:"allOf,omitempty"`
-	OneOf                []*oaSchema          `json:"oneOf,omitempty"`
-	UniqueItems          bool                 `json:"uniqueItems,omitempty"`
+	// nil means none; the zero value of a type is a default
+	Default     any         `json:"default,omitempty"`
+	AllOf       []*oaSchema `json:"allOf,omitempty"`
+	OneOf       []*oaSchema `json:"oneOf,omitempty"`
+	UniqueItems bool        `json:"uniqueItems,omitempty"`
 
 	Kinds         []metav1.GroupVersionKind `json:"x-kubernetes-group-version-kind,omitempty"`
 	ListType      string                    `json:"x-kubernetes-list-type,omitempty"`
@@ -179,7 +189,7 @@ type oaSchema struct {
 	Unions        []oaUnion                 `json:"x-kubernetes-unions,omitempty"`
 }
 
-// An oaOperation is one method of one path.
+// oaOperation is one method of a path.
 type oaOperation struct {
 	Tags        []string                `json:"tags"`
 	Description string                  `json:"description"`
@@ -199,7 +209,7 @@ type oaParameter struct {
 	Schema      oaSchema `json:"schema"`
 }
 
-// An oaBody is a request body or a response.
+// oaBody is a request body or a response.
 type oaBody struct {
 	Description string             `json:"description,omitempty"`
 	Content     map[string]oaMedia `json:"content,omitempty"`
@@ -210,17 +220,23 @@ type oaMedia struct {
 	Schema *oaSchema `json:"schema"`
 }
 
-// An oaDocument is one group version's document while it is made.
+// oaDocument is the document of a group version that is being generated.
 type oaDocument struct {
-	schemas    map[string]any            // *oaSchema, or a custom resource's own schema
-	paths      map[string]map[string]any // by method; "parameters" are those of all methods
-	parameters map[string][]oaParameter  // the query parameters of a use, a verb in most cases
-	enums      map[string]enumeration    // the values of string types, by their enumName
-	texts      map[string]string         // descriptions that SwaggerDoc lacks, by typeName and field
-	row        *scheme.Resource          // whose types are described
+	// *oaSchema, or the schema of a custom resource
+	schemas map[string]any
+	// by method; "parameters" applies to all methods
+	paths map[string]map[string]any
+	// cached query parameters, mostly by verb
+	parameters map[string][]oaParameter
+	// the values of string types, by their enumName
+	enums map[string]enumeration
+	// descriptions that SwaggerDoc lacks, by typeName and field
+	texts map[string]string
+	// the resource that is being described
+	row *scheme.Resource
 }
 
-// openAPIDocument makes the document of one group version.
+// openAPIDocument generates the document of one group version.
 func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 	d := newOADocument()
 	for _, res := range rows {
@@ -238,7 +254,7 @@ func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 	return json.Marshal(d.whole())
 }
 
-// whole is the document with what each has.
+// whole returns the complete document.
 func (d *oaDocument) whole() map[string]any {
 	return map[string]any{
 		"openapi": "3.0.0", "info": openAPIInfo, "paths": d.paths,
@@ -246,7 +262,8 @@ func (d *oaDocument) whole() map[string]any {
 	}
 }
 
-// KindSchemas returns the schema of a resource's kind and of all that it refers to: a JSON object by name, and the kind's name.
+// KindSchemas returns the schema name for a resource and a JSON object that contains this schema
+// and all referenced schemas.
 func KindSchemas(res *scheme.Resource) (root string, schemas []byte, err error) {
 	d := newOADocument()
 	if err := d.addKind(res); err != nil {
@@ -261,8 +278,9 @@ func newOADocument() *oaDocument {
 		enums: readEnums(), texts: readTexts()}
 }
 
-// openAPIEnums are the string types whose constants are all that they may be, each with its values and what the constants' comments say of
-// them. Reflection sees neither; a test compares the table with the sources, and writes it anew (-update).
+// openAPIEnums lists the string types that are enumerations. It contains the values and the
+// comments of the constants. Reflection cannot see either. A test compares the table with the
+// sources, and rewrites it with -update.
 //
 //	apps/v1.DeploymentStrategyType:
 //		Recreate	Kill all existing pods before creating new ones.
@@ -270,7 +288,8 @@ func newOADocument() *oaDocument {
 //go:embed openapi_enums.txt
 var openAPIEnums string
 
-// An enumeration is the values of a string type, sorted, and the text about them that kube-apiserver puts behind a field's description.
+// enumeration contains the values of a string type in sorted order, and the text that is appended
+// to the description of fields.
 type enumeration struct {
 	values []string
 	text   string
@@ -287,14 +306,15 @@ func readEnums() map[string]enumeration {
 			e.values = append(e.values, value)
 			texts = append(texts, strings.TrimRight(fmt.Sprintf("\n - `%q` %s", value, about), " "))
 		}
-		slices.Sort(texts) // by their quotes and all, as Kubernetes' generator does
+		// sort the quoted values, as in Kubernetes' generator
+		slices.Sort(texts)
 		e.text += strings.Join(texts, "")
 		enums[name] = e
 	}
 	return enums
 }
 
-// enumName is core/v1.Protocol, for k8s.io/api/core/v1.Protocol.
+// enumName returns core/v1.Protocol for k8s.io/api/core/v1.Protocol.
 func enumName(t reflect.Type) string {
 	dirs := strings.Split(t.PkgPath(), "/")
 	return strings.Join(dirs[max(0, len(dirs)-2):], "/") + "." + t.Name()
@@ -306,7 +326,8 @@ var (
 		"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"}}
 )
 
-// modelName is a kind's name among the schemas: that of its Go type, or for a custom resource its group turned round, io.x.v1.Foo.
+// modelName returns the schema name of a kind. For custom resources, this is the reversed group
+// with version and kind, for example io.x.v1.Foo.
 func modelName(res *scheme.Resource) string {
 	if res.GoType != nil {
 		return servedName(res, res.GoType)
@@ -323,7 +344,8 @@ func typeName(t reflect.Type) string {
 	return "io." + strings.ReplaceAll(strings.ReplaceAll(t.PkgPath(), "k8s.io/", "k8s/"), "/", ".") + "." + t.Name()
 }
 
-// servedName is a type's name in the documents of a row. An older version that has the Go types of the stable one has names of its own for them.
+// servedName returns the name of a type in the documents of a resource. If an older version uses
+// the Go types of the stable version, the types have separate names in the older version.
 func servedName(res *scheme.Resource, t reflect.Type) string {
 	name := typeName(t)
 	if res == nil || res.GoType == nil || t.PkgPath() != res.GoType.PkgPath() {
@@ -337,7 +359,7 @@ func servedName(res *scheme.Resource, t reflect.Type) string {
 
 func schemaRef(name string) *oaSchema { return &oaSchema{Ref: "#/components/schemas/" + name} }
 
-// addKind adds the schemas of a resource's kind and its list.
+// addKind adds the schemas for a resource and for its list type.
 func (d *oaDocument) addKind(res *scheme.Resource) error {
 	name := modelName(res)
 	d.row = res
@@ -365,15 +387,16 @@ func (d *oaDocument) addKind(res *scheme.Resource) error {
 	return nil
 }
 
-// kindOf is a kind of a resource's version: its own, or that of a list.
+// kindOf returns the given kind in the group version of a resource.
 func kindOf(res *scheme.Resource, kind string) []metav1.GroupVersionKind {
 	return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: kind}}
 }
 
-// conventions is where Kubernetes' descriptions lead for more.
+// conventions is the URL that Kubernetes' descriptions link to.
 const conventions = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
 
-// metadataText describes the metadata of a custom resource, or of a list of them: in the words of the types that have nothing else.
+// metadataText returns the description of the metadata of a custom resource or of its list, taken
+// from the metadata-only types.
 func metadataText(of interface{ SwaggerDoc() map[string]string }) string {
 	return of.SwaggerDoc()["metadata"]
 }
@@ -388,7 +411,8 @@ func (d *oaDocument) typeMeta() map[string]*oaSchema {
 	return meta.Properties
 }
 
-// customSchema is a custom resource's own schema, with what every object has added to it, and to the objects that are embedded in it.
+// customSchema returns the schema of a custom resource, with the fields of all objects added to it
+// and to its embedded objects.
 func customSchema(d *oaDocument, res *scheme.Resource) (any, error) {
 	schema := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 	if res.Schema != nil {
@@ -414,7 +438,7 @@ func customSchema(d *oaDocument, res *scheme.Resource) (any, error) {
 	return schema, nil
 }
 
-// addObjectMembers adds the fields that every object has to a schema.
+// addObjectMembers adds the fields that all objects have to a schema.
 func (d *oaDocument) addObjectMembers(schema map[string]any) {
 	properties, _ := schema["properties"].(map[string]any)
 	if properties == nil {
@@ -428,7 +452,7 @@ func (d *oaDocument) addObjectMembers(schema map[string]any) {
 	schema["properties"] = properties
 }
 
-// addEmbedded finds the objects within a user's schema that say they are objects themselves.
+// addEmbedded adds the fields of objects to the embedded resources in a user's schema.
 func (d *oaDocument) addEmbedded(schema map[string]any) {
 	properties, _ := schema["properties"].(map[string]any)
 	for _, property := range properties {
@@ -459,14 +483,14 @@ func (d *oaDocument) addEmbedded(schema map[string]any) {
 	schema["required"] = required
 }
 
-// define adds the schema of a named struct type and of all that it refers to.
+// define adds the schema of a named struct type and the schemas that it refers to.
 func (d *oaDocument) define(t reflect.Type) {
 	name := servedName(d.row, t)
 	if d.schemas[name] != nil {
 		return
 	}
 	s := &oaSchema{Description: d.text(typeName(t), "", t), Kinds: d.kindsOf(t)}
-	d.schemas[name] = s // before its fields: a type may refer to itself
+	d.schemas[name] = s // added before the fields, because types may be recursive
 	if !scalarSchema(s, t) {
 		s.Type = "object"
 		s.Properties = map[string]*oaSchema{}
@@ -478,7 +502,7 @@ func (d *oaDocument) define(t reflect.Type) {
 	}
 }
 
-// kindsOf returns the kinds of a Go type. The parts of objects have none.
+// kindsOf returns the kinds of a Go type, or nil for types that are only parts of objects.
 func (d *oaDocument) kindsOf(t reflect.Type) []metav1.GroupVersionKind {
 	for _, res := range scheme.Builtins {
 		if res.GoType == t {
@@ -500,11 +524,12 @@ func (d *oaDocument) kindsOf(t reflect.Type) []metav1.GroupVersionKind {
 	return kinds
 }
 
-// metaKinds are the kinds of the API itself, in every group.
+// metaKinds lists the kinds that are defined in every group.
 var metaKinds = []reflect.Type{deleteOptions, watchEvent, reflect.TypeFor[metav1.Status](), reflect.TypeFor[metav1.APIVersions](),
 	reflect.TypeFor[metav1.APIResourceList](), reflect.TypeFor[metav1.APIGroup](), reflect.TypeFor[metav1.APIGroupList]()}
 
-// text returns the description of a field of t in the schema of the type that is named of. The description of the type itself has the name "".
+// text returns the description of a field of t in the schema of the type named of. The description
+// of the type itself has the name "".
 func (d *oaDocument) text(of, name string, t reflect.Type) string {
 	if text, ok := d.texts[of+"."+name]; ok {
 		return text
@@ -512,7 +537,8 @@ func (d *oaDocument) text(of, name string, t reflect.Type) string {
 	return docStrings(t)[name]
 }
 
-// docStrings are a type's doc strings by field name, the type's own under "".
+// docStrings returns the doc strings of a type by field name. The empty key is used for the type
+// itself.
 func docStrings(t reflect.Type) map[string]string {
 	if documented, ok := reflect.Zero(t).Interface().(interface{ SwaggerDoc() map[string]string }); ok {
 		return documented.SwaggerDoc()
@@ -520,7 +546,8 @@ func docStrings(t reflect.Type) map[string]string {
 	return nil
 }
 
-// scalarSchema describes the types that are structs in Go and scalars in JSON, such as Time and Quantity: they say so by method.
+// scalarSchema describes types that are structs in Go and scalars in JSON, such as Time and
+// Quantity. They declare it by methods.
 func scalarSchema(s *oaSchema, t reflect.Type) bool {
 	scalar, ok := reflect.Zero(t).Interface().(interface{ OpenAPISchemaType() []string })
 	if !ok {
@@ -534,12 +561,13 @@ func scalarSchema(s *oaSchema, t reflect.Type) bool {
 			s.OneOf = append(s.OneOf, &oaSchema{Type: name})
 		}
 	} else if types := scalar.OpenAPISchemaType(); len(types) > 0 {
-		s.Type = types[0] // none: any JSON
+		s.Type = types[0] // no type means any JSON value
 	}
 	return true
 }
 
-// addFields adds the fields of t to the schema of the type that is named of, which is t or inlines it.
+// addFields adds the fields of t to the schema of the type named of, which is t or a type that
+// inlines t.
 func (d *oaDocument) addFields(s *oaSchema, of string, t reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -573,7 +601,7 @@ func (d *oaDocument) addFields(s *oaSchema, of string, t reflect.Type) {
 	}
 }
 
-// indirect is the type that a pointer leads to; others are themselves.
+// indirect returns the element type of a pointer type, and any other type unchanged.
 func indirect(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Pointer {
 		return t.Elem()
@@ -581,7 +609,8 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// relate says what server-side apply takes the elements of a field for, in the words of listtypes.Relations.
+// relate sets the list type or map type that server-side apply uses for a field. relation is a
+// value of listtypes.Relations.
 func (s *oaSchema) relate(relation string) {
 	switch {
 	case relation == "granular" || s.Type == "object" && relation == "atomic":
@@ -594,7 +623,8 @@ func (s *oaSchema) relate(relation string) {
 	}
 }
 
-// isRequired takes a field that JSON always has for a required one. The exceptions are said in comments of the Go source alone.
+// isRequired reports whether a field is required: JSON always contains it. The exceptions are
+// listed here, because Kubernetes declares them only in comments.
 func isRequired(t reflect.Type, name, options string) bool {
 	path := strings.TrimPrefix(typeName(t), "io.k8s.api.") + "." + name
 	if strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero") {
@@ -641,7 +671,7 @@ var writtenButOptional = strings.Fields(`
 	io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus.acceptedNames
 	io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus.storedVersions`)
 
-// describe is the schema of a field's type: by reference when it has a name among the schemas.
+// describe returns the schema of a field's type, as a reference if the type has a named schema.
 func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 	if t.Kind() == reflect.Struct {
 		return d.reference(t)
@@ -673,11 +703,11 @@ func (d *oaDocument) reference(t reflect.Type) *oaSchema {
 	return schemaRef(servedName(d.row, t))
 }
 
-// An oaVerb is what a verb of a resource looks like as an operation.
+// oaVerb describes the operation of a verb.
 type oaVerb struct {
 	method, action, id, text string         // %s in text is the kind
-	responses                string         // codes beside 401
-	options                  []reflect.Type // whose fields are the query parameters
+	responses                string         // status codes except for 401
+	options                  []reflect.Type // types whose fields are the query parameters
 }
 
 var oaVerbs = map[string]oaVerb{
@@ -696,15 +726,16 @@ var (
 	watchEvent    = reflect.TypeFor[metav1.WatchEvent]()
 )
 
-// An oaTarget is what a path's operations are about.
+// oaTarget describes the object of the operations in a path.
 type oaTarget struct {
-	path, id   string // id is the middle of operation ids, NamespacedPod
+	// id is the middle of operation ids, for example NamespacedPod
+	path, id   string
 	kind       metav1.GroupVersionKind
 	body, list *oaSchema
-	custom     bool // the body is a custom resource's
+	custom     bool // the body is a custom resource
 }
 
-// addAllPaths adds the paths of a resource and of what is below it.
+// addAllPaths adds all paths for a resource, including its subresources.
 func (d *oaDocument) addAllPaths(res *scheme.Resource) {
 	d.addPaths(res)
 	for i := range res.Subresources {
@@ -735,7 +766,9 @@ func (d *oaDocument) addPaths(res *scheme.Resource) {
 			d.addOperation(res, one, verb)
 		}
 	}
-	if res.Allows("create") && !res.Allows("patch") { // a review: kubectl asks a type's patch whether the server validates fields, or else /openapi/v2
+	// A review has no patch. kubectl checks the patch of the type for field validation, and
+	// reads /openapi/v2 if it is missing.
+	if res.Allows("create") && !res.Allows("patch") {
 		d.addOperation(res, one, "patch")
 	}
 }
@@ -832,7 +865,8 @@ func (d *oaDocument) responseContent(target oaTarget, verb string) map[string]oa
 	return content
 }
 
-// query turns the fields of options types into query parameters, by name. They are made once a document.
+// query returns the fields of options types as query parameters. They are generated once per
+// document and cached under name.
 func (d *oaDocument) query(use string, options ...reflect.Type) []oaParameter {
 	if d.parameters[use] == nil && options != nil {
 		byName := map[string]oaParameter{}
@@ -870,7 +904,7 @@ func elemKind(t reflect.Type) reflect.Kind {
 	return reflect.Invalid
 }
 
-// pathParameters are the parameters that all methods of a path have.
+// pathParameters returns the parameters that all methods of a path share.
 func pathParameters(path string) (params []oaParameter) {
 	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects",
 		"path": "path to the resource"}
@@ -884,7 +918,7 @@ func pathParameters(path string) (params []oaParameter) {
 		Schema: oaSchema{Type: "string", UniqueItems: true}})
 }
 
-// groupTitle is a group in operation ids: Core, Apps, RbacAuthorization.
+// groupTitle returns the name of a group in operation ids: Core, Apps, RbacAuthorization.
 func groupTitle(group string) (name string) {
 	for label := range strings.SplitSeq(strings.TrimSuffix(cmp.Or(group, "core"), ".k8s.io"), ".") {
 		name += titleCase(label)
@@ -899,7 +933,8 @@ func titleCase(word string) string {
 	return strings.ToUpper(word[:1]) + word[1:]
 }
 
-// addListOf adds the schema of a list of a built-in type, and says whether that has a Go type.
+// addListOf adds the schema of the list of a built-in type, and reports whether the list has a Go
+// type.
 func (d *oaDocument) addListOf(res *scheme.Resource) bool {
 	t := listsByItem[res.GoType]
 	if t == nil {

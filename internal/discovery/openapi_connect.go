@@ -1,7 +1,8 @@
 package discovery
 
-// This file describes the subresources that connect a client with a container, a Service or a node: exec, attach, portforward and proxy.
-// Their operations do not have request bodies. The fields of an options type become query parameters.
+// This file describes the subresources that connect a client with a container, a Service or a node:
+// exec, attach, portforward and proxy. Their operations do not have request bodies. The fields of
+// an options type become query parameters.
 //
 //	/api/v1/namespaces/{namespace}/pods/{name}/exec              get, post
 //	/api/v1/namespaces/{namespace}/pods/{name}/proxy             every method

@@ -1,6 +1,7 @@
 package discovery
 
-// This file names the Go types of the lists of built-in types, which nothing else here needs: their comments are what a description says of a list.
+// This file lists the Go types of the lists of built-in types. They are only used for the
+// descriptions of lists.
 
 import (
 	"reflect"
@@ -65,7 +66,7 @@ var lists = []any{
 	storagemigrationv1.StorageVersionMigrationList{},
 }
 
-// listsByItem are they by the types of their items.
+// listsByItem maps the type of the items to the type of the list.
 var listsByItem = func() map[reflect.Type]reflect.Type {
 	byItem := map[reflect.Type]reflect.Type{}
 	for _, list := range lists {

@@ -1,7 +1,8 @@
 package discovery
 
-// This file contains the parts of the schemas that Kubernetes' generator derives from comments and types: the zero values that are defaults,
-// the unions, and the descriptions of types without SwaggerDoc. Declared defaults and the relations of list elements are in scheme/listtypes.
+// This file contains information that Kubernetes' generator reads from comments and types. For
+// example, it defines default values and unions. The declared defaults and the relations of list
+// elements are in scheme/listtypes.
 
 import (
 	_ "embed"
@@ -13,9 +14,10 @@ import (
 	"apilet/internal/scheme/listtypes"
 )
 
-// openAPITexts has the descriptions that SwaggerDoc lacks, or has without their indented lines and empty lines. Each line contains the name of a
-// type and a field, and the quoted text. For the description of the type, the field name is empty. A test compares the table with
-// kube-apiserver's documents, and rewrites it with -update.
+// openAPITexts contains descriptions that are missing in SwaggerDoc, or that are incomplete because
+// SwaggerDoc omits indented and empty lines. Each line contains the name of a type and a field, and
+// the quoted text. For the description of the type, the field name is empty. A test compares the
+// table with kube-apiserver's documents, and rewrites it with -update.
 //
 //	io.k8s.apimachinery.pkg.version.Info.major	"Major is the major version of the binary version"
 //
@@ -33,8 +35,9 @@ func readTexts() map[string]string {
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// zeroOf returns the default value of a field whose comment does not declare one: the zero value of its type, as in Kubernetes' generator.
-// It returns nil for pointers, lists and maps, and for types that implement json.Unmarshaler, because their zero value is encoded as null.
+// zeroOf returns the default value for fields without a declared default. Like Kubernetes'
+// generator, it returns the zero value of the type. It returns nil for pointers, lists and maps,
+// and for types that implement json.Unmarshaler, because their zero value is encoded as null.
 func zeroOf(t reflect.Type, omitEmpty bool) any {
 	if t.Kind() == reflect.Struct {
 		if reflect.PointerTo(t).Implements(unmarshaler) {
@@ -56,7 +59,8 @@ func zeroOf(t reflect.Type, omitEmpty bool) any {
 	return nil
 }
 
-// besides returns a schema that may have other members. A reference may not, and is wrapped.
+// besides returns a schema to which other members can be added. A reference allows none, so it is
+// wrapped in allOf.
 func besides(s *oaSchema) *oaSchema {
 	if s.Ref == "" {
 		return s
@@ -64,7 +68,8 @@ func besides(s *oaSchema) *oaSchema {
 	return &oaSchema{AllOf: []*oaSchema{s}}
 }
 
-// An oaUnion is a set of fields of which at most one may be set. The discriminator is the field that selects it.
+// oaUnion describes a set of fields where at most one may be set. The discriminator is the field
+// that selects it.
 type oaUnion struct {
 	Discriminator string            `json:"discriminator,omitempty"`
 	Fields        map[string]string `json:"fields-to-discriminateBy"`
@@ -94,7 +99,7 @@ func unionsOf(t reflect.Type) []oaUnion {
 	return []oaUnion{{union.discriminator, fields}}
 }
 
-// unmarked corrects the list type of two fields whose markers do not match their types.
+// unmarked sets the list type for two fields with unexpected markers.
 func unmarked(s *oaSchema, path string) {
 	switch path {
 	case "meta.APIResource.verbs": // a list without a marker

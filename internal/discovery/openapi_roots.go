@@ -1,12 +1,14 @@
 package discovery
 
-// This file describes what openapi.go leaves: the roots above the group versions, which tell which of them there are.
+// This file describes the roots above the group versions, which list the available groups and
+// versions.
 //
 //	version        /version/
 //	api, apis      /api/, /apis/
-//	apis/GROUP     /apis/GROUP/, of the built-in groups
+//	apis/GROUP     /apis/GROUP/ for built-in groups
 //
-// Each has a document of one path. The path of a group version itself stands in that one's document.
+// There is one document for each root. The path of a group version itself is in the document of the
+// group version.
 
 import (
 	"encoding/json"
@@ -19,18 +21,18 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A root is a document that is read, and says the same to everybody.
+// root is a path that supports only GET and returns the same data to all users.
 type root struct {
-	path          string // with a slash before and behind
+	path          string // with leading and trailing slash
 	tag, id, text string
 	answer        reflect.Type
 	formats       []string
-	document      string // as the index names it
+	document      string // the name in the index
 }
 
 var everyFormat = []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml"}
 
-// roots are those of a catalog.
+// roots returns the roots of a catalog.
 func roots(c *scheme.Catalog) []root {
 	list := []root{
 		{path: "/version/", tag: "version", id: "getCodeVersion", text: "get the version information for this server",
@@ -54,19 +56,19 @@ func roots(c *scheme.Catalog) []root {
 	return list
 }
 
-// lowerTitle is a group as tags name it: rbacAuthorization.
+// lowerTitle returns the name of a group in tags: rbacAuthorization.
 func lowerTitle(group string) string {
 	title := groupTitle(group)
 	return strings.ToLower(title[:1]) + title[1:]
 }
 
-// listing is the root of a group version, which lists its resources.
+// listing returns the root of a group version, which lists its resources.
 func listing(res *scheme.Resource) root {
 	return root{path: groupVersionPath(res) + "/", tag: lowerTitle(res.Group) + "_" + res.Version, id: "get" + groupTitle(res.Group) + titleCase(res.Version) + "APIResources",
 		text: "get available resources", answer: reflect.TypeFor[metav1.APIResourceList](), formats: everyFormat}
 }
 
-// addRoot describes the one method of a root.
+// addRoot adds the GET operation of a root.
 func (d *oaDocument) addRoot(r root) {
 	content := map[string]oaMedia{}
 	for _, format := range r.formats {
@@ -76,7 +78,7 @@ func (d *oaDocument) addRoot(r root) {
 		"responses": map[string]oaBody{"200": {Description: "OK", Content: content}, "401": {Description: "Unauthorized"}}}}
 }
 
-// rootDocument makes the document of a root.
+// rootDocument generates the document of a root.
 func rootDocument(r root) ([]byte, error) {
 	d := newOADocument()
 	d.addRoot(r)

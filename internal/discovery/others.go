@@ -1,13 +1,15 @@
 package discovery
 
-// This file puts what other servers serve (package aggregation) among what this one does: in the list of groups, in a group, in the aggregated
-// document, and in the index of OpenAPI v3. What stands below a group version is asked of the server that has it.
+// This file merges the group versions of other servers (package aggregation) into the group list,
+// the groups, the aggregated document and the index of OpenAPI v3. Requests below a group version
+// are proxied to its server.
 //
-//	ours     apps: v1                      priorities by the APIServices that are stored
-//	others   wardle.example.com: v1beta1   v1alpha1 (Stale: its server is away, so that nothing is known of its types)
+//	apilet   apps: v1                      priorities come from the stored APIServices
+//	others   wardle.example.com: v1beta1   v1alpha1 (Stale: its server is unavailable, so its types are unknown)
 //
-// Where both have a group version, it is the other's: an administrator has said so. Order is that of k8s.io/kube-aggregator: groups by
-// groupPriorityMinimum, then by name; versions by versionPriority, then the most stable and newest first.
+// If both serve a group version, the other server takes precedence, because an administrator has
+// registered it. The order is the same as in k8s.io/kube-aggregator. Groups are sorted by
+// groupPriorityMinimum and name. Versions are sorted by versionPriority, then by stability and age.
 
 import (
 	"encoding/json"
@@ -28,40 +30,43 @@ import (
 	"apilet/internal/scheme"
 )
 
-// An Other is a group version that another server serves.
+// Other is a group version of another server.
 type Other struct {
 	Group, Version string
 	Resources      []apidiscoveryv2.APIResourceDiscovery
-	Stale          bool   // its server does not answer, or not with what it should
-	OpenAPIHash    string // of its document of version 3; "": there is none
+	Stale          bool   // the server does not respond or is invalid
+	OpenAPIHash    string // hash of its OpenAPI v3 document, if any
 	Swagger        *Swagger
 }
 
-// Others are all of them at one moment. Nothing of it changes.
+// Others is an immutable snapshot of the group versions of all other servers.
 type Others struct {
-	All        []Other
-	Priorities map[metav1.GroupVersion]Priority // of all group versions, ours too
+	All []Other
+	// of all group versions, including those of apilet
+	Priorities map[metav1.GroupVersion]Priority
 
 	mu   sync.Mutex // guards made
 	made map[scheme.BodyFormat]mergedDocument
 
 	joining sync.Mutex // guards joined
-	joined  *joint     // documents of OpenAPI v2; nil: nobody has asked
+	joined  *joint     // merged OpenAPI v2 documents, created on demand
 }
 
-// A Priority is where a group version stands among others: its group's, and its own in that.
+// Priority determines the position of a group version. It contains the priority of the group and
+// the priority of the version within the group.
 type Priority struct{ Group, Version int32 }
 
-// A mergedDocument is the aggregated one, as of a catalog.
+// mergedDocument is the aggregated document for a catalog.
 type mergedDocument struct {
 	of        *scheme.Catalog
 	doc, etag []byte
 }
 
-// first is APIServices' own group: it is above all that an APIService may say.
+// first is the group priority of APIServices themselves. It is higher than the maximum that an
+// APIService may request.
 const first = 20001
 
-// Has says that another server has some version of a group.
+// Has reports whether any version of the group is served by another server.
 func (o *Others) Has(group string) bool {
 	for i := range o.All {
 		if o.All[i].Group == group {
@@ -71,7 +76,7 @@ func (o *Others) Has(group string) bool {
 	return false
 }
 
-// find is another's group version; nil: it is none.
+// find returns the group version if it is served by another server, and nil otherwise.
 func (o *Others) find(group, version string) *Other {
 	for i := range o.All {
 		if o.All[i].Group == group && o.All[i].Version == version {
@@ -81,7 +86,7 @@ func (o *Others) find(group, version string) *Other {
 	return nil
 }
 
-// order is all group versions but those of the core group, by group.
+// order returns all group versions except for the core group, sorted and by group.
 func (o *Others) order(c *scheme.Catalog) [][]*apiregistrationv1.APIService {
 	var all []*apiregistrationv1.APIService
 	add := func(group, version string) {
@@ -89,7 +94,8 @@ func (o *Others) order(c *scheme.Catalog) [][]*apiregistrationv1.APIService {
 		switch {
 		case group == apiregistrationv1.GroupName:
 			p = Priority{first, 1}
-		case !ok: // of a definition of this moment
+		// a CustomResourceDefinition that has just been created
+		case !ok:
 			p = Priority{1000, 100}
 		}
 		all = append(all, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: version + "." + group}, Spec: apiregistrationv1.APIServiceSpec{
@@ -106,7 +112,7 @@ func (o *Others) order(c *scheme.Catalog) [][]*apiregistrationv1.APIService {
 	return helper.SortedByGroupAndVersion(all)
 }
 
-// ServeMerged answers /apis and /apis/{group}.
+// ServeMerged serves /apis and /apis/{group}.
 func ServeMerged(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
 	_, group, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
@@ -132,15 +138,16 @@ func ServeMerged(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http
 		g.PreferredVersion = g.Versions[0]
 		if g.Name == group {
 			g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-			_ = response.WriteObject(w, r, http.StatusOK, &g) // it can be encoded
+			// it can always be encoded
+			_ = response.WriteObject(w, r, http.StatusOK, &g)
 			return
 		}
 		list.Groups = append(list.Groups, g)
 	}
-	_ = response.WriteObject(w, r, http.StatusOK, list) // it can be encoded
+	_ = response.WriteObject(w, r, http.StatusOK, list) // it can always be encoded
 }
 
-// document is the aggregated one, which is made once for each state of what both sides have.
+// document returns the aggregated document and its ETag. It is encoded once per catalog.
 func (o *Others) document(c *scheme.Catalog, format scheme.BodyFormat) (doc, etag []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +180,7 @@ func (o *Others) merge(c *scheme.Catalog) *apidiscoveryv2.APIGroupDiscoveryList 
 	return list
 }
 
-// ServeMergedIndex answers /openapi/v3.
+// ServeMergedIndex serves /openapi/v3.
 func ServeMergedIndex(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
 	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
 		w.WriteHeader(http.StatusNotAcceptable)
@@ -192,13 +199,15 @@ func ServeMergedIndex(reg *scheme.Registry, o *Others, w http.ResponseWriter, r 
 
 // ---- OpenAPI v2 ----
 
-// A Swagger is what another server's document of version 2 says about a group version: its paths, and the definitions that they refer to.
+// Swagger contains the paths of one group version from the OpenAPI v2 document of another server,
+// and the definitions that these paths refer to.
 type Swagger struct {
-	ETag               string // of the document that it is from
+	ETag               string // of the source document
 	paths, definitions map[string]json.RawMessage
 }
 
-// NewSwagger takes what is about a group version out of a document. What a path shares with others of its document is put into it.
+// NewSwagger extracts the part of a document that describes a group version. Shared parameters are
+// inlined.
 func NewSwagger(doc []byte, etag, group, version string) (*Swagger, error) {
 	var whole struct {
 		Paths       map[string]json.RawMessage `json:"paths"`
@@ -222,7 +231,7 @@ func NewSwagger(doc []byte, etag, group, version string) (*Swagger, error) {
 		if members = in.inline(members); in.left < 0 {
 			return nil, errors.New("its shared parameters would make too much of it")
 		}
-		s.paths[path], _ = json.Marshal(members) // it was JSON
+		s.paths[path], _ = json.Marshal(members) // it was decoded from JSON
 		if err := json.Unmarshal(s.paths[path], &members); err != nil {
 			return nil, err
 		}
@@ -231,13 +240,14 @@ func NewSwagger(doc []byte, etag, group, version string) (*Swagger, error) {
 	return s, nil
 }
 
-// maxInlined bounds in bytes what is put in place of references: a short document could refer to a long parameter any number of times.
+// maxInlined limits the inlined parameters in bytes. A short document could refer to a long
+// parameter any number of times.
 const maxInlined = 8 << 20
 
-// An inliner puts parameters in place of references to them.
+// inliner replaces references to shared parameters by the parameters.
 type inliner struct {
 	shared map[string]json.RawMessage
-	left   int // bytes; below 0: it was too much
+	left   int // remaining bytes; negative if the limit is exceeded
 }
 
 func (in *inliner) inline(value any) any {
@@ -261,7 +271,7 @@ func (in *inliner) inline(value any) any {
 	return value
 }
 
-// take keeps the definitions that a value refers to, and those that these do.
+// take adds all definitions that are directly or indirectly referenced by value.
 func (s *Swagger) take(value any, all map[string]json.RawMessage) {
 	switch v := value.(type) {
 	case []any:
@@ -284,12 +294,12 @@ func (s *Swagger) take(value any, all map[string]json.RawMessage) {
 	}
 }
 
-// has is find for a list of others that may be nil.
+// has reports whether another server has the group version of rows. o may be nil.
 func (o *Others) has(rows []*scheme.Resource) bool {
 	return o != nil && o.find(rows[0].Group, rows[0].Version) != nil
 }
 
-// send writes entries of another's document.
+// send writes entries of another server's document.
 func (s *swagger) send(entries map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if err := s.sink.entry(name, asTree(entries[name])); err != nil {

@@ -1,24 +1,27 @@
 package discovery
 
-// This file tells all that openapi.go tells once more, as one document of Swagger 2.0 at /openapi/v2: for kubectl up to 1.33, which looks
-// there when a kind is missing, and for Helm, Argo CD and Terraform's provider.
+// This file describes the same API as openapi.go in one Swagger 2.0 document at /openapi/v2. It is
+// read by kubectl up to 1.33, when a kind is missing in version 3, and by Helm, Argo CD and
+// Terraform's provider.
 //
-// It is made from the version 3 descriptions, one path and one definition after the other, and each is on its way before the next is
-// made: nobody holds the two megabytes (more with many custom resources), neither while it is sent nor afterwards. That is why there
-// are two passes. What both versions say differently:
+// The document is converted from the version 3 descriptions. The paths and definitions are
+// generated and sent one at a time. This avoids holding the document in memory, which may be larger
+// than two megabytes, but requires two passes. The differences between the versions are:
 //
 //	version 3                                            version 2
 //	#/components/schemas/io.x.v1.Foo                     #/definitions/io.x.v1.Foo
 //	requestBody: content: {a/b: {schema}}                consumes: [a/b], and a parameter in: body
 //	responses: 200: content: {a/b: {schema}}             produces: [a/b], responses: 200: schema
-//	parameters: [{name, in, schema: {type}}]             parameters: [{name, in, type}], or a $ref to one that many have
+//	parameters: [{name, in, schema: {type}}]             parameters: [{name, in, type}], or a $ref to a shared parameter
 //	{description, allOf: [{$ref}]}                       {description, $ref}
 //	oneOf: [{type: string}, {type: number}]              type: string
 //
-// Clients read nothing of a custom resource's schema that Swagger has no word for, and kubectl of old checks objects against what it
-// reads: so nullable values lose their type, and places for unknown fields all that is known of them.
+// Swagger cannot express some parts of a custom resource's schema, and old kubectl versions
+// validate objects with the remaining parts. Nullable values therefore lose their type, and objects
+// with unknown fields lose all properties.
 //
-// Two encodings have the same content: JSON, and protobuf in the form of github.com/google/gnostic-models, which client-go asks for.
+// The document can be encoded as JSON or as protobuf. The protobuf encoding is defined by
+// github.com/google/gnostic-models and is used by client-go.
 
 import (
 	"bufio"
@@ -39,13 +42,15 @@ import (
 	"apilet/internal/shares"
 )
 
-// The media types of /openapi/v2. Clients ask for either of the protobuf ones, and are answered in the second.
+// The protobuf media types of /openapi/v2. Clients can request either type, but the response always
+// uses the second.
 const (
 	swaggerProtobufOld = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 	swaggerProtobuf    = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 )
 
-// ServeSwagger answers /openapi/v2. o is what other servers say; nil: there are none.
+// ServeSwagger serves /openapi/v2. If o is not nil, the documents of other servers are merged into
+// the response.
 func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Vary", "Accept-Encoding")
@@ -72,7 +77,8 @@ func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *htt
 		return
 	}
 	const about = 2 << 20
-	if err := shares.Hold(r.Context(), w, about); err != nil { // for what it is made of
+	// for the buffers
+	if err := shares.Hold(r.Context(), w, about); err != nil {
 		response.Refuse(w, r, err)
 		return
 	}
@@ -80,12 +86,13 @@ func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *htt
 	defer finish()
 	buffered := bufio.NewWriterSize(out, 32<<10)
 	if err := writeSwagger(c, o, swaggerEncoder(format, buffered)); err != nil {
-		panic(http.ErrAbortHandler) // what was sent is no document
+		// The partial document is not valid.
+		panic(http.ErrAbortHandler)
 	}
-	_ = buffered.Flush() // the client is gone otherwise
+	_ = buffered.Flush() // fails only if the client is gone
 }
 
-// swaggerFormat is the media type of the answer, "" when there is none that the client accepts.
+// swaggerFormat returns the media type of the response, or "" if the client accepts none.
 func swaggerFormat(accept string) string {
 	if accept == "" {
 		return string(scheme.JSONFormat)
@@ -101,7 +108,7 @@ func swaggerFormat(accept string) string {
 	return ""
 }
 
-// A swaggerSink takes a document piece by piece. Entries belong to the section begun last.
+// swaggerSink writes a document piece by piece. Entries belong to the current section.
 type swaggerSink interface {
 	head(members map[string]any) error
 	section(name string) error
@@ -116,7 +123,7 @@ func swaggerEncoder(format string, out io.Writer) swaggerSink {
 	return &swaggerText{out: out}
 }
 
-// writeSwagger makes the document of all that c serves.
+// writeSwagger writes the document of all resources in c and o.
 func writeSwagger(c *scheme.Catalog, o *Others, sink swaggerSink) error {
 	if err := sink.head(map[string]any{
 		"swagger": "2.0", "info": asTree(openAPIInfo), "security": []any{map[string]any{"BearerToken": []any{}}},
@@ -137,12 +144,12 @@ func writeSwagger(c *scheme.Catalog, o *Others, sink swaggerSink) error {
 	return sink.end()
 }
 
-// A swagger is the document while it is made.
+// swagger writes a document to a sink.
 type swagger struct {
 	d      *oaDocument
 	sink   swaggerSink
-	shared map[string]map[string]any // parameters of many operations, by the name that a $ref has
-	joint  *joint                    // what others add
+	shared map[string]map[string]any // shared parameters by name
+	joint  *joint                    // the parts of other servers
 }
 
 func (s *swagger) paths(c *scheme.Catalog, o *Others) error {
@@ -184,7 +191,7 @@ func (s *swagger) paths(c *scheme.Catalog, o *Others) error {
 	return nil
 }
 
-// operation turns an operation of version 3 into one of version 2.
+// operation converts an operation from version 3 to version 2.
 func (s *swagger) operation(op map[string]any) map[string]any {
 	op["schemes"], op["consumes"] = []any{"https"}, []any{"*/*"}
 	parameters := s.inlined(op["parameters"])
@@ -212,7 +219,8 @@ func (s *swagger) operation(op map[string]any) map[string]any {
 	return op
 }
 
-// unpacked takes apart what version 3 keeps for each media type, and is the same for all of them.
+// unpacked returns the media types of a body and its schema. Version 3 repeats the schema for each
+// media type.
 func unpacked(of map[string]any) (types []any, schema any) {
 	media, _ := of["content"].(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(media)) {
@@ -221,8 +229,8 @@ func unpacked(of map[string]any) (types []any, schema any) {
 	return types, schema
 }
 
-// inlined moves a parameter's type out of its schema, and what many have alike to where they can share it. The two that kubectl up to
-// 1.26 looks for stay where it looks.
+// inlined converts parameters to version 2 and replaces them with references to shared parameters.
+// The two parameters that kubectl up to 1.26 looks for stay in place.
 func (s *swagger) inlined(list any) (parameters []any) {
 	all, _ := list.([]any)
 	for _, item := range all {
@@ -240,7 +248,8 @@ func (s *swagger) inlined(list any) (parameters []any) {
 	return parameters
 }
 
-// share finds the name of a shared parameter. Few names mean several things, as container does.
+// share returns the name of a shared parameter. Some names, such as container, have several
+// meanings and get a suffix.
 func (s *swagger) share(name string, p map[string]any) string {
 	for {
 		known := s.shared[name]
@@ -272,7 +281,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 		return err
 	}
 	s.d.define(watchEvent)
-	if err := s.flush(); err != nil { // what the paths refer to
+	if err := s.flush(); err != nil { // the schemas that the paths refer to
 		return err
 	}
 	for _, rows := range c.GroupVersions() {
@@ -280,7 +289,8 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 			continue
 		}
 		for _, res := range rows {
-			if s.d.addKind(res) != nil { // its definition went meanwhile
+			// its CustomResourceDefinition has been deleted meanwhile
+			if s.d.addKind(res) != nil {
 				bare := *res
 				bare.Schema = nil
 				_ = s.d.addKind(&bare)
@@ -298,7 +308,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
 	return nil
 }
 
-// flush sends the schemas that are there. Their names stay, so that none is made twice.
+// flush sends the pending schemas. The names are kept to avoid duplicates.
 func (s *swagger) flush() error {
 	for _, name := range slices.Sorted(maps.Keys(s.d.schemas)) {
 		schema := s.d.schemas[name]
@@ -322,10 +332,10 @@ func (s *swagger) flush() error {
 	return nil
 }
 
-// sent takes the place of a schema that is on its way.
+// sent replaces a schema that has been sent.
 type sent struct{}
 
-// asTree is a value as JSON has it.
+// asTree returns a value as decoded JSON.
 func asTree(value any) (members map[string]any) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -333,13 +343,13 @@ func asTree(value any) (members map[string]any) {
 	}
 	numbers := json.NewDecoder(bytes.NewReader(text))
 	numbers.UseNumber()
-	_ = numbers.Decode(&members) // it is ours
+	_ = numbers.Decode(&members) // it has just been encoded
 	return members
 }
 
 // ---- Schemas ----
 
-// swaggerSchema changes a schema of ours, and all in it, to version 2.
+// swaggerSchema converts a generated schema, and all schemas in it, to version 2.
 func swaggerSchema(value any) any {
 	switch v := value.(type) {
 	case []any:
@@ -349,7 +359,8 @@ func swaggerSchema(value any) any {
 	case map[string]any:
 		delete(v, "default") // kube-apiserver does not publish defaults in version 2
 		for key, member := range v {
-			if properties, ok := member.(map[string]any); ok && key == "properties" { // names, not members of a schema
+			// the keys are names of properties
+			if properties, ok := member.(map[string]any); ok && key == "properties" {
 				for name, property := range properties {
 					properties[name] = swaggerSchema(property)
 				}
@@ -372,17 +383,19 @@ func swaggerSchema(value any) any {
 	return value
 }
 
-// swaggerCustom changes a custom resource's schema to version 2.
+// swaggerCustom converts the schema of a custom resource to version 2.
 func swaggerCustom(schema map[string]any) map[string]any {
 	const anything = "x-kubernetes-preserve-unknown-fields"
-	if schema[anything] == true { // kubectl would take any property that is named for all that there may be
+	// kubectl would treat the listed properties as the only ones
+	if schema[anything] == true {
 		return map[string]any{"type": "object", "x-kubernetes-group-version-kind": schema["x-kubernetes-group-version-kind"]}
 	}
 	simplify(schema)
 	return schema
 }
 
-// simplify drops from a user's schema what version 2, or kubectl's reading of it, cannot take.
+// simplify removes everything from a user's schema that is not supported by version 2 or by
+// kubectl.
 func simplify(schema map[string]any) {
 	for _, key := range []string{"allOf", "anyOf", "oneOf", "not"} {
 		delete(schema, key)
@@ -422,7 +435,7 @@ func simplify(schema map[string]any) {
 	}
 }
 
-// refers tells our own references: a user's schema has none.
+// refers reports whether allOf contains a reference. Only generated schemas contain references.
 func refers(all []any) bool {
 	first, _ := all[0].(map[string]any)
 	return first["$ref"] != nil
@@ -436,13 +449,13 @@ func dropRequired(schema map[string]any, name string) {
 	}
 }
 
-// ---- As JSON ----
+// ---- JSON ----
 
-// A swaggerText writes JSON.
+// swaggerText writes JSON.
 type swaggerText struct {
 	out   io.Writer
-	comma bool // something stands before the next member
-	open  bool // a section is to be closed
+	comma bool // a comma is needed before the next member
+	open  bool // a section must be closed
 }
 
 func (t *swaggerText) member(name string) error {
@@ -505,14 +518,14 @@ func (t *swaggerText) end() error {
 	return err
 }
 
-// ---- As protobuf ----
+// ---- Protobuf ----
 
-// A swaggerWire writes protobuf. That a message may come in parts, which its reader puts together, is what lets each path and each
-// definition be sent by itself: as a Document with this one entry.
+// swaggerWire writes protobuf. Since protobuf messages can be concatenated, each path and each
+// definition is sent as a separate Document with a single entry.
 type swaggerWire struct {
 	out     io.Writer
 	grammar map[string]map[string]wireField
-	part    wireField // the section
+	part    wireField // the current section
 }
 
 func (t *swaggerWire) head(members map[string]any) error {
@@ -532,15 +545,17 @@ func (t *swaggerWire) entry(name string, value map[string]any) error {
 
 func (t *swaggerWire) end() error { return nil }
 
-// A wireField is how a member of a JSON object is written. path is its number, and those of the messages around its value: 22.1 is field
-// 1 of a message that is field 22. kind is text, texts, flag, whole, number, any, anys, or a message; *M is a list of messages, %M an
-// object of any names, each with an M.
+// wireField describes the encoding of a member of a JSON object. path is its field number, preceded
+// by those of the enclosing messages: 22.1 is field 1 of a message in field 22. kind is text,
+// texts, flag, whole, number, any, anys, or a message. *M is a list of messages, and %M an object
+// with arbitrary names and values of type M.
 type wireField struct {
 	path []protowire.Number
 	kind string
 }
 
-// swaggerMessages are the messages of OpenAPIv2.proto as far as they are written here, a line each. choice knows the others.
+// swaggerMessages describes the messages of OpenAPIv2.proto that are used here, one per line. The
+// method choice handles the others.
 const swaggerMessages = `
 Document: swagger 1 text, info 2 Info, paths 8.2 %PathItem, definitions 9.1 %Schema, parameters 10.1 %Parameter, security 12 *Security, securityDefinitions 13.1 %SecurityItem
 Info: title 1 text, version 2 text
@@ -556,7 +571,7 @@ Schema: $ref 1 text, format 2 text, title 3 text, description 4 text, default 5 
 Docs: description 1 text, url 2 text
 `
 
-// swaggerGrammar reads the table. It is small, and seldom used.
+// swaggerGrammar parses the table. It is small and rarely used, so the result is not cached.
 func swaggerGrammar() map[string]map[string]wireField {
 	grammar := map[string]map[string]wireField{}
 	for line := range strings.Lines(strings.TrimSpace(swaggerMessages)) {
@@ -576,7 +591,8 @@ func swaggerGrammar() map[string]map[string]wireField {
 	return grammar
 }
 
-// message appends the members that a message has fields for, and those that begin with x- as its extensions.
+// message appends the members that have a field in the message. Members that begin with x- become
+// extensions.
 func (t *swaggerWire) message(dst []byte, name string, members map[string]any) []byte {
 	fields := t.grammar[name]
 	for _, key := range slices.Sorted(maps.Keys(members)) {
@@ -589,7 +605,8 @@ func (t *swaggerWire) message(dst []byte, name string, members map[string]any) [
 	return dst
 }
 
-// field appends one member. A value of another type than the field's is left out: only a user's schema can have one.
+// field appends one member. It omits a value whose type does not match the field, which is only
+// possible in a user's schema.
 func (t *swaggerWire) field(dst []byte, f wireField, value any) []byte {
 	n := f.path[0]
 	if len(f.path) > 1 {
@@ -650,7 +667,7 @@ func (t *swaggerWire) object(dst []byte, n protowire.Number, kind string, member
 	return dst
 }
 
-// choice encodes a message. Some only say which of several another one is.
+// choice encodes a message. Some messages only wrap one of several alternatives.
 func (t *swaggerWire) choice(kind string, members map[string]any) []byte {
 	only := func(kind string, path ...protowire.Number) []byte {
 		return t.field(nil, wireField{path, kind}, members)
@@ -702,7 +719,7 @@ func appendNumber(dst []byte, n protowire.Number, kind string, value json.Number
 	return dst
 }
 
-// anyJSON is the message Any, whose field yaml may as well be JSON.
+// anyJSON encodes the message Any. Its field yaml may contain JSON.
 func anyJSON(value any) []byte {
 	text, _ := json.Marshal(value)
 	return appendBytes(nil, 2, text)

@@ -1,6 +1,6 @@
 package encryption
 
-// This file is how a value finds its way: prefix by prefix to the cipher that has written it.
+// This file selects the cipher that encrypted a value, by the prefixes of the value.
 
 import (
 	"bytes"
@@ -12,26 +12,28 @@ import (
 	storagevalue "k8s.io/apiserver/pkg/storage/value"
 )
 
-// A transformer encrypts values and decrypts them: a chain of others, a cipher, a plug-in, or nothing at all.
+// transformer encrypts and decrypts values. It is implemented by chain, cipher, plugin and
+// identity.
 type transformer interface {
 	seal(v value, plain []byte) ([]byte, error)
 	open(v value, sealed []byte) (plain []byte, stale bool, err error)
 }
 
-// A value is whose bytes are on their way.
+// value contains information about the object that is being transformed.
 type value struct {
 	key      string // in etcd
 	resource string // for metrics
-	late     bool   // it is not to be refused for a plug-in that has not been well for long
+	late     bool   // write even if the plug-in's seed has expired
 }
 
-// AuthenticatedData is value.Context's, of k8s.io/apiserver.
+// AuthenticatedData implements value.Context of k8s.io/apiserver.
 func (v value) AuthenticatedData() []byte { return []byte(v.key) }
 
-// A chain has transformers behind prefixes. The first one writes; of those whose prefix a value has, the first that can read it reads it.
+// chain is a list of transformers with prefixes. The first one writes. When a value is read, the
+// transformers with a matching prefix are tried in order.
 type chain struct {
 	links   []link
-	none    error // no prefix fits
+	none    error // returned if no prefix matches
 	figures *figures
 }
 
@@ -40,7 +42,7 @@ type link struct {
 	by     transformer
 }
 
-// encrypts says that the first link is no identity.
+// encrypts reports whether new values are encrypted.
 func (c *chain) encrypts() bool {
 	_, plain := c.links[0].by.(identity)
 	return !plain
@@ -68,7 +70,7 @@ func (c *chain) open(v value, sealed []byte) (plain []byte, stale bool, err erro
 		plain, stale, err := l.by.open(v, rest)
 		name := l.prefix
 		if name == "" {
-			if err != nil { // it is encrypted, which is another link's affair
+			if err != nil { // the value is encrypted by another link
 				continue
 			}
 			name = "identity"
@@ -86,7 +88,7 @@ func (c *chain) open(v value, sealed []byte) (plain []byte, stale bool, err erro
 	return nil, false, c.none
 }
 
-// identity leaves values as they are.
+// identity leaves values unencrypted.
 type identity struct{}
 
 var errEncrypted = errors.New("identity transformer tried to read encrypted data")
@@ -100,7 +102,8 @@ func (identity) open(_ value, sealed []byte) ([]byte, bool, error) {
 	return sealed, false, nil
 }
 
-// A cipher is one of k8s.io/apiserver's with a key. Of fewer bytes than least nothing can be read, and the one for AES-CBC does not look.
+// cipher is a cipher of k8s.io/apiserver with a key. Values of fewer than least bytes are rejected,
+// because the implementation of AES-CBC does not check the length.
 type cipher struct {
 	storagevalue.Transformer
 	least int

@@ -1,15 +1,18 @@
-// Package encryption is encryption at rest: what kube-apiserver's EncryptionConfiguration says, put into force.
+// Package encryption implements encryption at rest as configured by kube-apiserver's
+// EncryptionConfiguration.
 //
 //	providers, err := encryption.Open(ctx, encryption.Config{Path: "encryption.yaml", Reload: true, Log: log})
-//	sealed, err := providers.Seal("//secrets/default/s", json)  // k8s:enc:secretbox:v1:key1:…; nil where the type is not named: it lies as it is
+//	sealed, err := providers.Seal("//secrets/default/s", json)  // k8s:enc:secretbox:v1:key1:…; nil if the type is not configured
 //	json, stale, err := providers.Open("//secrets/default/s", sealed)
-//	go providers.Run(ctx)                                       // reads the file again when it has changed
+//	go providers.Run(ctx)                                       // reloads the file when it has changed
 //
-// The file names providers for resources. The first of them writes, all of them read: what another than the first has written is stale, and is
-// written anew by the next write of the same object, if only it is the same ("kubectl replace" of all of them).
+// The file assigns providers to resources. New values are encrypted by the first provider. Existing
+// values may be decrypted by any provider. A value that was not encrypted by the first provider is
+// stale. The next write of the object encrypts it again, even if the object does not change
+// ("kubectl replace" of all objects).
 //
 //	resources:                                       written                                    read, in this order
-//	- resources: ["secrets"]                         k8s:enc:secretbox:v1:key2: nonce box       key2, key1, as it is
+//	- resources: ["secrets"]                         k8s:enc:secretbox:v1:key2: nonce box       key2, key1, unencrypted
 //	  providers:
 //	  - secretbox: {keys: [{name: key2, …}, {name: key1, …}]}
 //	  - identity: {}
@@ -17,15 +20,20 @@
 //	  providers:
 //	  - kms: {apiVersion: v2, name: tpm, endpoint: unix:///run/tpm.sock}
 //
-// A prefix says which provider, and which of its keys, has written a value, so that no key is tried on what it did not write. What the prefixes lead to
-// is the ciphers of k8s.io/apiserver (AES, secretbox), for kms under a key that is made for each value from a seed, which the plug-in has encrypted
-// (kms.go). Where a cipher authenticates more than the value, that is its key in etcd: a value that is put in another object's place is not read.
-// In a data file it is the key that etcd would have, below /registry/.
+// The provider and the key are stored as a prefix of the value, so that only this key is tried. The
+// ciphers (AES, secretbox) are implemented in k8s.io/apiserver. For the provider kms, a key is
+// derived for each value from a seed that was encrypted by the plug-in (kms.go). Ciphers that
+// authenticate additional data use the key of the object in etcd, so a value that is copied to
+// another object cannot be read. In a data file this is the key that the object would have in etcd,
+// below /registry/.
 //
-// Words of errors, names of metrics, times between two looks and the rules of the file are kube-apiserver's; its validation is called as it is. Its
-// package that does all of this is not: with it come gRPC, tracing and a hundred packages more. What KMS needs of gRPC is a POST over HTTP/2
-// (grpc.go), so that a program without etcd has KMS, too.
+// Error messages, metrics and polling intervals are the same as in kube-apiserver, and its
+// validation function is used for the file. The package that implements encryption in
+// kube-apiserver is not used, because it requires gRPC, tracing and a hundred other packages. KMS
+// only needs a POST over HTTP/2 from gRPC (grpc.go), so that KMS also works in a binary without
+// etcd.
 //
-// Invariants: what is in force changes as a whole, and never to a file with a mistake, or to a plug-in that does not answer; Seal under an
-// identity, or of a type that the file does not name, touches nothing; keys are neither logged nor shown.
+// Invariants: the configuration is replaced atomically. It is not replaced if the new file is
+// invalid or if a plug-in does not respond. Seal does nothing for the provider identity and for
+// types that are not configured. Keys are neither logged nor shown.
 package encryption

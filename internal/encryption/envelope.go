@@ -1,12 +1,12 @@
 package encryption
 
-// This file lays out the messages of KMS, in protobuf:
+// This file encodes the messages of KMS in protobuf:
 //
-//	EncryptedObject   1 data, 2 key's id, 3 encrypted seed, 4 annotations, 5 source (0: the seed is the key itself, 1: keys are derived from it)
-//	StatusRequest                                                StatusResponse    1 version, 2 healthz, 3 key's id
-//	EncryptRequest    1 seed, 2 request's id                     EncryptResponse   1 encrypted seed, 2 key's id, 3 annotations
-//	DecryptRequest    1 encrypted seed, 2 request's id,          DecryptResponse   1 seed
-//	                  3 key's id, 4 annotations
+//	EncryptedObject   1 data, 2 key ID, 3 encrypted seed, 4 annotations, 5 source (0: the seed is the key itself, 1: keys are derived from it)
+//	StatusRequest                                                StatusResponse    1 version, 2 healthz, 3 key ID
+//	EncryptRequest    1 seed, 2 request ID                       EncryptResponse   1 encrypted seed, 2 key ID, 3 annotations
+//	DecryptRequest    1 encrypted seed, 2 request ID,            DecryptResponse   1 seed
+//	                  3 key ID, 4 annotations
 
 import (
 	"bytes"
@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	sourceKey  = 0 // of an older kube-apiserver
+	sourceKey  = 0 // written by an older kube-apiserver
 	sourceSeed = 1
 )
 
-// An envelope is an EncryptedObject: a value, and what its key is made from.
+// envelope is an EncryptedObject. It contains an encrypted value and the encrypted seed from which
+// the key is derived.
 type envelope struct {
 	data          []byte
 	keyID         string
@@ -32,7 +33,7 @@ type envelope struct {
 	source        int32
 }
 
-// seedName tells seeds apart.
+// seedName returns a unique name of the seed.
 func (o *envelope) seedName() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %q %q", o.source, o.encryptedSeed, o.keyID)
@@ -73,7 +74,7 @@ func (o *envelope) unmarshal(b []byte) error {
 	})
 }
 
-// appendBytes adds a field that is not empty.
+// appendBytes appends a field unless it is empty.
 func appendBytes(b []byte, number protowire.Number, text []byte) []byte {
 	if len(text) == 0 {
 		return b
@@ -91,7 +92,7 @@ func appendMap(b []byte, number protowire.Number, entries map[string][]byte) []b
 	return b
 }
 
-// addEntry adds one entry of a map.
+// addEntry decodes an entry of a map and adds it.
 func addEntry(entries map[string][]byte, entry []byte) (map[string][]byte, error) {
 	var name string
 	var text []byte
@@ -111,7 +112,8 @@ func addEntry(entries map[string][]byte, entry []byte) (map[string][]byte, error
 	return entries, err
 }
 
-// eachField reads a message: texts, and numbers. What else there is is passed over.
+// eachField calls visit for each field of a message. If the field is not a byte string or a varint,
+// the value is omitted.
 func eachField(b []byte, visit func(number protowire.Number, text []byte, n uint64) error) error {
 	for len(b) > 0 {
 		number, kind, size := protowire.ConsumeTag(b)

@@ -1,6 +1,6 @@
 package encryption
 
-// This file counts, for /metrics and health checks.
+// This file collects the figures for /metrics and the health checks.
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// figures are kube-apiserver's series.
+// figures are the metrics of kube-apiserver.
 type figures struct {
 	operations *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -22,7 +22,7 @@ type figures struct {
 	reloads    *prometheus.CounterVec
 	reloadedAt *prometheus.GaugeVec
 	config     *prometheus.GaugeVec
-	server     string // a hash of the machine's name
+	server     string // a hash of the host name
 }
 
 func newFigures() *figures {
@@ -53,7 +53,7 @@ func newFigures() *figures {
 	}
 }
 
-// Collectors are the series; none where nothing is encrypted.
+// Collectors returns the metrics, or nil if no file is configured.
 func (p *Providers) Collectors() []prometheus.Collector {
 	if !p.On() {
 		return nil
@@ -90,12 +90,14 @@ func (f *figures) loaded(hash string) {
 	f.config.WithLabelValues(f.server, hash).Set(1)
 }
 
-// HasHealth says that there is something to ask: plug-ins, or a file that may bring some.
+// HasHealth reports whether a health check is needed, because plug-ins are configured or may be
+// added by a reload.
 func (p *Providers) HasHealth() bool {
 	return p.On() && (p.cfg.Reload || len(p.force.Load().plugins) > 0)
 }
 
-// Health is kube-apiserver's check kms-providers: all plug-ins answer, and are well.
+// Health is kube-apiserver's check kms-providers. It returns an error unless all plug-ins are
+// healthy.
 func (p *Providers) Health() error { return p.force.Load().health(context.Background()) }
 
 func (f *force) health(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package encryption
 
-// This file reads the file: by kube-apiserver's types, defaults and validation, in its words.
+// This file loads the configuration with kube-apiserver's types, defaults, validation and error
+// texts.
 
 import (
 	"context"
@@ -30,10 +31,11 @@ const (
 	kmsPrefix       = "k8s:enc:kms:v2:"
 )
 
-// errKMSv1 is kube-apiserver's with its feature gate as it is by default.
+// errKMSv1 is the error of kube-apiserver with the default feature gates.
 var errKMSv1 = errors.New("KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature.")
 
-// load makes of the file what can be put into force. The work for its plug-ins has begun, until ctx ends, or close.
+// load reads the file and creates its providers. Their plug-ins are polled until ctx ends or close
+// is called.
 func (p *Providers) load(ctx context.Context) (*force, error) {
 	config, hash, err := readFile(p.cfg.Path, p.cfg.Reload)
 	if err != nil {
@@ -66,14 +68,15 @@ func readFile(path string, reload bool) (*apiserver.EncryptionConfiguration, str
 	}
 	mistakes := validation.ValidateEncryptionConfiguration(config, reload)
 	for _, mistake := range mistakes {
-		if _, whole := mistake.BadValue.(apiserver.ProviderConfiguration); whole { // with its keys, which kube-apiserver shows
+		// do not print the keys (kube-apiserver does)
+		if _, whole := mistake.BadValue.(apiserver.ProviderConfiguration); whole {
 			mistake.BadValue = "REDACTED"
 		}
 	}
 	return config, hash, mistakes.ToAggregate()
 }
 
-// hashOf is the file's text, and what tells it from another.
+// hashOf returns the content of the file and its hash.
 func hashOf(path string) (text []byte, hash string, err error) {
 	if text, err = os.ReadFile(path); err != nil {
 		return nil, "", fmt.Errorf("error reading encryption provider configuration file %q: %w", path, err)
@@ -84,7 +87,8 @@ func hashOf(path string) (text []byte, hash string, err error) {
 	return text, fmt.Sprintf("sha256:%x", sha256.Sum256(text)), nil
 }
 
-// addChain makes the providers of some resources. A resource that is named twice has those of both; one that a wildcard before it has is a mistake.
+// addChain creates the providers of some resources. If a resource is listed twice, it gets the
+// providers of both. A resource that an earlier wildcard matches is an error.
 func (p *Providers) addChain(ctx context.Context, f *force, named *apiserver.ResourceConfiguration) error {
 	var links []link
 	for _, provider := range named.Providers {
@@ -109,7 +113,7 @@ func (p *Providers) addChain(ctx context.Context, f *force, named *apiserver.Res
 	return nil
 }
 
-// written is a resource as the file has it.
+// written returns a resource as it is written in the file.
 func written(of schema.GroupResource) string {
 	if of.Group == "" && of.Resource == "*" {
 		return "*."
@@ -117,7 +121,7 @@ func written(of schema.GroupResource) string {
 	return of.String()
 }
 
-// link makes one provider.
+// link creates one provider.
 func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.ProviderConfiguration) (link, error) {
 	switch {
 	case provider.AESGCM != nil:
@@ -132,7 +136,7 @@ func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.Prov
 		})
 	case provider.Identity != nil:
 		return link{by: identity{}}, nil
-	case provider.KMS.APIVersion != "v2": // validation has seen to it that there is one
+	case provider.KMS.APIVersion != "v2": // validation ensures that there is a provider
 		return link{}, errKMSv1
 	}
 	made, err := newPlugin(provider.KMS, p.figures, p.cfg.Log)
@@ -144,7 +148,7 @@ func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.Prov
 	return link{prefix: kmsPrefix + made.name + ":", by: made}, nil
 }
 
-// keyed makes a provider of keys, each behind its name.
+// keyed creates a provider with several keys. Values are prefixed with the name of their key.
 func (p *Providers) keyed(what, prefix string, keys []apiserver.Key, with func(key []byte) (storagevalue.Transformer, error)) (link, error) {
 	c, least := &chain{none: fmt.Errorf("no matching key was found for the provided %s transformer", what), figures: p.figures}, 0
 	if prefix == aescbcPrefix {

@@ -1,11 +1,12 @@
 package encryption
 
-// This file calls a plug-in: three calls of gRPC, each a POST over HTTP/2 on a Unix socket, with one message there and one back.
+// This file calls a plug-in by gRPC. Each call is a POST request over HTTP/2 on a Unix socket. The
+// request and the response contain one message each.
 //
 //	:path /v2.KeyManagementService/Status      content-type application/grpc, te trailers      0 LENGTH(4) MESSAGE
-//	200                                        0 LENGTH(4) MESSAGE                             grpc-status 0 behind it, or alone in the head
+//	200                                        0 LENGTH(4) MESSAGE                             grpc-status 0 in the trailer, or only in the header
 //
-// That is all of gRPC that KMS has. Its library would be a quarter of the program.
+// KMS uses no other part of gRPC. The gRPC library would make up a quarter of the binary.
 
 import (
 	"bytes"
@@ -25,16 +26,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// answerMax bounds what a plug-in may answer: annotations are its largest part.
+// answerMax is the maximum size in bytes of a plug-in's response. The annotations are its largest
+// part.
 const answerMax = 256 << 10
 
-// A remote is a plug-in's socket.
+// remote is the client of a plug-in's socket.
 type remote struct {
 	client  http.Client
-	timeout time.Duration // of a call
+	timeout time.Duration // per call
 }
 
-// newRemote knows where the socket is. Nothing is called yet.
+// newRemote returns a client for a socket. It does not connect yet.
 func newRemote(endpoint string, timeout time.Duration) (*remote, error) {
 	at, err := url.Parse(endpoint)
 	if err != nil {
@@ -44,7 +46,7 @@ func newRemote(endpoint string, timeout time.Duration) (*remote, error) {
 		return nil, fmt.Errorf("unsupported scheme %q for remote KMS provider", at.Scheme)
 	}
 	path := at.Path
-	if strings.HasPrefix(path, "/@") { // Linux has sockets that are no files
+	if strings.HasPrefix(path, "/@") { // an abstract socket of Linux
 		path = path[1:]
 	}
 	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -57,7 +59,7 @@ func newRemote(endpoint string, timeout time.Duration) (*remote, error) {
 
 func (r *remote) close() { r.client.CloseIdleConnections() }
 
-// A callError is what a plug-in says instead of an answer, in gRPC's words.
+// callError is an error of a call, with a gRPC code.
 type callError struct {
 	code codes.Code
 	text string
@@ -67,7 +69,7 @@ func (e *callError) Error() string {
 	return fmt.Sprintf("rpc error: code = %s desc = %s", e.code, shortened(e.text))
 }
 
-// call sends a message and returns the answer's.
+// call sends a message and returns the message of the response.
 func (r *remote) call(ctx context.Context, method string, message []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -101,7 +103,7 @@ func (r *remote) call(ctx context.Context, method string, message []byte) ([]byt
 	return body[5:], nil
 }
 
-// failed is an answer that never came.
+// failed converts an error of the connection to a callError.
 func failed(err error) error {
 	code := codes.Unavailable
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -110,7 +112,8 @@ func failed(err error) error {
 	return &callError{code, err.Error()}
 }
 
-// statusIn is what stands behind an answer that was read to its end, or in its head where it is nothing else.
+// statusIn returns the gRPC status in the trailer of a response, or in its header if there is no
+// trailer. The body must have been read.
 func statusIn(answer *http.Response) error {
 	from := answer.Trailer
 	if from.Get("Grpc-Status") == "" {
@@ -132,7 +135,7 @@ func statusIn(answer *http.Response) error {
 
 // ---- The three calls
 
-// A pluginStatus is how a plug-in is.
+// pluginStatus is the status of a plug-in.
 type pluginStatus struct{ version, healthz, keyID string }
 
 func (r *remote) status(ctx context.Context) (s pluginStatus, err error) {
@@ -154,7 +157,7 @@ func (r *remote) status(ctx context.Context) (s pluginStatus, err error) {
 	return s, err
 }
 
-// encrypt has a seed encrypted.
+// encrypt calls the plug-in to encrypt a seed.
 func (r *remote) encrypt(ctx context.Context, id string, seed []byte) (o envelope, err error) {
 	answer, err := r.call(ctx, "Encrypt", appendBytes(appendBytes(nil, 1, seed), 2, []byte(id)))
 	if err != nil {
@@ -174,7 +177,7 @@ func (r *remote) encrypt(ctx context.Context, id string, seed []byte) (o envelop
 	return o, err
 }
 
-// decrypt returns the seed of an envelope.
+// decrypt calls the plug-in to decrypt the seed of an envelope.
 func (r *remote) decrypt(ctx context.Context, id string, o *envelope) (seed []byte, err error) {
 	ask := appendBytes(appendBytes(appendBytes(nil, 1, o.encryptedSeed), 2, []byte(id)), 3, []byte(o.keyID))
 	answer, err := r.call(ctx, "Decrypt", appendMap(ask, 4, o.annotations))

@@ -1,13 +1,14 @@
 package encryption
 
-// This file names the key that an encrypted value needs.
+// This file describes the key that decrypts a value.
 
 import (
 	"bytes"
 	"fmt"
 )
 
-// KeyName returns the provider and the key that encrypted a value, in words. It needs no key.
+// KeyName returns a description of the provider and the key that encrypted a value. It needs no
+// key.
 func KeyName(sealed []byte) string {
 	for _, provider := range []struct{ prefix, name string }{{secretboxPrefix, "secretbox"}, {aesgcmPrefix, "aesgcm"}, {aescbcPrefix, "aescbc"}, {kmsPrefix, "kms"}} {
 		rest, ok := bytes.CutPrefix(sealed, []byte(provider.prefix))

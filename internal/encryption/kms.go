@@ -1,16 +1,19 @@
 package encryption
 
-// This file is the provider kms, version 2: values under keys that nobody can make without a plug-in, which the server reaches over a Unix socket.
+// This file is the provider kms, version 2. Values are encrypted with keys that are protected by a
+// plug-in. The server connects to the plug-in using a Unix socket.
 //
-//	seed            32 random bytes, made here, encrypted once by the plug-in (Encrypt), which says under which key of its own: the key's id
-//	a value's key   HKDF(seed, 32 random bytes before the value), for AES-GCM
-//	what lies there EncryptedObject{value, key's id, the encrypted seed, what the plug-in has said beside}
+//	seed              32 random bytes, generated here and encrypted once by the plug-in (Encrypt), which returns the ID of its own key
+//	key of a value    HKDF(seed, 32 random bytes before the value), for AES-GCM
+//	stored value      EncryptedObject{value, key ID, encrypted seed, annotations of the plug-in}
 //
-// So the plug-in is asked once for a seed, not for each value: when the server starts, when the key's id changes, and to read what was written under
-// another seed (Decrypt), whose opened seed is then remembered. Each minute its Status says which key's id is the one to write under, and whether it
-// is well. When it has not been for three minutes nothing is written any more; what is read needs no plug-in as long as the seed is remembered.
+// The plug-in is therefore called once per seed and not for each value: when the server starts,
+// when the key ID changes, and to decrypt the seed of values written under another seed (Decrypt).
+// Decrypted seeds are cached. Every minute its Status returns the current key ID and whether the
+// plug-in is healthy. If it has not been healthy for three minutes, writes fail. Reads need no
+// plug-in as long as the seed is cached.
 //
-// An EncryptedObject, and the messages of the plug-in, are a few fields of protobuf each. They stand in envelope.go.
+// envelope.go encodes the EncryptedObject and the messages of the plug-in.
 
 import (
 	"bytes"
@@ -39,40 +42,48 @@ import (
 )
 
 const (
-	wellEvery   = time.Minute      // the plug-in is asked how it is,
-	unwellEvery = 10 * time.Second // or that often while it is not well,
-	wellFor     = 20 * time.Second // and an answer is good for so long, for those who ask meanwhile,
-	unwellFor   = 3 * time.Second
-	writesFor   = 3 * time.Minute // since it was well
+	// interval of status calls
+	wellEvery = time.Minute
+	// interval while the plug-in is unhealthy
+	unwellEvery = 10 * time.Second
+	// how long a result can be reused
+	wellFor   = 20 * time.Second
+	unwellFor = 3 * time.Second
+	// how long writes continue after the last healthy status
+	writesFor = 3 * time.Minute
 
-	keyIDMax       = 1 << 10
-	seedMax        = 1 << 10 // when it is encrypted
+	keyIDMax = 1 << 10
+	// maximum size of an encrypted seed
+	seedMax        = 1 << 10
 	annotationsMax = 32 << 10
 
-	annotationErrorsMax = 4       // that are named
-	textMax             = 1 << 10 // bytes of a text of the plug-in that goes into an error
-	openedMax           = 1000    // seeds that are remembered
-	seedBytes           = aestransformer.MinSeedSizeExtendedNonceGCM
+	// maximum number of annotation errors in a message
+	annotationErrorsMax = 4
+	// maximum size in bytes of a plug-in's text in an error
+	textMax = 1 << 10
+	// maximum number of cached seeds
+	openedMax = 1000
+	seedBytes = aestransformer.MinSeedSizeExtendedNonceGCM
 )
 
-// A plugin is one provider of type kms.
+// plugin is a provider of type kms.
 type plugin struct {
 	name    string
 	remote  *remote
 	figures *figures
 	log     zerolog.Logger
-	seed    atomic.Pointer[seed] // that is written under; nil until there is one
+	seed    atomic.Pointer[seed] // seed for new values, initially nil
 
-	mu      sync.Mutex // guards what follows
-	version string     // of the interface; "" until it has said one
-	asked   time.Time  // when it was last asked how it is
-	well    error      // what came of that
+	mu      sync.Mutex // guards the following fields
+	version string     // of the KMS API; "" until the first status
+	asked   time.Time  // time of the last status call
+	well    error      // its result
 
 	seeds  sync.Mutex // guards opened
 	opened map[string]storagevalue.Transformer
 }
 
-// A seed is what values are written under.
+// seed encrypts new values.
 type seed struct {
 	storagevalue.Transformer
 	object  envelope // without a value
@@ -87,7 +98,8 @@ func newPlugin(config *apiserver.KMSConfiguration, figures *figures, log zerolog
 	return &plugin{name: config.Name, remote: r, figures: figures, log: log, opened: map[string]storagevalue.Transformer{}}, nil
 }
 
-// begin asks the plug-in how it is, and goes on to ask until ctx ends. A start does not fail because it is not there yet.
+// begin polls the plug-in until ctx ends. If the plug-in is not available yet, the start of the
+// server does not fail.
 func (p *plugin) begin(ctx context.Context) {
 	told := p.tell(p.check(ctx), "")
 	go func() {
@@ -107,7 +119,7 @@ func (p *plugin) begin(ctx context.Context) {
 	}()
 }
 
-// tell has the log hear of each new trouble once.
+// tell logs an error if it has changed. It returns the text of the error.
 func (p *plugin) tell(err error, told string) string {
 	if err == nil {
 		return ""
@@ -154,14 +166,16 @@ func (p *plugin) open(v value, sealed []byte) (plain []byte, stale bool, err err
 		return nil, false, err
 	}
 	if name != "" {
-		p.remember(name, t) // now that it has opened a value: the plug-in may have lied
+		// Cache it only after it has decrypted a value, because the plug-in may have
+		// returned a wrong seed.
+		p.remember(name, t)
 	}
 	s := p.seed.Load()
 	return plain, stale || s == nil || s.object.keyID != o.keyID || s.object.source != o.source, nil
 }
 
-// opener returns the transformer for the seed that an envelope names. name is not empty if the plug-in has just decrypted the seed, and nothing has
-// shown yet that it is the right one.
+// opener returns the transformer for the seed of an envelope. name is not empty if the plug-in has
+// just decrypted the seed, which is then not verified yet.
 func (p *plugin) opener(o *envelope) (t storagevalue.Transformer, name string, err error) {
 	name = o.seedName()
 	p.seeds.Lock()
@@ -199,9 +213,10 @@ func (p *plugin) remember(name string, t storagevalue.Transformer) {
 	p.opened[name] = t
 }
 
-// ---- The plug-in's state
+// ---- The state of the plug-in
 
-// check asks the plug-in how it is, unless it has just answered, and makes a new seed when it writes under another key now.
+// check calls the plug-in's Status, unless a recent result exists. If the key ID has changed, it
+// creates a new seed.
 func (p *plugin) check(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -246,7 +261,8 @@ func (p *plugin) lookLocked(ctx context.Context) error {
 	return nil
 }
 
-// renew has writes go on until a time: under the seed that there is, if the plug-in still names its key, or under a new one.
+// renew allows writes until the given time. It keeps the current seed if the key ID is unchanged,
+// and creates a new seed otherwise.
 func (p *plugin) renew(ctx context.Context, keyID string, until time.Time) error {
 	if now := p.seed.Load(); now != nil && now.object.keyID == keyID {
 		p.seed.Store(&seed{now.Transformer, now.object, until})
@@ -271,7 +287,7 @@ func (p *plugin) newSeed(ctx context.Context, until time.Time) (*seed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to encrypt DEK, error: %w", err)
 	}
-	object.source, object.data = sourceSeed, []byte{0} // any value
+	object.source, object.data = sourceSeed, []byte{0} // a dummy value
 	if err := object.validate(); err != nil {
 		return nil, err
 	}
@@ -283,8 +299,9 @@ func (p *plugin) newSeed(ctx context.Context, until time.Time) (*seed, error) {
 	return &seed{t, object, until}, err
 }
 
-// verifySeed returns an error unless the plug-in hides the seed and can decrypt it. kube-apiserver does not ask: there all values that are written
-// under a seed that the plug-in cannot decrypt are lost with the next restart.
+// verifySeed returns an error unless the plug-in conceals the seed and can decrypt it.
+// kube-apiserver lacks this check: if its plug-in cannot decrypt a seed, all values written under
+// the seed are lost with the next restart.
 func (p *plugin) verifySeed(ctx context.Context, key []byte, object *envelope) error {
 	if bytes.Contains(object.encryptedSeed, key) {
 		return errors.New("the plug-in returned the DEK seed in the clear")
@@ -304,7 +321,7 @@ func (p *plugin) verifySeed(ctx context.Context, key []byte, object *envelope) e
 	return nil
 }
 
-// ---- What a plug-in may say
+// ---- Validation of responses
 
 func (o *envelope) validate() error {
 	switch {
@@ -348,7 +365,7 @@ func validateKeyID(id string) error {
 	return nil
 }
 
-// shortened cuts a text of the plug-in to textMax bytes.
+// shortened truncates a text of the plug-in to textMax bytes.
 func shortened(text string) string {
 	if len(text) <= textMax {
 		return text

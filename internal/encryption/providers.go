@@ -1,6 +1,7 @@
 package encryption
 
-// This file is what the rest of the program calls: documents on their way to the disk and back, by the resource that their keys name.
+// This file is the API for the rest of the program. It transforms documents by the resource in
+// their keys.
 
 import (
 	"context"
@@ -14,29 +15,35 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Config is what the flags say.
+// Config is the configuration from the flags.
 type Config struct {
-	Path   string         // of the file; "": nothing is encrypted, and what is cannot be read
-	Reload bool           // Run reads it again when it has changed
-	Log    zerolog.Logger // hears of that, and of plug-ins that do not answer
+	// If Path is "", nothing is encrypted and encrypted values cannot be read.
+	Path string
+	// Run reloads the file when it has changed
+	Reload bool
+	// logs reloads and errors of plug-ins
+	Log zerolog.Logger
 
-	Changed func() // is called when Run has put another file into force; may be nil
+	Changed func() // If not nil, Changed is called after Run has loaded a new file.
 }
 
-// Providers are what the file says, as it is in force.
+// Providers transforms values by the current configuration.
 type Providers struct {
 	cfg     Config
 	figures *figures
 	force   atomic.Pointer[force]
-	folders map[string]string // in etcd, of the built-in types, by what their keys in the store begin with
+	// the folder in etcd of each built-in type, by the prefix of its keys in the store
+	folders map[string]string
 }
 
-// A force is one state of the file.
+// force is an immutable state of the configuration.
 type force struct {
-	chains  map[schema.GroupResource]*chain // by resource, or *.group, or *.*
-	hash    string                          // of the file
+	// by resource, or *.group, or *.*
+	chains map[schema.GroupResource]*chain
+	// of the file
+	hash    string
 	plugins []*plugin
-	close   context.CancelFunc // ends the work for its plug-ins
+	close   context.CancelFunc // ends the polling of its plug-ins
 }
 
 var (
@@ -44,7 +51,7 @@ var (
 	nothing     = identity{}
 )
 
-// Open reads the file and puts it into force. ctx ends the work for its plug-ins.
+// Open loads the file. The polling of plug-ins ends with ctx.
 func Open(ctx context.Context, cfg Config) (*Providers, error) {
 	p := &Providers{cfg: cfg, figures: newFigures(), folders: map[string]string{}}
 	for _, row := range scheme.Builtins {
@@ -65,10 +72,10 @@ func Open(ctx context.Context, cfg Config) (*Providers, error) {
 	return p, nil
 }
 
-// On says that something may be encrypted.
+// On reports whether a configuration file is used.
 func (p *Providers) On() bool { return p != nil && p.cfg.Path != "" }
 
-// Hash tells one state of the file from another; "" without one.
+// Hash returns the hash of the current file, or "".
 func (p *Providers) Hash() string {
 	if p == nil {
 		return ""
@@ -76,11 +83,13 @@ func (p *Providers) Hash() string {
 	return p.force.Load().hash
 }
 
-// chainOf is what is in force for a key of the store; nil: it is not named.
+// chainOf returns the chain for a key of the store, or nil if its resource is not configured. It
+// also returns the name of the resource.
 func (f *force) chainOf(key string) (*chain, string) {
 	group, rest, _ := strings.Cut(strings.TrimPrefix(key, "/"), "/")
 	resource, _, _ := strings.Cut(rest, "/")
-	if len(f.chains) == 0 || group == "" && resource == "rangeallocations" { // which no client reads or writes
+	// internal, not accessible to clients
+	if len(f.chains) == 0 || group == "" && resource == "rangeallocations" {
 		return nil, resource
 	}
 	of := schema.GroupResource{Group: group, Resource: resource}
@@ -94,13 +103,13 @@ func (f *force) chainOf(key string) (*chain, string) {
 
 // ---- In a data file
 
-// Does says that documents under a key are encrypted when they are written.
+// Does reports whether new documents under a key are encrypted.
 func (p *Providers) Does(key string) bool {
 	c, _ := p.force.Load().chainOf(key)
 	return c != nil && c.encrypts()
 }
 
-// Seal encrypts a document; nil: it lies as it is.
+// Seal encrypts a document. It returns nil if the document is stored unencrypted.
 func (p *Providers) Seal(key string, json []byte) ([]byte, error) {
 	return p.sealAs(value{}, key, json)
 }
@@ -114,12 +123,13 @@ func (p *Providers) sealAs(v value, key string, json []byte) ([]byte, error) {
 	return c.seal(v, json)
 }
 
-// Open decrypts what Seal has made of a document, under whatever file. stale: it would make something else of it now.
+// Open decrypts a document that Seal has encrypted, possibly with another configuration. stale
+// reports whether Seal would now encrypt it differently.
 func (p *Providers) Open(key string, sealed []byte) (json []byte, stale bool, err error) {
 	return p.open(key, p.etcdKey(key), sealed)
 }
 
-// etcdKey is the key that an object has in etcd, below the prefix that kube-apiserver has by default.
+// etcdKey returns the key of an object in etcd, under kube-apiserver's default prefix.
 func (p *Providers) etcdKey(key string) string {
 	base, namespace, name, _ := scheme.SplitKey(key)
 	folder := p.folders[base]
@@ -148,7 +158,7 @@ func (p *Providers) open(key, etcdKey string, sealed []byte) (plain []byte, stal
 
 // ---- In etcd
 
-// ToEtcd encrypts a value for etcd, as kube-apiserver does.
+// ToEtcd encrypts a value that will be stored in etcd.
 func (p *Providers) ToEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
 	c, resource := p.force.Load().chainOf(key)
 	if c == nil {
@@ -157,7 +167,8 @@ func (p *Providers) ToEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
 	return c.seal(value{key: etcdKey, resource: resource}, plain)
 }
 
-// FromEtcd decrypts a value of etcd. stale: ToEtcd would make something else of it now.
+// FromEtcd decrypts a value from etcd. stale reports whether ToEtcd would now encrypt it
+// differently.
 func (p *Providers) FromEtcd(key, etcdKey string, stored []byte) (plain []byte, stale bool, err error) {
 	return p.open(key, etcdKey, stored)
 }

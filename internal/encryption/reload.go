@@ -1,6 +1,7 @@
 package encryption
 
-// This file puts a file that has changed into force, where --encryption-provider-config-automatic-reload asks for it.
+// This file reloads the configuration file when it changes, if
+// --encryption-provider-config-automatic-reload is set.
 
 import (
 	"context"
@@ -9,13 +10,15 @@ import (
 )
 
 const (
-	lookEvery     = time.Minute      // at the file
-	againAfter    = 10 * time.Second // when what it says could not be put into force
-	healthyWithin = 10 * time.Second // a new file's plug-ins have to be
-	oldStays      = 10 * time.Second // what was in force before may still be in use
+	lookEvery  = time.Minute      // interval between checks of the file
+	againAfter = 10 * time.Second // delay after a failed reload
+	// time limit for the plug-ins of a new file to become healthy
+	healthyWithin = 10 * time.Second
+	// delay before the previous configuration is closed
+	oldStays = 10 * time.Second
 )
 
-// Run looks at the file until ctx ends, and puts it into force when it has changed.
+// Run periodically checks whether the file has changed, and reloads it, until ctx is done.
 func (p *Providers) Run(ctx context.Context) { p.run(ctx, lookEvery, againAfter) }
 
 func (p *Providers) run(ctx context.Context, every, again time.Duration) {
@@ -46,7 +49,7 @@ func (p *Providers) run(ctx context.Context, every, again time.Duration) {
 	}
 }
 
-// reload puts the file into force, if it is another.
+// reload loads the file if its hash has changed.
 func (p *Providers) reload(ctx context.Context) (changed bool, err error) {
 	if _, hash, err := hashOf(p.cfg.Path); err != nil || hash == p.Hash() {
 		return false, err
@@ -64,7 +67,7 @@ func (p *Providers) reload(ctx context.Context) (changed bool, err error) {
 	return true, nil
 }
 
-// awaitHealth waits for the plug-ins of what is to be in force.
+// awaitHealth waits until the plug-ins of a new configuration are healthy.
 func (f *force) awaitHealth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthyWithin)
 	defer cancel()

@@ -1,6 +1,6 @@
 package encryption
 
-// This file is what a store is given (store.Sealing).
+// This file provides the store's encryption functions (store.Sealing).
 
 import (
 	"errors"
@@ -10,7 +10,8 @@ import (
 	"apilet/internal/store"
 )
 
-// Sealing is what a store with a log of its own does with documents. Where nothing is encrypted it can tell alone what cannot be read.
+// Sealing returns the functions for a store with its own log. Without a configuration file it only
+// has Open, which fails for encrypted values.
 func (p *Providers) Sealing() *store.Sealing {
 	if !p.On() {
 		return &store.Sealing{Open: p.Open}
@@ -18,8 +19,8 @@ func (p *Providers) Sealing() *store.Sealing {
 	return &store.Sealing{Seal: p.Seal, Open: p.Open, Does: p.Does}
 }
 
-// ReplicaSealing is what a replica does: what is in etcd already is taken over, also while a plug-in has not been well for too long to write under
-// its seed.
+// ReplicaSealing returns the functions for a replica. A replica must store the data that is already
+// in etcd, so it writes even if the plug-in's seed has expired.
 func (p *Providers) ReplicaSealing() *store.Sealing {
 	s := p.Sealing()
 	if s.Seal != nil {
@@ -28,7 +29,8 @@ func (p *Providers) ReplicaSealing() *store.Sealing {
 	return s
 }
 
-// IsAway says of an error that a plug-in could not be asked, so that it may be otherwise in a moment.
+// IsAway reports whether err means that a plug-in did not respond, so that the operation may
+// succeed later.
 func IsAway(err error) bool {
 	var call *callError
 	return errors.As(err, &call) && (call.code == codes.Unavailable || call.code == codes.DeadlineExceeded)

@@ -1,22 +1,26 @@
 package envtest
 
-// This file lets apilet stand in for the two programs that a Kubernetes control plane is tested with. controller-runtime's envtest, and
-// what is built like it, looks for kube-apiserver and etcd in a folder, starts both with their own arguments, asks /health and /healthz
-// until they answer, and ends them with SIGTERM. With links of those names to apilet, nothing in such a test has to change:
+// This file lets apilet replace the two programs that tests with a Kubernetes control plane start.
+// controller-runtime's envtest and similar tools look for kube-apiserver and etcd in a folder,
+// start both with their own arguments, poll /health and /healthz until they respond, and stop them
+// with SIGTERM. If the folder has links with these names to apilet, such tests run unchanged:
 //
-//	eval "$(apilet envtest-assets bin)"     # the links, kubectl where there is one, and export KUBEBUILDER_ASSETS=...
+//	eval "$(apilet envtest-assets bin)"     # the links, kubectl if installed, and export KUBEBUILDER_ASSETS=...
 //	go test ./...
 //
-// Called as kube-apiserver, apilet translates the arguments to its own and goes on as ever, except that it keeps nothing: what it stores
-// ends with the process. Flags are known by a table of kube-apiserver's names. One that apilet has, too, is passed on; the few that
-// mean the same under another name are translated; the rest is accepted, and named in one line of the log, because most of them (caches,
-// etcd's certificates) are about parts that are not here. A name that kube-apiserver does not know is refused, as it would
-// do: a test that works here must not fail there for a typing error.
+// When it is called as kube-apiserver, apilet translates the arguments and runs as usual, but
+// deletes its data when the process ends. A table lists the flags of kube-apiserver. Flags that are
+// supported by apilet are passed on, and a few flags with different names are translated. All other
+// flags are accepted and listed in one line of the log, because most of them concern components
+// that apilet does not have (caches, etcd's certificates). Unknown flags are rejected as in
+// kube-apiserver, so that typing errors are detected.
 //
-// --disable-admission-plugins=ServiceAccount, which envtest always gives, says that there is no kube-controller-manager to make service
-// accounts: then apilet makes none either, and a suite that counts what is in its namespaces finds what it made itself.
+// envtest always sets --disable-admission-plugins=ServiceAccount, which means that no
+// kube-controller-manager creates service accounts. In this case apilet does not create service
+// accounts either, so that tests only see their own objects.
 //
-// Called as etcd, apilet stores nothing and speaks no gRPC: it is healthy until told to stop. The objects are in the other process.
+// When it is called as etcd, apilet only serves the health check. It does not store any data and
+// does not support gRPC. The objects are in the other process.
 
 import (
 	"context"
@@ -35,13 +39,13 @@ import (
 	"strings"
 )
 
-// etcdVersion is of the etcd that Kubernetes 1.37 comes with; nothing of it is here but the answer to those who ask.
+// etcdVersion is the version of etcd in Kubernetes 1.37. It is only used for --version.
 const etcdVersion = "3.6.8"
 
-// ErrShowVersion is --version among kube-apiserver's arguments.
+// ErrShowVersion is returned if the arguments contain --version.
 var ErrShowVersion = errors.New("version asked for")
 
-// apiserverSwitches are kube-apiserver 1.37's flags that are true when they stand alone.
+// apiserverSwitches are the boolean flags of kube-apiserver 1.37. Without a value they are true.
 var apiserverSwitches = strings.Fields(`
 	aggregator-reject-forwarding-redirect allow-privileged anonymous-auth audit-log-batch-throttle-enable audit-log-compress
 	audit-log-truncate-enabled audit-webhook-batch-throttle-enable audit-webhook-truncate-enabled contention-profiling
@@ -50,7 +54,7 @@ var apiserverSwitches = strings.Fields(`
 	log-text-split-stream permit-address-sharing permit-port-sharing profiling runtime-config-emulation-forward-compatible
 	service-account-extend-token-expiration service-account-lookup shutdown-send-retry-after watch-cache`)
 
-// apiserverSettings are kube-apiserver 1.37's flags that take a value.
+// apiserverSettings lists all flags of kube-apiserver 1.37 that require a value.
 var apiserverSettings = strings.Fields(`
 	admission-control admission-control-config-file advertise-address allow-metric-labels allow-metric-labels-manifest api-audiences
 	audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait audit-log-batch-throttle-burst
@@ -82,20 +86,22 @@ var apiserverSettings = strings.Fields(`
 	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
 	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
 
-// baseName is the link to the prepared file, in the folder of the assets.
+// baseName is the name of the link to the prepared data file in the assets folder.
 const baseName = "base.db"
 
-// ProgramName is the name under which a program was called.
+// ProgramName returns the name under which a program was called.
 func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), ".exe")
 }
 
 // ---- The links ----
 
-// MakeAssets fills a folder with what envtest looks for and prints the line that leads it there. What is in the way is replaced when it is
-// a link, as of an earlier call or to an apilet that has moved; a file is somebody's control plane, and stays.
+// MakeAssets creates the links that envtest looks for in a folder, and prints the line that sets
+// KUBEBUILDER_ASSETS. It replaces existing links, for example from an earlier call. An existing
+// file is an error, because it may belong to another control plane.
 //
-// base is a prepared data file with which each server begins that is started from there; "": it begins empty.
+// base is a prepared data file with which each server from this folder starts; "" means that the
+// servers start empty.
 func MakeAssets(out io.Writer, args []string, base string) error {
 	if args[0] == "" {
 		return errors.New("usage: apilet envtest-assets DIR")
@@ -131,7 +137,7 @@ func MakeAssets(out io.Writer, args []string, base string) error {
 	return err
 }
 
-// linkBase makes the link by which servers find their prepared file, or removes that of an earlier call.
+// linkBase creates the link to the prepared file, or removes the link of an earlier call.
 func linkBase(link, base string) error {
 	if base != "" {
 		if _, err := os.Stat(base); err != nil {
@@ -145,11 +151,12 @@ func linkBase(link, base string) error {
 	return nil
 }
 
-// BaseBeside is the flag that names the prepared file which was linked into the folder of a program, by the name under which that was called;
-// none where there is no such link.
+// BaseBeside returns the flag for the prepared file that is linked in the folder of a program, or
+// nil if there is no such link. program is the path under which the program was called.
 func BaseBeside(program string) []string {
 	path := filepath.Join(filepath.Dir(program), baseName)
-	if filepath.Base(program) == program || !there(path) { // found by the PATH, in a folder that nobody has named
+	// found in the PATH, so the folder was not chosen explicitly
+	if filepath.Base(program) == program || !there(path) {
 		return nil
 	}
 	return []string{"--base=" + path}
@@ -171,7 +178,7 @@ func linkAsset(link, program string) error {
 	return nil
 }
 
-// shellQuoted is a word that a shell reads as it is.
+// shellQuoted quotes a word for a shell.
 func shellQuoted(word string) string {
 	if !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune("/._-+,:@%", r) && !isLetterOrDigit(r) }) {
 		return word
@@ -185,16 +192,17 @@ func isLetterOrDigit(r rune) bool {
 
 // ---- kube-apiserver ----
 
-// A translation turns kube-apiserver's arguments into apilet's.
+// translation converts kube-apiserver's arguments to apilet's.
 type translation struct {
-	own    *flag.FlagSet // apilet's
+	own    *flag.FlagSet // apilet's flags
 	given  map[string]string
 	args   []string
-	unused []string // flags that have no effect here
+	unused []string // flags without effect
 }
 
-// TranslateAPIServer returns apilet's arguments for those of kube-apiserver. own is what apilet understands. What goes by without effect is
-// told to notes. It returns flag.ErrHelp after it has answered --help, and ErrShowVersion for --version.
+// TranslateAPIServer converts kube-apiserver's arguments to apilet's. own contains the flags of
+// apilet. Flags without effect are written to notes. It returns flag.ErrHelp for --help, and
+// ErrShowVersion for --version.
 func TranslateAPIServer(args []string, own *flag.FlagSet, notes io.Writer) ([]string, error) {
 	t := &translation{own: own, given: map[string]string{}, args: []string{"--ephemeral"}}
 	for len(args) > 0 {
@@ -216,7 +224,8 @@ func TranslateAPIServer(args []string, own *flag.FlagSet, notes io.Writer) ([]st
 	return t.args, nil
 }
 
-// nextFlag takes the first flag off a command line: --name=value, --name value, or --name for a switch.
+// nextFlag parses the first flag of a command line: --name=value, --name value, or --name for a
+// switch.
 func nextFlag(args []string) (name, value string, rest []string, err error) {
 	text, rest := args[0], args[1:]
 	switch text {
@@ -253,7 +262,7 @@ func nextFlag(args []string) (name, value string, rest []string, err error) {
 func (t *translation) add(name, value string) error {
 	switch name {
 	case "bind-address", "secure-port", "cert-dir":
-		t.given[name] = value // put together when all are known
+		t.given[name] = value // combined when all flags are known
 	case "tls-cert-file":
 		t.given[name] = value
 		t.pass(name, value)
@@ -271,14 +280,14 @@ func (t *translation) add(name, value string) error {
 			t.args = append(t.args, "--namespace-defaults=false")
 		}
 	case "etcd-servers", "etcd-prefix", "etcd-cafile", "etcd-certfile", "etcd-keyfile":
-		t.unused = append(t.unused, name) // the etcd of a test is apilet, too
+		t.unused = append(t.unused, name) // the etcd of a test is apilet as well
 	default:
 		t.pass(name, value)
 	}
 	return nil
 }
 
-// pass hands a flag on if apilet has it.
+// pass adds a flag if apilet has it.
 func (t *translation) pass(name, value string) {
 	if t.own.Lookup(name) == nil {
 		t.unused = append(t.unused, name)
@@ -287,7 +296,7 @@ func (t *translation) pass(name, value string) {
 	t.args = append(t.args, "--"+name+"="+value)
 }
 
-// listen puts address and port together. Their defaults are kube-apiserver's.
+// listen combines address and port. The defaults are those of kube-apiserver.
 func (t *translation) listen() {
 	host, port := t.given["bind-address"], t.given["secure-port"]
 	if host == "" {
@@ -299,8 +308,9 @@ func (t *translation) listen() {
 	t.args = append(t.args, "--listen="+net.JoinHostPort(host, port))
 }
 
-// certificate finds the serving certificate where kube-apiserver would: in the folder of certificates, unless one was given. Where there is
-// none, or an authority beside it, the folder is one that apilet keeps itself.
+// certificate selects the serving certificate like kube-apiserver: from --cert-dir, unless a
+// certificate was given. If the folder has no certificate, or also has a CA, it is used as apilet's
+// own --cert-dir.
 func (t *translation) certificate() {
 	if t.given["tls-cert-file"] != "" {
 		return
@@ -317,14 +327,14 @@ func (t *translation) certificate() {
 	t.args = append(t.args, "--cert-dir="+dir)
 }
 
-// there says that something is at path.
+// there reports whether path exists.
 func there(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
-// authorizationMode is what of a list of kube-apiserver's modes is for apilet. AlwaysAllow anywhere in the list allows all that those
-// before it do not.
+// authorizationMode returns the modes in a list that apilet supports. AlwaysAllow anywhere in the
+// list permits everything that earlier modes do not, so it replaces the list.
 func authorizationMode(list string) (string, error) {
 	modes := strings.Split(list, ",")
 	if slices.Contains(modes, "AlwaysAllow") {
@@ -337,7 +347,7 @@ func authorizationMode(list string) (string, error) {
 	return strings.Join(known, ","), nil
 }
 
-// PrintAPIServerHelp answers --help. envtest reads it to learn whether there still is an --insecure-port.
+// PrintAPIServerHelp prints the help text. envtest reads it to check for the flag --insecure-port.
 func PrintAPIServerHelp(out io.Writer, own *flag.FlagSet) {
 	fmt.Fprint(out, "apilet in the place of kube-apiserver. It keeps its objects in a temporary file and asks no etcd.\n\nFlags with effect:\n")
 	names := append(slices.Clone(apiserverSwitches), apiserverSettings...)
@@ -359,7 +369,7 @@ func PrintAPIServerHelp(out io.Writer, own *flag.FlagSet) {
 
 // ---- etcd ----
 
-// ServeAsEtcd is healthy at etcd's client URLs until ctx ends. Of etcd's arguments it looks for these URLs alone.
+// ServeAsEtcd serves /health at etcd's client URLs until ctx ends. It ignores all other arguments.
 func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if slices.Contains(args, "--version") || slices.Contains(args, "-version") {
 		_, err := fmt.Fprintf(stdout, "etcd Version: %s\nGit SHA: apilet\nGo Version: %s\nGo OS/Arch: %s/%s\n", etcdVersion, runtime.Version(),
@@ -371,7 +381,7 @@ func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		return err
 	}
 	server := &http.Server{Handler: http.HandlerFunc(answerAsEtcd)}
-	failed := make(chan error, 1) // the first failure is the one that is told
+	failed := make(chan error, 1) // only the first failure is reported
 	defer server.Close()
 	for address := range strings.SplitSeq(clientURLs(args), ",") {
 		at, err := url.Parse(address)
@@ -382,7 +392,7 @@ func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		if err != nil {
 			return err
 		}
-		go func() { // until server.Close
+		go func() { // ends with server.Close
 			select {
 			case failed <- server.Serve(listener):
 			default:
@@ -398,7 +408,7 @@ func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	}
 }
 
-// clientURLs is the value of --listen-client-urls, which etcd also takes with one dash.
+// clientURLs returns the value of --listen-client-urls, which etcd also accepts with one dash.
 func clientURLs(args []string) string {
 	for i, text := range args {
 		name, value, given := strings.Cut(strings.TrimLeft(text, "-"), "=")

@@ -1,11 +1,11 @@
-// Package exposition is what a server's metrics need beside Prometheus' client library: families that are made and registered in one line,
-// gauges that show peaks, and a bound on what may become a label.
+// Package exposition extends Prometheus' client library. It provides functions that create and
+// register metrics, gauges for peak values, and a limit on the number of label values.
 //
 //	r := exposition.NewRegistry()
 //	calls := r.Counters("apilet_calls_total", "Calls, by name.", []string{"name"})
 //	running := r.Peak("apiserver_current_inflight_requests", "...", "readOnly")
 //	names := exposition.Bounded[string]{Most: 1024}
-//	if !names.Admits(name) { name = "other" } // a series is never given back
+//	if !names.Admits(name) { name = "other" } // a series is never removed
 package exposition
 
 import (
@@ -15,43 +15,43 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Registry has one server's families: there is no global one.
+// Registry holds the metrics of one server. There is no global registry.
 type Registry struct{ *prometheus.Registry }
 
-// NewRegistry makes an empty one.
+// NewRegistry returns an empty registry.
 func NewRegistry() Registry { return Registry{prometheus.NewRegistry()} }
 
-// Counters makes counters with these labels, and registers them. So do the next two.
+// Counters creates and registers counters with these labels.
 func (r Registry) Counters(name, help string, labels []string) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	r.MustRegister(vec)
 	return vec
 }
 
-// Gauges makes gauges.
+// Gauges creates and registers gauges with these labels.
 func (r Registry) Gauges(name, help string, labels []string) *prometheus.GaugeVec {
 	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	r.MustRegister(vec)
 	return vec
 }
 
-// Histograms makes histograms with buckets up to these bounds.
+// Histograms creates and registers histograms with these labels and bucket bounds.
 func (r Registry) Histograms(name, help string, labels []string, buckets []float64) *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 	r.MustRegister(vec)
 	return vec
 }
 
-// A PeakGauge shows the highest value of the running second and the one before: a scrape each half minute would hardly ever see the
-// value of the moment above zero.
+// PeakGauge returns the maximum value during the current and the previous second. A scrape every
+// half minute would rarely see a current value above zero.
 type PeakGauge struct {
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the following fields
 	now        int
-	second     int64 // Unix time of the second that peak is about
+	second     int64 // Unix time of the second that peak refers to
 	peak, last int
 }
 
-// Peak makes a PeakGauge for one kind of requests, and registers it.
+// Peak creates and registers a PeakGauge for one kind of requests.
 func (r Registry) Peak(name, help, kind string) *PeakGauge {
 	g := &PeakGauge{}
 	r.MustRegister(prometheus.NewGaugeFunc(
@@ -59,7 +59,7 @@ func (r Registry) Peak(name, help, kind string) *PeakGauge {
 	return g
 }
 
-// Add changes the value by delta; now is the caller's clock, which it has read anyway.
+// Add changes the value by delta. now is the current time, which the caller has already read.
 func (g *PeakGauge) Add(delta int, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,7 +76,8 @@ func (g *PeakGauge) value() float64 {
 }
 
 func (g *PeakGauge) rollLocked(second int64) {
-	if second <= g.second { // equal nearly always; a clock set back must not hide a peak
+	// usually equal, but may be less if the clock was set back
+	if second <= g.second {
 		return
 	}
 	g.last = g.now
@@ -86,15 +87,15 @@ func (g *PeakGauge) rollLocked(second int64) {
 	g.second, g.peak = second, g.now
 }
 
-// Bounded is the first so many values of a label, or of several. Safe for concurrent use.
+// Bounded is a set that admits a limited number of label values. It is safe for concurrent use.
 type Bounded[T comparable] struct {
-	Most int // values
+	Most int // maximum number of values
 
 	mu   sync.Mutex // guards seen
 	seen map[T]bool
 }
 
-// Admits says whether a value is one of the first Most.
+// Admits reports whether value is one of the first Most values.
 func (b *Bounded[T]) Admits(value T) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

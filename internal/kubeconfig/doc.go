@@ -1,10 +1,12 @@
-// Package kubeconfig writes and reads kubeconfigs: the one that says how to reach this server (--kubeconfig FILE), and the one that says
-// which server to copy from (backup --kubeconfig FILE). The form is k8s.io/client-go/tools/clientcmd/api/v1's.
+// Package kubeconfig writes and reads kubeconfigs: the one with the address of this server
+// (--kubeconfig FILE), and the one that selects the server to copy from (backup --kubeconfig FILE).
+// The format is that of k8s.io/client-go/tools/clientcmd/api/v1.
 //
-//	err := kubeconfig.CheckOwn("apilet.kubeconfig")             // before anything else: a file with somebody else's content is an error
-//	err = kubeconfig.Write("apilet.kubeconfig", cluster, admin) // while it serves
-//	err = kubeconfig.Clear("apilet.kubeconfig")                 // at the end: nobody is told of a server that is gone
+//	err := kubeconfig.CheckOwn("apilet.kubeconfig")             // first: a file with other content is an error
+//	err = kubeconfig.Write("apilet.kubeconfig", cluster, admin) // while the server runs
+//	err = kubeconfig.Clear("apilet.kubeconfig")                 // at the end: removes the address of the server
 //
-// Invariants: what is not known here survives a rewrite; the file appears whole or not at all, mode 0600 (package atomicfile); a context of
-// somebody else's is never removed, nor what it points to.
+// Invariants: a rewrite keeps unknown fields. The file is replaced atomically, with mode 0600
+// (package atomicfile). Contexts that were added by other programs are never removed, and neither
+// are their clusters and users.
 package kubeconfig

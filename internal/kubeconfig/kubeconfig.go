@@ -1,20 +1,23 @@
 package kubeconfig
 
-// This file writes and reads kubeconfigs: the one that says how to reach this server (--kubeconfig FILE), and the one that says which
-// server to copy from (backup --kubeconfig FILE).
+// This file writes and reads kubeconfigs: the one with the address of this server (--kubeconfig
+// FILE), and the one that selects the server to copy from (backup --kubeconfig FILE).
 //
-// The file that a server writes is its own: everywhere else a flag of that name means a file to read, and whoever gives ~/.kube/config
-// here means that. So a file with other content is an error that names it, before anything else happens. The alternative, to merge a
-// context into it as cluster tools do, was rejected: it would make the next `kubectl delete` of somebody who only wanted to look go to
-// another cluster than the one before, and put an administrator's key into a file that is copied about. KUBECONFIG=a:b reads both.
+// The server only writes its own file. In other programs a flag of that name is a file to read, and
+// a user who passes ~/.kube/config here expects the same. Therefore, if the file has other content,
+// the server returns an error before doing anything else. Other cluster tools merge a context into
+// the file. This was rejected, because it would send the user's next `kubectl delete` to a
+// different cluster, and would store an administrator's key in a file that is often copied.
+// KUBECONFIG=a:b reads both files.
 //
-// What is ours says so in an extension of the cluster, which kubectl keeps when it rewrites the file:
+// Files written by apilet are marked by an extension of the cluster, which is preserved by kubectl:
 //
 //	clusters: [{name: apilet, cluster: {server: ..., extensions: [{name: apilet, extension: {writer: apilet}}]}}]
 //
-// Somebody may have added contexts to such a file, chosen one, or set the namespace of ours: that survives. But how to reach the last
-// run's server goes when the next one starts, and with it the file if it holds nothing else, so that a script that waits until the file
-// is there does not read the last run's port.
+// If a user adds or selects contexts, or sets the namespace of apilet's context, the changes are
+// preserved. When a server starts, it removes the address of the previous run, and the file if it
+// contains nothing else. A script that waits for the file therefore does not read the port of the
+// previous run.
 
 import (
 	"crypto/tls"
@@ -34,12 +37,13 @@ import (
 	"apilet/internal/atomicfile"
 )
 
-const ourContext = "apilet" // also the name of the cluster, the user and the extension
+// also the name of the cluster, the user and the extension
+const ourContext = "apilet"
 
-// A config is a kubeconfig's content. What is not known here stays as it is.
+// config is the content of a kubeconfig. Unknown fields are kept.
 type config map[string]any
 
-// read returns nil for a file that is not there, or empty.
+// read returns nil if the file does not exist or is empty.
 func read(path string) (config, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -56,7 +60,7 @@ func read(path string) (config, error) {
 	return k, yaml.Unmarshal(text, &k)
 }
 
-// CheckOwn returns an error for a file that is not the server's to write.
+// CheckOwn returns an error if the file was not written by apilet.
 func CheckOwn(path string) error {
 	if path == "" {
 		return nil
@@ -71,8 +75,8 @@ func CheckOwn(path string) error {
 	return nil
 }
 
-// ours tells a file that a server has written, whatever was added to it since: by the mark, or, before there was one, by holding nothing
-// but the three entries.
+// ours reports whether a server has written the file, even if users have added to it since. Files
+// written by earlier versions are not marked, but contain only the three entries.
 func (k config) ours() bool {
 	cluster := k.entry("clusters", "cluster")
 	for _, extension := range listOf(cluster["extensions"]) {
@@ -88,12 +92,12 @@ func (k config) ours() bool {
 	return cluster["server"] != nil
 }
 
-// cleared tells a file that Clear has left for what was added to it.
+// cleared reports whether Clear has kept the file because users had added to it.
 func (k config) cleared() bool {
 	return slices.ContainsFunc(listOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
 }
 
-// listOf is value as a list; nil when it is none.
+// listOf returns value as a list, or nil if it is not a list.
 func listOf(value any) []any {
 	list, _ := value.([]any)
 	return list
@@ -105,7 +109,7 @@ func nameOf(entry any) string {
 	return name
 }
 
-// entry returns what our entry of a list holds, nil without one.
+// entry returns the content of apilet's entry in a list, or nil if it does not exist.
 func (k config) entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
 
 func (k config) named(list, kind, name string) map[string]any {
@@ -118,19 +122,20 @@ func (k config) named(list, kind, name string) map[string]any {
 	return nil
 }
 
-// without takes our entry out of a list.
+// without returns a list without apilet's entry.
 func (k config) without(list string) []any {
 	return slices.DeleteFunc(slices.Clone(listOf(k[list])), func(item any) bool { return nameOf(item) == ourContext })
 }
 
-// set replaces our entry in a list (clusters, users, contexts); held is what it has under kind.
+// set replaces apilet's entry in a list (clusters, users, contexts). held is the content under the
+// key kind.
 func (k config) set(list, kind string, held map[string]any) {
 	k[list] = append(k.without(list), map[string]any{"name": ourContext, kind: held})
 }
 
-// save writes the file, whole or not at all, where a link at path leads.
+// save replaces the file atomically. If path is a link, it replaces the target.
 func (k config) save(path string) error {
-	text, err := json.MarshalIndent(k, "", "  ") // which is YAML, and for jq, too
+	text, err := json.MarshalIndent(k, "", "  ") // JSON is valid YAML, and jq can read it
 	if err != nil {
 		return err
 	}
@@ -140,7 +145,7 @@ func (k config) save(path string) error {
 	return atomicfile.SaveFile(path, append(text, '\n'))
 }
 
-// Write makes the file lead to a server: cluster says where, user as whom. What others have added to it stays.
+// Write writes the address of a server and its user to the file. Additions of users are kept.
 func Write(path string, cluster, user map[string]any) error {
 	if err := CheckOwn(path); err != nil {
 		return err
@@ -169,7 +174,7 @@ func Write(path string, cluster, user map[string]any) error {
 	return nil
 }
 
-// Clear takes the last run's server out of our file.
+// Clear removes the server of the previous run from the file.
 func Clear(path string) error {
 	if path == "" {
 		return nil
@@ -192,15 +197,17 @@ func Clear(path string) error {
 	return k.save(path)
 }
 
-// ---- Reading one ----
+// ---- Reading ----
 
-// A destination is where a kubeconfig leads to, and as whom.
+// destination is the server and the user of a context.
 type destination struct {
-	url, token string      // base address; the token is "" where a certificate speaks
-	tls        *tls.Config // authority, client certificate and server name; never nil
+	url, token string // base URL; the token is "" if a certificate is used
+	// CA, client certificate and server name; never nil
+	tls *tls.Config
 }
 
-// destination reads the current context of a file, whose folder relative names start from.
+// destination returns the current context of a file. Relative file names are relative to the folder
+// of path.
 func (k config) destination(path string) (*destination, error) {
 	name, _ := k["current-context"].(string)
 	chosen := k.named("contexts", "context", name)
@@ -236,7 +243,8 @@ func text(fields map[string]any, name string) string {
 	return value
 }
 
-// fileParts reads what stands in a kubeconfig, or in a file that it names. The first error stays.
+// fileParts reads data that is embedded in a kubeconfig, or in a file that the kubeconfig names. It
+// collects the errors.
 type fileParts struct {
 	dir string
 	err error

@@ -1,6 +1,7 @@
 package kubeconfig
 
-// This file is how commands reach a server: by the flags --server, --token-file and --certificate-authority, or as the user of a kubeconfig.
+// This file connects commands to a server. The server is specified by the flags --server,
+// --token-file and --certificate-authority, or by a kubeconfig.
 
 import (
 	"bytes"
@@ -17,22 +18,25 @@ import (
 	"time"
 )
 
-// A Remote says which server to ask, and how: by its URL, with a file that has the bearer token, and one with the authorities to trust instead
-// of the system's, both of which may be missing; or by a kubeconfig's context, which names all of them at once, or a client certificate.
+// Remote defines a server and its credentials. It has a URL, and optionally a file with a bearer
+// token and a file with CAs that replace those of the system. Alternatively, the context of a
+// kubeconfig defines all of them, and possibly a client certificate.
 type Remote struct {
 	Server, TokenFile, CAFile string
-	Kubeconfig, Context       string // the context: "" is the current one
-	Agent                     string // as what the program asks; "" is Go's own
+	// "" means the current context
+	Kubeconfig, Context string
+	// the User-Agent; "" means Go's default
+	Agent string
 }
 
-// A Client asks one server.
+// Client is the client of one server.
 type Client struct {
 	http              *http.Client
 	url, token, agent string
-	Namespace         string // of the kubeconfig's context, "" for none
+	Namespace         string // the namespace of the kubeconfig's context
 }
 
-// Client reads the files.
+// Client reads the files and returns the client.
 func (r Remote) Client() (*Client, error) {
 	if r.Kubeconfig != "" {
 		return r.fromFile()
@@ -65,7 +69,7 @@ func (r Remote) Client() (*Client, error) {
 	return c, nil
 }
 
-// fromFile asks as the user of a kubeconfig's context.
+// fromFile returns a client for a kubeconfig's context.
 func (r Remote) fromFile() (*Client, error) {
 	k, err := read(r.Kubeconfig)
 	if err != nil {
@@ -91,9 +95,10 @@ func (r Remote) fromFile() (*Client, error) {
 
 const webhookConns = 100
 
-// ForWebhook is the client of a program that the server calls: the current context of a kubeconfig says where it is, and as whom it is called. It
-// follows no redirect, which would carry what is sent to where nobody has allowed it to go. A program that hangs takes at most webhookConns
-// connections; later calls wait for one until their deadline.
+// ForWebhook returns the client for a program that the server calls. The address and the
+// credentials are read from the current context. Redirects are not followed, because they could
+// send data to a server that was not configured. The number of connections is limited to
+// webhookConns. If all connections are in use, further calls wait until their deadline.
 func ForWebhook(path, agent string) (*Client, error) {
 	k, err := read(path)
 	if err == nil && k == nil {
@@ -113,8 +118,9 @@ func ForWebhook(path, agent string) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// Post sends a JSON document to where the kubeconfig leads, and returns the status and at most so many bytes of the answer. Who is asked is told how long
-// the asker waits.
+// Post sends a JSON document to the server. It returns the status code and the body of the
+// response. If the body is longer than most bytes, it returns an error. The deadline of ctx is sent
+// as the parameter timeout.
 func (c *Client) Post(ctx context.Context, body []byte, most int64) (code int, answer []byte, err error) {
 	return c.PostTo(ctx, "", body, most)
 }
@@ -146,7 +152,8 @@ func (c *Client) PostTo(ctx context.Context, path string, body []byte, most int6
 		return 0, nil, err
 	}
 	defer response.Body.Close()
-	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads do not end with ctx
+	// the body is the connection, and reading it would not end with ctx
+	if response.StatusCode == http.StatusSwitchingProtocols {
 		return response.StatusCode, nil, nil
 	}
 	answer, err = io.ReadAll(io.LimitReader(response.Body, most+1))
@@ -156,12 +163,13 @@ func (c *Client) PostTo(ctx context.Context, path string, body []byte, most int6
 	return response.StatusCode, answer, err
 }
 
-// NewClient asks by a transport of the caller's.
+// NewClient returns a client that uses the caller's transport.
 func NewClient(transport http.RoundTripper, url string) *Client {
 	return &Client{http: &http.Client{Transport: transport}, url: url}
 }
 
-// Get asks for a path, which may have a query; headers are names and values in turns. The caller closes the answer's body, whatever the answer is.
+// Get sends a GET request for a path, which may have a query. headers are alternating names and
+// values. The caller must close the body of the response.
 func (c *Client) Get(ctx context.Context, path string, headers ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)
 	if err != nil {

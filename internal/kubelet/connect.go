@@ -1,6 +1,6 @@
 package kubelet
 
-// This file passes exec, attach, portforward and proxy on.
+// This file proxies exec, attach, portforward and proxy requests.
 
 import (
 	"fmt"
@@ -24,19 +24,22 @@ import (
 	"apilet/internal/store"
 )
 
-// A Connector answers requests that connect a client with a node or a Pod. Set its fields before the first use. It is safe for
-// concurrent use.
+// Connector serves requests that connect a client with a node or a Pod. Set its fields before the
+// first use. It is safe for concurrent use.
 type Connector struct {
 	Clients   *Clients
 	Store     *store.Store
 	Types     *scheme.Registry
 	Admission *admission.Chain
-	MayCreate func(*request.Request) error // returns the 403 for a user who may not create the subresource
+	// returns a 403 error if the user may not create the subresource
+	MayCreate func(*request.Request) error
 	Forward   *proxy.Forwarder
-	Fail      func(w http.ResponseWriter, r *http.Request, err error) // answers with a Status
+	// writes an error as a Status
+	Fail func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// Serve answers a request for a connecting subresource of res. The user is authorized for the request's own verb.
+// Serve handles a request for a connecting subresource of res. The user must be authorized for the
+// verb of the request.
 func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	if rec.Info.Subresource == "log" {
 		return c.serveLog(w, r, rec)
@@ -67,7 +70,7 @@ func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.R
 	return c.Forward.Serve(w, r, rec.User, c.hop(to, func(p *httputil.ProxyRequest) { readdress(p, to.url) }))
 }
 
-// admitted returns the options of a request after admission has seen them, and possibly changed them.
+// admitted decodes the options of a request and returns them as modified by admission.
 func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.Resource) (runtime.Object, error) {
 	body := res.BodyOf(rec.Info.Subresource)
 	options := newOptions[body.Kind]()
@@ -98,7 +101,7 @@ func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.
 	return changed, runtime.DefaultUnstructuredConverter.FromUnstructured(decided.(*unstructured.Unstructured).Object, changed)
 }
 
-// newOptions returns the options of a connecting subresource by their kind.
+// newOptions maps the kind of a connecting subresource to a function that returns its options.
 var newOptions = map[string]func() runtime.Object{
 	"PodExecOptions":        func() runtime.Object { return new(corev1.PodExecOptions) },
 	"PodAttachOptions":      func() runtime.Object { return new(corev1.PodAttachOptions) },
@@ -120,7 +123,8 @@ func proxyPath(options runtime.Object) string {
 	return ""
 }
 
-// restOf returns the path behind the subresource proxy. It begins with a slash unless it is empty, and ends with one if the request's does.
+// restOf returns the path after the subresource proxy. It starts with a slash unless it is empty,
+// and ends with one if the path of the request does.
 func restOf(u *url.URL, rest string) string {
 	if u.RawPath != "" {
 		if plain, err := url.PathUnescape(rest); err == nil {
@@ -136,7 +140,7 @@ func restOf(u *url.URL, rest string) string {
 	return rest
 }
 
-// serveProxy passes a request on to a Pod or a node.
+// serveProxy proxies a request to a Pod, a Service or a node.
 func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *request.Request, path string) error {
 	to, err := c.ofProxy(r.Context(), rec.Info.Resource, rec.Info.Namespace, rec.Info.Name, path)
 	if err != nil {
@@ -157,7 +161,8 @@ func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *requ
 	return c.Forward.Serve(w, r, rec.User, hop)
 }
 
-// addSlash redirects to the path with a trailing slash, so that the relative links of the page work.
+// addSlash redirects to the path with a trailing slash, so that the relative links of the page
+// work.
 func addSlash(w http.ResponseWriter, u *url.URL) {
 	to := u.Path + "/"
 	if u.RawQuery != "" {
@@ -167,7 +172,7 @@ func addSlash(w http.ResponseWriter, u *url.URL) {
 	w.WriteHeader(http.StatusMovedPermanently)
 }
 
-// hop returns the way to a location for a request that may last.
+// hop returns the proxy settings for a location.
 func (c *Connector) hop(to *location, rewrite func(*httputil.ProxyRequest)) *proxy.Hop {
 	return &proxy.Hop{Plain: to.plain, Upgrade: to.stream, Lasts: true, Rewrite: rewrite, Modify: func(_ http.Header, answer *http.Response) error {
 		if code := answer.StatusCode; code != http.StatusSwitchingProtocols && code < http.StatusBadRequest {
@@ -183,7 +188,7 @@ func (c *Connector) hop(to *location, rewrite func(*httputil.ProxyRequest)) *pro
 	}}
 }
 
-// readdress makes the request that is sent to a location, without the client's credentials.
+// readdress prepares the request to a location, without the client's credentials.
 func readdress(p *httputil.ProxyRequest, to *url.URL) {
 	p.Out.URL, p.Out.Host, p.Out.Trailer = to, to.Host, nil
 	proxy.HideCredentials(p.Out.Header)
@@ -193,7 +198,7 @@ func readdress(p *httputil.ProxyRequest, to *url.URL) {
 	p.SetXForwarded()
 }
 
-// unexplained returns a Status error as it is, and any other error as a 500 without a reason, as kube-apiserver answers it.
+// unexplained converts err to a 500 error without a reason, unless it is a Status error.
 func unexplained(err error) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err
@@ -201,8 +206,8 @@ func unexplained(err error) error {
 	return apierror.Unexplained(err.Error())
 }
 
-// tame removes headers from an answer by which a program in a Pod could act on the origin of this server, to which its pages seem to
-// belong: a browser gives them an origin of their own, and no rules for this server's host.
+// tame removes response headers that would allow a program in a Pod to affect other pages of this
+// server in the user's browser. The sandbox isolates these pages from the origin.
 func tame(answer *http.Response) error {
 	for key := range answer.Header {
 		if slices.Contains(hostWide, key) || strings.HasPrefix(key, "Access-Control-") {
@@ -213,5 +218,5 @@ func tame(answer *http.Response) error {
 	return nil
 }
 
-// hostWide are the headers that concern more than one page.
+// hostWide lists headers that affect other pages.
 var hostWide = []string{"Alt-Svc", "Audit-Id", "Clear-Site-Data", "Content-Security-Policy", "Service-Worker-Allowed", "Strict-Transport-Security"}

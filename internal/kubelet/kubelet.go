@@ -1,17 +1,19 @@
-// Package kubelet connects clients with nodes and with the Pods that run on them. It answers the subresources that kube-apiserver calls
-// connects, and the logs of Pods:
+// Package kubelet connects clients with nodes and with the Pods that run on them. It implements the
+// following subresources:
 //
 //	pods/log                            GET      the kubelet's /containerLogs, as text or by WebSocket
 //	pods/exec, attach, portforward      GET POST an upgraded connection (SPDY or WebSocket) to the kubelet
 //	pods/proxy, services/proxy          any      a request to a program in a Pod
 //	nodes/proxy                         any      a request to the kubelet, or to another port of its node
 //
-// All but logs are asked of admission as CONNECT. Exec, attach and portforward take the right to create the subresource even if the
-// request is a GET, because WebSockets begin with one.
+// Admission runs with the operation CONNECT for all of them except for logs. Exec, attach and
+// portforward require permission to create the subresource even if the request is a GET, because
+// WebSockets begin with a GET.
 //
-// The address of a kubelet comes from its Node object. Its serving certificate is verified if --kubelet-certificate-authority is given, as in
-// kube-apiserver. Each request that is passed on holds one of the places of its user until it ends, so that no user exhausts the server's
-// connections. See package proxy for what the other end may do.
+// The address of a kubelet is read from its Node object. Its serving certificate is verified if
+// --kubelet-certificate-authority is given, as in kube-apiserver. The number of proxied requests
+// per user is limited, so that no user exhausts the server's connections. Package proxy describes
+// the restrictions on the other server.
 package kubelet
 
 import (
@@ -36,17 +38,19 @@ import (
 )
 
 const (
-	defaultPort = 10250            // of kubelets that name none in their Node's status
-	idleConn    = 90 * time.Second // how long an unused connection is kept
-	idleConns   = 2                // to one address
-	headerWait  = time.Minute      // maximum time until a kubelet sends the header of its response
+	defaultPort = 10250            // used if the status of the Node does not contain a port
+	idleConn    = 90 * time.Second // how long an idle connection is kept
+	idleConns   = 2                // per address
+	// maximum time until a kubelet sends the header of its response
+	headerWait = time.Minute
 )
 
-// A Config says how kubelets are reached.
+// Config defines how to connect to kubelets.
 type Config struct {
-	Certificate  func() *tls.Certificate  // shown to kubelets; may return nil for none
-	Authorities  func() *x509.CertPool    // verify the certificates of kubelets; nil means that nothing is verified
-	AddressTypes []corev1.NodeAddressType // of a Node's addresses, the preferred type first
+	Certificate func() *tls.Certificate // returns the client certificate, or nil
+	// CAs for the certificates of kubelets; if nil, certificates are not verified
+	Authorities  func() *x509.CertPool
+	AddressTypes []corev1.NodeAddressType // types of Node addresses, in order of preference
 	Timeout      time.Duration            // for connecting to a kubelet
 }
 
@@ -54,9 +58,9 @@ type Config struct {
 type Clients struct {
 	config     Config
 	verified   *http.Transport // to kubelets
-	unverified *http.Transport // to kubelets whose certificate the client does not want to be verified
-	pods       *http.Transport // to Pods, and to ports of nodes that are not the kubelet's
-	podStreams *http.Transport // the same for connections that are upgraded
+	unverified *http.Transport // to kubelets if the client asked to skip verification
+	pods       *http.Transport // to Pods, and to other ports of nodes
+	podStreams *http.Transport // the same for upgraded connections
 }
 
 // NewClients returns transports that have not connected to anything yet.
@@ -67,8 +71,9 @@ func NewClients(config Config) *Clients {
 	return c
 }
 
-// toKubelets returns a transport that verifies kubelets by the authorities, if there are any. It reads certificate and authorities for
-// each connection, because both may be replaced while the server runs.
+// toKubelets returns a transport for kubelets. If authorities is not nil, it is used to verify
+// their certificates. It loads the certificate and the authorities for each connection, because
+// both may be replaced while the server runs.
 func (c *Clients) toKubelets(authorities func() *x509.CertPool) *http.Transport {
 	dialer := &net.Dialer{Timeout: c.config.Timeout}
 	return &http.Transport{
@@ -91,7 +96,8 @@ func (c *Clients) toKubelets(authorities func() *x509.CertPool) *http.Transport 
 	}
 }
 
-// toPods returns a transport that verifies no certificates: programs in Pods have none that the server could know.
+// toPods returns a transport that does not verify certificates, because the server does not know
+// the CAs of programs in Pods.
 func toPods(http2 bool) *http.Transport {
 	t := &http.Transport{DialContext: (&net.Dialer{Timeout: 30 * time.Second}).DialContext, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: proxy.MaxHeader, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn,
@@ -101,20 +107,20 @@ func toPods(http2 bool) *http.Transport {
 	return t
 }
 
-// Close closes the connections that no request uses.
+// Close closes the idle connections.
 func (c *Clients) Close() {
 	for _, t := range []*http.Transport{c.verified, c.unverified, c.pods, c.podStreams} {
 		t.CloseIdleConnections()
 	}
 }
 
-// A server is the address of a node's kubelet.
+// server is the address of a node's kubelet.
 type server struct {
 	host, port string
-	old        bool // it does not know the newest WebSocket protocols
+	old        bool // it does not support the newest WebSocket protocols
 }
 
-// kubelet returns the kubelet of a node. The error is a Status error if there is no such node.
+// kubelet returns the kubelet of a node. The error is a Status error if the node does not exist.
 func (c *Connector) kubelet(node string) (server, error) {
 	var n corev1.Node
 	if err := c.read(c.Types.Lookup("", "v1", "nodes"), "", node, &n); err != nil {
@@ -134,7 +140,7 @@ func (c *Connector) kubelet(node string) (server, error) {
 	return server{}, fmt.Errorf("no preferred addresses found; known addresses: %v", n.Status.Addresses)
 }
 
-// read decodes an object. The error is a Status error if there is no such object.
+// read decodes an object. The error is a Status error if the object does not exist.
 func (c *Connector) read(res *scheme.Resource, namespace, name string, into any) error {
 	rec, err := c.Store.Get(res.Key(res.Scope(namespace), name))
 	switch {

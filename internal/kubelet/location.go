@@ -1,6 +1,6 @@
 package kubelet
 
-// This file finds the URL to which a request is passed on.
+// This file determines the URL to which a request is proxied.
 
 import (
 	"cmp"
@@ -27,15 +27,15 @@ import (
 	"apilet/internal/store"
 )
 
-// A location is the place to which a request is passed on.
+// location is the destination of a proxied request.
 type location struct {
 	url    *url.URL
 	plain  *http.Transport
-	stream *http.Transport // for connections that are upgraded
-	old    bool            // a kubelet that does not know the newest WebSocket protocols
+	stream *http.Transport // for upgraded connections
+	old    bool            // a kubelet that does not support the newest WebSocket protocols
 }
 
-// container returns the name of the container that the client means. The error is a 400.
+// container returns the requested container of a Pod, or its only one. The error is a 400.
 func container(named string, pod *corev1.Pod) (string, error) {
 	var names []string
 	for i := range pod.Spec.InitContainers {
@@ -68,7 +68,7 @@ func (c *Connector) ofKubelet(node, path string, query url.Values) (*location, e
 	return &location{at, c.Clients.verified, c.Clients.verified, k.old}, nil
 }
 
-// ofLog returns the location of a container's log; nil if the Pod runs on no node yet.
+// ofLog returns the location of a container's log, or nil if the Pod is not assigned to a node yet.
 func (c *Connector) ofLog(namespace, name string, options *corev1.PodLogOptions) (*location, error) {
 	var pod corev1.Pod
 	if err := c.read(c.Types.Lookup("", "v1", "pods"), namespace, name, &pod); err != nil {
@@ -142,7 +142,8 @@ func streamPath(pod *corev1.Pod, options runtime.Object) (path string, query url
 	return path, query, err
 }
 
-// notScheduled returns the error for a Pod without a node. If there are no nodes at all, it says so.
+// notScheduled returns the error for a Pod without a node. If there are no nodes at all, the error
+// mentions it.
 func (c *Connector) notScheduled(pod string) error {
 	text := fmt.Sprintf("pod %s does not have a host assigned", pod)
 	for range c.Store.All(store.Span{Prefix: c.Types.Lookup("", "v1", "nodes").KeyPrefix("")}) {
@@ -151,7 +152,7 @@ func (c *Connector) notScheduled(pod string) error {
 	return apierrors.NewBadRequest(text + ": no kubelet has registered a node with this server, so no pods run")
 }
 
-// ofProxy returns the location of a proxy subresource; its path is that of the client's request.
+// ofProxy returns the location of a proxy subresource. The path is taken from the client's request.
 func (c *Connector) ofProxy(ctx context.Context, plural, namespace, id, path string) (to *location, err error) {
 	kind := strings.TrimSuffix(plural, "s")
 	schemeOf, name, port, valid := utilnet.SplitSchemeNamePort(id)
@@ -174,7 +175,8 @@ func (c *Connector) ofProxy(ctx context.Context, plural, namespace, id, path str
 	return &location{url: at, plain: c.Clients.pods, stream: c.Clients.podStreams}, nil
 }
 
-// podHost returns the address of a Pod, with the given port or the first one that the Pod names.
+// podHost returns the address of a Pod, with the given port or the first port that the Pod
+// declares.
 func (c *Connector) podHost(namespace, name, port string) (string, error) {
 	var pod corev1.Pod
 	if err := c.read(c.Types.Lookup("", "v1", "pods"), namespace, name, &pod); err != nil {
@@ -193,12 +195,13 @@ func (c *Connector) podHost(namespace, name, port string) (string, error) {
 		return "", apierrors.NewBadRequest("address not allowed")
 	}
 	if port == "" {
-		return strings.TrimSuffix(net.JoinHostPort(address, ""), ":"), nil // an IPv6 address in brackets
+		// an IPv6 address in brackets
+		return strings.TrimSuffix(net.JoinHostPort(address, ""), ":"), nil
 	}
 	return net.JoinHostPort(address, port), nil
 }
 
-// ofNode returns the location of a node's kubelet, or of another port of the node.
+// ofNode returns the location for a port on a node, which may be the kubelet.
 func (c *Connector) ofNode(ctx context.Context, schemeOf, name, port, path string) (*location, error) {
 	k, err := c.kubelet(name)
 	if err != nil {
@@ -223,8 +226,8 @@ func (c *Connector) ofNode(ctx context.Context, schemeOf, name, port, path strin
 
 var errNoHost = errors.New("no addresses for hostname")
 
-// serviceHost returns the address of a random ready Pod behind a Service. port is the number or the name of a port of the Service; ""
-// means the port without a name.
+// serviceHost returns the address of a random ready Pod behind a Service. port is the number or the
+// name of a port of the Service; "" means the port without a name.
 func (c *Connector) serviceHost(namespace, name, port string) (string, error) {
 	if number, err := strconv.ParseInt(port, 10, 64); err == nil {
 		var svc corev1.Service
@@ -256,7 +259,7 @@ func (c *Connector) serviceHost(namespace, name, port string) (string, error) {
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 }
 
-// A host is an endpoint of a Service that says that it is a Pod.
+// host is a Service endpoint that refers to a Pod.
 type host struct{ pod, address, port string }
 
 func readyHosts(s *discoveryv1.EndpointSlice, named string) (hosts []host) {
@@ -275,7 +278,8 @@ func readyHosts(s *discoveryv1.EndpointSlice, named string) (hosts []host) {
 	return hosts
 }
 
-// isPod reports whether an endpoint's address is that of its Pod. Who may write EndpointSlices could name any address otherwise.
+// isPod reports whether an endpoint has an address of its Pod. Otherwise, users with permission to
+// write EndpointSlices could connect to any address.
 func (c *Connector) isPod(namespace string, h host) bool {
 	var pod corev1.Pod
 	if err := c.read(c.Types.Lookup("", "v1", "pods"), namespace, h.pod, &pod); err != nil {

@@ -1,6 +1,6 @@
 package kubelet
 
-// This file answers GET pods/log.
+// This file serves GET pods/log.
 
 import (
 	"bufio"
@@ -19,10 +19,11 @@ import (
 	"apilet/internal/response"
 )
 
-// maxRefusal is the number of bytes of a kubelet's error that are repeated to the client.
+// maxRefusal is the maximum number of bytes of a kubelet's error that are returned to the client.
 const maxRefusal = 50_000
 
-// serveLog answers with the log of a container, for as long as the client and the kubelet like if the client follows it.
+// serveLog streams the log of a container. If the client follows the log, the response lasts until
+// the client or the kubelet closes it.
 func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *request.Request) error {
 	options, err := validation.PodLogOptions(rec.Info.Name, r.URL.Query())
 	if err != nil {
@@ -55,31 +56,37 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 		return err
 	}
 	if wsstream.IsWebSocketRequest(r) {
-		body := bufio.NewReader(answer.Body)                                                  // wsstream loses bytes that come together with the end, and bufio separates them
-		_ = wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r) // nobody is left to hear of an error
+		// The buffer is needed because wsstream ignores bytes that are returned together
+		// with io.EOF.
+		body := bufio.NewReader(answer.Body)
+		// errors cannot be reported because the client is gone
+		_ = wsstream.NewReader(body, true, wsstream.NewDefaultReaderProtocols()).Copy(out, r)
 		return nil
 	}
 	out.Header().Set("Content-Type", "text/plain")
 	out.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(out).Flush() // a follower sees at once that the log was found
+	// the client sees immediately that the log was found
+	_ = http.NewResponseController(out).Flush()
 	if !options.Follow {
-		out = w // which does not flush each part
+		out = w // w does not flush each part
 	}
 	if _, err := io.Copy(out, answer.Body); err != nil && ctx.Err() == nil {
-		return response.ErrAborted // the client must not take a part for the whole
+		// the client must not mistake a partial log for a complete one
+		return response.ErrAborted
 	}
 	return nil
 }
 
 var errRedirect = errors.New("redirects forbidden")
 
-// refusal returns the error with which a kubelet refuses, in kube-apiserver's words.
+// refusal returns the error for an unsuccessful response of a kubelet, with kube-apiserver's text.
 func refusal(answer *http.Response, pod string) error {
 	code := answer.StatusCode
 	if code >= http.StatusOK && code <= http.StatusPartialContent {
 		return nil
 	}
-	if code == http.StatusSwitchingProtocols { // its body is the connection, which may never end
+	// the body is the connection, which may never end
+	if code == http.StatusSwitchingProtocols {
 		return apierror.Unexplained("the kubelet answered a request for a log with status 101")
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))

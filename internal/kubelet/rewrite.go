@@ -1,6 +1,7 @@
 package kubelet
 
-// This file makes the links of a page that a program in a Pod serves lead back through the proxy subresource.
+// This file rewrites the links in pages that a program in a Pod serves, so that they lead through
+// the proxy subresource.
 
 import (
 	"bytes"
@@ -11,20 +12,21 @@ import (
 	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
 )
 
-// maxRewritten is the number of bytes of a page whose links are rewritten. A longer page passes as it is: to rewrite it, it has to be held
-// in memory.
+// maxRewritten is the maximum size in bytes of a rewritten page. Longer pages are passed unchanged,
+// because rewriting a page requires it to be in memory.
 const maxRewritten = 1 << 20
 
-// unrewritten hides from utilproxy.Transport that an answer is HTML.
+// unrewritten is a prefix of the Content-Type that hides HTML from utilproxy.Transport.
 const unrewritten = "unrewritten/"
 
-// A rewriting transport prepends a path to the links in pages of HTML, and to the Location of a redirect.
+// rewriting is a transport that prepends a path to the links in HTML pages, and to the Location of
+// a redirect.
 type rewriting struct {
 	next   http.RoundTripper
 	prefix string
 }
 
-// prefixOf returns the part of a request's path that stands before the path on the other server.
+// prefixOf returns the part of a request's path before the path on the other server.
 func prefixOf(path, there string) string {
 	if strings.HasSuffix(path, "/") && !strings.HasSuffix(there, "/") {
 		there += "/"
@@ -44,7 +46,8 @@ func (t *rewriting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// A bounded transport reads pages of at most maxRewritten bytes. It marks those that are longer or compressed as unrewritten.
+// bounded is a transport that buffers pages up to maxRewritten bytes. It marks longer and
+// compressed pages as unrewritten.
 type bounded struct{ next http.RoundTripper }
 
 func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -75,7 +78,7 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// A rest is a body of which a part was read.
+// rest is a partially read body.
 type rest struct {
 	io.Reader
 	io.Closer

@@ -1,7 +1,8 @@
 package kubelet
 
-// This file translates the newest WebSocket protocols for kubelets before 1.36, which know the same streams by SPDY only. A kubelet that
-// knows them says so in its Node's status, and then WebSockets are passed on as they are.
+// This file translates the newest WebSocket protocols for kubelets before 1.36, which only support
+// the same streams over SPDY. If a kubelet declares support in the status of its Node, WebSockets
+// are proxied unchanged.
 //
 //	the client's WebSocket                      the kubelet's SPDY
 //	v5.channel.k8s.io (exec, attach)            a stream for each channel: error, stdin, stdout, stderr, resize
@@ -33,14 +34,18 @@ import (
 )
 
 const (
-	knowsWebSockets = "ExtendWebSocketsToKubelet" // among the features that a Node declares
-	tunnelPrefix    = "SPDY/3.1+"                 // of the protocol of a tunnel
-	portForward     = "portforward.k8s.io"
-	pings           = 5 * time.Second // to the kubelet
-	maxStatus       = 64 << 10        // bytes of the status with which a command ends
+	// in the declared features of a Node
+	knowsWebSockets = "ExtendWebSocketsToKubelet"
+	// prefix of the protocol of a tunnel
+	tunnelPrefix = "SPDY/3.1+"
+	portForward  = "portforward.k8s.io"
+	// interval of pings to the kubelet
+	pings = 5 * time.Second
+	// maximum size in bytes of the status of a command
+	maxStatus = 64 << 10
 )
 
-// translates reports whether the request is one of the protocols that this file translates.
+// translates reports whether the request uses one of the protocols that this file translates.
 func translates(r *http.Request, options runtime.Object) bool {
 	if _, forward := options.(*corev1.PodPortForwardOptions); forward {
 		return wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
@@ -48,7 +53,7 @@ func translates(r *http.Request, options runtime.Object) bool {
 	return wsstream.IsWebSocketRequestWithStreamCloseProtocol(r)
 }
 
-// translate answers a WebSocket with the streams of a kubelet.
+// translate connects a WebSocket with the SPDY streams of a kubelet.
 func (c *Connector) translate(w http.ResponseWriter, r *http.Request, user request.User, to *location, options runtime.Object) error {
 	out, ctx, done, err := c.Forward.Stream(w, r, user)
 	if err != nil {
@@ -66,7 +71,7 @@ func (c *Connector) translate(w http.ResponseWriter, r *http.Request, user reque
 	return fmt.Errorf("%T has no streams", options)
 }
 
-// dialSPDY upgrades a connection to the kubelet. The result is closed when ctx ends.
+// dialSPDY opens an upgraded connection to the kubelet. It is closed when ctx ends.
 func (to *location) dialSPDY(ctx context.Context, protocol string) (net.Conn, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url.String(), nil)
 	if err != nil {
@@ -81,11 +86,12 @@ func (to *location) dialSPDY(ctx context.Context, protocol string) (net.Conn, er
 		return &spdyConn{ReadWriteCloser: answer.Body.(io.ReadWriteCloser)}, nil
 	}
 	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal)) // what there is of it
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal)) // as much as could be read
 	return nil, fmt.Errorf("unable to upgrade connection: %s", text)
 }
 
-// A spdyConn makes a net.Conn of the body of a 101 response. Its addresses are empty; spdystream does not use them.
+// spdyConn turns the body of a 101 response into a net.Conn. Its addresses are empty, since
+// spdystream does not use them.
 type spdyConn struct {
 	io.ReadWriteCloser
 	net.Conn
@@ -97,7 +103,8 @@ func (c *spdyConn) Close() error                { return c.ReadWriteCloser.Close
 func (c *spdyConn) LocalAddr() net.Addr         { return &net.TCPAddr{} }
 func (c *spdyConn) RemoteAddr() net.Addr        { return &net.TCPAddr{} }
 
-// tunnel copies the bytes of a port-forwarding connection between the client's WebSocket messages and the kubelet.
+// tunnel copies the bytes of a port-forwarding connection between the client's WebSocket messages
+// and the kubelet.
 func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
 	conn, err := to.dialSPDY(ctx, portForward)
 	if err != nil {
@@ -114,7 +121,7 @@ func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 			stop := context.AfterFunc(ctx, func() { ws.Close() })
 			defer stop()
 			go func() {
-				_, _ = io.Copy(conn, ws) // how it ends is seen by the other copy
+				_, _ = io.Copy(conn, ws) // the other copy reports the end
 				conn.Close()
 			}()
 			_, _ = io.Copy(ws, conn)
@@ -126,7 +133,7 @@ func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 // channels records which streams the client requested.
 type channels struct{ stdin, stdout, stderr, tty bool }
 
-// query returns the parameters with which the streams are requested from a kubelet.
+// query returns the parameters that request these streams from a kubelet.
 func (of channels) query() url.Values {
 	query := url.Values{}
 	for name, wanted := range map[string]bool{corev1.ExecStdinParam: of.stdin, corev1.ExecStdoutParam: of.stdout, corev1.ExecStderrParam: of.stderr, corev1.ExecTTYParam: of.tty} {
@@ -154,11 +161,11 @@ func (of channels) open(w http.ResponseWriter, r *http.Request) (*wsstream.Conn,
 	return conn, channels, err
 }
 
-// run connects the channels of the client with the streams of a command, until it ends.
+// run copies data between the client and the command until the command ends.
 func (to *location) run(ctx context.Context, w http.ResponseWriter, r *http.Request, of channels) error {
 	client, channels, err := of.open(w, r)
 	if err != nil {
-		return nil // the client has its answer
+		return nil // the client has already received a response
 	}
 	defer client.Close()
 	stop := context.AfterFunc(ctx, func() { client.Close() })
@@ -170,18 +177,19 @@ func (to *location) run(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	if of.stdout {
 		first = remotecommand.StreamStdOut
 	}
-	_, _ = channels[first].Write(nil) // clients wait for it; if it fails, so does what follows
+	// Clients wait for this message. If it fails, the following writes fail as well.
+	_, _ = channels[first].Write(nil)
 	status, err := to.copyStreams(ctx, channels, of)
 	if err != nil {
 		failed := apierrors.NewInternalError(err).Status()
 		status, _ = json.Marshal(&failed)
 	}
 	client.SetWriteDeadline(10 * time.Second)
-	_, _ = channels[remotecommand.StreamErr].Write(status) // the client may have left
+	_, _ = channels[remotecommand.StreamErr].Write(status) // the client may be gone
 	return nil
 }
 
-// copyStreams returns the status with which the command ended.
+// copyStreams copies the streams and returns the exit status of the command.
 func (to *location) copyStreams(ctx context.Context, channels []io.ReadWriteCloser, of channels) (status []byte, err error) {
 	conn, err := to.dialSPDY(ctx, remotecommand.StreamProtocolV4Name)
 	if err != nil {
@@ -206,7 +214,8 @@ func (to *location) copyStreams(ctx context.Context, channels []io.ReadWriteClos
 	var output sync.WaitGroup
 	from := func(kind string, channel int) {
 		if stream := create(kind); stream != nil {
-			output.Go(func() { _, _ = io.Copy(channels[channel], stream) }) // an error ends the command's connection
+			// an error ends the command's connection
+			output.Go(func() { _, _ = io.Copy(channels[channel], stream) })
 		}
 	}
 	into := func(kind string, channel int) {

@@ -1,7 +1,7 @@
 package nodebootstrap
 
-// This file creates the ClusterRoleBindings and checks the server's authentication, authorization and admission
-// with the credentials of the kubelet.
+// This file creates the ClusterRoleBindings and checks the server's authentication, authorization
+// and admission with the credentials of the kubelet.
 
 import (
 	"context"
@@ -20,8 +20,9 @@ const (
 	answerLimit  = 64 << 10
 )
 
-// bindings allow kubelets with a bootstrap token to request a certificate, and allow kube-controller-manager to approve
-// the requests of kubelets. The default bindings already cover kube-proxy, kube-controller-manager and kube-scheduler.
+// bindings allow kubelets with a bootstrap token to request a certificate, and allow
+// kube-controller-manager to approve the requests of kubelets. The default bindings already cover
+// kube-proxy, kube-controller-manager and kube-scheduler.
 var bindings = []struct{ name, role, group string }{
 	{"apilet:node-bootstrap", "system:node-bootstrapper", "system:bootstrappers"},
 	{"apilet:approve-node-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", "system:bootstrappers"},
@@ -63,7 +64,8 @@ func refusal(code int, answer []byte) string {
 	return fmt.Sprintf("the server answers %d %s", code, http.StatusText(code))
 }
 
-// verify checks with dry-run requests that the kubelet can register its node, and warns if it can create other nodes.
+// verify checks with dry-run requests that the kubelet can register its node, and warns if it can
+// create other nodes.
 func (n *node) verify(ctx context.Context, warnings io.Writer) error {
 	kubelet, err := kubeconfig.Remote{Kubeconfig: n.dir + "/kubelet.kubeconfig", Agent: agent}.Client()
 	if err != nil {

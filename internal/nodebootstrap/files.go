@@ -5,16 +5,17 @@ package nodebootstrap
 //	ca.crt                                  the authority: clientCAFile of the kubelet, --root-ca-file of kube-controller-manager
 //	kubelet.yaml                            KubeletConfiguration
 //	kubelet.kubeconfig                      the kubelet's first client certificate, embedded
-//	kubelet-serving.crt, .key               what the kubelet serves with
+//	kubelet-serving.crt, .key               the kubelet's serving certificate
 //	kube-proxy.yaml                         KubeProxyConfiguration
 //	kube-proxy.kubeconfig, .crt, .key       the same for kube-controller-manager and kube-scheduler
 //
-// kubelet.kubeconfig embeds the certificate. The kubelet then requests a new certificate as soon as it starts, and falls
-// back to the embedded one if the new one has expired. The other kubeconfigs refer to certificate files, because
-// client-go reloads such files when they change.
+// kubelet.kubeconfig embeds the certificate. The kubelet then requests a new certificate as soon as
+// it starts, and falls back to the embedded one if the new one has expired. The other kubeconfigs
+// refer to certificate files, because client-go reloads such files when they change.
 //
-// All paths are relative, so that the folder can be moved to another machine. They are resolved relative to the folder,
-// except for the kubeconfig in kube-proxy.yaml, which is relative to the working directory of kube-proxy.
+// All paths are relative, so that the folder can be moved to another machine. They are resolved
+// relative to the folder, except for the kubeconfig in kube-proxy.yaml, which is relative to the
+// working directory of kube-proxy.
 
 import (
 	"bytes"
@@ -33,11 +34,12 @@ import (
 	"apilet/internal/auth/certs"
 )
 
-// systemdResolved lists the upstream DNS servers on machines that run systemd-resolved. On such machines
-// /etc/resolv.conf refers to a stub resolver on the loopback interface, which Pods cannot reach.
+// systemdResolved lists the upstream DNS servers on machines that run systemd-resolved. On such
+// machines /etc/resolv.conf refers to a stub resolver on the loopback interface, which Pods cannot
+// reach.
 const systemdResolved = "/run/systemd/resolve/resolv.conf"
 
-// A writer writes the files of a node and prints the result for each of them.
+// writer creates the files for a node and prints the result for each file.
 type writer struct {
 	*node
 	issuer *certs.Issuer
@@ -88,7 +90,8 @@ func (w *writer) writeKubelet() error {
 	return w.saveOnce("kubelet.yaml", w.kubeletConfiguration())
 }
 
-// discardExposed removes the kubelet's client certificate if other users could read the key in its kubeconfig.
+// discardExposed removes the kubelet's client certificate if other users could read the key in its
+// kubeconfig.
 func (w *writer) discardExposed() error {
 	exposed, err := certs.Hide(w.log, w.path("kubelet.kubeconfig"))
 	if exposed && err == nil {
@@ -133,7 +136,8 @@ func (w *writer) save(name string, content []byte) error {
 	return nil
 }
 
-// saveOnce writes a configuration file. It does not overwrite an existing file, because users may have edited it.
+// saveOnce writes a configuration file. It does not overwrite an existing file, because users may
+// have edited it.
 func (w *writer) saveOnce(name string, fields map[string]any) error {
 	content, err := yaml.Marshal(fields)
 	if err != nil {
@@ -181,7 +185,8 @@ func (w *writer) kubeletConfiguration() map[string]any {
 		"cgroupDriver":             w.cgroupDriver,
 		"clusterDNS":               []string{w.clusterDNS},
 		"clusterDomain":            w.clusterDomain,
-		"failSwapOn":               false, // small machines often have swap; Pods do not use it by default
+		// allow swap, which is common on small machines (Pods do not use it by default)
+		"failSwapOn": false,
 	}
 	if _, err := os.Stat(systemdResolved); err == nil {
 		fields["resolvConf"] = systemdResolved

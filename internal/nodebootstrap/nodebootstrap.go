@@ -1,16 +1,19 @@
-// Package nodebootstrap implements the command `apilet node-bootstrap`, which prepares a machine to run Pods.
-// It writes the certificates, kubeconfigs and configuration files for the kubelet, kube-proxy, kube-controller-manager
-// and kube-scheduler into a folder, and creates the ClusterRoleBindings for TLS bootstrap. The command must run on the
-// same machine as the server, because it signs the certificates with the server's CA key.
+// Package nodebootstrap implements the command `apilet node-bootstrap`, which prepares a machine to
+// run Pods. It writes the certificates, kubeconfigs and configuration files for the kubelet,
+// kube-proxy, kube-controller-manager and kube-scheduler into a folder, and creates the
+// ClusterRoleBindings for TLS bootstrap. The command must run on the same machine as the server,
+// because it signs the certificates with the server's CA key.
 //
 //	rows := nodebootstrap.Commands(logger) // for the table of package commandline
 //
-// The kubelet receives a client certificate instead of a bootstrap token. A bootstrap token can be used to join under
-// any node name, but the certificate is only valid for one node. When the kubelet starts for the first time, it
-// generates a new key and requests another certificate, which kube-controller-manager approves and signs.
+// The kubelet receives a client certificate instead of a bootstrap token. A bootstrap token can be
+// used to join under any node name, but the certificate is only valid for one node. When the
+// kubelet starts for the first time, it generates a new key and requests another certificate, which
+// kube-controller-manager approves and signs.
 //
-// The command is idempotent. It only issues a certificate if the existing one is missing, does not match, or expires
-// within 30 days. It does not overwrite existing bindings or edited configuration files. Private keys have mode 0600.
+// The command is idempotent. It only issues a certificate if the existing one is missing, does not
+// match, or expires within 30 days. It does not overwrite existing bindings or edited configuration
+// files. Private keys have mode 0600.
 package nodebootstrap
 
 import (
@@ -43,7 +46,7 @@ const agent = "apilet/node-bootstrap"
 // timeout limits all requests of the command together.
 const timeout = time.Minute
 
-// A command holds the values of the flags.
+// command holds the values of the flags.
 type command struct {
 	kubeconfig, certDir string
 	node                string   // "" means the name of this machine
@@ -58,7 +61,7 @@ type command struct {
 	logger              func(io.Writer) zerolog.Logger
 }
 
-// Commands returns the row for the table of commands.
+// Commands returns the entry for the table of commands.
 func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 	c := &command{logger: logger}
 	return []commandline.Command{{Name: "node-bootstrap", Args: "DIR", Counts: []int{1},
@@ -84,7 +87,8 @@ func (c *command) defineNode(f *flag.FlagSet) {
 	f.BoolVar(&c.controlPlane, "control-plane", true, "also write the files of kube-controller-manager and kube-scheduler; set it to false for a node on another machine")
 }
 
-// run writes the files, creates the bindings, and checks that the server accepts the kubelet's certificate.
+// run writes the files, creates the bindings, and checks that the server accepts the kubelet's
+// certificate.
 func (c *command) run(call commandline.Call) error {
 	if c.kubeconfig == "" {
 		return errors.New("--kubeconfig names an administrator's kubeconfig; it is missing")
@@ -113,16 +117,18 @@ func (c *command) run(call commandline.Call) error {
 	return n.verify(ctx, call.Errors)
 }
 
-// A node holds the flags after defaults have been applied.
+// node holds the flags after defaults have been applied.
 type node struct {
 	*command
 	dir    string // absolute
 	name   string
-	server string   // URL
-	hosts  []string // of the kubelet's serving certificate
+	server string // URL
+	// host names and addresses in the kubelet's serving certificate
+	hosts []string
 }
 
-// resolve validates the flags and applies defaults. url is the server address in the administrator's kubeconfig.
+// resolve validates the flags and applies defaults. url is the server address in the
+// administrator's kubeconfig.
 func (c *command) resolve(dir, url string) (n *node, err error) {
 	n = &node{command: c, server: strings.TrimSuffix(cmp.Or(c.server, url), "/")}
 	if n.dir, err = filepath.Abs(dir); err != nil {
@@ -182,9 +188,9 @@ func (c *command) check(nodeIPs []string) error {
 	return nil
 }
 
-// routedAddresses returns the addresses from which this machine reaches other networks: at most one of IPv4 and one of
-// IPv6. The kubelet chooses its address in the same way. Addresses of bridges for Pods are not among them, so that the
-// result is the same before and after the first Pod.
+// routedAddresses returns the addresses from which this machine reaches other networks: at most one
+// IPv4 and one IPv6 address. The kubelet chooses its address in the same way. Addresses of bridges
+// for Pods are not included, so that the result is the same before and after the first Pod.
 func routedAddresses() (ips []string) {
 	for _, elsewhere := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		conn, err := net.Dial("udp", elsewhere) // sends nothing

@@ -1,6 +1,6 @@
 package proxy
 
-// This file decides which headers of a request the other server must not see.
+// This file defines the request headers that are hidden from other servers.
 
 import (
 	"net/http"
@@ -9,8 +9,10 @@ import (
 	"apilet/internal/request"
 )
 
-// HideCredentials removes credentials from the header of a request, and headers that only this server may set. Authentication has removed the
-// tokens among the protocols of a WebSocket. The spelling X_Remote_User counts as X-Remote-User, because many servers read both as the same variable.
+// HideCredentials removes credentials from the header of a request, and headers that only this
+// server may set. Authentication has already removed tokens from the WebSocket protocols. The
+// spelling X_Remote_User counts as X-Remote-User, because many servers map both to the same
+// variable.
 func HideCredentials(h http.Header) {
 	for key := range h {
 		if hidden(key) {

@@ -1,11 +1,13 @@
-// Package proxy passes requests on to other servers and their answers back: to aggregated API servers, to kubelets, and to programs in Pods.
+// Package proxy forwards requests to other servers and returns their responses. The other servers
+// are aggregated API servers, kubelets, and programs in Pods.
 //
 //	forward := &proxy.Forwarder{Places: places, Stopping: stopping}
 //	forward.Serve(w, r, user, &proxy.Hop{Plain: transport, Upgrade: transport, Rewrite: rewrite, Failed: failed})
 //
-// Answers are streamed as they arrive. A connection that is upgraded (WebSocket, SPDY) becomes one through this server. The other server
-// is not trusted: it sends no interim answers (1xx) to the client, its header has a bound, and it is given a limited time where that is
-// possible. A request that may last takes one of its user's places.
+// Responses are streamed as they arrive. Upgraded connections (WebSocket, SPDY) are proxied as
+// well. The other server is not trusted. Interim responses (1xx) are not forwarded to the client,
+// the size of the header is limited, and timeouts are used where possible. The number of
+// long-running requests per user is limited as well.
 package proxy
 
 import (
@@ -25,31 +27,45 @@ import (
 	"apilet/internal/shares"
 )
 
-// MaxHeader is the number of bytes that the header of an answer may have, as many as the header of a request.
+// MaxHeader is the maximum size in bytes of a response header. It equals the limit for request
+// headers.
 const MaxHeader = 64 << 10
 
-// A Forwarder passes requests on. Set its fields before the first use. It is safe for concurrent use.
+// Forwarder forwards requests. Set its fields before the first use. It is safe for concurrent use.
 type Forwarder struct {
-	Places   *shares.Places  // for requests that last
-	Stopping <-chan struct{} // closed when requests that last have to end
+	Places   *shares.Places  // limits the long-running requests of a user
+	Stopping <-chan struct{} // closed when long-running requests must end
 }
 
-// A Hop is the way of one request to the other server.
+// Hop defines how to forward one request.
 type Hop struct {
-	Plain   http.RoundTripper                                       // for requests that upgrade nothing
-	Upgrade http.RoundTripper                                       // for requests that upgrade the connection; HTTP/1.1 only
-	Rewrite func(*httputil.ProxyRequest)                            // makes the outgoing request
-	Modify  func(ours http.Header, answer *http.Response) error     // changes the answer; ours is this server's header; nil means unchanged
-	Failed  func(w http.ResponseWriter, r *http.Request, err error) // answers if the other server does not
+	// for requests without an upgrade
+	Plain http.RoundTripper
+	// for requests that upgrade the connection; HTTP/1.1 only
+	Upgrade http.RoundTripper
+	// prepares the outgoing request
+	Rewrite func(*httputil.ProxyRequest)
+	// changes the response; ours is this server's header; nil means unchanged
+	Modify func(ours http.Header, answer *http.Response) error
+	// responds if the other server does not
+	Failed func(w http.ResponseWriter, r *http.Request, err error)
 
-	Placed   bool          // takes a place although nothing is upgraded
-	Lasts    bool          // the answer may last as long as the client likes
-	Limit    time.Duration // limit on the whole request unless it lasts; 0 means no limit
-	Patience time.Duration // limit on writing each part of an answer that lasts, and on the rest after the client has closed its side; 0 means no limit, and a minute
-	Started  func()        // called before a request that lasts is passed on; nil means nothing to do
+	// counts against the user's limit even without an upgrade
+	Placed bool
+	// the response may be an endless stream
+	Lasts bool
+	// timeout for the request, ignored if Lasts is set
+	Limit time.Duration
+	// Patience is the timeout for each write of a long-running response, and for the time after
+	// the client has closed its side. If it is zero, writes are not limited, and the connection
+	// is closed after a minute.
+	Patience time.Duration
+	// if not nil, called before a long-running request is forwarded
+	Started func()
 }
 
-// Serve answers r by way of the hop. The error is a 429 if the user has no place left; nothing has been written then.
+// Serve forwards r. If the user has too many long-running requests, it returns a 429 error without
+// writing anything.
 func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.User, hop *Hop) error {
 	upgrades := UpgradeType(r.Header) != ""
 	if upgrades || hop.Placed {
@@ -87,8 +103,9 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.U
 	return nil
 }
 
-// Stream takes one of the user's places for an answer that lasts and that is not passed on by Serve. It returns a ResponseWriter that
-// flushes each part, and the context of the answer. The caller calls done at the end. The error is a 429 if the user has no place left.
+// Stream counts a long-running response that is not forwarded by Serve against the user's limit. It
+// returns a ResponseWriter that flushes each write, and the context of the response. The caller
+// must call done at the end. The error is a 429 if the limit is reached.
 func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.User) (out http.ResponseWriter, ctx context.Context, done func(), err error) {
 	leave, err := f.Places.Enter(user)
 	if err != nil {
@@ -103,14 +120,14 @@ func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.
 	}, nil
 }
 
-// fail answers for the other server, unless the client has taken the connection over.
+// fail responds with an error, unless the connection has been hijacked.
 func (h *Hop) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p, ok := w.(*patientWriter); !ok || !p.hijacked {
 		h.Failed(w, r, err)
 	}
 }
 
-// endWhenStopping calls cancel when the server stops, until the function that it returns is called.
+// endWhenStopping calls cancel when the server stops, until the caller calls ended.
 func (f *Forwarder) endWhenStopping(cancel context.CancelFunc) (ended func()) {
 	over := make(chan struct{})
 	go func() {
@@ -123,8 +140,8 @@ func (f *Forwarder) endWhenStopping(cancel context.CancelFunc) (ended func()) {
 	return func() { close(over) }
 }
 
-// lifetime returns the context of a request. A connection that was upgraded lasts as long as its two ends like: release is called then,
-// after which the end of the request that asked for it does not end the connection.
+// lifetime returns the context of a request. After the connection has been upgraded, Serve calls
+// release, so that ctx is not canceled when the client's request ends.
 func lifetime(asked context.Context, upgrades bool, hop *Hop) (ctx context.Context, release func(), cancel context.CancelFunc) {
 	switch {
 	case upgrades:
@@ -139,7 +156,7 @@ func lifetime(asked context.Context, upgrades bool, hop *Hop) (ctx context.Conte
 	return ctx, func() {}, cancel
 }
 
-// UpgradeType returns the protocol to which a request asks to upgrade the connection, or "".
+// UpgradeType returns the protocol to which a request upgrades the connection, or "".
 func UpgradeType(h http.Header) string {
 	for _, value := range h.Values("Connection") {
 		for token := range strings.SplitSeq(value, ",") {
@@ -151,29 +168,32 @@ func UpgradeType(h http.Header) string {
 	return ""
 }
 
-// An untraced transport does not report 1xx responses. httputil.ReverseProxy registers a trace that sends them to the client, as many as
-// there are, and then clears the headers of the final response. Without a trace http.Transport skips 1xx responses and bounds their size.
+// untraced is a transport that does not report 1xx responses. httputil.ReverseProxy registers a
+// trace that sends all of them to the client, and then clears the headers of the final response.
+// Without a trace, http.Transport skips 1xx responses and limits their size.
 type untraced struct {
 	http.RoundTripper
-	ctx context.Context // the request's context without the trace
+	ctx context.Context // the context of the request without the trace
 }
 
 func (t untraced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r.WithContext(t.ctx))
 }
 
-// A patientWriter gives a client so much time for each part of an answer that lasts, instead of a time for the whole. It flushes each part.
+// patientWriter limits the time of each write of a long-running response, instead of the time of
+// the whole response. It flushes each write.
 type patientWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
 	patience time.Duration // 0 means no limit
-	end      func()        // ends the request
+	end      func()        // cancels the request
 	hijacked bool
 }
 
 func newPatientWriter(w http.ResponseWriter, patience time.Duration, end func()) *patientWriter {
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Time{}) // in place of the server's, which is too short
+	// replaces the server's deadline, which is too short
+	_ = control.SetWriteDeadline(time.Time{})
 	return &patientWriter{w, control, patience, end, false}
 }
 
@@ -201,12 +221,12 @@ func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &upgradedConn{Conn: conn, patience: cmp.Or(w.patience, time.Minute), end: w.end}, buffered, nil
 }
 
-// Unwrap lets http.ResponseController reach the connection.
+// Unwrap gives http.ResponseController access to the connection.
 func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// An upgradedConn is a client's connection that was upgraded. When the client has sent everything, the other server may continue to send
-// for the duration patience. Without that limit, a server that ignores the end of the data keeps the connection and the user's place
-// forever.
+// upgradedConn is the client's side of an upgraded connection. When the client has closed its side,
+// the other server may continue to send for the duration patience. Without that limit, a server
+// that ignores the end of the data would keep the connection open forever.
 type upgradedConn struct {
 	net.Conn
 	patience time.Duration
@@ -222,7 +242,7 @@ func (c *upgradedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite is called by httputil.ReverseProxy when the other server has sent everything.
+// CloseWrite is called by httputil.ReverseProxy when the other server has sent all its data.
 func (c *upgradedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -230,13 +250,14 @@ func (c *upgradedConn) CloseWrite() error {
 	return c.Close()
 }
 
-// quiet discards the log of httputil. It reports responses that break off, which are in the log of requests already.
+// quiet discards the log of httputil. It reports aborted responses, which the request log already
+// contains.
 var quiet = log.New(io.Discard, "", 0)
 
-// A bufferPool lends the bytes through which answers are copied.
+// bufferPool holds the buffers for copying responses.
 type bufferPool struct{ pool sync.Pool }
 
-const copied = 32 << 10 // bytes at a time
+const copied = 32 << 10 // bytes per buffer
 
 var buffers = &bufferPool{sync.Pool{New: func() any { return new([copied]byte) }}}
 

@@ -1,7 +1,9 @@
 package request
 
-// This file compares the names of headers the way careless programs behind a proxy read them. CGI, WSGI and PHP make one variable of several
-// headers: X-Remote-User, X_Remote_User and X.Remote.User are all HTTP_X_REMOTE_USER. Code that deletes a header deletes all its spellings.
+// This file compares header names the way CGI, WSGI and PHP programs behind a proxy do. These
+// programs map several headers to the same variable: X-Remote-User, X_Remote_User and X.Remote.User
+// all become HTTP_X_REMOTE_USER. Code that deletes a header must therefore delete all its
+// spellings.
 
 // IsHeader reports whether key is a spelling of the header name.
 func IsHeader(key, name string) bool { return len(key) == len(name) && HasHeaderPrefix(key, name) }
@@ -19,7 +21,8 @@ func HasHeaderPrefix(key, prefix string) bool {
 	return true
 }
 
-// foldHeader returns a letter in lower case, a digit as it is, and a dash for every other character.
+// foldHeader converts letters to lower case, keeps digits, and replaces every other character by a
+// dash.
 func foldHeader(c byte) byte {
 	switch {
 	case 'A' <= c && c <= 'Z':

@@ -1,15 +1,16 @@
 package request
 
-// This file reads the query of a LIST, a WATCH or a DELETE of a collection: once, for all who want to know. Authorization asks for the one
-// name that a selector demands, flow control for the width, the handler for the rest.
+// This file parses the query of a LIST, a WATCH or a DELETE of a collection. The query is parsed
+// once. Authorization uses the name that a field selector requires, flow control uses the limit and
+// the resource version, and the handler uses all options.
 //
-//	/api/v1/pods?watch                     a watch: a boolean is true unless it says 0 or false
+//	/api/v1/pods?watch                     a watch: a boolean is true unless it is 0 or false
 //	/api/v1/pods?limit=5&limit=x           the first of repeated parameters counts
-//	/api/v1/pods?limit=                    an error: no number
-//	/api/v1/pods?limit=%zz                 no limit: a pair that does not unescape, or has a semicolon, is no pair
+//	/api/v1/pods?limit=                    an error: not a number
+//	/api/v1/pods?limit=%zz                 no limit: invalid escapes and semicolons are ignored
 //
-// It is metav1's own conversion of url.Values that reads, so that these rules are Kubernetes'. The options of a write, which is read once
-// as it is, are converted where they are wanted (package registry).
+// The conversion is metav1's own, so these rules are the same as in Kubernetes. The options of a
+// write are converted in package registry.
 
 import (
 	"net/url"
@@ -21,23 +22,25 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// listQuery is what a query asks for.
+// listQuery is a parsed query.
 type listQuery struct {
 	options metav1.ListOptions
-	err     error // what cannot be read; of the options, only Watch is told then
+	err     error // the conversion error; if it is set, only Watch is set in options
 }
 
 func parseListQuery(raw string) *listQuery {
 	values, _ := url.ParseQuery(raw)
 	q := &listQuery{}
 	if q.err = metav1.Convert_url_Values_To_v1_ListOptions(&values, &q.options, nil); q.err != nil {
-		q.options = metav1.ListOptions{Watch: q.options.Watch} // read before any number
+		// Watch is converted before any number.
+		q.options = metav1.ListOptions{Watch: q.options.Watch}
 	}
 	return q
 }
 
-// selectedName returns x of a field selector that demands metadata.name=x, "" when there is none, x cannot be a name, or the labels'
-// selector is wrong: the request will be refused, and is nobody's by name.
+// selectedName returns x if the field selector requires metadata.name=x. It returns "" if the
+// selector does not, if x is not a valid name, or if either selector is malformed: such a request
+// will be rejected and does not refer to a single object.
 func (q *listQuery) selectedName() string {
 	if !strings.Contains(q.options.FieldSelector, "metadata.name") {
 		return ""

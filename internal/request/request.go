@@ -1,17 +1,20 @@
-// Package request says what is asked and who asks.
+// Package request provides information about a request and its user.
 //
 //	info := request.Parse(r)                  // GET /api/v1/namespaces/shop/pods: list, pods, shop
 //	rec := request.From(ctx)                  // the record of the request that ctx belongs to
 //	rec.Annotate("key", "why")                // into the audit event
 //
-// [Info] is what authorization, flow control, routing and audit decide by; [Parse] reads it off method and path as kube-apiserver does
-// (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). [User] is the identity that authentication found, in the terms of
-// k8s.io/apiserver/pkg/authentication/user. Request is the one record of a request: the outermost step of the chain makes it and puts it into
-// the context, the steps write into it what they find, and from it log, metrics and audit are written at the end.
+// [Info] is the input of authorization, flow control, routing and audit. [Parse] derives it from
+// the method and the URL in the same way as kube-apiserver
+// (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). [User] is the authenticated identity,
+// with the fields of k8s.io/apiserver/pkg/authentication/user. [Request] is the record of one
+// request. It is created by the outermost middleware and stored in the context. Each later step
+// adds its results. At the end, it is used to write the log line, the metrics and the audit event.
 //
-// Invariants: Parse never fails: what is no resource path is a request for no resource; a User is shared and never changed in place; the
-// Info is what the path says, whether or not there is such a path (package routing knows that). It decides nothing: who may do what is
-// package auth's. It imports none of our packages.
+// Invariants: Parse never fails. If the path is not a resource path, it returns a non-resource
+// request. A User is shared and must not be modified. Info describes the path whether or not that
+// path is served; package routing decides whether it is. Authorization is implemented in package
+// auth. It imports no other package of apilet.
 package request
 
 import (
@@ -32,47 +35,74 @@ import (
 )
 
 const (
-	UserAnonymous        = "system:anonymous"       // who showed no credential
-	UserUnsecured        = "system:unsecured"       // everybody on the plain loopback port
-	GroupMasters         = "system:masters"         // may do anything, whatever the roles say
-	GroupAuthenticated   = "system:authenticated"   // everybody who showed a credential
-	GroupUnauthenticated = "system:unauthenticated" // everybody else
-	GroupNodes           = "system:nodes"           // every node
-	GroupServiceAccounts = "system:serviceaccounts" // every service account; with :NAMESPACE behind it, those of one
-	ServiceAccountPrefix = "system:serviceaccount:" // then namespace:name
-	NodePrefix           = "system:node:"           // then the node's name
+	// requests without credentials
+	UserAnonymous = "system:anonymous"
+	// all requests on the plain HTTP loopback port
+	UserUnsecured = "system:unsecured"
+	// may do anything, regardless of roles
+	GroupMasters = "system:masters"
+	// all users with credentials
+	GroupAuthenticated = "system:authenticated"
+	// all users without credentials
+	GroupUnauthenticated = "system:unauthenticated"
+	// all nodes
+	GroupNodes = "system:nodes"
+	// All service accounts are members. The suffix :NAMESPACE restricts it to a namespace.
+	GroupServiceAccounts = "system:serviceaccounts"
+	// followed by namespace:name
+	ServiceAccountPrefix = "system:serviceaccount:"
+	// followed by the name of the node
+	NodePrefix = "system:node:"
 )
 
-// Paths of the server's own that most wildcards in roles do not reach (package rbac).
+// Paths specific to apilet that most wildcards in roles do not match (package rbac).
 const (
-	PathBackup = "/debug/backup" // the whole file is handed out, with every Secret and the keys that tokens are signed with
-	PathUI     = "/debug/ui/"    // the page for people lies under it: what it shows of others' requests, no role of before was written to show
+	// PathBackup serves the whole data file, including every Secret and the token signing keys.
+	PathBackup = "/debug/backup"
+	// PathUI is the prefix of the dashboard. The dashboard shows the requests of other users,
+	// which should not be permitted by existing roles.
+	PathUI = "/debug/ui/"
 )
 
-// Info is what a request asks for, as Kubernetes' authorizers, flow control and audit see it.
+// Info describes the target of a request for authorization, flow control and audit.
 type Info struct {
-	ResourceRequest bool       // false: only Verb and Path say something
-	Verb            string     // get list watch create update patch delete deletecollection; else the lower-case HTTP method
-	APIPrefix       string     // api or apis, "" for non-resource requests
-	Group, Version  string     // the core group is ""
-	Namespace       string     // "" for a cluster-wide request; of a Namespace its own name
-	Resource        string     // the plural, as in the path
-	Subresource     string     // "" for the object itself
-	Name            string     // "" for a collection
-	Path            string     // unescaped
-	Rest            string     // what the path holds behind the subresource, for proxies; still percent-encoded
-	Form            PathForm   // what the other fields do not tell of the path
-	query           *listQuery // what ListOptions tells; nil when there is no query, or it is of no LIST, WATCH or DELETE of a collection
+	// if false, only Verb and Path are set
+	ResourceRequest bool
+	// get list watch create update patch delete deletecollection; otherwise the lower-case HTTP
+	// method
+	Verb string
+	// api or apis, "" for non-resource requests
+	APIPrefix string
+	// the core group is ""
+	Group, Version string
+	// "" if the request is cluster-wide. If the request is for a Namespace, this is its name.
+	Namespace string
+	// the plural, as in the path
+	Resource string
+	// "" for the object itself
+	Subresource string
+	// "" for a collection
+	Name string
+	// unescaped
+	Path string
+	// the percent-encoded rest of the path after the subresource, for proxies
+	Rest string
+	// additional properties of the path
+	Form PathForm
+	// the parsed ListOptions; nil if there is no query, or if the request is not a LIST, a
+	// WATCH or a DELETE of a collection
+	query *listQuery
 }
 
-// User is who asks. Shared between requests: never changed in place.
+// User is the identity of the client. It is shared between requests and must not be modified.
 type User struct {
-	Name, UID string              // the UID is "" where a credential has none
-	Groups    []string            // as authenticated, then completed
+	Name, UID string              // the UID is "" if the credential does not have one
+	Groups    []string            // the authenticated groups, and the groups added by Completed
 	Extra     map[string][]string // keys in lower case
 }
 
-// Authenticated returns u with the group of everybody who showed a credential.
+// Authenticated returns u with the group system:authenticated, unless u is anonymous or already in
+// that group or in system:unauthenticated.
 func (u User) Authenticated() User {
 	if u.Name != UserAnonymous && !slices.Contains(u.Groups, GroupAuthenticated) && !slices.Contains(u.Groups, GroupUnauthenticated) {
 		u.Groups = append(slices.Clip(u.Groups), GroupAuthenticated)
@@ -80,10 +110,10 @@ func (u User) Authenticated() User {
 	return u
 }
 
-// IsBare says that u is a name and nothing else: no uid, no groups, no extra.
+// IsBare reports whether u has only a name, without UID, groups or extra.
 func (u User) IsBare() bool { return u.UID == "" && len(u.Groups) == 0 && len(u.Extra) == 0 }
 
-// Completed adds the groups that follow from the name.
+// Completed returns u with the groups that follow from its name and from the mode of impersonation.
 func (u User) Completed(mode string) User {
 	if namespace, _, ok := SplitServiceAccount(u.Name); ok && len(u.Groups) == 0 {
 		u.Groups = []string{GroupServiceAccounts, GroupServiceAccounts + ":" + namespace}
@@ -96,7 +126,7 @@ func (u User) Completed(mode string) User {
 	return u.Authenticated()
 }
 
-// Wire is the user as reviews and audit events write it.
+// Wire returns the user in the form used by reviews and audit events.
 func (u User) Wire() authenticationv1.UserInfo {
 	info := authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups}
 	for key, values := range u.Extra {
@@ -108,68 +138,106 @@ func (u User) Wire() authenticationv1.UserInfo {
 	return info
 }
 
-// Request is the one record of a request, made by the outermost middleware and carried in the context. Log line, metrics and
-// audit event are written from it at the end.
+// Request is the record of one request. The outermost middleware creates it and stores it in the
+// context. The log line, the metrics and the audit event are written from it at the end.
 type Request struct {
-	ID           string         // Audit-Id
-	Received     time.Time      // when its head had come
-	Info         Info           // what it asks for
-	User         User           // who acts (after impersonation)
-	Impersonator *User          // who really asks, when that is somebody else
-	Agent        string         // the program that asks, as it calls itself
-	Remote       string         // the address that it came from
-	Manager      string         // of fields, where the request names one
-	At           string         // the moment that is asked about, as named; "": now
-	Then         time.Time      // that moment, as far as it is known: what ages count to; zero: now
-	Follows      bool           // the answer goes on for as long as the client likes, or may: a watch is one
-	Applies      bool           // it is a patch that says what is wanted: an apply
-	Constraint   string         // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
-	FlowSchema   string         // that classified it; "" without flow control
-	Priority     string         // the level; "" without flow control
-	Waited       time.Duration  // in flow control's queue
-	Decision     string         // Allowed or Forbidden, by authorization; "" before it
-	Reason       string         // for the decision
-	Sent         BodyID         // what the body calls its object
-	Answered     *metav1.Status // the Status that was answered; nil when it was another object
-	Written      Write          // what became of the object; of a collection nothing is told
-	Audited      *Audited       // what an audit policy wants of it; nil: there is none, or it has not been asked yet
+	// Audit-Id
+	ID string
+	// when the header of the request had arrived
+	Received time.Time
+	// the target of the request
+	Info Info
+	// the effective user, after impersonation
+	User User
+	// the authenticated user, if it impersonates another user
+	Impersonator *User
+	// the User-Agent of the client
+	Agent string
+	// the address of the client
+	Remote string
+	// the field manager, if the request names one
+	Manager string
+	// the point in time to read at, as the client wrote it; "" means now
+	At string
+	// If set, ages are computed relative to this time. It is zero if At is "" or if the time is
+	// not known.
+	Then time.Time
+	// the response may be an endless stream, such as a watch
+	Follows bool
+	// the request is a server-side apply patch
+	Applies bool
+	// the verb that permitted the impersonation, for the audit log; "" for plain "impersonate"
+	Constraint string
+	// the flow schema of the request; "" without flow control
+	FlowSchema string
+	// its priority level; "" without flow control
+	Priority string
+	// the time spent in the queue of flow control
+	Waited time.Duration
+	// Allowed or Forbidden; "" before authorization
+	Decision string
+	// the reason for Decision
+	Reason string
+	// the identity of the object in the body
+	Sent BodyID
+	// the Status in the response; nil if the response was another object
+	Answered *metav1.Status
+	// the result of the write; unset for collections
+	Written Write
+	// data for the audit event, or nil if there is no audit policy or if it has not been
+	// evaluated yet
+	Audited *Audited
 
-	CommitWait, HookWait Waits // for the store, and for webhooks: what flow control does not take for work
+	// The time spent waiting for the store and for webhooks, which flow control does not count
+	// as work.
+	CommitWait, HookWait Waits
 
-	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
-	annotations map[string]string // audit annotations, without the decision, which every request has
+	// guards annotations, because the objects of a collection are deleted concurrently
+	mu sync.Mutex
+	// audit annotations (not including the authorization decision)
+	annotations map[string]string
 }
 
-// Audited is what an audit policy wants of a request, and what has been kept for it. One goroutine works on it: the request's.
+// Audited holds the instructions of the audit policy for a request and the recorded data. Only the
+// goroutine of the request uses it.
 type Audited struct {
-	Level         string      // None, Metadata, Request or RequestResponse
-	OmitStages    []string    // that are not told
-	WithoutFields bool        // managedFields are left out of the bodies
-	Unkept        bool        // nothing of the answer is: it goes on for as long as the client likes, or is another server's
-	Sent          []byte      // the object or patch that the request brought, as JSON; nil: none
-	Answer        []byte      // the answer's bytes as they went out
-	Header        http.Header // the answer's
-	TooLong       bool        // the answer has more than MostKept bytes, or there was no room: none is kept
-	Room          *Room       // for the answers of all requests; nil: without bound
+	// None, Metadata, Request or RequestResponse
+	Level string
+	// stages that are not logged
+	OmitStages []string
+	// omit managedFields from the bodies
+	WithoutFields bool
+	// the response is not recorded, because it is a stream or comes from another server
+	Unkept bool
+	// the object or patch in the request, as JSON
+	Sent []byte
+	// the response body as sent
+	Answer []byte
+	// the header of the response
+	Header http.Header
+	// set if the response was not recorded because it was larger than MostKept or Room was full
+	TooLong bool
+	// limits the total size of recorded responses, unless it is nil
+	Room *Room
 }
 
 const (
-	MostKept = 10 << 20 // bytes of an answer that are kept for an audit event
-	roomFor  = 64 << 20 // bytes of all answers that are
+	MostKept = 10 << 20 // maximum size of a recorded response
+	roomFor  = 64 << 20 // maximum size of all recorded responses
 )
 
-// Room is what answers that are kept for audit events take together.
+// Room counts the bytes of the responses recorded for audit events.
 type Room struct{ used atomic.Int64 }
 
-// WantsSent says that what the request brings is to be kept.
+// WantsSent reports whether the body of the request is recorded.
 func (a *Audited) WantsSent() bool {
 	return a != nil && (a.Level == "Request" || a.Level == "RequestResponse")
 }
 
-// WantsAnswer says that the answer is to be kept.
+// WantsAnswer reports whether the response is recorded.
 func (a *Audited) WantsAnswer() bool { return a != nil && a.Level == "RequestResponse" && !a.Unkept }
 
-// Keep adds a part of the answer.
+// Keep records a part of the response.
 func (a *Audited) Keep(header http.Header, part []byte) {
 	a.Header = header
 	if a.Room != nil && !a.TooLong && a.Room.used.Add(int64(len(part))) > roomFor {
@@ -187,7 +255,7 @@ func (a *Audited) Keep(header http.Header, part []byte) {
 	}
 }
 
-// GiveBack forgets the answer.
+// GiveBack drops the recorded response and returns its bytes to Room.
 func (a *Audited) GiveBack() {
 	if a.Room != nil {
 		a.Room.used.Add(-int64(len(a.Answer)))
@@ -195,26 +263,28 @@ func (a *Audited) GiveBack() {
 	a.Answer = nil
 }
 
-// What authorization decides.
+// Decisions of authorization.
 const (
 	Allowed   = "allow"
 	Forbidden = "forbid"
 )
 
-// Waits is the time that a request has waited for something, by all goroutines that work for it.
+// Waits is the total time that the goroutines of a request have spent waiting for something.
 type Waits struct{ nanos atomic.Int64 }
 
-// Total is the time until now.
+// Total returns the time spent so far.
 func (w *Waits) Total() time.Duration { return time.Duration(w.nanos.Load()) }
 
-// NoteCommit adds a wait that began then and has just ended; NoteHook likewise. A nil request notes nothing.
+// NoteCommit adds a wait for the store that started at began and ends now. It does nothing if rec
+// is nil.
 func (rec *Request) NoteCommit(began time.Time) {
 	if rec != nil {
 		rec.CommitWait.nanos.Add(int64(time.Since(began)))
 	}
 }
 
-// NoteHook is NoteCommit's like for webhooks.
+// NoteHook adds a wait for a webhook that started at began and ends now. It does nothing if rec is
+// nil.
 func (rec *Request) NoteHook(began time.Time) {
 	if rec != nil {
 		rec.HookWait.nanos.Add(int64(time.Since(began)))
@@ -231,7 +301,7 @@ func (rec *Request) Annotate(key, value string) {
 	rec.annotations[key] = value
 }
 
-// AnnotateOnce adds an audit annotation, unless there is one of that key.
+// AnnotateOnce adds an audit annotation, unless the key already has one.
 func (rec *Request) AnnotateOnce(key, value string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -243,7 +313,7 @@ func (rec *Request) AnnotateOnce(key, value string) {
 	}
 }
 
-// Annotations are the audit annotations, the caller's own copy: what was decided, and what else was added.
+// Annotations returns a copy of the audit annotations, including the authorization decision.
 func (rec *Request) Annotations() map[string]string {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -258,54 +328,66 @@ func (rec *Request) Annotations() map[string]string {
 	return all
 }
 
-// NoteBody keeps what the body of a create or an update calls its object: the path of a create does not say.
+// NoteBody records the identity of the object in the body of a create or an update. The path of a
+// create does not contain the name.
 func (rec *Request) NoteBody(obj metav1.Object) {
 	rec.Sent = BodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
 }
 
-// A Write is what a request has made of its object.
+// Write is the result of a write.
 type Write struct {
-	Done     bool   // it came as far as the store; a dry run does not
-	Key      string // the store's
-	Old, New int64  // revisions before and after: equal when nothing changed, 0 when there is no object
-	Was, Is  []byte // what was stored before and after an update; nobody changes them
+	// the write reached the store, so it was not a dry run
+	Done bool
+	// the key in the store
+	Key string
+	// revisions before and after the write, or 0 if the object does not exist (equal if the
+	// object was not changed)
+	Old, New int64
+	// stored data before and after an update, which must not be modified
+	Was, Is []byte
 }
 
-// NoteWrite keeps what a request has made of its object: the last of several writes counts. The server's own work has no record.
+// NoteWrite records the result of a write. If a request writes several times, the last write is
+// kept. It does nothing if rec is nil, as for writes of the server itself.
 func (rec *Request) NoteWrite(w Write) {
-	if rec == nil || rec.Info.Verb == "deletecollection" { // whose objects are written side by side
+	// The objects of a collection are deleted concurrently.
+	if rec == nil || rec.Info.Verb == "deletecollection" {
 		return
 	}
 	w.Done = true
 	rec.Written = w
 }
 
-// ActAs makes u the request's user and keeps the one before as its Impersonator; constraint is the mode of impersonation, for the audit log.
+// ActAs makes u the effective user and keeps the previous user as Impersonator. constraint is the
+// mode of impersonation for the audit log.
 func (rec *Request) ActAs(u User, constraint string) {
 	impersonator := rec.User
 	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
 }
 
-// BodyID is what a body calls its object, in its metadata; what it leaves out is "".
+// BodyID identifies the object in a body by its metadata. Omitted fields are "".
 type BodyID struct{ Namespace, Name, UID, ResourceVersion string }
 
-// Key is the context key of a request's record.
+// Key is the context key of the request's record.
 type Key struct{}
 
-// From returns the record of the request that ctx belongs to; never nil behind the outermost middleware.
+// From returns the record of the request that ctx belongs to. It is never nil after the outermost
+// middleware.
 func From(ctx context.Context) *Request {
 	rec, _ := ctx.Value(Key{}).(*Request)
 	return rec
 }
 
-// Parse reads Info off method and URL; it never fails: what is no resource path is a non-resource request.
+// Parse derives Info from the method and the URL. If the path is not a resource path, it returns a
+// non-resource request. It never fails.
 //
-//	/api/VERSION/…   /apis/GROUP/VERSION/…   and then, [] being optional,
+//	/api/VERSION/…   /apis/GROUP/VERSION/…   followed by (the parts in [] are optional)
 //	[watch|proxy] [namespaces/NAMESPACE] RESOURCE [NAME [SUBRESOURCE [rest]]]
 //
-// namespaces/x, namespaces/x/status and namespaces/x/finalize are the namespace itself (as a resource in the namespace x: roles in
-// x may grant it). Unlike kube-apiserver's, segments are split before they are unescaped: pods/a%2Fb is the (impossible) pod "a/b",
-// not the subresource b of a.
+// The paths namespaces/x, namespaces/x/status and namespaces/x/finalize refer to the Namespace
+// itself, as a resource in the namespace x, so roles in x may grant access to it. Unlike
+// kube-apiserver, Parse splits segments before it unescapes them: pods/a%2Fb is the (impossible)
+// pod "a/b", not the subresource b of a.
 func Parse(r *http.Request) Info {
 	info := Info{Verb: lowerMethod(r.Method), Path: r.URL.Path}
 	p := pathSegments(r.URL)
@@ -322,7 +404,8 @@ func Parse(r *http.Request) Info {
 		return info // a discovery document
 	}
 	res.Resource = p.next()
-	if res.Resource == "watch" || res.Resource == "proxy" { // deprecated since 1.16, but still a verb in a path
+	// deprecated since 1.16, but still a verb in a path
+	if res.Resource == "watch" || res.Resource == "proxy" {
 		if p.done {
 			info.Form.InPath = true
 			return info
@@ -346,11 +429,11 @@ func Parse(r *http.Request) Info {
 	return res
 }
 
-// segments yields the parts of a path between slashes; behind the last one they are "".
+// segments iterates over the segments of a path. After the last segment it returns "".
 type segments struct {
 	rest    string
 	escaped bool // rest is percent-encoded
-	done    bool // nothing is left
+	done    bool // no segments are left
 }
 
 func (p *segments) peek() string {
@@ -395,7 +478,7 @@ func resourceVerb(method string) string {
 	return ""
 }
 
-// lowerMethod spares the common methods an allocation.
+// lowerMethod returns the method in lower case without an allocation for the common methods.
 func lowerMethod(method string) string {
 	switch method {
 	case http.MethodGet:
@@ -410,7 +493,8 @@ func lowerMethod(method string) string {
 	return strings.ToLower(method)
 }
 
-// SplitServiceAccount takes system:serviceaccount:NAMESPACE:NAME apart; ok is false for any other username.
+// SplitServiceAccount splits system:serviceaccount:NAMESPACE:NAME. ok is false for any other
+// username.
 func SplitServiceAccount(username string) (namespace, name string, ok bool) {
 	account, ok := strings.CutPrefix(username, ServiceAccountPrefix)
 	namespace, name, _ = strings.Cut(account, ":")
@@ -418,7 +502,8 @@ func SplitServiceAccount(username string) (namespace, name string, ok bool) {
 	return namespace, name, ok
 }
 
-// IsLoopback is about the text: a name that happens to resolve to loopback may resolve to something else tomorrow.
+// IsLoopback reports whether host is localhost or a loopback address. It does not resolve names,
+// because the address of a name may change.
 func IsLoopback(host string) bool {
 	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
 		return true
@@ -427,26 +512,30 @@ func IsLoopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// IsNode says that a username is system:node:NAME, with a name that a Node may have.
+// IsNode reports whether a username is system:node:NAME with a valid name of a Node.
 func IsNode(name string) bool {
 	node, ok := strings.CutPrefix(name, NodePrefix)
 	return ok && len(validation.NameIsDNSSubdomain(node, false)) == 0
 }
 
-// IsServiceAccount says that a username is that of a service account.
+// IsServiceAccount reports whether a username belongs to a service account.
 func IsServiceAccount(name string) bool {
 	_, _, ok := SplitServiceAccount(name)
 	return ok
 }
 
-// A PathForm is what Info's other fields do not tell of a path.
+// PathForm describes properties of the path that the other fields of Info do not show.
 type PathForm struct {
-	Nested bool // RESOURCE stands behind namespaces/NAMESPACE
-	Named  bool // the path goes down to one object; a list gets a name from its field selector, too
-	InPath bool // the verb stands in the path: watch/ or proxy/. No resource may follow it; kube-apiserver answers 500 then
+	Nested bool // RESOURCE follows namespaces/NAMESPACE
+	// the path contains a name (Name may also be set by a field selector)
+	Named bool
+	// the path starts with a verb, watch/ or proxy/; if no resource follows, kube-apiserver
+	// returns 500
+	InPath bool
 }
 
-// LongRunning are the requests that may take for ever, as in kube-apiserver.
+// LongRunning reports whether a request may run indefinitely. The rules are those of
+// kube-apiserver.
 func LongRunning(info *Info) bool {
 	if !info.ResourceRequest {
 		return strings.HasPrefix(info.Path, "/debug/pprof/")
@@ -454,7 +543,7 @@ func LongRunning(info *Info) bool {
 	return Connects(info.Subresource) || info.Verb == "watch" || info.Verb == "proxy"
 }
 
-// Connects says that a subresource is a stream to or from a pod.
+// Connects reports whether a subresource is a stream to or from a pod.
 func Connects(subresource string) bool {
 	switch subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
@@ -463,13 +552,15 @@ func Connects(subresource string) bool {
 	return false
 }
 
-// IsMutating says that a request may change what is stored, by its verb.
+// IsMutating reports whether a request may modify stored data, judging by its verb.
 func IsMutating(info *Info) bool {
 	return info.Verb != "get" && info.Verb != "list" && info.Verb != "watch"
 }
 
-// ListOptions are what the query of a LIST, a WATCH or a DELETE of a collection asks for; they are empty for any other request. err names
-// the number that is none, for a 400. Selectors are not parsed: what a type may be asked for is package selector's to know.
+// ListOptions returns the options in the query of a LIST, a WATCH or a DELETE of a collection. For
+// all other requests it returns empty options. The error names the invalid number, for a 400
+// response. Selectors are not parsed here, because only package selector knows which fields a type
+// supports.
 func (info *Info) ListOptions() (metav1.ListOptions, error) {
 	if info.query == nil {
 		return metav1.ListOptions{}, nil
@@ -477,7 +568,8 @@ func (info *Info) ListOptions() (metav1.ListOptions, error) {
 	return info.query.options, info.query.err
 }
 
-// Selecting is info as if its query had this field selector: the way in which access reviews, and expressions, ask about a part of a collection.
+// Selecting returns info as if its query had the given field selector. Access reviews and CEL
+// expressions use it to check access to a part of a collection.
 func (info Info) Selecting(fieldSelector string) Info {
 	if fieldSelector != "" {
 		info.query = &listQuery{options: metav1.ListOptions{FieldSelector: fieldSelector}}
@@ -485,9 +577,10 @@ func (info Info) Selecting(fieldSelector string) Info {
 	return info
 }
 
-// readQuery reads the query of a request that is for more than one object, and finds its verb by it: a GET that names no object is a list
-// or a watch, a DELETE one of a collection. A list of a single name through the field selector is authorized, and counted by flow control,
-// as one for that name.
+// readQuery parses the query of a request for a collection and sets the verb. If there is no name,
+// a GET becomes a list or a watch, and a DELETE becomes a deletecollection. If the field selector
+// of a list requires a name, authorization and flow control treat the list as a request for that
+// name.
 func (info *Info) readQuery(raw string) {
 	switch {
 	case info.Verb == "watch":

@@ -1,14 +1,18 @@
-// Package response answers: it finds the form that a client wants, shows stored records in it, and turns errors into Statuses.
+// Package response writes responses. It negotiates the format, encodes stored records, and converts
+// errors to Statuses.
 //
 //	view, err := response.NewView(r, rec, res) // reads Accept: JSON, YAML, protobuf; whole, as Table, as PartialObjectMetadata
 //	err = view.Respond(w, r, 200, &rec)        // one object; lists are ListHead, Item, Item, ..., ListTail
-//	unexpected = response.WriteError(w, r, err) // a Status; what is none is a 500, returned for the log
+//	unexpected = response.WriteError(w, r, err) // a Status; other errors become a 500 and are returned for the log
 //
-// The rules are those of k8s.io/apiserver/pkg/endpoints/handlers: negotiation, responsewriters, and for Tables and
-// metadata response itself; the words of the errors come from k8s.io/apimachinery/pkg/api/errors. What a Table shows is package
-// printers', how a record becomes its version is package scheme's, what protobuf looks like is told in protobuf.go.
+// It follows the negotiation, the responsewriters and the conversion to Tables in
+// k8s.io/apiserver/pkg/endpoints/handlers. Most errors are created by
+// k8s.io/apimachinery/pkg/api/errors. Package printers defines the columns of Tables, and package
+// scheme converts records between versions. protobuf.go describes the protobuf format.
 //
-// Invariants: nothing is written before the form is known, so a client that gets 406 gets it alone; errors that nobody foresaw are a 500
-// with a general text, their own stays in the log; a response that breaks after its head ends the connection ([ErrAborted]), so that nobody
-// takes a half for a whole; a list is never held in memory.
+// The format is negotiated before anything is written, so that a 406 can still be sent. Unexpected
+// errors become a 500 with a generic text; the original error is only logged. If an error occurs
+// after the header was sent, the connection is closed ([ErrAborted]), so that clients do not
+// mistake a partial response for a complete one. Lists are streamed instead of being held in
+// memory.
 package response

@@ -1,8 +1,8 @@
 package response
 
-// This file finds which form the client's Accept header gets.
+// This file selects the format of a response by the Accept header.
 //
-//	Accept: application/vnd.kubernetes.protobuf,application/json        a typed client: protobuf, of custom resources JSON
+//	Accept: application/vnd.kubernetes.protobuf,application/json        a typed client: protobuf, or JSON for custom resources
 //	Accept: application/json;as=Table;g=meta.k8s.io;v=v1                kubectl get
 //	Accept: */*, application/*, or no Accept                            JSON
 //	Accept: text/html                                                   406
@@ -22,37 +22,49 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A MediaType is the form a response takes.
+// MediaType is the negotiated format of a response.
 type MediaType struct {
-	Format      scheme.BodyFormat // of the bytes
-	Pretty      bool              // pretty=1 in the Accept header: indented
-	As, Version string            // "Table", "PartialObjectMetadata", "PartialObjectMetadataList" of meta.k8s.io, and "v1" or "v1beta1"
+	// the encoding
+	Format scheme.BodyFormat
+	// pretty=1 in the Accept header: the JSON is indented
+	Pretty bool
+	// the kind "Table", "PartialObjectMetadata" or "PartialObjectMetadataList" of meta.k8s.io,
+	// and the version "v1" or "v1beta1"
+	As, Version string
 }
 
-// An Offer is the forms in which an endpoint can answer.
+// Offer lists the formats that an endpoint supports.
 type Offer struct {
-	Formats  []scheme.BodyFormat // the first is what */* gets
-	as       []string            // kinds of meta.k8s.io that the answer can be turned into
-	stored   *scheme.Resource    // whose objects are answered; nil for what is no stored object
-	unrouted bool                // kube-apiserver has no router for it that looks at Accept first, and complains of its own
-	streams  bool                // a LIST or WATCH of a built-in type, whose 406 names the forms of a stream, too
+	// supported encodings, with the default first
+	Formats []scheme.BodyFormat
+	// supported kinds of meta.k8s.io
+	as []string
+	// the type of the objects; nil if the response is not a stored object
+	stored *scheme.Resource
+	// set if kube-apiserver uses a different error text
+	unrouted bool
+	// a LIST or WATCH of a built-in type, whose 406 also lists the stream formats
+	streams bool
 }
 
 var (
-	documents = Offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat}}                        // what has no Go type
-	Objects   = Offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat, scheme.ProtobufFormat}} // a Status, a Scale, discovery
+	// documents without a Go type
+	documents = Offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat}}
+	// a Status, a Scale, or a discovery document
+	Objects = Offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat, scheme.ProtobufFormat}}
 
 	objectForms = []string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}
 )
 
-// offerOf is how objects of a resource are shown.
+// offerOf returns the formats supported for objects of a resource.
 func offerOf(res *scheme.Resource, info *request.Info) Offer {
 	o := Offer{Formats: Objects.Formats, as: formsOf(res, info), stored: res, unrouted: res.GoType == nil}
 	o.streams = !o.unrouted && (info.Verb == "list" || info.Verb == "watch")
 	return o
 }
 
-// formsOf are what an answer can be turned into. A question's answer has no columns, nor has what a pod or an account is asked to take.
+// formsOf returns the kinds that an object can be converted to. Reviews, bindings, evictions and
+// token requests have no Table form.
 func formsOf(res *scheme.Resource, info *request.Info) []string {
 	switch {
 	case res.Virtual && res.Allows("create"), info.Subresource == "binding", info.Subresource == "eviction", info.Subresource == "token":
@@ -61,13 +73,14 @@ func formsOf(res *scheme.Resource, info *request.Info) []string {
 	return objectForms
 }
 
-// wholeInProtobuf: of a custom resource protobuf has the metadata alone.
+// wholeInProtobuf reports whether complete objects can be encoded as protobuf. For custom resources
+// only the metadata can.
 func (o Offer) wholeInProtobuf() bool { return o.stored == nil || o.stored.InProtobuf() }
 
-// Negotiate picks the best form of a document in an Accept header. err is a 406 Status error.
+// Negotiate returns the best format of a document for an Accept header. The error is a 406 Status.
 func Negotiate(accept string) (MediaType, error) { return documents.Negotiate(accept) }
 
-// Negotiate picks the best form in an Accept header. err is a 406 Status error.
+// Negotiate returns the best supported format for an Accept header. The error is a 406 Status.
 func (o Offer) Negotiate(accept string) (MediaType, error) {
 	switch accept {
 	case "", "*/*", "application/json":
@@ -98,14 +111,15 @@ func (o Offer) Negotiate(accept string) (MediaType, error) {
 	return MediaType{}, err
 }
 
-// An AcceptClause is one of the alternatives in an Accept header.
+// AcceptClause is one of the alternatives in an Accept header.
 type AcceptClause struct {
 	Name    string // a media type, or a wildcard
 	quality float64
-	params  string // as they were sent, between semicolons, q among them
+	params  string // the parameters as sent, separated by semicolons, including q
 }
 
-// Param is the value of a parameter, the last where there are several; "" and false where there is none.
+// Param returns the value of a parameter, or "" and false if it is missing. If it is repeated, the
+// last value counts.
 func (c AcceptClause) Param(name string) (value string, ok bool) {
 	for param := range strings.SplitSeq(c.params, ";") {
 		if key, v, _ := strings.Cut(strings.TrimSpace(param), "="); key == name {
@@ -115,8 +129,8 @@ func (c AcceptClause) Param(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// ParseAccept returns the alternatives, the most wanted first, wildcards behind equally wanted names. It takes q=0 for the least
-// wanted, not for unwanted, as kube-apiserver does.
+// ParseAccept returns the alternatives by descending quality; with equal quality, wildcards come
+// last. Like kube-apiserver, it treats q=0 as the lowest quality, not as a refusal.
 func ParseAccept(accept string) []AcceptClause {
 	clauses := make([]AcceptClause, 0, strings.Count(accept, ",")+1)
 	for part := range strings.SplitSeq(accept, ",") {
@@ -133,8 +147,9 @@ func ParseAccept(accept string) []AcceptClause {
 	return clauses
 }
 
-// Format is the one that the clause's name selects, "" if none. kube-apiserver takes application/* for JSON where custom resources are
-// concerned, and refuses it for built-in types.
+// Format returns the encoding that the clause selects, or "" if it selects none of the offered
+// encodings. kube-apiserver accepts application/* as JSON for custom resources and rejects it for
+// built-in types.
 func (c AcceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
 	if c.Name == "*/*" || c.Name == "*" || c.Name == "application/*" {
 		return scheme.JSONFormat
@@ -145,7 +160,8 @@ func (c AcceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
 	return ""
 }
 
-// transform reads the parameters; ok is false when they ask for what the endpoint cannot do.
+// transform evaluates the parameters. ok is false if they ask for a form that the endpoint does not
+// support.
 func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType, ok bool) {
 	m.Format = format
 	if c.params == "" {
@@ -164,12 +180,13 @@ func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType,
 		return m, format != scheme.ProtobufFormat || o.wholeInProtobuf()
 	}
 	if format == scheme.ProtobufFormat && m.As == "Table" {
-		return m, false // its cells are anything
+		return m, false // The cells of a Table have no fixed type.
 	}
 	return m, group == metav1.GroupName && (m.Version == "v1" || m.Version == "v1beta1") && slices.Contains(o.as, m.As)
 }
 
-// Check is the 406 for asking for a list's form of a single object or the other way round.
+// Check returns a 406 error if the client asks for the list form of a single object, or for the
+// object form of a list.
 func (m MediaType) Check(res *scheme.Resource, isList bool) error {
 	shape := ""
 	switch {
@@ -187,7 +204,8 @@ func (m MediaType) Check(res *scheme.Resource, isList bool) error {
 		fmt.Sprintf("you requested %s, but the requested object %s", m.As, shape))
 }
 
-// WantsPretty tells whether a human reads the response: ?pretty decides, else the tool does.
+// WantsPretty reports whether to indent the response: ?pretty decides if it is given, otherwise
+// curl, Wget and browsers get indented JSON.
 func WantsPretty(r *http.Request) bool {
 	if strings.Contains(r.URL.RawQuery, "pretty") {
 		if value := r.URL.Query().Get("pretty"); value != "" {

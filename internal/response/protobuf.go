@@ -1,27 +1,30 @@
 package response
 
-// This file writes Kubernetes' protobuf. The store keeps JSON, so an answer is decoded into its Go type and encoded by the methods that
-// k8s.io/api generates, or brought from one encoding into the other without that, which package scheme/protobuf tells. Either costs the server more
-// than to copy JSON, and spares a typed client more than that.
+// This file writes Kubernetes' protobuf encoding. The store keeps JSON. An object is either
+// transcoded directly (package scheme/protobuf), or decoded into its Go type and encoded by the
+// methods generated in k8s.io/api. Both cost the server more than copying JSON, but save a typed
+// client more than that.
 //
-// Everything that stands alone is sealed in an envelope, a runtime.Unknown behind four bytes by which a reader knows it:
+// A top-level object is wrapped in an envelope, a runtime.Unknown after four magic bytes:
 //
 //	6b 38 73 00                 "k8s\0"
-//	0a nn  0a .. 12 ..          1: apiVersion and kind, which the object's own bytes do not have
-//	12 nn  ..                   2: the object's own bytes
-//	1a 00  22 00                3, 4: encoding and type of these bytes, both empty
+//	0a nn  0a .. 12 ..          1: apiVersion and kind, which the encoded object does not contain
+//	12 nn  ..                   2: the encoded object
+//	1a 00  22 00                3, 4: content encoding and content type, both empty
 //
-// A list is one object: 1 is its metadata and each item is a 2, without an envelope of its own. An event of a watch has no envelope, but
-// its object does:
+// A list is encoded as one object. The metadata is encoded as field 1, and the items are encoded as
+// field 2 without an envelope. Watch events are not wrapped in an envelope, but their objects are:
 //
-//	00 00 nn nn                 the frame's length
+//	00 00 nn nn                 the length of the frame
 //	0a nn  ADDED                1: type
-//	12 nn  0a nn  k8s\0 ..      2: a RawExtension, whose 1 is the sealed object
+//	12 nn  0a nn  k8s\0 ..      2: a RawExtension, whose field 1 is the object in its envelope
 //
-// A length comes before what it counts. For a list of millions of items that is a hard word, since a list is never held in memory. So a
-// list that does not fit into the first megabyte is encoded twice at one revision: once to be measured, chunk by chunk, and once to be
-// sent. (Lengths inside do not help: field 2 is bytes, of which a second occurrence replaces the first. To spool the list into a file
-// would cost a disk write for each read.) What was measured is announced as Content-Length, too: an answer that comes out otherwise is cut.
+// The length must be written before the data, but lists are not held in memory. If a list is larger
+// than one megabyte, it is therefore encoded twice at the same revision. The first pass only
+// computes the length. (The list cannot be split, because field 2 of the envelope has the type
+// bytes, and a second occurrence would replace the first. Spooling the list into a file would cost
+// a disk write for each read.) The measured length is also sent as Content-Length; if the second
+// encoding has another length, the response is aborted.
 
 import (
 	"encoding/binary"
@@ -48,7 +51,8 @@ import (
 
 // ---- Bytes ----
 
-// SealObject seals an object that is not stored, under the kind that it carries.
+// SealObject encodes an object that is not stored, in an envelope with the kind that the object
+// carries.
 func SealObject(obj runtime.Object) ([]byte, error) {
 	m, err := protobuf.AsMessage(obj)
 	if err != nil {
@@ -58,9 +62,9 @@ func SealObject(obj runtime.Object) ([]byte, error) {
 	return protobuf.AppendSealed(nil, apiVersion, kind, m)
 }
 
-// ---- Objects as a view shows them ----
+// ---- Objects in the form of a view ----
 
-// message decodes what the view shows of an object: the whole, or its metadata alone.
+// message decodes an object in the form of the view: the complete object, or only its metadata.
 func (v *View) message(rec *store.Record) (protobuf.Message, error) {
 	if v.Media.As != "" {
 		partial := &metav1.PartialObjectMetadata{}
@@ -76,7 +80,8 @@ func (v *View) message(rec *store.Record) (protobuf.Message, error) {
 	return protobuf.AsMessage(obj)
 }
 
-// content appends the bytes of an object as the view shows it, without tag or envelope. Most come straight from the JSON.
+// content appends the encoded object in the form of the view, without tag or envelope. Most objects
+// are transcoded directly from JSON.
 func (v *View) content(dst []byte, rec *store.Record) ([]byte, error) {
 	if t := v.directly(); t != nil {
 		if out, ok := protobuf.Transcode(dst, rec.JSON, t); ok {
@@ -88,12 +93,14 @@ func (v *View) content(dst []byte, rec *store.Record) ([]byte, error) {
 		dst, err = protobuf.AppendMessage(dst, m, m.Size())
 	}
 	if err != nil {
-		return dst, fmt.Errorf("%s at revision %d as protobuf: %w", rec.Key, rec.Rev, err) // for the log
+		// for the log
+		return dst, fmt.Errorf("%s at revision %d as protobuf: %w", rec.Key, rec.Rev, err)
 	}
 	return dst, nil
 }
 
-// directly is the Go type whose fields the stored JSON has as they are shown; nil when the object has to be made.
+// directly returns the Go type for transcoding the stored JSON, or nil if the object must be
+// converted first.
 func (v *View) directly() reflect.Type {
 	if v.Media.As != "" || v.Res.Conversion != nil && v.Res.Conversion.Out != nil {
 		return nil
@@ -101,7 +108,7 @@ func (v *View) directly() reflect.Type {
 	return v.Res.StoredType()
 }
 
-// Sealed appends one object that stands alone.
+// Sealed appends one object in an envelope.
 func (v *View) Sealed(dst []byte, rec *store.Record) ([]byte, error) {
 	apiVersion, kind := v.Res.APIVersion(), v.Res.Kind
 	if v.Media.As != "" {
@@ -116,7 +123,7 @@ func (v *View) Sealed(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, protobuf.SealEnd...), nil
 }
 
-// writeSealed answers with an envelope.
+// writeSealed writes a response that consists of an envelope.
 func writeSealed(w http.ResponseWriter, code int, sealed []byte) {
 	header := w.Header()
 	header.Set("Content-Type", string(scheme.ProtobufFormat))
@@ -130,10 +137,10 @@ func writeSealed(w http.ResponseWriter, code int, sealed []byte) {
 
 // ---- Lists ----
 
-// Measured says that a list's length stands before its items.
+// Measured reports whether the length of a list precedes its items.
 func (v *View) Measured() bool { return v.Media.Format == scheme.ProtobufFormat }
 
-// old says that the list's metadata comes behind its items: so it was in v1beta1 of meta.k8s.io, and nowhere else.
+// old reports whether the metadata of the list follows its items, as in v1beta1 of meta.k8s.io.
 func (v *View) old() bool {
 	return v.Media.As != "" && v.Media.Version == metav1beta1.SchemeGroupVersion.Version
 }
@@ -156,7 +163,8 @@ func (v *View) SealedItem(dst []byte, rec *store.Record) ([]byte, error) {
 	return slices.Insert(dst, start, protobuf.AppendLength(head[:0], v.itemTag(), int64(len(dst)-start))...), nil
 }
 
-// SealedEnds are what stands before and behind items of so many bytes altogether.
+// SealedEnds returns the bytes before and after the items. items is the total length of the items
+// in bytes.
 func (v *View) SealedEnds(meta ListMeta, items int64) (head, tail []byte, err error) {
 	metadata := &metav1.ListMeta{Continue: meta.Cont, RemainingItemCount: meta.Remaining}
 	if meta.Rev != 0 {
@@ -179,7 +187,7 @@ func (v *View) SealedEnds(meta ListMeta, items int64) (head, tail []byte, err er
 
 // ---- Events of a watch ----
 
-// StreamType is the Content-Type of a watch.
+// StreamType returns the Content-Type of a watch.
 func (v *View) StreamType() string {
 	if v.Media.Format == scheme.ProtobufFormat {
 		return string(scheme.ProtobufFormat) + ";stream=watch"
@@ -187,7 +195,7 @@ func (v *View) StreamType() string {
 	return string(scheme.JSONFormat)
 }
 
-// AppendFrame appends one event whose object is sealed.
+// AppendFrame appends one event. The object must already be encoded in its envelope.
 func AppendFrame(dst []byte, kind string, sealed []byte) []byte {
 	raw := protobuf.FieldSize(len(sealed))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(protobuf.FieldSize(len(kind))+protobuf.FieldSize(raw)))
@@ -197,12 +205,16 @@ func AppendFrame(dst []byte, kind string, sealed []byte) []byte {
 }
 
 const (
-	SealedMost = 64 << 10 // bytes of an object that is remembered: all together are 4 MiB at most, and as much JSON that the log mostly has, too
+	// SealedMost is the maximum size in bytes of a cached protobuf object. The cache is limited
+	// to 4 MiB of protobuf. It also holds the JSON of these objects, most of which is shared
+	// with the event log.
+	SealedMost = 64 << 10
 )
 
-// ---- And back ----
+// ---- Decoding ----
 
-// Unsealed is what an answer in protobuf says, as JSON: for who has to read it that has not asked for it.
+// Unsealed decodes a protobuf response to JSON. It serves readers other than the client, such as
+// the audit log.
 func Unsealed(types *scheme.Registry, sealed []byte) ([]byte, error) {
 	envelope, err := scheme.OpenEnvelope(sealed)
 	if err != nil {
@@ -230,7 +242,7 @@ func Unsealed(types *scheme.Registry, sealed []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%s is nothing that is answered", gvk)
 }
 
-// unstored is a new object of a kind that no type has.
+// unstored returns a new object of a kind that is not stored, or nil if the kind is unknown.
 func unstored(gvk schema.GroupVersionKind) any {
 	switch gvk.Kind {
 	case "Status":
@@ -276,7 +288,7 @@ func unsealedAs(obj any, envelope *runtime.Unknown) ([]byte, error) {
 	return json.Marshal(obj)
 }
 
-// unsealedList takes a list apart: its metadata stand first, then each of its items.
+// unsealedList decodes the metadata and the items of a list.
 func unsealedList(item reflect.Type, envelope *runtime.Unknown) ([]byte, error) {
 	list := struct {
 		metav1.TypeMeta `json:",inline"`

@@ -1,7 +1,8 @@
 package response
 
-// This file gives a response the form that was negotiated: how an error becomes a Status, how objects become items, rows or metadata, and how a
-// JSON document goes out, compact, indented or as YAML. (What protobuf looks like is told in protobuf.go.)
+// This file writes responses in the negotiated format. It converts errors to Statuses, objects to
+// items, rows or metadata, and writes JSON documents compact, indented or as YAML. protobuf.go
+// describes the protobuf format.
 
 import (
 	"bytes"
@@ -33,23 +34,26 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// WriteError answers with the Status of err (an apierrors.APIStatus; anything else is a 500 InternalError), honouring Accept. It
-// returns err when that was no Status: the client got a generic text, so the caller logs it.
+// WriteError responds with the Status of err, in the format that Accept prefers. If err is not an
+// apierrors.APIStatus, the response is a generic 500 InternalError, and err is returned so that the
+// caller can log it.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
 	status, unexpected := ErrorStatus(err)
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
 	}
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	_ = WriteObject(w, r, int(status.Code), &status) // a Status can be encoded
+	_ = WriteObject(w, r, int(status.Code), &status) // A Status can always be encoded.
 	return unexpected
 }
 
-// ErrorStatus is the Status that tells err to a client. unexpected is err itself when it was no Status error: it is for the log.
+// ErrorStatus returns the Status for err. If err is not a Status error, unexpected is err itself,
+// for the log.
 func ErrorStatus(err error) (status metav1.Status, unexpected error) {
 	var apiErr apierrors.APIStatus
 	if !errors.As(err, &apiErr) {
-		if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed) { // told to the log when it was found, or in metrics
+		// already logged when it was found, or counted in metrics
+		if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed) {
 			return apierrors.NewInternalError(err).ErrStatus, nil
 		}
 		return apierrors.NewInternalError(errors.New("the server could not complete the request; its log says why")).ErrStatus, err
@@ -66,11 +70,12 @@ func ErrorStatus(err error) (status metav1.Status, unexpected error) {
 	return status, nil
 }
 
-// WriteObject answers with an object that is not stored, in the form that the request's Accept prefers. obj carries its kind. An Accept
-// that cannot be met gets JSON: the handler has refused it before, and errors have to go out somehow.
+// WriteObject responds with an object that is not stored, in the format that Accept prefers. obj
+// must carry its kind. If no format is acceptable, it writes JSON: the handler has already rejected
+// such requests, and errors must be written in some format.
 func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.Object) error {
 	m, err := Objects.Negotiate(r.Header.Get("Accept"))
-	if err != nil { // such as a form that only what is stored has
+	if err != nil { // such as a form that only stored objects have
 		m = MediaType{Format: scheme.JSONFormat}
 	}
 	if m.Format == scheme.ProtobufFormat {
@@ -87,7 +92,8 @@ func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.O
 	return err
 }
 
-// WriteJSON answers with a JSON document, as YAML when the request's Accept prefers it, and as JSON when it cannot be met.
+// WriteJSON responds with a JSON document, converted to YAML if Accept prefers it. If no format is
+// acceptable, it writes JSON.
 func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	m, err := Offer{Formats: documents.Formats, as: objectForms}.Negotiate(r.Header.Get("Accept"))
 	if err != nil {
@@ -96,11 +102,12 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	m.write(w, r, code, doc)
 }
 
-// write answers with a JSON document in the form that was negotiated.
+// write responds with a JSON document in the negotiated format.
 func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	doc, newline, format := m.Encode(doc, WantsPretty(r))
 	header := w.Header()
-	values := [...]string{string(format), strconv.Itoa(len(doc) + len(newline))} // one piece of memory for both
+	// a single allocation for both
+	values := [...]string{string(format), strconv.Itoa(len(doc) + len(newline))}
 	header["Content-Type"], header["Content-Length"] = values[0:1:1], values[1:2:2]
 	if header.Get("Cache-Control") == "" {
 		header.Set("Cache-Control", "no-cache, private")
@@ -110,9 +117,11 @@ func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc [
 	io.WriteString(w, newline)
 }
 
-// Encode gives a JSON document the negotiated form, and names what belongs behind it: like kube-apiserver's, compact JSON ends in a newline
-// and indented JSON does not. What YAML cannot hold, such as a DEL character, stays JSON and says so in its format, and so, and compact, does what
-// indentation would multiply: 3 MB of a list that is 480 levels deep would be 1.4 GB.
+// Encode converts a JSON document to the negotiated format. It also returns the trailing newline:
+// as in kube-apiserver, compact JSON ends in a newline and indented JSON does not. A document that
+// YAML cannot represent, for example one with a DEL character, stays JSON. If indentation would
+// multiply the size of a document, Encode returns compact JSON. For example, a 3 MB list with 480
+// levels would become 1.4 GB. The returned format is the actual format.
 func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline string, format scheme.BodyFormat) {
 	plain := m.Format != scheme.YAMLFormat && !m.Pretty && !forHumans
 	if plain || indentationMultiplies(doc, m.Format == scheme.YAMLFormat) {
@@ -130,8 +139,9 @@ func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline s
 	return indented.Bytes(), "", scheme.JSONFormat
 }
 
-// indentationMultiplies tells whether a JSON document with its lines indented would be more than four times as long, and a megabyte. What people
-// write is twice as long. YAML's indentation is JSON's, or less, but it breaks texts, too, at newlines and spaces.
+// indentationMultiplies reports whether indentation would make a JSON document more than four times
+// as long, plus a megabyte. Typical documents double in size. If breaksTexts is set, it also counts
+// line breaks within strings, which YAML inserts at newlines and spaces.
 func indentationMultiplies(doc []byte, breaksTexts bool) bool {
 	depth, spaces, most := 0, 0, 3*len(doc)+1<<20
 	for i := 0; i < len(doc); i++ {
@@ -162,7 +172,8 @@ func indentationMultiplies(doc []byte, breaksTexts bool) bool {
 	return false
 }
 
-// Refuse answers with an error, which the audit log is to tell. It returns err when that was no Status, as WriteError does.
+// Refuse responds with an error and records its Status for the audit log. Like WriteError, it
+// returns err if err is not a Status.
 func Refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
 	if rec := request.From(r.Context()); rec != nil {
 		status, _ := ErrorStatus(err)
@@ -174,11 +185,12 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error
 var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); return z }}
 
 const (
-	GzipThreshold = 128 << 10 // bytes from which compression pays
-	bodyKept      = 64 << 10  // bytes of an answer whose memory is used again
+	GzipThreshold = 128 << 10 // minimum size in bytes for compression
+	bodyKept      = 64 << 10  // maximum size in bytes of a buffer that is reused
 )
 
-// Compresses says whether a response of about size bytes is worth gzip: the client wants it and is not on this host.
+// Compresses reports whether to gzip a response of about size bytes: it is large, the client
+// accepts gzip, and the client is not on this host.
 func Compresses(r *http.Request, size int) bool {
 	if size < GzipThreshold || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		return false
@@ -188,7 +200,8 @@ func Compresses(r *http.Request, size int) bool {
 	return ip == nil || !ip.IsLoopback()
 }
 
-// Compress returns where to write a response of about size bytes, and what to call at its end.
+// Compress returns the writer for a response of about size bytes, and a function that the caller
+// must call at the end.
 func Compress(w http.ResponseWriter, r *http.Request, size int) (out io.Writer, finish func()) {
 	if !Compresses(r, size) {
 		return w, func() {}
@@ -200,13 +213,13 @@ func Compress(w http.ResponseWriter, r *http.Request, size int) (out io.Writer, 
 	return z, func() { _ = z.Close(); gzipPool.Put(z) }
 }
 
-// ContentType is the header of an answer that is no stream.
+// ContentType returns the Content-Type of a response that is not a stream.
 func (v *View) ContentType() string {
 	return string(v.Media.Format)
 }
 
-// Convert makes records show their objects in the version of a row, where a webhook knows how: views, selectors and decoders take them
-// from there. Its errors are Statuses.
+// Convert converts records to the version of res if that needs a conversion webhook. The JSON of
+// the records is replaced. Its errors are Statuses.
 func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record) error {
 	if !res.Converts() || len(records) == 0 {
 		return nil
@@ -224,7 +237,8 @@ func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record
 	return nil
 }
 
-// Weight is about how many bytes an answer holds that shows so many bytes of stored JSON.
+// Weight estimates the size in bytes of a response that shows the given number of bytes of stored
+// JSON.
 func (v *View) Weight(r *http.Request, stored int) int {
 	if v.Media.Format == scheme.YAMLFormat || v.Media.Pretty || WantsPretty(r) {
 		return 4 * stored
@@ -232,7 +246,8 @@ func (v *View) Weight(r *http.Request, stored int) int {
 	return stored
 }
 
-// Respond answers with one object. Whoever may still refuse has held what it weighs before.
+// Respond writes a response with one object. Large objects reserve memory even over the limit,
+// because it is too late to reject the request; the caller should have reserved the memory before.
 func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *store.Record) error {
 	if err := v.Media.Check(v.Res, false); err != nil {
 		return err
@@ -265,19 +280,22 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 	return nil
 }
 
-// A bodyPool has memory for answers of one object. It may be used again once it is written: a ResponseWriter keeps nothing of it.
+// bodyPool holds buffers for responses with one object. A buffer may be reused as soon as it is
+// written, because a ResponseWriter does not retain it.
 type bodyPool struct{ sync.Pool }
 
 var bodies = bodyPool{sync.Pool{New: func() any { return new([]byte) }}}
 
-// put leaves what is larger than most objects to the collector: a pool of them would hold memory for what hardly ever comes.
+// put drops buffers that are larger than most objects need, so that the pool does not retain memory
+// for rare large responses.
 func (p *bodyPool) put(body *[]byte) {
 	if cap(*body) <= bodyKept {
 		p.Put(body)
 	}
 }
 
-// Object appends one object that stands alone: the answer to a GET or a write, or the object of a watch event. Always JSON.
+// Object appends one top-level object, as in the response to a GET or a write, or in a watch event.
+// The output is always JSON.
 func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
 	switch v.Media.As {
 	case "Table":
@@ -295,7 +313,8 @@ func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, json[1:]...), nil
 }
 
-// Item appends one object as an item of a list. Items of built-in types carry no kind, as typed encoders leave it out.
+// Item appends one object as an item of a list. The kind is omitted for built-in types, as in
+// kube-apiserver.
 func (v *View) Item(dst []byte, rec *store.Record) ([]byte, error) {
 	switch v.Media.Format {
 	case scheme.YAMLFormat:
@@ -354,7 +373,7 @@ func (v *View) row(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// ListHead appends what stands before the items.
+// ListHead appends the beginning of a list, up to the first item.
 func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
 	switch {
 	case v.Media.Format == scheme.YAMLFormat:
@@ -387,12 +406,13 @@ func (v *View) columns() []byte {
 	if v.Mute {
 		return []byte("null")
 	}
-	columns, _ := json.Marshal(printers.ColumnsOf(v.Res)) // plain fields always can
+	// Column definitions can always be encoded.
+	columns, _ := json.Marshal(printers.ColumnsOf(v.Res))
 	return columns
 }
 
 func (v *View) listMeta(dst []byte, meta ListMeta) []byte {
-	if meta.Rev == 0 { // an object that was not stored, as a Table
+	if meta.Rev == 0 { // an object that is not stored, shown as a Table
 		return append(dst, "{}"...)
 	}
 	dst = append(dst, `{"resourceVersion":"`...)
@@ -406,7 +426,7 @@ func (v *View) listMeta(dst []byte, meta ListMeta) []byte {
 	return append(dst, '}')
 }
 
-// ListTail is what stands behind the items.
+// ListTail returns the end of a list, starting after the last item.
 func (v *View) ListTail(meta ListMeta) []byte {
 	switch {
 	case v.Media.Format != scheme.YAMLFormat:
@@ -418,7 +438,8 @@ func (v *View) ListTail(meta ListMeta) []byte {
 	return tail
 }
 
-// WithoutItems are the ends of a list that turns out to have none, as the real server's encoders write it.
+// WithoutItems returns the beginning and the end of an empty list, in the form that
+// kube-apiserver's encoders write.
 func (v *View) WithoutItems(head, tail []byte) ([]byte, []byte) {
 	switch none := v.Media.As == "PartialObjectMetadataList" || v.Media.As == "Table" && printers.NullIfEmpty(v.Res); {
 	case v.Media.Format == scheme.YAMLFormat && none:
@@ -431,7 +452,7 @@ func (v *View) WithoutItems(head, tail []byte) ([]byte, []byte) {
 	return head, tail
 }
 
-// Separator stands between the items of a list: a comma in JSON, nothing elsewhere.
+// Separator returns the separator for list items, which is empty unless the format is JSON.
 func (v *View) Separator() string {
 	if v.Media.Format == scheme.JSONFormat {
 		return ","
@@ -439,7 +460,7 @@ func (v *View) Separator() string {
 	return ""
 }
 
-// yamlItem appends an item of a YAML list: the item's own document, indented behind a dash.
+// yamlItem appends a list item as YAML, indented after a dash.
 func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 	plain := *v
 	plain.Media.Format = scheme.JSONFormat
@@ -447,7 +468,7 @@ func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	text := item // which is YAML, too
+	text := item // JSON is valid YAML
 	if !indentationMultiplies(item, true) {
 		if text, err = yaml.JSONToYAML(item); err != nil {
 			return dst, err
@@ -457,7 +478,7 @@ func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(append(append(dst, "- "...), text...), '\n'), nil
 }
 
-// NewView negotiates how a request's answer looks.
+// NewView negotiates the format of the response.
 func NewView(r *http.Request, rec *request.Request, res *scheme.Resource) (*View, error) {
 	media, err := offerOf(res, &rec.Info).Negotiate(r.Header.Get("Accept"))
 	if err != nil {
@@ -480,7 +501,8 @@ func NewView(r *http.Request, rec *request.Request, res *scheme.Resource) (*View
 	return v, nil
 }
 
-// StoreError turns the store's sentinels into the Status that clients know. Other errors pass unchanged.
+// StoreError converts the errors of the store to the Statuses that Kubernetes clients expect. Other
+// errors are returned unchanged.
 func StoreError(err error, res *scheme.Resource, name string) error {
 	gr := res.GroupResource()
 	switch {
@@ -506,14 +528,16 @@ func StoreError(err error, res *scheme.Resource, name string) error {
 	return err
 }
 
-// A damagedError is the 500 of what lies on damaged pages, or cannot be decrypted. Who works in the background has to tell it apart.
+// damagedError is a 500 error for objects that are damaged or cannot be decrypted. Background
+// workers distinguish it from other errors.
 type damagedError struct {
 	*apierrors.StatusError
 	cause error
 }
 
-// Unwrap leads to store.ErrDamaged, or store.ErrSealed.
+// Unwrap returns store.ErrDamaged or store.ErrSealed.
 func (e *damagedError) Unwrap() error { return e.cause }
 
-// ErrAborted says that a response broke after its head was sent: the connection is closed, so that nobody takes the rest for whole.
+// ErrAborted is returned if an error occurs after the header was sent. The connection is closed, so
+// that clients do not mistake the partial response for a complete one.
 var ErrAborted = errors.New("response aborted")

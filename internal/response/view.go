@@ -1,6 +1,6 @@
 package response
 
-// This file is what a View knows: whose objects it shows, and in which form.
+// This file defines View, the type and form of the objects in a response.
 
 import (
 	"encoding/json"
@@ -14,23 +14,24 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A View is how one response shows objects: whole, as the rows of a Table, or as their metadata alone; in JSON, YAML or protobuf.
+// View defines the form of the objects in a response. Objects are returned completely, as rows of a
+// Table, or as metadata only, and are encoded as JSON, YAML or protobuf.
 type View struct {
 	Res     *scheme.Resource // the type of the objects
-	Media   MediaType        // as negotiated
+	Media   MediaType        // the negotiated format
 	include string           // includeObject of a Table: None, Metadata or Object
-	now     time.Time        // that ages of a Table count to
-	Mute    bool             // a Table watch has told its columns already
+	now     time.Time        // the time that ages in a Table refer to
+	Mute    bool             // omit the columns, because a Table watch has already sent them
 }
 
-// ListMeta is the metadata of a list; remaining is nil when it is not told.
+// ListMeta is the metadata of a list.
 type ListMeta struct {
 	Rev       int64  // resourceVersion
 	Cont      string // continue; "" at the end
-	Remaining *int64 // remainingItemCount; nil: not told
+	Remaining *int64 // remainingItemCount; nil if omitted
 }
 
-// metadataIn is the metadata of a stored object as it is shown by itself.
+// metadataIn returns the metadata of a stored object as it appears in a PartialObjectMetadata.
 func (v *View) metadataIn(stored []byte) string {
 	whole := gjson.GetBytes(stored, "metadata").Raw
 	folded, meta := foldedAnnotations[v.Res.Base], metav1.ObjectMeta{}
@@ -59,8 +60,9 @@ func (v *View) listVersion() string {
 	return v.Res.APIVersion()
 }
 
-// foldedAnnotations are those that kube-apiserver reads into fields of its internal types, by what the keys of a type start with: it makes tables and
-// metadata of these, so that they lack them.
+// foldedAnnotations maps key prefixes of a type to an annotation that kube-apiserver moves into a
+// field of the internal type. kube-apiserver makes Tables and metadata from internal types, so
+// these do not have the annotation.
 var foldedAnnotations = map[string]string{
 	"/apps/daemonsets/":  appsv1.DeprecatedTemplateGeneration,
 	"/apps/deployments/": appsv1.DeprecatedRollbackTo,

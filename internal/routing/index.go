@@ -1,8 +1,8 @@
 package routing
 
-// This file answers GET /: the paths that this server has, as kube-apiserver lists its own. The list is made from the routes, the health
-// checks and the registry, so that it cannot forget one. Who may read it is decided like any other path: the default policy lets
-// administrators alone.
+// This file serves GET /, the list of the server's paths in the format of kube-apiserver. The list
+// is derived from the routes, the health checks and the registry, so that it is always complete.
+// Access is authorized like any other path; by default only administrators may read it.
 
 import (
 	"encoding/json"
@@ -15,10 +15,11 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Index serves the list of a router's paths. extra are those that an asterisk among its routes stands for.
+// Index serves the list of the router's paths. extra are the paths behind wildcard routes.
 func Index(routes chi.Routes, reg *scheme.Registry, extra ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect { // whose path is empty, and to which any 2xx would open a tunnel
+		// The path of CONNECT is empty, and any 2xx response would open a tunnel.
+		if r.Method == http.MethodConnect {
 			http.NotFound(w, r)
 			return
 		}
@@ -38,6 +39,6 @@ func Index(routes chi.Routes, reg *scheme.Registry, extra ...string) http.Handle
 		slices.Sort(paths)
 		doc, _ := json.MarshalIndent(map[string]any{"paths": slices.Compact(paths)}, "", "  ")
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(doc) // the client is gone otherwise
+		_, _ = w.Write(doc) // fails only if the client is gone
 	}
 }

@@ -1,12 +1,13 @@
-// Package routing says which paths and methods the API has. A request is authorized for what its path says before anybody looks whether there
-// is such a path, so a path that says two things (the Namespace b "in" the namespace a), and a method that does more than its path says (a
-// DELETE of all Secrets of all namespaces), must lead nowhere.
+// Package routing defines which paths and methods the API has. A request is authorized by its path
+// before the server checks that the path exists. An ambiguous path (the Namespace b "in" the
+// namespace a), or a method with a wider effect than the path suggests (a DELETE of the Secrets of
+// all namespaces), must therefore not be served.
 //
 //	err := routing.Routed(res, &info, r.Method) // nil, or the 404 or 405
 //
-// The paths of one type, as kube-apiserver has them (k8s.io/apiserver/pkg/endpoints/installer.go):
+// The following paths are defined for each type, as in k8s.io/apiserver/pkg/endpoints/installer.go:
 //
-//	path                                   namespaced                     of the cluster
+//	path                                   namespaced                     cluster-scoped
 //	RESOURCE                               GET                            GET POST DELETE
 //	RESOURCE/NAME[/SUBRESOURCE]            none                           GET PUT PATCH DELETE, or the subresource's
 //	namespaces/NS/RESOURCE                 GET POST DELETE                none
@@ -15,9 +16,11 @@
 //	watch/RESOURCE/NAME                    none                           GET
 //	watch/namespaces/NS/RESOURCE[/NAME]    GET                            none
 //
-// where the type has the verb. What has no path is a 404, what has no method there a 405. namespaces/NS is a name: that of a Namespace.
-// A type that is a question (a review) has the path of its collection alone. A path goes on behind a subresource only for a proxy.
-// A custom resource answers HEAD where it answers GET, without a watch. Everything follows from package scheme's row and request.Info.
+// A method is served only if the type supports its verb. An unknown path is a 404, an unsupported
+// method a 405. namespaces/NS is the path of the Namespace object NS. If a type does not support
+// get (a review), only the path of its collection exists. Only the proxy subresource may be
+// followed by a longer path. Custom resources support HEAD in addition to GET, except for watches.
+// All rules are derived from the type's entry in package scheme and from request.Info.
 package routing
 
 import (
@@ -34,31 +37,33 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Routed returns nil if there is such a path and method; else the 404 or 405.
+// Routed returns nil if the path and the method exist, and the 404 or 405 otherwise.
 func Routed(res *scheme.Resource, info *request.Info, method string) error {
 	switch {
 	case !HasPath(res, info):
 		return apierror.NoSuchResource()
-	case info.Subresource != "" && res.Subresource(info.Subresource) == nil: // of a custom resource
+	// only for a custom resource
+	case info.Subresource != "" && res.Subresource(info.Subresource) == nil:
 		return apierrors.NewNotFound(res.GroupResource(), info.Name)
 	case hasMethod(res, info, method):
 		return nil
-	case res.GoType == nil && info.Verb == "": // of a custom resource
+	case res.GoType == nil && info.Verb == "": // only for a custom resource
 		return apierrors.NewMethodNotSupported(res.GroupResource(), info.Verb)
 	}
 	return apierror.MethodNotAllowed()
 }
 
-// RefuseVerbAlone answers a path that ends with the deprecated verb watch or proxy, in the words of kube-apiserver, which cannot parse it.
+// RefuseVerbAlone responds to a path that ends in the deprecated verb watch or proxy, with the
+// error of kube-apiserver, which fails to parse it.
 func RefuseVerbAlone(w http.ResponseWriter, r *http.Request) {
 	text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: unable to determine kind and namespace from url, %v", r.RequestURI, r.RequestURI)
 	http.Error(w, unmarked.Replace(text), http.StatusInternalServerError)
 }
 
-// unmarked makes text of the request harmless for clients that take it for HTML.
+// unmarked escapes text from the request, for clients that interpret it as HTML.
 var unmarked = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// HasPath looks the path up in the first column of the table.
+// HasPath reports whether the path is in the first column of the table.
 func HasPath(res *scheme.Resource, info *request.Info) bool {
 	form, question := info.Form, !res.Allows("get")
 	switch {
@@ -72,19 +77,20 @@ func HasPath(res *scheme.Resource, info *request.Info) bool {
 		return !form.Nested && (info.Namespace == "" || ownsNamespace(info))
 	case info.Namespace != "":
 		return true
-	case res.GoType == nil: // of one custom resource in all namespaces there is a watch
+	// A custom resource may be watched by name in all namespaces.
+	case res.GoType == nil:
 		return info.Verb == "list" || info.Verb == "watch"
 	}
 	return !question && !form.Named
 }
 
-// hasMethod looks the method up. Those of a subresource are with it.
+// hasMethod reports whether the path has the method. HasVerb checks the methods of a subresource.
 func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 	everywhere := res.Namespaced && info.Namespace == ""
 	switch {
 	case info.Subresource == "proxy":
 		return info.Verb != "" || method == http.MethodOptions
-	case method == http.MethodHead: // of built-in types kube-apiserver has none
+	case method == http.MethodHead: // kube-apiserver does not support it for built-in types
 		return res.GoType == nil && info.Verb != "watch" && res.Allows(info.Verb)
 	case info.Subresource != "":
 		return true
@@ -98,7 +104,7 @@ func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 	return res.Allows(info.Verb)
 }
 
-// HasVerb refuses what a subresource that there is does not do.
+// HasVerb returns an error if an existing subresource does not support the verb.
 func HasVerb(res *scheme.Resource, info *request.Info) error {
 	switch sub := res.Subresource(info.Subresource); {
 	case info.Subresource == "proxy" && info.Verb == "": // OPTIONS
@@ -111,11 +117,12 @@ func HasVerb(res *scheme.Resource, info *request.Info) error {
 	return apierror.MethodNotAllowed()
 }
 
-// ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
+// ownsNamespace reports whether the request is for a Namespace object, where Namespace is equal to
+// Name.
 func ownsNamespace(info *request.Info) bool { return info.Group == "" && info.Resource == "namespaces" }
 
-// WhateverMethod hands requests of methods that the router does not know to its handlers: each says itself what it makes of a method,
-// after it has been authorized.
+// WhateverMethod passes requests with methods unknown to the router to its handlers. Each handler
+// decides about the method itself, after authorization.
 func WhateverMethod(routes http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		chi.RouteContext(r.Context()).RouteMethod = http.MethodGet

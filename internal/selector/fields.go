@@ -1,6 +1,6 @@
 package selector
 
-// This file: what may stand in a selector. Labels are read with a bound; of fields, these are the ones that a type can be selected by.
+// This file parses label selectors, and defines the selectable fields of each type.
 
 import (
 	"fmt"
@@ -10,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-const maxBadValues = 100 // of one set in a selector: the library joins them
+// limit per set in a selector, because the library joins the errors of all values
+const maxBadValues = 100
 
-// ParseLabels reads a label selector. It looks first for a set with so many bad values that the library would take long to say so.
+// ParseLabels parses a label selector. Sets with many invalid values are rejected first, because
+// the library would take very long to report them.
 func ParseLabels(text string) (labels.Selector, error) {
 	for rest := text; ; {
 		_, after, found := strings.Cut(rest, "(")
@@ -36,8 +38,9 @@ func badValues(set string) (bad int) {
 	return bad
 }
 
-// selectableFields are the fields, beside metadata.name and metadata.namespace, that kube-apiserver selects by. A field that typed
-// JSON omits when it is empty is named with its text for that case ("status.replicas|0").
+// selectableFields lists the fields that kube-apiserver can select by, in addition to metadata.name
+// and metadata.namespace. If typed JSON omits an empty field, the name is followed by the value of
+// the empty field ("status.replicas|0").
 var selectableFields = map[string][]string{
 	"/pods": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork|false",
 		"status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName"},
@@ -56,13 +59,14 @@ var selectableFields = map[string][]string{
 	"resource.k8s.io/resourceslices":                 {"spec.nodeName", "spec.driver", "spec.pool.name"},
 }
 
-// strictFields are the kinds whose unknown fields kube-apiserver refuses in words of their own.
+// strictFields lists the kinds for which kube-apiserver rejects unknown fields with a special text.
 var strictFields = map[string]string{
 	"batch/jobs":                     "field label %q not supported for Job",
 	"resource.k8s.io/resourceslices": "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: %s",
 }
 
-// eventField translates a field of events.k8s.io's Event to the core Event that is stored; "" where it has none of the name.
+// eventField translates a field of an events.k8s.io Event to the field of the core Event, which is
+// the stored type. It returns "" if the Event has no field of that name.
 func eventField(name string) string {
 	switch {
 	case strings.HasPrefix(name, "involvedObject."), name == "reportingComponent", name == "source":

@@ -1,6 +1,7 @@
 package selector
 
-// This file: the selectors of a LIST or WATCH, and how each field is read that Kubernetes lets one select by.
+// This file evaluates the selectors of a LIST or WATCH, and defines how each selectable field is
+// read.
 
 import (
 	"fmt"
@@ -16,25 +17,28 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Matcher decides which objects a LIST or WATCH shows. It reads the stored bytes; nothing is decoded.
+// Matcher selects the objects of a LIST or WATCH. It works on the stored bytes without decoding
+// them.
 type Matcher struct {
-	Prefix    string // the key range of the resource or namespace
-	Span      string // the part of it that can match: one key when a selector names it
-	Selectors string // both selectors as text: continue tokens are bound to them
-	namespace string // the collection's, "" for all
+	Prefix string // the key range of the resource or namespace
+	// the part of Prefix that can match: a single key if a selector requires a name
+	Span string
+	// the text of both selectors, for continue tokens
+	Selectors string
+	namespace string // the namespace, or "" for all namespaces
 	labels    Labels
 	fields    []*Field
 }
 
-// Terms are a label selector and a field selector as they were sent, read and not yet held against a type: what else a request may have got wrong is
-// told before what a type cannot be selected by.
+// Terms are a parsed label selector and a parsed field selector that are not yet checked against a
+// type. Other errors in the request are reported before an unsupported field.
 type Terms struct {
 	labels               Labels
 	fields               fields.Selector
 	labelText, fieldText string
 }
 
-// Read reads the selectors of a request; a 400 says what is wrong with them.
+// Read parses the selectors of a request. It returns a 400 if they are malformed.
 func Read(labelText, fieldText string) (t Terms, err error) {
 	t.labelText, t.fieldText = labelText, fieldText
 	if labelText != "" {
@@ -51,7 +55,8 @@ func Read(labelText, fieldText string) (t Terms, err error) {
 	return t, nil
 }
 
-// For makes the terms ready for the objects of a resource that a request is about; a 400 says what they cannot be selected by.
+// For prepares the terms for the collection that a request refers to. It returns a 400 if the type
+// cannot be selected by one of the fields.
 func (t Terms) For(res *scheme.Resource, info *request.Info) (Matcher, error) {
 	m := Matcher{namespace: res.Scope(info.Namespace), labels: t.labels}
 	m.Prefix = res.KeyPrefix(m.namespace)
@@ -73,8 +78,8 @@ func (t Terms) For(res *scheme.Resource, info *request.Info) (Matcher, error) {
 	return m, nil
 }
 
-// narrowTo makes the terms those of a LIST or WATCH of one name, for which it is authorized: a watch may have it in its path. A field selector that
-// was sent has to demand the same name.
+// narrowTo restricts the terms to the name for which a LIST or WATCH is authorized, which may come
+// from the path of a watch. If the client sent a field selector, it must require the same name.
 func (t *Terms) narrowTo(name string) error {
 	if t.fields.Empty() {
 		t.fields = fields.OneTermEqualSelector("metadata.name", name)
@@ -87,7 +92,7 @@ func (t *Terms) narrowTo(name string) error {
 	return nil
 }
 
-// Everything says that no selector narrows the collection.
+// Everything reports whether all objects of the collection match.
 func (m *Matcher) Everything() bool { return len(m.labels.ByKey) == 0 && len(m.fields) == 0 }
 
 func (m *Matcher) addFields(res *scheme.Resource, terms fields.Requirements) (err error) {
@@ -102,7 +107,8 @@ func (m *Matcher) addFields(res *scheme.Resource, terms fields.Requirements) (er
 	return nil
 }
 
-// NewFields joins the requirements on each field of a type's objects into one term. An error names a field that they cannot be selected by.
+// NewFields merges the requirements on each field into one term. It returns an error for a field
+// that the type cannot be selected by.
 func NewFields(res *scheme.Resource, terms fields.Requirements) (list []*Field, err error) {
 	known := map[string]*Field{}
 	for _, term := range terms {
@@ -119,7 +125,7 @@ func NewFields(res *scheme.Resource, terms fields.Requirements) (list []*Field, 
 	return list, nil
 }
 
-// Matches says whether the object with this key and JSON is shown.
+// Matches reports whether the object with this key and JSON is selected.
 func (m *Matcher) Matches(key string, json []byte) bool {
 	if !strings.HasPrefix(key, m.Span) {
 		return false
@@ -132,8 +138,8 @@ func (m *Matcher) Matches(key string, json []byte) bool {
 	return len(m.labels.ByKey) == 0 || m.labels.Match(gjson.GetBytes(json, "metadata.labels"))
 }
 
-// Demands is one label, or one field by its path, with the value that all that is selected has in it: a key by which those who select can be
-// found. Both are "" where there is none.
+// Demands returns a label or the path of a field, and the value that it must have in all selected
+// objects. This can be used as an index key. If there is no such label or field, both are "".
 func (m *Matcher) Demands() (label, field, value string) {
 	for _, term := range m.fields {
 		if value, ok := term.exactly(); ok {
@@ -144,7 +150,7 @@ func (m *Matcher) Demands() (label, field, value string) {
 	return label, "", value
 }
 
-// fieldTermFor finds how a field is read, or says that it is not selectable.
+// fieldTermFor returns how to read a field, or an error if the field is not selectable.
 func fieldTermFor(res *scheme.Resource, name string) (Field, error) {
 	id := res.StorageGroup + "/" + res.Plural
 	switch name {
@@ -177,7 +183,8 @@ func fieldTermFor(res *scheme.Resource, name string) (Field, error) {
 	return Field{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)
 }
 
-// customTerm reads a field of a custom resource as it is served: a default may have been added since it was stored.
+// customTerm reads a field of a custom resource in its served form, because a default may have been
+// added since the object was stored.
 func customTerm(res *scheme.Resource, name string) Field {
 	var path strings.Builder
 	for i, step := range strings.Split(name, ".") {
@@ -197,7 +204,8 @@ func customTerm(res *scheme.Resource, name string) Field {
 
 func pathTerm(path, empty string) Field {
 	switch path {
-	case "source": // an Event's source is the component that sent it, by the old field or the new
+	// the component that sent the event, in the old field or the new
+	case "source":
 		return Field{fixed: func(event gjson.Result) string {
 			if source := event.Get("source.component").String(); source != "" {
 				return source
@@ -206,7 +214,7 @@ func pathTerm(path, empty string) Field {
 		}}
 	case "status.podIP":
 		path = "status.podIPs.0.ip"
-	case "status.podIPs": // may be asked for, and is empty
+	case "status.podIPs": // selectable, but always empty
 		return Field{fixed: func(gjson.Result) string { return "" }}
 	}
 	if empty == "" {

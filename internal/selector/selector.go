@@ -1,23 +1,27 @@
-// Package selector makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
-// twenty thousand, and a namespace for objects with as many labels: to look each term up in each object would multiply the two. So the
-// terms of one label, or of one field, become one, and an object is asked about what it has:
+// Package selector compiles selectors, so that they can be evaluated quickly on many objects. Most
+// selectors have few terms, but a URL can hold twenty thousand, and an object can have as many
+// labels. Looking up each term in each object would multiply these numbers. All terms for the same
+// label or field are therefore merged into one, and the labels of the object are looked up among
+// the terms:
 //
 //	selector  app=web, app!=db, tier in (a,b), tier in (b,c), !canary
-//	terms     app: there, in {web}, not in {db} · tier: there, in {b} · canary: not there
-//	object    {app: web, tier: b, rack: 7}: each label that has a term fits, and the two that must be there were met
+//	terms     app: exists, in {web}, not in {db} · tier: exists, in {b} · canary: does not exist
+//	object    {app: web, tier: b, rack: 7}: each label with a term matches, and both required labels exist
 //
-//	labels := selector.NewLabels(requirements)                      // of k8s.io/apimachinery/pkg/labels, which has parsed them
+//	labels := selector.NewLabels(requirements)                      // parsed by k8s.io/apimachinery/pkg/labels
 //	matches := labels.Match(gjson.GetBytes(json, "metadata.labels"))
-//	fields, err := selector.NewFields(res, terms)                   // of k8s.io/apimachinery/pkg/fields: what that type can be selected by
+//	fields, err := selector.NewFields(res, terms)                   // parsed by k8s.io/apimachinery/pkg/fields; err if not selectable
 //	matches = fields[0].Matches(key, json)
 //
-// which costs a look at each label, whatever the number of terms. A [Matcher] is both selectors of a LIST or WATCH, for one collection: it
-// knows which fields Kubernetes lets one select by, and how each is read.
+// The cost is one look-up per label, regardless of the number of terms. A [Matcher] is used to
+// evaluate both selectors in a LIST or WATCH request. It defines which fields Kubernetes can select
+// by, and how each field is read.
 //
-// What matches is what labels.Selector.Matches and fields.Selector.Matches of k8s.io/apimachinery say: an operator != or notin matches an
-// object that lacks the label, a field that an object lacks is the empty string.
+// The results are the same as in labels.Selector.Matches and fields.Selector.Matches of
+// k8s.io/apimachinery. The operators != and notin match an object without the label, and a missing
+// field is the empty string.
 //
-// Invariant: nothing is decoded and nothing allocated for an object that is asked: stored JSON is read as it lies.
+// Invariant: evaluation neither decodes nor allocates; it reads the stored JSON in place.
 package selector
 
 import (
@@ -30,22 +34,22 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Labels is a label selector.
+// Labels is a compiled label selector.
 type Labels struct {
-	ByKey map[string]*LabelTerm // all that is asked of one label
-	musts int                   // how many of them an object must have
+	ByKey map[string]*LabelTerm // all requirements on one label
+	musts int                   // number of labels that an object must have
 }
 
-// A LabelTerm is what a selector says about one label.
+// LabelTerm holds all requirements on one label.
 type LabelTerm struct {
-	must         bool            // the label is there
-	never        bool            // it is not
-	in           map[string]bool // nil: any value
-	out          map[string]bool // none of these
-	above, below *int64          // between which its number is
+	must         bool            // the label must exist
+	never        bool            // the label must not exist
+	in           map[string]bool // allowed values; nil means any value
+	out          map[string]bool // excluded values
+	above, below *int64          // exclusive bounds of a numeric value
 }
 
-// NewLabels joins the requirements on each label into one term.
+// NewLabels merges the requirements on each label into one term.
 func NewLabels(requirements labels.Requirements) Labels {
 	terms := Labels{ByKey: make(map[string]*LabelTerm, len(requirements))}
 	for i := range requirements {
@@ -94,13 +98,14 @@ func (t *LabelTerm) add(r *labels.Requirement) {
 	}
 }
 
-// boundOf is the number that a label is compared with: a requirement has one, and was refused if that was none.
+// boundOf returns the number that a label is compared with. The parser ensures that the requirement
+// has exactly one value and that it is a number.
 func boundOf(values []string) int64 {
 	bound, _ := strconv.ParseInt(values[0], 10, 64)
 	return bound
 }
 
-// inBoth narrows a set of values, nil for any, to those of a list.
+// inBoth intersects a set with a list. A nil set contains all values.
 func inBoth(set map[string]bool, list []string) map[string]bool {
 	both := make(map[string]bool, len(list))
 	for _, value := range list {
@@ -111,24 +116,25 @@ func inBoth(set map[string]bool, list []string) map[string]bool {
 	return both
 }
 
-// exactly is a label that must have one value, "" where there is none.
+// exactly returns a label that must have a single value, or "" if there is no such label.
 func (t *Labels) exactly() (label, value string) {
 	for key, term := range t.ByKey {
-		if only, ok := single(term.in); ok && (label == "" || key < label) { // the same each time
+		// deterministic
+		if only, ok := single(term.in); ok && (label == "" || key < label) {
 			label, value = key, only
 		}
 	}
 	return label, value
 }
 
-// single is the one member of a set that has one.
+// single returns the member of a set that has exactly one.
 func single(set map[string]bool) (member string, ok bool) {
 	for member = range set {
 	}
 	return member, len(set) == 1
 }
 
-// Match reads labels as they are stored.
+// Match reports whether the stored labels match the selector.
 func (t *Labels) Match(stored gjson.Result) bool {
 	met, fits := 0, true
 	stored.ForEach(func(key, value gjson.Result) bool {
@@ -143,7 +149,7 @@ func (t *Labels) Match(stored gjson.Result) bool {
 	return fits && met == t.musts
 }
 
-// takes says whether a label that is there may have this value.
+// takes reports whether a label may exist with this value.
 func (t *LabelTerm) takes(value string) bool {
 	if t.never || t.in != nil && !t.in[value] || t.out[value] {
 		return false
@@ -155,16 +161,20 @@ func (t *LabelTerm) takes(value string) bool {
 	return err == nil && (t.above == nil || n > *t.above) && (t.below == nil || n < *t.below)
 }
 
-// A Field is what a selector says about one field, and how that is read.
+// Field contains all requirements on one field and describes how to read its value.
 type Field struct {
-	path  string                              // of gjson; "" when the term reads the key
-	Key   func(namespace, name string) string // reads the value off the key; nil: off the JSON
-	fixed func(gjson.Result) string           // computes it from the whole object; nil: what is at path
-	in    map[string]bool                     // nil: any value; never more than one
-	out   map[string]bool
+	// a gjson path; "" if the value is read from the key
+	path string
+	// returns the value from the key; if nil, it is read from the JSON
+	Key func(namespace, name string) string
+	// computes the value from the whole object; if nil, it is read at path
+	fixed func(gjson.Result) string
+	// allowed values, or nil for any value
+	in  map[string]bool
+	out map[string]bool
 }
 
-// add makes the field's term narrower by one requirement: = (or ==) and != are the operators there are.
+// add narrows the term by one requirement. The operators are =, == and !=.
 func (t *Field) add(value string, operator selection.Operator) {
 	if operator != selection.NotEquals {
 		t.in = inBoth(t.in, []string{value})
@@ -176,7 +186,8 @@ func (t *Field) add(value string, operator selection.Operator) {
 	t.out[value] = true
 }
 
-// exactly is the value that the field has to have; ok is false where several will do, or where it is not read at a path.
+// exactly returns the value that the field must have. ok is false if several values match, or if
+// the field is not read at a path.
 func (t *Field) exactly() (value string, ok bool) {
 	if t.path == "" {
 		return "", false
@@ -184,7 +195,8 @@ func (t *Field) exactly() (value string, ok bool) {
 	return single(t.in)
 }
 
-// Matches reads the field of a stored object, off its key or its JSON, and says whether the term holds.
+// Matches reads the field from the key or the JSON of a stored object, and reports whether the term
+// matches.
 func (t *Field) Matches(key string, json []byte) bool {
 	var value string
 	switch {

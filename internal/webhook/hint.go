@@ -1,7 +1,7 @@
 package webhook
 
-// This file says what is missing where a call has failed. The error has kube-apiserver's words, which know of a cluster with pods; most who see it
-// here run their manager as a program beside the server.
+// This file explains failed calls. The errors have kube-apiserver's texts, which assume a cluster
+// with Pods, but most users of apilet run their manager as a program on the same machine.
 
 import (
 	"crypto/x509"
@@ -12,13 +12,14 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// unreachable is a Service that leads nowhere: in kube-apiserver's words, and in ours.
+// unreachable is the error for a Service without an address. text is kube-apiserver's text, and why
+// explains the cause.
 type unreachable struct{ text, why string }
 
 func (u *unreachable) Error() string { return u.text }
 
-// Hint says what is missing that a call has failed with err, and how to add it; "" when nothing is known of that. It tells no address that the
-// configuration does not have.
+// Hint explains a failed call and how to fix its cause. It returns "" if the cause is unknown. It
+// reveals no address that is not in the configuration.
 func Hint(err error, config *admissionv1.WebhookClientConfig) string {
 	s := config.Service
 	if s == nil {

@@ -1,15 +1,18 @@
-// Package webhook calls programs that speak HTTPS: the client, its limits, and where a Service is found. What is asked, of whom, and
-// what follows from the answer, is for package admission (reviews of writes) and package crd (objects in other versions).
+// Package webhook calls programs over HTTPS. It contains the client with its limits, and resolves
+// Services. Package admission (reviews of writes) and package crd (conversion between versions)
+// define the content of the calls.
 //
 //	POST https://127.0.0.1:9443/mutate?timeout=10s     {"kind":"AdmissionReview","request":{"uid":"7f…","operation":"CREATE",…}}
 //	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
 //
-// The other side may be anything: down, slow, dripping bytes, talking HTML, or another program altogether. So each call ends at its
-// deadline, reads at most so many bytes, follows no redirect (it would carry objects where nobody has allowed them to go), sends
-// nothing twice, and every way to fail comes back as an error that says what was wrong.
+// The webhook may be unavailable or slow, or may return invalid data. Therefore, the duration and
+// the size of the response are limited, and calls are not retried. Redirects are not followed,
+// because they could send objects to a server that was not configured. Each failure is returned as
+// an error that describes the cause.
 //
-// A Service has no address here, since no network belongs to the cluster. It is dialled where its endpoints are, or where its
-// externalName points, under the name that its certificate has: NAME.NAMESPACE.svc.
+// A Service has no virtual IP, since apilet has no cluster network. The client connects to an
+// endpoint of the Service, or to its externalName, and verifies the certificate for
+// NAME.NAMESPACE.svc.
 package webhook
 
 import (
@@ -47,23 +50,28 @@ import (
 )
 
 const (
-	maxQuotedAnswer = 2048 // bytes of an answer that is no review, in the error
+	// maximum number of bytes of an invalid response that are quoted in an error
+	maxQuotedAnswer = 2048
 	idleConn        = 90 * time.Second
 	idleConns       = 25
-	maxHeader       = 64 << 10                   // bytes of an answer's header
-	agent           = "kube-apiserver-admission" // by this name webhooks know who calls
+	// maximum size in bytes of a response header
+	maxHeader = 64 << 10
+	// the User-Agent by which webhooks recognize kube-apiserver
+	agent = "kube-apiserver-admission"
 )
 
 // ---- The call
 
-// A Client holds the connections to one webhook.
+// Client holds the connections to one webhook.
 type Client struct {
-	url       string          // that it posts to
-	transport *http.Transport // its connections; the dialler finds what stands behind a Service
+	// the URL of the webhook
+	url string
+	// its dialer resolves a Service for each connection
+	transport *http.Transport
 	client    *http.Client
 }
 
-// NewClient makes the client of a webhook. dial is told where a Service is to be found.
+// NewClient returns the client of a webhook. services resolves Services.
 func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolver) (*Client, error) {
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(config.CABundle) > 0 {
@@ -74,7 +82,8 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 	}
 	c := &Client{transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, MaxResponseHeaderBytes: maxHeader}}
-	// Calls over one HTTP/2 connection all go to one instance of the webhook: that is for loopback, where there is only one.
+	// All calls over one HTTP/2 connection reach the same instance of the webhook. HTTP/2 is
+	// therefore only used for loopback addresses, where there is only one instance.
 	local := false
 	switch s := config.Service; {
 	case s != nil:
@@ -97,7 +106,8 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 	return c, nil
 }
 
-// Post sends a review and returns the body of a good answer, which has at most so many bytes. ctx has a deadline, which the webhook is told.
+// Post sends a review and returns the body of a successful response, which has at most most bytes.
+// ctx should have a deadline, which is sent to the webhook.
 func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error) {
 	target := c.url
 	if deadline, ok := ctx.Deadline(); ok {
@@ -117,7 +127,8 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 		return nil, err
 	}
 	defer response.Body.Close()
-	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads do not end with ctx
+	// the body is the connection, and reading it would not end with ctx
+	if response.StatusCode == http.StatusSwitchingProtocols {
 		return nil, refusedCall(response, nil)
 	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, int64(most)+1))
@@ -134,7 +145,8 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 	return answer, nil
 }
 
-// refusedCall words an HTTP status that is none of success: a Status of its own, or what stands in the body.
+// refusedCall returns the error for an unsuccessful HTTP status: the Status in the body, or the
+// text of the body.
 func refusedCall(response *http.Response, body []byte) error {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status == metav1.StatusFailure {
@@ -148,7 +160,7 @@ func refusedCall(response *http.Response, body []byte) error {
 	return apierrors.NewGenericServerResponse(apierror.ForeignCode(response.StatusCode), http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
-// Close lets go of the connections that no call uses.
+// Close closes the idle connections.
 func (c *Client) Close() {
 	if c != nil {
 		c.transport.CloseIdleConnections()
@@ -157,13 +169,14 @@ func (c *Client) Close() {
 
 // ---- Services
 
-// A ServiceResolver finds the addresses behind Services.
+// ServiceResolver finds the addresses of Services.
 type ServiceResolver struct {
-	Store *store.Store     // where Services and their endpoints are read
-	Types *scheme.Registry // their rows
+	Store *store.Store     // contains the Services and their endpoints
+	Types *scheme.Registry // their types
 }
 
-// serviceURL is the address of a Service as messages write it: https://NAME.NAMESPACE.svc:PORT/PATH.
+// serviceURL returns the URL of a Service as it appears in messages:
+// https://NAME.NAMESPACE.svc:PORT/PATH.
 func serviceURL(s *admissionv1.ServiceReference) string {
 	called := ""
 	if s.Path != nil {
@@ -172,14 +185,15 @@ func serviceURL(s *admissionv1.ServiceReference) string {
 	return fmt.Sprintf("https://%s.%s.svc:%d%s", s.Name, s.Namespace, servicePort(s), cleanPath(called))
 }
 
-// cleanPath is the shortest form of a webhook's path: one slash between two segments, none at the end. envtest joins an address that ends
-// in a slash with a path that begins with one, and Go's ServeMux answers what is not clean with a redirect, which is not followed.
+// cleanPath returns the shortest form of a webhook's path, without duplicate or trailing slashes.
+// envtest joins an address that ends in a slash with a path that begins with one, and Go's ServeMux
+// redirects paths that are not clean, which the client does not follow.
 func cleanPath(called string) string {
 	clean := url.URL{Path: path.Join("/", called)}
 	return clean.EscapedPath()
 }
 
-// Dialer connects to whatever stands behind a Service at that moment.
+// Dialer returns a function that connects to a current endpoint of a Service.
 func (b *ServiceResolver) Dialer(namespace, name string, port int32) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		address, err := b.resolve(namespace, name, port)
@@ -190,7 +204,7 @@ func (b *ServiceResolver) Dialer(namespace, name string, port int32) func(ctx co
 	}
 }
 
-// Service reads a Service; the error is the store's where there is none.
+// Service reads a Service. If it does not exist, the error is that of the store.
 func (b *ServiceResolver) Service(namespace, name string) (svc corev1.Service, err error) {
 	rec, err := b.Store.Get(b.Types.Lookup("", "v1", "services").Key(namespace, name))
 	if err == nil {
@@ -199,7 +213,8 @@ func (b *ServiceResolver) Service(namespace, name string) (svc corev1.Service, e
 	return svc, err
 }
 
-// resolve returns an address of a Service's port: its externalName, or one of its endpoints.
+// resolve returns the address for a port of a Service. It is either the externalName or a random
+// endpoint.
 func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, error) {
 	svc, err := b.Service(namespace, name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -227,7 +242,8 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 	return "", fmt.Errorf("no service port %d found for service %q", port, name)
 }
 
-// Endpoints lists the addresses of a Service's named port, by its EndpointSlices and its Endpoints. any says that there are such objects.
+// Endpoints returns the addresses of a Service's named port, from its EndpointSlices and its
+// Endpoints. any reports whether such objects exist.
 func (b *ServiceResolver) Endpoints(namespace, service, port string) (addresses []string, any bool, err error) {
 	slices := b.Types.Lookup("discovery.k8s.io", "v1", "endpointslices")
 	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace), Sound: true}) {
@@ -258,7 +274,8 @@ func (b *ServiceResolver) Endpoints(namespace, service, port string) (addresses 
 	return addresses, true, err
 }
 
-// sliceAddresses lists the addresses of a slice's endpoints that are ready, or do not say.
+// sliceAddresses returns the addresses of all endpoints in an EndpointSlice that are not marked as
+// unready.
 func sliceAddresses(stored []byte, port string) (addresses []string) {
 	var slice discoveryv1.EndpointSlice
 	if json.Unmarshal(stored, &slice) != nil {

@@ -1,6 +1,7 @@
-// Package kubetest is what tests of several rooms need of Kubernetes' types: objects to write, whatever a Go type can hold, documents decoded,
-// errors and JSON compared, and the answers of a kube-apiserver recorded. It stands beside apitest, whose users need none of these types: a
-// change in the store is tested without linking them.
+// Package kubetest contains test helpers that need Kubernetes' types: sample objects, values for
+// all fields of a Go type, decoding, comparison of errors and JSON, and recorded responses of a
+// kube-apiserver. It is separate from apitest, so that tests that do not need these types, such as
+// those of the store, do not link them.
 package kubetest
 
 import (
@@ -22,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// DeploymentJSON is a stored Deployment with so many containers.
+// DeploymentJSON returns a stored Deployment with the given number of containers.
 func DeploymentJSON(containers int) string {
 	var list []string
 	for i := range containers {
@@ -34,7 +35,7 @@ func DeploymentJSON(containers int) string {
 		strings.Join(list, ",") + `],"restartPolicy":"Always"}},"strategy":{"type":"Recreate"}},"status":{}}`
 }
 
-// TwentyContainers is a Deployment as somebody writes one who writes a lot.
+// TwentyContainers returns a large Deployment.
 func TwentyContainers() *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"}}
 	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
@@ -59,24 +60,24 @@ func TwentyContainers() *appsv1.Deployment {
 	return d
 }
 
-// PodOf is the body of a Pod of the account app on a node.
+// PodOf returns the body of a Pod with the service account app on a node.
 func PodOf(name, node string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"serviceAccountName":"app","nodeName":%q,"containers":[{"name":"c","image":"i"}]}}`, name, node)
 }
 
-// RoleBinding gives a role of a kind to subjects.
+// RoleBinding binds a role of the given kind to subjects.
 func RoleBinding(namespace, name, kind, role string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subjects: subjects,
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role}}
 }
 
-// ClusterRoleBinding gives a ClusterRole to subjects.
+// ClusterRoleBinding binds a ClusterRole to subjects.
 func ClusterRoleBinding(name, role string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}}
 }
 
-// LimitedLevel is a level that queues, or rejects when queues is 0.
+// LimitedLevel returns a priority level that queues requests, or rejects them if queues is 0.
 func LimitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv1.PriorityLevelConfiguration {
 	obj := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-level-"}}
 	obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
@@ -91,7 +92,8 @@ func LimitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv
 	return obj
 }
 
-// SchemaFor sends the users of a group to a level, told apart by name.
+// SchemaFor returns a flow schema that assigns the users of a group to a level, with a flow per
+// user.
 func SchemaFor(level, group string) *flowcontrolv1.FlowSchema {
 	all := []string{"*"}
 	obj := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: level}}
@@ -106,7 +108,7 @@ func SchemaFor(level, group string) *flowcontrolv1.FlowSchema {
 	return obj
 }
 
-// FromFlow is JSON written as YAML's flow style: {a: b}.
+// FromFlow converts YAML in flow style, such as {a: b}, to JSON.
 func FromFlow(t testing.TB, text string) string {
 	t.Helper()
 	asJSON, err := yaml.YAMLToJSON([]byte(text))
@@ -116,7 +118,8 @@ func FromFlow(t testing.TB, text string) string {
 	return string(asJSON)
 }
 
-// SimpleDefinition is a definition of KINDs in GROUP with one version and a schema in flow style; more goes into the version.
+// SimpleDefinition returns a CustomResourceDefinition with one version and a schema in flow style.
+// more is added to the version.
 func SimpleDefinition(t testing.TB, kind, group, schema, more string) string {
 	t.Helper()
 	plural := strings.ToLower(kind) + "s"
@@ -125,7 +128,7 @@ func SimpleDefinition(t testing.TB, kind, group, schema, more string) string {
 		plural, group, group, plural, kind, schema, more))
 }
 
-// SameJSON compares two documents, whatever the order of their members; null and what is empty are the same.
+// SameJSON compares two documents. The order of members is ignored, and null equals an empty value.
 func SameJSON(t testing.TB, got, want string) {
 	t.Helper()
 	var g, w any
@@ -134,7 +137,7 @@ func SameJSON(t testing.TB, got, want string) {
 	}
 }
 
-// Refused asserts a Status error and returns its message.
+// Refused checks that err is a Status error with this code and reason, and returns its message.
 func Refused(t testing.TB, err error, code int32, reason metav1.StatusReason) string {
 	t.Helper()
 	var status apierrors.APIStatus

@@ -23,7 +23,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with DryRun=All.
+// With -oracle, tests record the responses in testdata again from a real kube-apiserver, with
+// DryRun=All.
 var (
 	OracleURL   = flag.String("oracle", "", "record the answers of this kube-apiserver")
 	OracleToken = flag.String("token", "", "bearer token for -oracle")
@@ -31,7 +32,7 @@ var (
 
 var oracleClient = http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
-// AskOracle sends one request and returns the answer.
+// AskOracle sends one request and returns the response.
 func AskOracle(t testing.TB, method, path string, body []byte, headers ...string) (int, []byte) {
 	t.Helper()
 	req, err := http.NewRequest(method, *OracleURL+path, bytes.NewReader(body))
@@ -53,19 +54,20 @@ func AskOracle(t testing.TB, method, path string, body []byte, headers ...string
 	return resp.StatusCode, answer
 }
 
-// FixedUID stands for the uids that servers give.
+// FixedUID replaces the UIDs that servers generate.
 const FixedUID = "11111111-2222-3333-4444-555555555555"
 
-// AnyUID is what they look like.
+// AnyUID matches generated UIDs.
 var AnyUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// RecordedWords are what is kept of a message: neither the end of a long one nor the diff for people that follows a line's end.
+// RecordedWords returns the first line of a message, truncated to 240 bytes. Further lines may
+// contain a diff.
 func RecordedWords(message string) string {
 	message, _, _ = strings.Cut(message, "\n")
 	return strings.TrimSpace(strings.ToValidUTF8(message[:min(len(message), 240)], ""))
 }
 
-// SetHeaders gives a request headers, written as "Key: value".
+// SetHeaders sets the headers of a request, written as "Key: value".
 func SetHeaders(r *http.Request, headers []string) {
 	for _, line := range headers {
 		switch key, value, _ := strings.Cut(line, ": "); key {
@@ -84,10 +86,10 @@ const clusterKinds = " ResourceSlice Namespace Node PersistentVolume IngressClas
 	"MutatingAdmissionPolicyBinding CertificateSigningRequest DeviceClass DeviceTaintRule ServiceCIDR IPAddress " +
 	"ClusterTrustBundle StorageVersionMigration "
 
-// OfTheCluster says whether objects of a kind are in no namespace.
+// OfTheCluster reports whether a kind is cluster-scoped.
 func OfTheCluster(kind string) bool { return strings.Contains(clusterKinds, " "+kind+" ") }
 
-// CollectionPath is where objects of a kind are created.
+// CollectionPath returns the path at which objects of a kind are created.
 func CollectionPath(gvk schema.GroupVersionKind) string {
 	plural, _ := meta.UnsafeGuessKindToResource(gvk)
 	resource := plural.Resource
@@ -104,7 +106,8 @@ func CollectionPath(gvk schema.GroupVersionKind) string {
 	return root + "/" + gvk.Version + "/namespaces/default/" + resource
 }
 
-// KubeconfigClient returns a client with the authority and the certificate of a kubeconfig.
+// KubeconfigClient returns a client with the CA and the certificate of a kubeconfig. It also
+// returns the certificate.
 func KubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificate) {
 	t.Helper()
 	text := apitest.ReadFile(t, path)
@@ -125,7 +128,8 @@ func KubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificat
 		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}}}, pair.Leaf
 }
 
-// AuditedAs shows the audit events with an id in short: stage, verb, who [as whom], object, status, annotations.
+// AuditedAs returns the audit events with an ID in a short form: stage, verb, user, impersonated
+// user, object, status, annotations.
 func AuditedAs(t *testing.T, path, id string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)

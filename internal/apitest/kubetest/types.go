@@ -37,14 +37,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An Object is what every Go type of the API is.
+// Object is the interface of all Go types of the API.
 type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// Filled is an object of a Go type in which everything is set to something, the same each time; managedFields and schemas
-// alone are not.
+// Filled returns an object of a Go type with deterministic values in all fields except for
+// managedFields and schemas.
 func Filled(t reflect.Type) Object {
 	obj := reflect.New(t).Interface().(Object)
 	fillValue(reflect.ValueOf(obj).Elem())
@@ -52,7 +52,7 @@ func Filled(t reflect.Type) Object {
 	return obj
 }
 
-// fillValue sets everything in v to something, the same each time.
+// fillValue sets all fields in v to deterministic values.
 func fillValue(v reflect.Value) {
 	switch x := v.Addr().Interface().(type) {
 	case *metav1.Time:
@@ -73,7 +73,8 @@ func fillValue(v reflect.Value) {
 	case *metav1.FieldsV1:
 		*x = *metav1.NewFieldsV1("{}")
 		return
-	case *metav1.TypeMeta, *metav1.ManagedFieldsEntry, *apiextensionsv1.JSONSchemaProps: // the last holds itself
+	// JSONSchemaProps is recursive.
+	case *metav1.TypeMeta, *metav1.ManagedFieldsEntry, *apiextensionsv1.JSONSchemaProps:
 		return
 	}
 	switch v.Kind() {
@@ -107,7 +108,7 @@ func fillValue(v reflect.Value) {
 	}
 }
 
-// Builtin are the Go types that Decode makes.
+// Builtin returns the scheme of the Go types that Decode supports.
 var Builtin = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -123,7 +124,7 @@ var Builtin = sync.OnceValue(func() *runtime.Scheme {
 	return scheme
 })
 
-// ReadDocuments reads a YAML file of several documents, each as JSON.
+// ReadDocuments reads a YAML file with several documents and converts each to JSON.
 func ReadDocuments(t testing.TB, file string) (docs [][]byte) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -140,7 +141,7 @@ func ReadDocuments(t testing.TB, file string) (docs [][]byte) {
 	return docs
 }
 
-// Decode makes of a document the Go type that it names.
+// Decode decodes a document into the Go type of its kind.
 func Decode(t testing.TB, doc []byte) runtime.Object {
 	t.Helper()
 	obj, err := TryDecode(doc)
@@ -150,7 +151,7 @@ func Decode(t testing.TB, doc []byte) runtime.Object {
 	return obj
 }
 
-// TryDecode is Decode for documents that may be broken.
+// TryDecode is like Decode, but returns an error for an invalid document.
 func TryDecode(doc []byte) (runtime.Object, error) {
 	var tm metav1.TypeMeta
 	if err := json.Unmarshal(doc, &tm); err != nil {
@@ -163,7 +164,8 @@ func TryDecode(doc []byte) (runtime.Object, error) {
 	return obj, err
 }
 
-// Envelope is an object in protobuf as it is sent: the magic bytes, what it is, and its own encoding.
+// Envelope encodes an object as protobuf with the envelope of the API: the magic bytes, the kind,
+// and the encoded object.
 func Envelope(t testing.TB, apiVersion, kind string, obj any) []byte {
 	raw, err := obj.(interface{ Marshal() ([]byte, error) }).Marshal()
 	if err != nil {
@@ -177,13 +179,13 @@ func Envelope(t testing.TB, apiVersion, kind string, obj any) []byte {
 	return append([]byte("k8s\x00"), data...)
 }
 
-// ProtoField is a field of a protobuf message that has a length.
+// ProtoField encodes a length-delimited field of a protobuf message.
 func ProtoField(number int, content []byte) []byte {
 	out := AppendVarint(nil, number<<3|2)
 	return append(AppendVarint(out, len(content)), content...)
 }
 
-// AppendVarint appends a number as protobuf writes it.
+// AppendVarint appends a number in protobuf's varint encoding.
 func AppendVarint(to []byte, n int) []byte {
 	for ; n >= 0x80; n >>= 7 {
 		to = append(to, byte(n)|0x80)
@@ -191,7 +193,7 @@ func AppendVarint(to []byte, n int) []byte {
 	return append(to, byte(n))
 }
 
-// Must is for encodings that cannot fail.
+// Must returns b and panics if err is not nil. It is for encodings that cannot fail.
 func Must(b []byte, err error) []byte {
 	if err != nil {
 		panic(err)

@@ -1,11 +1,13 @@
-// Package kmstest is a KMS plug-in, version 2, for tests and labs: it encrypts with AES under the keys of a file, and stands for one that has them in
-// a TPM, or asks a service. No part of the program imports it.
+// Package kmstest is a KMS plug-in, version 2, for tests and labs. It encrypts with AES and reads
+// the keys from a file instead of a TPM or a service. No production package imports it.
 //
 //	listener, err := net.Listen("unix", "kms.sock")
-//	err = kmstest.Serve(listener, "kms.keys") // until the listener ends
+//	err = kmstest.Serve(listener, "kms.keys") // until the listener is closed
 //
-// The file has a key a line, 32 bytes in base64. The first one writes, all of them read; the file is read at each call, so that a new first line is a
-// rotation. Without the file it is not well. It speaks gRPC by gRPC's own library, which package encryption does not.
+// The file contains a key per line, 32 bytes in base64. The first key is used for encryption. All
+// keys are used for decryption. The file is read on each call, so that a new first line rotates the
+// key. If the file does not exist, the plug-in is unhealthy. Unlike package encryption, it uses the
+// gRPC library.
 package kmstest
 
 import (
@@ -27,12 +29,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Serve answers calls until the listener ends.
+// Serve serves calls until the listener is closed.
 func Serve(listener net.Listener, keys string) error {
 	return ServeAltered(listener, keys, func(_ string, answer []byte, err error) ([]byte, error) { return answer, err })
 }
 
-// ServeAltered is Serve for a plug-in that lies: alter replaces the answer of each call of a method.
+// ServeAltered is like Serve, but simulates a faulty plug-in: alter replaces the response of each
+// call of a method.
 func ServeAltered(listener net.Listener, keys string, alter func(method string, answer []byte, err error) ([]byte, error)) error {
 	p := &plugin{keys}
 	server := grpc.NewServer(grpc.ForceServerCodec(raw{}))
@@ -52,10 +55,10 @@ func ServeAltered(listener net.Listener, keys string, alter func(method string, 
 	return server.Serve(listener)
 }
 
-// A plugin has the keys of a file.
+// plugin is a plug-in with the keys in a file.
 type plugin struct{ file string }
 
-// key is one of them, and its name.
+// key is a key and its ID.
 type key struct {
 	id   string
 	aead cipher.AEAD
@@ -100,7 +103,7 @@ func (p *plugin) encrypt(asked fields) ([]byte, error) {
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	salt := rand.Text() // is authenticated, to have an annotation
+	salt := rand.Text() // authenticated data, to have an annotation
 	annotation := string(message(1, "salt.kms.example", 2, salt))
 	return message(1, string(all[0].aead.Seal(nil, nil, []byte(asked[1]), []byte(salt))), 2, all[0].id, 3, annotation), nil
 }
@@ -126,7 +129,7 @@ func (p *plugin) decrypt(asked fields) ([]byte, error) {
 
 // ---- Messages
 
-// fields are a message's texts by number.
+// fields maps field numbers to values.
 type fields map[protowire.Number]string
 
 func parse(b []byte) fields {
@@ -136,7 +139,8 @@ func parse(b []byte) fields {
 		if size < 0 {
 			return all
 		}
-		text, length := protowire.ConsumeBytes(b[size:]) // the interface has nothing but texts
+		// all fields of the API are strings or bytes
+		text, length := protowire.ConsumeBytes(b[size:])
 		if length < 0 {
 			return all
 		}
@@ -145,7 +149,7 @@ func parse(b []byte) fields {
 	return all
 }
 
-// message is one of texts, each behind its number.
+// message encodes a message from pairs of field numbers and strings.
 func message(parts ...any) (b []byte) {
 	for i := 0; i < len(parts); i += 2 {
 		b = protowire.AppendTag(b, protowire.Number(parts[i].(int)), protowire.BytesType)
@@ -154,7 +158,7 @@ func message(parts ...any) (b []byte) {
 	return b
 }
 
-// raw leaves messages as bytes.
+// raw is a codec that leaves messages as bytes.
 type raw struct{}
 
 func (raw) Name() string                    { return "proto" }
