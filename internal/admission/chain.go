@@ -40,7 +40,8 @@ const (
 	OpUpdate = "UPDATE"
 	OpDelete = "DELETE"
 
-	// OpConnect is a request to a kubelet or a Pod, such as an exec. Its Object is the unstructured options of the request.
+	// OpConnect is a request to a kubelet or a Pod, such as an exec. Object has the options of the
+	// request as an unstructured object.
 	OpConnect = "CONNECT"
 )
 
