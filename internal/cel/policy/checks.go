@@ -1,7 +1,8 @@
 package policy
 
-// This file: what metrics are told of an evaluation, by the rules and with the labels of kube-apiserver. A validation is counted when it
-// says no or fails, once for each action that the binding draws from that; a mutation each time that it is evaluated.
+// This file defines the metrics of evaluations, with the rules and labels of kube-apiserver. A
+// validation is counted if it is false or fails, once for each action of the binding. A mutation
+// is counted each time it is evaluated.
 
 import (
 	"strings"
@@ -10,14 +11,15 @@ import (
 
 // A Check is one evaluation of a validation, an audit annotation or a mutation.
 type Check struct {
-	Mutating        bool          // by a MutatingAdmissionPolicy
+	Mutating        bool          // of a MutatingAdmissionPolicy
 	Policy, Binding string        // their names
-	Error           string        // no_error, compile_error, out_of_budget, invalid_error
-	Action          string        // allow, deny, audit, warn; "" of a mutation
-	Took            time.Duration // how long the evaluation was
+	Error           string        // no_error, compile_error, out_of_budget or invalid_error
+	Action          string        // allow, deny, audit or warn; "" for a mutation
+	Took            time.Duration // duration of the evaluation
 }
 
-// errorType sorts what an evaluation said. A validation that is plainly false is an invalid_error, too, as in kube-apiserver.
+// errorType classifies the message of an evaluation. A validation that is false is an
+// invalid_error, as in kube-apiserver.
 func errorType(message string) string {
 	switch {
 	case strings.HasPrefix(message, "compilation"):
