@@ -1,6 +1,7 @@
 package matching
 
-// This file compiles and evaluates match conditions (KEP-3716; k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions):
+// This file compiles and evaluates match conditions (KEP-3716). See package
+// k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions.
 //
 //	matchConditions:
 //	- name: not-by-nodes
@@ -9,13 +10,16 @@ package matching
 //	conditions := &matching.Set{Asked: hook.MatchConditions}
 //	wanted, err := conditions.Hold(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
 //
-// A request matches if all conditions are true. A false condition decides, even if another one fails. Otherwise an error means that the
-// request is rejected, or with failurePolicy Ignore that the webhook is not called. Package k8s.io/apiserver/pkg/cel/environment has the
-// language, its versions and its limits. This file declares the variables: object, oldObject, request, authorizer, and namespaceObject,
-// which is always null for webhooks.
+// A request matches if all conditions are true. If any condition is false, the request does not
+// match, even if another condition fails. Otherwise an error means that the request is rejected,
+// or with failurePolicy Ignore that the webhook is not called. The language, its versions and its
+// limits are defined by package k8s.io/apiserver/pkg/cel/environment. This file declares the
+// variables object, oldObject, request, authorizer and namespaceObject. For webhooks,
+// namespaceObject is always null.
 //
-// Invariants: an expression is compiled once, when it is first used. The conditions of one webhook together cost at most
-// RuntimeCELCostBudgetMatchConditions, for any object. Evaluation ends with the context.
+// Each expression is compiled once, when it is first used. The total cost of the conditions of one
+// webhook is limited to RuntimeCELCostBudgetMatchConditions. Evaluation stops when the context is
+// done.
 
 import (
 	"context"

@@ -138,8 +138,9 @@ func restorePod(pod, old *core.Pod) {
 	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
 }
 
-// resizePod keeps only the resources and resize policies of pod, and its volumes if they can be resized. If the number of containers differs, it
-// keeps everything for validation to refuse.
+// resizePod keeps only the resources and resize policies of pod, and its volumes if they can be
+// resized. If the number of containers differs, it keeps everything, and validation rejects the
+// update.
 func resizePod(pod, old *core.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
 		resources, volumes := pod.Spec.Resources, pod.Spec.Volumes

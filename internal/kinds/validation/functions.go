@@ -1,8 +1,8 @@
 package validation
 
-// This file has the rules of the resources whose strategies are not imported, because their packages
-// also contain clients and storage. Each function calls
-// the validation functions that the strategy in k8s.io/kubernetes/pkg/registry/GROUP/RESOURCE calls.
+// This file contains the rules of resources whose strategies are not imported because their
+// packages also contain clients and storage. Each function calls the validation functions that the
+// strategy in k8s.io/kubernetes/pkg/registry/GROUP/RESOURCE calls.
 
 import (
 	"context"
@@ -224,8 +224,8 @@ func apiServiceRules() *rules {
 	}
 }
 
-// PodLogOptions decodes the parameters of a request for a Pod's log. The error is a 400 if they cannot be read, and a 422 with all
-// errors if they are invalid.
+// PodLogOptions decodes the parameters of a request for the log of a Pod. The error is a 400 if
+// the parameters cannot be decoded, and a 422 with all errors if they are invalid.
 func PodLogOptions(pod string, query url.Values) (*corev1.PodLogOptions, error) {
 	options := new(corev1.PodLogOptions)
 	if err := internalversion.DecodeParameters(query, options); err != nil {

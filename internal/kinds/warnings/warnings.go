@@ -66,10 +66,12 @@ func ForStatus(ctx context.Context, obj, old runtime.Object) []string {
 	return nil
 }
 
-// DropDuplicateOwners removes equal ownerReferences from the object of a request. It returns the warning about them, or "" if there were none.
+// DropDuplicateOwners removes duplicate ownerReferences from the object in a request. It returns a
+// warning, or "" if there were none.
 func DropDuplicateOwners(obj metav1.Object) string { return dropDuplicateOwners(obj, "") }
 
-// DropAdmittedDuplicates does the same for an object that a patch or the mutating plug-ins have made. Its warning says so.
+// DropAdmittedDuplicates is DropDuplicateOwners for an object that a patch or a mutating plug-in
+// has changed. The warning says so.
 func DropAdmittedDuplicates(obj metav1.Object) string {
 	return dropDuplicateOwners(obj, " after mutating admission happens")
 }
