@@ -172,7 +172,7 @@ func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchC
 	for i, condition := range conditions {
 		if text := strings.TrimSpace(condition.Expression); text == "" {
 			c.Required(p.Index(i), "expression", "")
-		} else if i >= most { // which is refused as it is
+		} else if i >= most { // too many, which has been reported
 		} else if err := compile(text); err != nil {
 			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}
