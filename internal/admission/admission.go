@@ -1,7 +1,7 @@
 package admission
 
-// This file calls the webhooks for a write. It keeps the active configurations, runs the rounds of
-// mutating webhooks, and applies their answers.
+// This file calls the webhooks for a write. It keeps the active configurations, calls the mutating
+// webhooks in rounds, and applies the patches that they return.
 //
 // A mutating webhook may answer with a JSON patch. If it changes the object, the webhooks before
 // it with reinvocationPolicy IfNeeded are called again in a second round:
@@ -9,17 +9,18 @@ package admission
 //	round 0   a: adds a label   b: adds a container   c: nothing        b has changed what a saw
 //	round 1   a: sees the container
 //
-// No lock is held while a webhook runs. The write is computed from one version of the object, and
-// is committed only if that version is still the newest. Otherwise the write is computed again,
-// and the webhooks are called again. The wait is bounded by the webhook's timeoutSeconds and by
-// the deadline of the request.
+// No locks are held while calling a webhook. The write is computed from one version of the object,
+// and is committed only if that version is still the newest. Otherwise the server computes the
+// write again and calls the webhooks again. The wait is bounded by the webhook's timeoutSeconds
+// and by the deadline of the request.
 //
 // The active configurations are read from the store after each write to a configuration, before
-// that write is answered. They are kept in an atomic pointer, so a write costs one load if there
-// are none. Webhooks are called only for the write that the client requested. They are not called
-// for the server's own writes: deletions by the garbage collector, the deletion of a namespace's
-// contents, the status of a definition, and the PodDisruptionBudget and the Pod of an eviction.
-// kube-apiserver calls them for most of these writes, because its controllers are clients.
+// that write is answered. They are stored in an atomic pointer, so that a write only has to load
+// the pointer if there are none. Webhooks are called only for the write that the client requested.
+// They are not called for the server's own writes: deletions by the garbage collector, the
+// deletion of a namespace's contents, the status of a definition, and the PodDisruptionBudget and
+// the Pod of an eviction. kube-apiserver calls them for most of these writes, because its
+// controllers are clients.
 
 import (
 	"cmp"
@@ -69,7 +70,7 @@ type Webhooks struct {
 	Store    *store.Store             // source of configurations and namespaces
 	Types    *scheme.Registry         // resolves the types in rules and reviews
 	Services *webhook.ServiceResolver // resolves clientConfig.service
-	Called   func(Call)               // receives each call, for metrics and traces
+	Called   func(Call)               // called for each call, used for metrics and traces
 	Log      zerolog.Logger           // receives configurations that cannot be read
 	May      matching.May             // for the CEL variable authorizer
 	// defaults fields that a patch has removed
@@ -86,8 +87,8 @@ type Webhooks struct {
 	clients map[string]*webhook.Client
 }
 
-// A hookSet contains the active webhooks, ordered by the name of their configuration and by their
-// position in it. It is immutable.
+// A hookSet contains the active webhooks, sorted by the name of the configuration and by their
+// position within it. It is immutable.
 type hookSet struct{ mutating, validating []*Hook }
 
 // A Hook is one configured webhook.
@@ -98,20 +99,21 @@ type Hook struct {
 	namespaces, objects labels.Selector
 	conditions          *matching.Set
 	client              *webhook.Client // holds the connections to the webhook
-	broken              error           // why the webhook cannot be called; nil if it can
+	broken              error           // the reason why the webhook cannot be called, if any
 }
 
 // active reports whether any webhook is configured.
 func (h *Webhooks) active() bool { return h != nil && h.current.Load() != nil }
 
-// Committed reloads the webhooks after a write to one of their configurations.
+// Committed must be called after each write. It reloads the webhooks if a webhook configuration
+// was written.
 func (h *Webhooks) Committed(res *scheme.Resource) {
 	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
 	}
 }
 
-// Reload reads the configurations. It logs and skips configurations that cannot be decoded.
+// Reload reads the configurations. Configurations that cannot be decoded are logged and skipped.
 func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -232,7 +234,7 @@ func (a *Attributes) shown() bool { return a.Own() && !matching.IsExempt(a.Resou
 
 // ---- An invocation
 
-// An invocation is the handling of one write by the webhooks of one kind.
+// invocation holds the state for calling the webhooks of a given kind for a write.
 type invocation struct {
 	h        *Webhooks
 	a        *Attributes
@@ -249,7 +251,7 @@ type invocation struct {
 	shown        map[*scheme.Resource]*hookDocuments
 }
 
-// hookDocuments holds the objects, encoded in one version.
+// hookDocuments holds the objects encoded in a given version.
 type hookDocuments struct{ obj, old json.RawMessage }
 
 // newInvocation returns the state that all webhooks called for one write share.
@@ -360,9 +362,9 @@ func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.Raw
 	return scheme.MarshalAs(obj, want.APIVersion(), want.Kind)
 }
 
-// movedTo converts a custom resource to another version. It uses the conversion webhook of the
-// type, which has its own timeout. Without a webhook it sets the apiVersion and applies the
-// schema.
+// movedTo converts a custom resource to another version. If the type has a conversion webhook, it
+// calls the webhook, which has its own timeout. Without a webhook it sets the apiVersion and
+// applies the schema.
 func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if row.Custom.Webhook != nil {
 		return row.Custom.Webhook.To(context.Background(), u, row.Version)
@@ -390,7 +392,7 @@ func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object
 	return obj, err
 }
 
-// request returns the request for a webhook, without its uid.
+// request returns the request for a webhook, without setting its uid.
 func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	d, err := v.documents(row)
 	if err != nil {
@@ -460,11 +462,11 @@ func (e *callFailure) Error() string {
 }
 func (e *callFailure) Unwrap() error { return e.cause }
 
-// A denial is the rejection of a request by a webhook.
+// denial is the error returned when a webhook rejects a request.
 type denial struct{ *apierrors.StatusError }
 
-// denied returns the error for a request that a webhook rejects. It keeps the status returned by
-// the webhook, unless that is a success.
+// denied returns the error for a request rejected by the named webhook. It keeps the status
+// returned by the webhook, unless the status is a success.
 func denied(name string, result *metav1.Status) *denial {
 	status := metav1.Status{}
 	if result != nil {
@@ -486,7 +488,7 @@ func denied(name string, result *metav1.Status) *denial {
 // A callResult is the result of calling one webhook.
 type callResult struct {
 	answer *reviewAnswer // nil if the call failed
-	err    error         // a callFailure, a denial or another error
+	err    error         // may be a callFailure, a denial or some other error
 	took   time.Duration
 }
 
@@ -560,14 +562,15 @@ func (v *invocation) note(ctx context.Context, k *Hook, said *callResult) {
 	}
 }
 
-// A Call describes one call of a webhook, for metrics.
+// Call describes a single call of a webhook, for use in metrics.
 type Call struct {
-	Name, Kind, Operation string        // kind is admit or validating
-	Code                  int           // 0 if the failure is not the webhook's
-	Rejected              bool          // the write was rejected because of the call
-	Cause                 string        // of the rejection; "" means that it is not counted
-	FailedOpen            bool          // the call failed, and failurePolicy allowed the write
-	Took                  time.Duration // duration of the call
+	Name, Kind, Operation string // kind is admit or validating
+	Code                  int    // 0 if the failure is not the webhook's
+	Rejected              bool   // the write was rejected because of the call
+	// reason for the rejection; "" means that the rejection is not counted
+	Cause      string
+	FailedOpen bool          // the call failed, and failurePolicy allowed the write
+	Took       time.Duration // duration of the call
 }
 
 // settle records a call and returns the error for the client. It returns nil if the call failed
@@ -623,8 +626,8 @@ func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailur
 
 // ---- Mutating webhooks
 
-// round calls the mutating webhooks in order. The second round calls only the webhooks that asked
-// for reinvocation and whose object has changed since.
+// round calls the mutating webhooks in order. In the second round, it only calls the webhooks that
+// asked for reinvocation and whose object has changed since.
 func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 	number := 0
 	if v.a.again {
@@ -684,9 +687,9 @@ func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, 
 	return changed, err
 }
 
-// apply applies the patch of a webhook to the object. A patch that cannot be decoded is a failed
-// call. A patch that decodes but does not apply rejects the request, regardless of the
-// failurePolicy.
+// apply applies the patch of a webhook to the object. If the patch cannot be decoded, the call is
+// treated as failed. A patch that decodes but does not apply rejects the request, regardless of
+// the failurePolicy.
 func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
 	if len(answer.Patch) == 0 {
 		return false, nil

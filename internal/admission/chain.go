@@ -1,21 +1,21 @@
 package admission
 
-// This file defines the chain of admission plug-ins. Every write passes the same plug-ins in the
-// same order. Mutating plug-ins run first. Validating plug-ins run after the object has been
+// This file defines the chain of admission plug-ins. All writes pass through the same plug-ins in
+// the same order. Mutating plug-ins run first. Validating plug-ins run after the object has been
 // prepared and validated by the rules of its type.
 //
 //	decode ──▶ default ──▶ admit: LimitRanger, ServiceAccount, … MutatingAdmissionPolicy, MutatingAdmissionWebhook
 //	       ──▶ prepare, validate by type ──▶ validate: … ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota ──▶ commit
 //
-// A plug-in is a row with a name, the writes that it handles, and two functions, one of which may
-// be nil. The chain selects the rows of a write by operation, resource and subresource, with one
-// look-up in a map that is built at startup. Rows that handle every write report by Idle whether
-// they have anything to do. A write without an interested row costs only the look-up and allocates
-// no memory.
+// Each plug-in has a name, a set of writes that it handles, and two functions, one of which may be
+// nil. The chain selects the rows for a write by operation, resource and subresource, using a map
+// that is built at startup. Plug-ins that handle every write use Idle to report whether they have
+// anything to do. A write without an interested row costs only the look-up and allocates no
+// memory.
 //
-// A policy or a webhook may change fields that a built-in plug-in has set. The whole chain then
-// runs a second time, as in kube-apiserver. In the second run, policies and webhooks are called
-// again only if they ask for reinvocation.
+// Policies and webhooks may change fields that have been set by a built-in plug-in. If that
+// happens, the whole chain runs a second time, as in kube-apiserver. During the second run,
+// policies and webhooks are only called again if they ask for reinvocation.
 
 import (
 	"cmp"
@@ -50,14 +50,15 @@ const (
 // deletion. The write owns Object: a plug-in may modify it in place, but only in Admit. Old is
 // never modified.
 type Attributes struct {
-	Resource        *scheme.Resource      // the type, at the version of the request
-	Subresource     string                // "" for the object itself
-	Operation       string                // OpCreate, OpUpdate, OpDelete or OpConnect
-	Manager         string                // fieldManager, as sent
-	FieldValidation string                // as sent: Ignore, Warn, Strict or ""
-	DryRun          bool                  // nothing is stored; a plug-in must not have side effects
-	Deleting        *metav1.DeleteOptions // options of a deletion
-	Object, Old     scheme.Object         // new and stored object; each may be nil
+	Resource        *scheme.Resource // the type, at the version of the request
+	Subresource     string           // "" for the object itself
+	Operation       string           // OpCreate, OpUpdate, OpDelete or OpConnect
+	Manager         string           // fieldManager, as sent
+	FieldValidation string           // as sent: Ignore, Warn, Strict or ""
+	// if true, nothing is stored and plug-ins must not have side effects
+	DryRun      bool
+	Deleting    *metav1.DeleteOptions // options of a deletion
+	Object, Old scheme.Object         // new and stored object; each may be nil
 
 	Request *request.Request // nil for the server's own writes
 	again   bool             // true in the second run of the chain
@@ -70,8 +71,8 @@ type Attributes struct {
 // Changed records that a policy or a webhook changed the object. The chain then runs again.
 func (a *Attributes) Changed() { a.changed = true }
 
-// Own reports whether the write is the one that the client requested, and not a consequence of it
-// or a write of the server.
+// Own reports whether the write was requested by the client, rather than being a consequence of
+// the request or a write by the server itself.
 func (a *Attributes) Own() bool {
 	rec := a.Request
 	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource {
@@ -91,8 +92,9 @@ func (a *Attributes) Own() bool {
 	return false
 }
 
-// Name returns the name of the object as the request specifies it. For a create, that is the name
-// in the body, or "" with generateName. For each object of a deleted collection it is "".
+// Name returns the name of the object as the request specifies it. For a create, it returns the
+// name in the body, which is empty if generateName is used. It returns "" for the objects in a
+// deleted collection.
 func (a *Attributes) Name() string {
 	switch {
 	case a.Own() && a.Request.Info.Name != "":
@@ -116,8 +118,8 @@ func (a *Attributes) Namespace() string {
 	return a.Old.GetNamespace()
 }
 
-// Forbidden returns a 403 with err as its message. It uses the name in the request, or
-// generateName if the server chooses the name. An err that is already a 403 is returned unchanged.
+// Forbidden returns a 403 error with the message of err. It uses the name in the request, or
+// generateName if the server chooses the name. If err is already a 403, it is returned unchanged.
 func (a *Attributes) Forbidden(err error) error {
 	if apierrors.IsForbidden(err) {
 		return err
@@ -132,14 +134,15 @@ func (a *Attributes) Forbidden(err error) error {
 	return apierrors.NewForbidden(a.Resource.GroupResource(), name, err)
 }
 
-// A Plugin is one row of the chain.
+// A Plugin describes a plug-in in the chain.
 type Plugin struct {
 	Name string // as in --enable-admission-plugins
 	On   bool   // enabled by default
 	// The resources that the plug-in handles, such as "pods", "pods/binding" or
 	// "ingresses.networking.k8s.io". Empty means all resources and subresources.
-	Of         []string
-	Operations []string // the operations that the plug-in handles; empty means all
+	Of []string
+	// the operations handled by the plug-in; if empty, all operations are handled
+	Operations []string
 
 	Admit    func(ctx context.Context, a *Attributes) error // may modify a.Object; may be nil
 	Validate func(ctx context.Context, a *Attributes) error // must not modify a.Object; may be nil
@@ -154,11 +157,11 @@ type Plugin struct {
 
 // A Chain contains the enabled plug-ins. The nil *Chain has none.
 type Chain struct {
-	special map[string][]special // by resource; the writes that some row names
+	special map[string][]special // maps a resource to the rows that name it
 	general [4]rows              // by operation; all other writes
 }
 
-// A place identifies a kind of write by its request, without the body.
+// place identifies the kind of a write without looking at its body.
 type place struct{ operation, group, resource, subresource string }
 
 type rows struct{ admit, validate []*Plugin }
@@ -326,8 +329,8 @@ func (c *Chain) Decide(ctx context.Context, a Attributes) (scheme.Object, error)
 	return obj, c.Validate(ctx, a)
 }
 
-// Options returns the options of the request, in the type of the operation. A PATCH has the
-// options of an update or of a create. A CONNECT has none.
+// Options returns the options of the request, in the type of the operation. For a PATCH, these are
+// UpdateOptions or CreateOptions. A CONNECT has none.
 func (a *Attributes) Options() runtime.Object {
 	var dryRun []string
 	if a.DryRun {

@@ -7,12 +7,12 @@
 //	obj, err = chain.Admit(ctx, attributes)   // the object as plug-ins have changed it
 //	err = chain.Validate(ctx, attributes)     // a Status error: denied, or a webhook failed whose failurePolicy is Fail
 //
-// A write passes them at two points:
+// A write passes through the webhooks at two points:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
 //
-// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook. chain.go defines the order
-// of all plug-ins; the built-in plug-ins are in package plugins. Package matching selects the
+// The rules match k8s.io/apiserver/pkg/admission/plugin/webhook. The order of all plug-ins is
+// defined in chain.go. The built-in plug-ins are in package plugins. Package matching selects the
 // requests for a webhook by rules, selectors and CEL conditions. review.go contains the documents
 // of a call, and package webhook connects to the webhook.
 //

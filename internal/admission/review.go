@@ -1,6 +1,6 @@
 package admission
 
-// This file defines the two documents of a call of an admission webhook. The server sends an
+// This file defines the request and the response of an admission webhook. The server sends an
 // AdmissionReview, and the webhook returns another. Package webhook transfers them.
 //
 //	POST https://127.0.0.1:9443/mutate?timeout=10s     {"kind":"AdmissionReview","request":{"uid":"7f…","operation":"CREATE",…}}
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	maxReviewAnswer = 16 << 20 // bytes; a patch may contain a whole object in base64
+	maxReviewAnswer = 16 << 20 // in bytes; a patch may contain a whole base64-encoded object
 	reviewKind      = "AdmissionReview"
 	reviewGroup     = "admission.k8s.io"
 )

@@ -1,7 +1,7 @@
 package plugins
 
-// This file controls which users may obtain certificates. A CertificateSigningRequest names a
-// signer in its spec. A user or a controller approves the request, and the signer writes the
+// This file controls which users may obtain certificates. The spec of a CertificateSigningRequest
+// names a signer. A user or a controller approves the request, and the signer writes the
 // certificate to its status. The owner of a certificate can act as its subject, so permission to
 // write these objects is not sufficient. As in kube-apiserver, three admission plug-ins check
 // more:
@@ -44,8 +44,8 @@ func (s signers) approval(_ context.Context, a *admission.Attributes) error {
 	return s.check(a, "approve")
 }
 
-// signing implements CertificateSigning. It checks changes of the certificate and of the
-// conditions.
+// signing implements CertificateSigning. It is only checked when the certificate or the conditions
+// change.
 func (s signers) signing(_ context.Context, a *admission.Attributes) error {
 	csr, old := a.Object.(*certificatesv1.CertificateSigningRequest), a.Old.(*certificatesv1.CertificateSigningRequest)
 	if bytes.Equal(old.Status.Certificate, csr.Status.Certificate) && equality.Semantic.DeepEqual(old.Status.Conditions, csr.Status.Conditions) {
@@ -96,8 +96,8 @@ func (s signers) check(a *admission.Attributes, verb string) error {
 	return a.Forbidden(fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
 }
 
-// permits reports whether the user has the verb on the signer or on all signers of its domain. The
-// server itself has all permissions.
+// permits reports whether the user is allowed to use the verb on the signer or on all signers of
+// its domain. The server itself has all permissions.
 func (s signers) permits(a *admission.Attributes, verb, signer string) bool {
 	if a.Request == nil {
 		return true

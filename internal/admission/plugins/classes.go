@@ -1,7 +1,7 @@
 package plugins
 
 // This file applies classes to new objects. The class is named by the object, or is marked as the
-// default. No other step of a write sets fields of an object from other objects:
+// default. This is the only step of a write that sets fields based on other objects:
 //
 //	new object              class          named by            gets                                      missing class
 //	Pod                     PriorityClass  priorityClassName   priority, preemptionPolicy                403
@@ -10,9 +10,9 @@ package plugins
 //	Ingress                 IngressClass   ingressClassName    the name of the default, if it has none   accepted
 //
 // These are four plug-ins: Priority, RuntimeClass, DefaultStorageClass and DefaultIngressClass.
-// The classes are read for each create and not cached, because there are few of them and a cache
-// may be outdated. As in kube-apiserver, managedFields has no owner for the fields that are set
-// here.
+// The classes are read from the store for each create. They are not cached, because there are only
+// a few of them and a cache might be outdated. As in kube-apiserver, the fields set here have no
+// owner in managedFields.
 
 import (
 	"context"
@@ -42,7 +42,7 @@ const (
 // classes reads the stored classes.
 type classes struct{ store *store.Store }
 
-// admitPriority implements Priority for pods. It sets the priority of a pod from its class.
+// admitPriority implements Priority for pods. It sets the priority of a pod from the class.
 func (c classes) admitPriority(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if a.Operation == admission.OpCreate {
@@ -69,8 +69,8 @@ func (c classes) admitRuntime(ctx context.Context, a *admission.Attributes) erro
 	return answer(a, c.runWith(ctx, &a.Object.(*corev1.Pod).Spec))
 }
 
-// validateRuntime checks that the overhead of a pod is that of its class. kube-apiserver checks
-// this after the validation of the pod, so a rejected request still gets the pod's warnings.
+// validateRuntime checks that the overhead of a pod matches its class. kube-apiserver checks this
+// after the pod has been validated, so that warnings are sent even if the request is rejected.
 func (c classes) validateRuntime(ctx context.Context, a *admission.Attributes) error {
 	spec := &a.Object.(*corev1.Pod).Spec
 	if spec.Overhead == nil {
@@ -136,7 +136,7 @@ func (c classes) find(ctx context.Context, prefix, name string, into any) (bool,
 	return err == nil, err
 }
 
-// each calls see for all classes of a kind in the order of their names.
+// each calls see for all classes with the given prefix, sorted by name.
 func (c classes) each(prefix string, see func(class gjson.Result)) error {
 	for rec, err := range c.store.All(store.Span{Prefix: prefix, Sound: true}) {
 		if err != nil {
@@ -149,7 +149,7 @@ func (c classes) each(prefix string, see func(class gjson.Result)) error {
 
 // ---- Priority ----
 
-// prioritize sets the priority of a pod from its class. The pod may specify only the same values.
+// prioritize sets the priority of a pod from the class. The pod may specify only the same values.
 func (c classes) prioritize(ctx context.Context, spec *corev1.PodSpec) error {
 	class, err := c.priorityOf(ctx, spec.PriorityClassName)
 	if err != nil {
@@ -275,8 +275,8 @@ func scheduleWith(spec *corev1.PodSpec, where *nodev1.Scheduling) error {
 	return nil
 }
 
-// addToleration adds a toleration unless the pod has an equal one. kube-apiserver also removes
-// tolerations that a wider one covers.
+// addToleration adds a toleration unless the pod already has it. kube-apiserver also removes
+// tolerations that are covered by a wider one.
 func addToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 	for i := range spec.Tolerations {
 		if equality.Semantic.DeepEqual(spec.Tolerations[i], toleration) {

@@ -1,9 +1,9 @@
 package plugins
 
-// This file reads --admission-control-config-file. The file has an AdmissionConfiguration of
-// apiserver.config.k8s.io, which contains the configurations of plug-ins or the names of their
-// files. PodSecurity, PodNodeSelector (nodeselector.go), PodTolerationRestriction (tolerations.go)
-// and EventRateLimit (eventrate.go) can be configured:
+// This file reads --admission-control-config-file. It must contain an AdmissionConfiguration of
+// apiserver.config.k8s.io, which contains the plug-in configurations or the names of the files
+// that contain them. PodSecurity, PodNodeSelector (nodeselector.go), PodTolerationRestriction
+// (tolerations.go) and EventRateLimit (eventrate.go) can be configured:
 //
 //	apiVersion: apiserver.config.k8s.io/v1
 //	kind: AdmissionConfiguration
@@ -89,7 +89,8 @@ func ReadConfiguration(name string) (*Configuration, error) {
 	return c, nil
 }
 
-// read adds the configuration of one plug-in. Unknown plug-ins are ignored, as in kube-apiserver.
+// read adds the configuration of one plug-in. Unknown plug-ins are ignored for compatibility with
+// kube-apiserver.
 func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 	text := []byte(plugin.Configuration)
 	if len(text) == 0 && plugin.Path != "" {
@@ -122,7 +123,7 @@ func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 	return c.readPodSecurity(text)
 }
 
-// readNodeSelectors parses a configuration that has no kind. Unknown fields are ignored.
+// readNodeSelectors parses a configuration file without a kind. Unknown fields are ignored.
 func (c *Configuration) readNodeSelectors(text []byte) error {
 	var file struct {
 		Selectors map[string]string `json:"podNodeSelectorPluginConfig"`

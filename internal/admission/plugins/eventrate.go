@@ -1,7 +1,7 @@
 package plugins
 
-// This file implements EventRateLimit, which limits the rate of Events for the whole server, for
-// each namespace, for each user, and for each source and object. The limits are configured:
+// This file implements EventRateLimit, which limits the rate of Events per server, per namespace,
+// per user, or per source and object. The limits are configured:
 //
 //	apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 //	kind: Configuration
@@ -11,10 +11,10 @@ package plugins
 //	- {type: User, ...}, {type: SourceAndObject, ...}
 //
 // Each limit has a token bucket for each key. A bucket initially has burst tokens and gains qps
-// tokens per second. A write of an Event takes one token for each limit. A limit keeps the
-// cacheSize (default 4,096) most recently used buckets. Rules and messages are those of
-// kube-apiserver's plugin/pkg/admission/eventratelimit, which does not limit Events of
-// events.k8s.io either. A dry run takes no tokens.
+// tokens per second. Writing an Event takes a token from a bucket of each limit. A limit keeps the
+// cacheSize (default 4,096) most recently used buckets. The rules and messages match
+// kube-apiserver's plugin/pkg/admission/eventratelimit. As there, Events of events.k8s.io are not
+// limited. A dry run takes no tokens.
 
 import (
 	"cmp"
@@ -158,7 +158,7 @@ func (b *eventBuckets) key(a *admission.Attributes) string {
 	return ""
 }
 
-// take takes a token from a bucket and reports whether there was one.
+// take takes a token from the bucket for the key and reports whether there was one.
 func (b *eventBuckets) take(key string) bool {
 	sum := sha256.Sum256([]byte(key))
 	b.mu.Lock()

@@ -1,14 +1,14 @@
 package plugins
 
 // This file implements LimitRanger, which applies the LimitRanges of a namespace to its pods and
-// claims. A limit has one of three types:
+// claims. There are three types of limits:
 //
 //	Container                 default, defaultRequest   set in each container without a value, and recorded in an annotation
 //	                          min, max, ratio           checked for each container
 //	Pod                       min, max, ratio           checked for the sum of a pod's containers
 //	PersistentVolumeClaim     min, max                  checked for the requests of a claim
 //
-// Defaults are applied first, one LimitRange after the other in the order of their names, so the
+// Defaults are applied first. The LimitRanges are applied in the order of their names, so that the
 // annotation names the last one that set a value. The resulting pod is checked after it has been
 // validated by the rules of its type. The resources of a pod can change later only by the
 // subresource resize, which is checked as well.
@@ -34,8 +34,8 @@ const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 // limitRanger reads the stored LimitRanges.
 type limitRanger struct{ store *store.Store }
 
-// each calls see for the LimitRanges of the object's namespace in the order of their names, and
-// stops at the first error. Objects that are being deleted are not checked.
+// each calls see for the LimitRanges in the object's namespace, sorted by name, and stops at the
+// first error. Objects that are being deleted are not checked.
 func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.LimitRangeItem) error) error {
 	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
 		return nil
@@ -63,7 +63,7 @@ func (l limitRanger) admit(_ context.Context, a *admission.Attributes) error {
 	})
 }
 
-// fillLimits applies the defaults of one LimitRange to a pod.
+// fillLimits applies the defaults of a LimitRange to the pod.
 func fillLimits(pod *corev1.Pod, limits []corev1.LimitRangeItem) {
 	defaults, requests := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range limits {
@@ -157,7 +157,8 @@ func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) e
 	})
 }
 
-// forbidden returns a 403 with all errors, or nil if there are none. Elements of errs may be nil.
+// forbidden returns a 403 error that contains all errors, or nil if there are none. Elements of
+// errs may be nil.
 func forbidden(a *admission.Attributes, errs []error) error {
 	if err := apierror.Joined(errs); err != nil {
 		return a.Forbidden(err)
@@ -182,7 +183,7 @@ func within(limit *corev1.LimitRangeItem, have *corev1.ResourceRequirements) (er
 	return errs
 }
 
-// A bound is one value of a LimitRange for one resource.
+// bound is a value in a LimitRange for a given resource.
 type bound struct {
 	of    string // the type of the limit, for messages
 	name  corev1.ResourceName
@@ -197,8 +198,8 @@ type amount struct {
 	n        int64
 }
 
-// amounts returns the request, the limit and the bound as integers. They are in thousandths,
-// unless one would overflow; otherwise they are rounded up.
+// amounts returns the request, the limit and the bound as integers. The values are in thousandths
+// if they fit, and otherwise rounded up.
 func (b *bound) amounts(have *corev1.ResourceRequirements) (request, limit amount, value int64) {
 	request.what, limit.what = "request", "limit"
 	request.quantity, request.stated = have.Requests[b.name]
@@ -263,9 +264,9 @@ func (b *bound) ratio(have *corev1.ResourceRequirements) error {
 
 // ---- Resources of a pod ----
 
-// podResources returns the total resources of a pod. Init containers run one at a time before the
-// other containers, so only the largest one counts. Restartable init containers keep running and
-// are added like ordinary containers. Pod-level cpu and memory override the totals.
+// podResources returns the total resources of a pod. Init containers run one after another before
+// the other containers start, so only the largest one counts. Restartable init containers keep
+// running and are added like ordinary containers. Pod-level cpu and memory override the totals.
 func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
 	sum := func(of func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
 		total, beside, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}

@@ -12,11 +12,11 @@ package plugins
 //	its Lease, its CSINode, its ResourceSlices
 //	requests for certificates with its own name, and for certificates of pods that run on it
 //
-// Checks that depend on other objects use their newest version: a replica first catches up with
-// its log. Otherwise a pod that another server has just bound, moved or deleted might be refused
+// Checks that depend on other objects must use the newest version, so replicas catch up with the
+// log first. Otherwise a pod that another server has just bound, moved or deleted might be refused
 // to its node, or be accessible to a former node.
 //
-// Rules and messages are those of kube-apiserver's plugin/pkg/admission/noderestriction. CSI
+// The rules and messages match kube-apiserver's plugin/pkg/admission/noderestriction. CSI
 // migration, in which CSI drivers replace in-tree volume plug-ins, is not supported.
 
 import (
@@ -60,7 +60,7 @@ type restriction struct {
 	may   func(request.User, request.Info) (bool, string)
 }
 
-// A nodeWrite is a write whose user is a node.
+// nodeWrite is a write requested by a node.
 type nodeWrite struct {
 	*admission.Attributes
 	restriction
@@ -191,7 +191,7 @@ func (w *nodeWrite) mirrorPod(ctx context.Context) error {
 	return nil
 }
 
-// referred returns the resources that a pod refers to, for an error message, or "".
+// referred returns the kind of object that a pod refers to, for use in an error message, or "".
 func referred(spec *corev1.PodSpec) string {
 	switch {
 	case spec.ServiceAccountName != "":
@@ -292,8 +292,8 @@ func (w *nodeWrite) ownNode() error {
 	return nil
 }
 
-// kubeletLabels are the labels of kubernetes.io that a node may set. It may also set all labels of
-// kubelet.kubernetes.io and node.kubernetes.io.
+// kubeletLabels are the labels in the kubernetes.io domain that nodes are allowed to set. It may
+// also set all labels of kubelet.kubernetes.io and node.kubernetes.io.
 var kubeletLabels = []string{corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable, corev1.LabelArchStable,
 	"beta.kubernetes.io/os", "beta.kubernetes.io/arch"}

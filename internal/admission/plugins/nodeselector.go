@@ -1,8 +1,8 @@
 package plugins
 
-// This file implements PodNodeSelector. An annotation of a namespace restricts its pods to certain
-// nodes. The configuration (--admission-control-config-file) contains a default for namespaces
-// without the annotation, and the labels that pods may select:
+// This file implements PodNodeSelector. A namespace can have an annotation that restricts its pods
+// to certain nodes. The configuration (--admission-control-config-file) contains the default for
+// namespaces without the annotation, and the labels that pods are allowed to select:
 //
 //	podNodeSelectorPluginConfig:
 //	  clusterDefaultNodeSelector: pool=shared    added to pods in namespaces without the annotation
@@ -45,7 +45,7 @@ func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error
 	return n.validate(ctx, a)
 }
 
-// validate rejects a pod whose node selector conflicts with the namespace or is not in its
+// validate rejects a pod if its node selector conflicts with the namespace or is not in the
 // whitelist.
 func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)

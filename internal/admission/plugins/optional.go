@@ -20,7 +20,7 @@ import (
 	"apilet/internal/store"
 )
 
-// containerAt is a container of a pod, of any kind.
+// containerAt is a container in a pod, which may also be an init or ephemeral container.
 type containerAt struct {
 	at     *field.Path
 	image  string
@@ -56,8 +56,8 @@ func hasNewImages(a *admission.Attributes) bool {
 	return slices.ContainsFunc(containersOf(&a.Object.(*corev1.Pod).Spec), func(c containerAt) bool { return !slices.Contains(old, c.image) })
 }
 
-// pullAlways implements AlwaysPullImages. The kubelet then contacts the registry for each
-// container, so a pod cannot use a private image that another pod has pulled.
+// pullAlways implements AlwaysPullImages. This makes the kubelet contact the registry for each
+// container, so that a pod cannot use a private image that was pulled for another pod.
 func pullAlways(_ context.Context, a *admission.Attributes) error {
 	if !hasNewImages(a) {
 		return nil

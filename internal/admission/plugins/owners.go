@@ -48,7 +48,8 @@ func (o ownership) validate(_ context.Context, a *admission.Attributes) error {
 	return o.mayBlock(a, newlyBlocking(owners, before))
 }
 
-// newlyBlocking returns the references that block the deletion of their owner and did not before.
+// newlyBlocking returns the references that block the deletion of their owner and did not do so
+// before.
 func newlyBlocking(owners, before []metav1.OwnerReference) (added []metav1.OwnerReference) {
 	for _, owner := range owners {
 		if !blocks(&owner) || slices.ContainsFunc(before, func(old metav1.OwnerReference) bool { return old.UID == owner.UID && blocks(&old) }) {

@@ -1,7 +1,7 @@
 package plugins
 
-// This file implements PodSecurity. It checks pods against the Pod Security Standards, at the
-// levels in the labels of their namespace, with three modes:
+// This file implements PodSecurity. It checks pods against the Pod Security Standards. The labels
+// of the namespace specify the level for each of the three modes:
 //
 //	pod-security.kubernetes.io/enforce: baseline           a pod that violates the level gets a 403
 //	pod-security.kubernetes.io/warn: restricted            a warning, also for objects with a pod template
@@ -68,8 +68,8 @@ type podStandards struct {
 type PodCheck struct {
 	Mode   string // enforce, audit or warn
 	Policy podsecurity.LevelVersion
-	// Results with mode enforce are always reported. For the other two modes only violations are,
-	// as in kube-apiserver.
+	// Results with mode enforce are always reported. For the other two modes, only violations are
+	// reported, as in kube-apiserver.
 	Allowed                          bool
 	Operation, Resource, Subresource string
 }
@@ -101,7 +101,7 @@ func (p *podStandards) tell(a *admission.Attributes, mode string, level podsecur
 	p.checked(PodCheck{Mode: mode, Policy: level, Allowed: allowed, Operation: strings.ToLower(a.Operation), Resource: kind, Subresource: a.Subresource})
 }
 
-// annotate adds an audit annotation. The server's own writes have no audit event.
+// annotate adds an audit annotation. There is no audit event for writes by the server itself.
 func annotate(a *admission.Attributes, key, value string) {
 	if a.Request != nil {
 		a.Request.AnnotateOnce(podsecurity.AuditAnnotationPrefix+key, value)
@@ -110,7 +110,7 @@ func annotate(a *admission.Attributes, key, value string) {
 
 // ---- Pods and templates ----
 
-// validatePod checks a pod against the levels of its namespace.
+// validatePod checks a pod against the levels configured for its namespace.
 func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes) error {
 	if p.exempt(a) {
 		return nil
@@ -148,8 +148,8 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	return nil
 }
 
-// validateTemplate warns about a pod template. Levels are enforced later, when its pods are
-// created.
+// validateTemplate warns about a pod template. The enforced level is only checked when the pods
+// are created.
 func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attributes) error {
 	if p.exempt(a) {
 		return nil
@@ -225,8 +225,8 @@ func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels
 	}
 }
 
-// runsOther reports whether a pod has other images than before. Other fields that are checked
-// cannot change.
+// runsOther reports whether the images of a pod have changed. Other fields that are checked cannot
+// change.
 func runsOther(pod, old *corev1.PodSpec) bool {
 	sameImages := func(a, b []corev1.Container) bool {
 		return slices.EqualFunc(a, b, func(a, b corev1.Container) bool { return a.Image == b.Image })
@@ -353,9 +353,9 @@ type violation struct {
 	pods          int
 }
 
-// survey returns warnings about the pods of a namespace that violate the level. It checks one pod
-// of each controller before the others. It stops after a second or after half of the request's
-// remaining time.
+// survey returns warnings about the pods of a namespace that violate the level. It first checks
+// one pod for each controller. It stops after a second or after half of the request's remaining
+// time.
 func (p *podStandards) survey(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
 	limit := podCheckLimit
 	if deadline, ok := ctx.Deadline(); ok {
@@ -408,9 +408,9 @@ func (v *violation) String() string {
 	return fmt.Sprintf("%s (and %d other pods): %s", v.first, v.pods-1, v.reason)
 }
 
-// podsOf returns the first pods of a namespace and counts all of them. The result starts with one
-// pod of each controller. It keeps at most podsChecked pods of each group, because a namespace may
-// have any number.
+// podsOf returns the first pods in a namespace, as well as the total number of pods. The result
+// starts with one pod for each controller. It keeps at most podsChecked pods in each group, since
+// there is no limit on the number of pods in a namespace.
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
@@ -422,7 +422,7 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 		}
 		pod := &corev1.Pod{}
 		if bounded.Unmarshal(rec.JSON, pod) != nil {
-			continue // such a pod cannot be written again either
+			continue // ignored, since the pod could not be written again either
 		}
 		if p.exemptClass(pod.Spec.RuntimeClassName) {
 			continue

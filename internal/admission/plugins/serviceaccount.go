@@ -1,14 +1,14 @@
 package plugins
 
-// This file implements ServiceAccount. A pod runs as a service account of its namespace, by
-// default "default". The plug-in mounts the account's token, the server's CA certificate and the
-// name of the namespace into each container, where client libraries look for them:
+// This file implements ServiceAccount. Pods run as a service account in their namespace, which
+// defaults to "default". The plug-in mounts the account's token, the server's CA certificate and
+// the name of the namespace into each container, where client libraries look for them:
 //
 //	/var/run/secrets/kubernetes.io/serviceaccount/{token,ca.crt,namespace}     volume kube-api-access-XXXXX, projected
 //
-// A pod whose account does not exist is rejected. If the account has the annotation
+// If the account of a pod does not exist, the pod is rejected. If the account has the annotation
 // kubernetes.io/enforce-mountable-secrets, the pod may only use the secrets that the account
-// lists. Mirror pods, which represent the static pods of a kubelet, have neither an account nor
+// lists. Mirror pods represent the static pods of a kubelet and have neither an account nor
 // secrets.
 
 import (
@@ -37,8 +37,8 @@ import (
 const (
 	tokenMount  = "/var/run/secrets/kubernetes.io/serviceaccount"
 	tokenVolume = "kube-api-access-"
-	// A kubelet that requests this lifetime gets a token that is valid for a year. Clients that do
-	// not reread the file get a warning.
+	// If a kubelet requests this lifetime, it gets a token that is valid for a year. Clients that
+	// do not reread the file get a warning.
 	tokenSeconds     = 3607
 	mountableSecrets = "kubernetes.io/enforce-mountable-secrets"
 	defaultAccount   = "default"
@@ -52,8 +52,8 @@ const (
 // accounts reads the stored service accounts.
 type accounts struct{ store *store.Store }
 
-// find returns the service account of a pod. The error is a 403, an error of the store, or a
-// timeout.
+// find returns the service account of a pod. The error may be a 403, an error returned by the
+// store, or a timeout.
 func (s accounts) find(ctx context.Context, a *admission.Attributes, name string) (*corev1.ServiceAccount, error) {
 	account := &corev1.ServiceAccount{}
 	pause := defaultPatienceIn + rand.N(defaultPatienceIn)

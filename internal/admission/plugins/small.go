@@ -48,12 +48,12 @@ func taintNew(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// TolerationSeconds are the times in seconds that a pod stays on a node that is not ready or
+// TolerationSeconds contains the number of seconds that a pod stays on a node that is not ready or
 // unreachable.
 type TolerationSeconds struct{ NotReady, Unreachable int64 }
 
-// admit implements DefaultTolerationSeconds. It adds tolerations for lost nodes, unless the pod
-// has its own.
+// admit implements DefaultTolerationSeconds. It adds tolerations for lost nodes unless the pod
+// already has them.
 func (t TolerationSeconds) admit(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	for i, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {

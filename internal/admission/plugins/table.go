@@ -1,12 +1,12 @@
 // Package plugins contains the built-in admission plug-ins of kube-apiserver 1.37, with the same
 // names, order and flags.
 //
-// This file contains the table of plug-ins. Each row names the writes that a plug-in handles, so
-// that other writes do not pay for it. The functions are in the file named after the plug-in or
-// its group. A row without functions exists only because its name is valid in kube-apiserver's
-// flags: the objects that it checks do not exist here, or it checks nothing. The plug-ins in
-// unbuilt are not implemented. Enabling one of them is an error, because the administrator would
-// rely on it.
+// This file contains the table of plug-ins. Each row specifies the writes handled by a plug-in, so
+// that there is no cost for other writes. The functions are in the file named after the plug-in or
+// its group. A row without functions is only needed because kube-apiserver's flags accept the
+// name. Either the objects that it checks do not exist here, or it does not check anything. The
+// plug-ins in unbuilt are not implemented. Enabling one of them is an error, because the
+// administrator would rely on it.
 package plugins
 
 import (
@@ -38,7 +38,7 @@ type Config struct {
 
 	Tolerations TolerationSeconds
 
-	PodChecked func(PodCheck) // receives the results of PodSecurity; may be nil
+	PodChecked func(PodCheck) // called with the results of PodSecurity; may be nil
 
 	// A kube-controller-manager runs and removes finalizers.
 	ControllerManager bool

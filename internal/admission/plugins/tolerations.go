@@ -1,17 +1,17 @@
 package plugins
 
-// This file implements PodTolerationRestriction. It adds default tolerations to the pods of a
-// namespace and restricts the tolerations that they may have. Both are stored as JSON in
-// annotations of the namespace. If an annotation is missing, the configuration
+// This file implements PodTolerationRestriction. It adds default tolerations to the pods in a
+// namespace and restricts the tolerations that they are allowed to have. Both are stored as JSON
+// in annotations of the namespace. If an annotation is missing, the configuration
 // (--admission-control-config-file) applies:
 //
 //	scheduler.alpha.kubernetes.io/defaultTolerations     default     added to each new pod
 //	scheduler.alpha.kubernetes.io/tolerationsWhitelist   whitelist   must cover each toleration of a pod; an empty list allows all
 //
-// A pod with any requests or limits also gets a toleration for memory pressure. If one toleration
-// covers another, only the wider one is kept. Rules and messages are those of kube-apiserver's
-// plugin/pkg/admission/podtolerationrestriction. Each toleration is compared with every other one,
-// so a pod with more than maxTolerations is rejected.
+// A pod with any requests or limits also gets a toleration for memory pressure. If a toleration is
+// covered by another one, only the wider one is kept. The rules and messages match
+// kube-apiserver's plugin/pkg/admission/podtolerationrestriction. Each toleration is compared with
+// all others, so pods with more than maxTolerations are rejected.
 
 import (
 	"context"
@@ -139,8 +139,8 @@ func plainError(err error) error {
 	return apierror.New(http.StatusInternalServerError, "", err.Error())
 }
 
-// mergeTolerations removes the tolerations that another one covers. It keeps the first of equal
-// ones.
+// mergeTolerations removes tolerations that are covered by another one. It keeps the first of
+// equal ones.
 func mergeTolerations(all []corev1.Toleration) []corev1.Toleration {
 	var merged []corev1.Toleration
 	for i := range all {

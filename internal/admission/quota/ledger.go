@@ -1,8 +1,8 @@
 package quota
 
 // This file contains the ledger of a namespace. The ledger has a sum for each limited name. It
-// keeps no information about single objects, except for pods that are being deleted: a pod that
-// still exists after its grace period no longer counts, and no event announces that moment.
+// does not keep track of individual objects, except for pods that are being deleted. Such a pod
+// stops counting when its grace period ends, and there is no event for that.
 
 import (
 	"errors"
@@ -20,17 +20,18 @@ import (
 // errPromised rejects a write temporarily: the room is promised to other writes.
 var errPromised = errors.New("there is room that is promised to others")
 
-// A ledger records the limits of a namespace's quotas and their usage. It is guarded by Quotas.mu.
+// ledger keeps track of the limits and the usage for all quotas in a namespace. It is guarded by
+// Quotas.mu.
 type ledger struct {
 	namespace string
-	limits    []*limit            // ordered by name; replaced as a whole
+	limits    []*limit            // sorted by name; never modified in place
 	tracked   map[string]*tracked // the types that the limits apply to, by key prefix
 	stale     bool                // limits may differ from the stored quotas
 	counted   bool                // the usage is known at the revision of Quotas.log
 	counting  chan struct{}       // closed when a running count ends; nil if none is running
 	promises  int                 // number of unreleased promises
 	ended     chan struct{}       // closed when a promise is released; nil if no write waits
-	// capacity 1; with other servers, the token of the promise whose turn it is
+	// holds a token while a promise has its turn; used if there are other servers
 	turn      chan struct{}
 	changedAt int64 // revision of the last change to a counted object
 
@@ -39,7 +40,7 @@ type ledger struct {
 	lapsed  map[string]bool // pods that have ceased to count
 }
 
-// tracked is a type that some limit applies to.
+// tracked represents a type that is limited by a quota.
 type tracked struct {
 	*measure
 	res    *scheme.Resource
@@ -48,7 +49,7 @@ type tracked struct {
 	deep   bool // objects must be decoded, because more than their number is needed
 }
 
-// A concern is a limit that applies to a type, with the names that apply.
+// concern is a limit that applies to a type, with the names it applies to.
 type concern struct {
 	*limit
 	names []corev1.ResourceName
@@ -142,8 +143,8 @@ func (l *ledger) endedLocked(wanted bool) <-chan struct{} {
 
 // ---- Measuring ----
 
-// takes returns the usage of an object under a limit, or nil if the object is not in its scopes.
-// obj is nil if it need not or cannot be decoded.
+// takes returns the usage of an object under a limit, or nil if the object is not in scope. obj
+// may be nil if it does not have to be decoded or cannot be decoded.
 func (t *tracked) takes(c *concern, obj scheme.Object, now time.Time) usage {
 	if !t.covers(c.limit, obj, now) {
 		return nil
@@ -175,13 +176,13 @@ func (t *tracked) decode(json []byte) scheme.Object {
 	}
 	obj, err := t.res.DecodeStored(json)
 	if err != nil {
-		return nil // objects that cannot be decoded still count as objects
+		return nil // still counted as an object
 	}
 	return obj
 }
 
-// A state is one side of an event: whether the object exists, its decoded form if needed, and the
-// time at which it is measured.
+// A state describes an object before or after an event: whether it exists, its decoded form if
+// needed, and the time at which to measure it.
 type state struct {
 	there bool
 	obj   scheme.Object
@@ -208,8 +209,8 @@ func (t *tracked) changeLocked(before, after state) {
 	}
 }
 
-// At time never no pod has exceeded its grace period. At time ever all pods that are being deleted
-// have.
+// At time never, no grace period has ended. At time ever, the grace period has ended for all pods
+// that are being deleted.
 var never, ever = time.Time{}, time.Unix(1<<40, 0)
 
 // applyLocked updates the usage for an event.
@@ -309,8 +310,8 @@ func sooner(a, b time.Time) time.Time {
 
 // ---- Counting all objects ----
 
-// A count computes the usage of the stored objects. It uses copies of the ledger's limits, because
-// those are in use meanwhile.
+// A count computes the usage of the stored objects. It uses copies of the limits, because the
+// originals are still in use.
 type count struct {
 	shadow  ledger
 	shadows map[*limit]*limit
@@ -412,8 +413,8 @@ func (t *tracked) checkLimits(w *Write, now time.Time) error {
 	return nil
 }
 
-// grows returns the additional usage of a write under a limit. An object that enters the scopes of
-// the limit counts in full.
+// grows returns the additional usage caused by a write under a limit. An object that enters the
+// scopes of the limit counts in full.
 func (t *tracked) grows(c *concern, w *Write, now time.Time) usage {
 	after := t.takes(c, w.Object, now)
 	if w.Old == nil {

@@ -1,7 +1,7 @@
 package quota
 
-// This file represents one quota: the limits in its spec, its stored status, and the amounts that
-// a kube-apiserver has reserved by its status (see shared.go).
+// This file implements a quota with the limits in its spec, its stored status, and the amounts
+// reserved by a kube-apiserver through the status (see shared.go).
 
 import (
 	"maps"
@@ -17,7 +17,7 @@ import (
 // milliseconds after the status.
 const reservedFor = 5 * time.Second
 
-// A limit is one quota and its usage.
+// limit holds the limits of a quota and their current usage.
 type limit struct {
 	name           string
 	uid            types.UID
@@ -38,8 +38,8 @@ func newLimit(q *corev1.ResourceQuota, rev int64) *limit {
 	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), promised: usage{}, reserved: usage{}, unsaved: true}
 }
 
-// counts reports whether both versions limit the same resources in the same scopes, so that their
-// usage is the same. The amounts may differ.
+// counts reports whether both versions limit the same resources in the same scopes, which means
+// that the usage is the same. The amounts may differ.
 func (lim *limit) counts(other *limit) bool {
 	return lim.name == other.name && lim.uid == other.uid && slices.Equal(sortedNames(lim.spec.Hard), sortedNames(other.spec.Hard)) &&
 		slices.Equal(lim.spec.Scopes, other.spec.Scopes) && equality.Semantic.DeepEqual(lim.spec.ScopeSelector, other.spec.ScopeSelector)

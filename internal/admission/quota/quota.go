@@ -5,32 +5,32 @@
 //	defer held.Release()
 //	rec, err := commit(pod)
 //
-// A namespace with a quota has a ledger. For each quota, the ledger records the usage of the
-// stored objects and the amounts promised to pending writes. The ledger is the only source of the
-// usage: the status of the quotas is derived from it, and it is not stored on disk. The ledger is
-// computed from the objects of the namespace when it is first needed. After that it follows the
+// Each namespace that has a quota has a ledger. For each quota, the ledger records the usage of
+// the stored objects and the amounts promised to pending writes. The ledger is the only source of
+// the usage: the status of the quotas is derived from it, and it is not stored on disk. The ledger
+// is computed from the objects of the namespace when it is first needed. After that it follows the
 // store's log, which has the old and the new version of each changed object. Completed pods,
 // objects deleted by the garbage collector, failed writes and a killed server therefore need no
 // special code.
 //
-// A write is charged immediately before its commit. The charge first reads the log to its end, and
-// then decides under one lock:
+// A write is charged immediately before its commit. The charge first reads the log to its end. It
+// then decides while holding the lock:
 //
 //	used + new > hard               reject, because the stored objects leave no room
 //	used + promised + new > hard    wait for a promise to be released, because that write may fail
 //	otherwise                       promised += new
 //
 // A promise is released after the commit, when the log has been read again and the written amount
-// is part of the usage. Therefore exactly as many writes succeed as there is room for, and no
-// write is rejected because of another write that fails. For example, if 64 creates arrive at the
+// is part of the usage. Therefore a write succeeds if and only if there is room for it, and is
+// never rejected because of another write that fails. For example, if 64 creates arrive at the
 // same time for a quota of 50, then 50 get a promise and 14 wait. After the group commit, 50 are
 // used and the 14 are rejected.
 //
 // If several servers share the objects, a charged write also writes the new status of the quotas
 // ([Promise.With]). shared.go explains why.
 //
-// A write in a namespace without a quota costs one map look-up. The ledger is dropped with the
-// last quota of its namespace.
+// For a namespace without a quota, a write only needs a single map look-up. The ledger is removed
+// when the last quota of the namespace is deleted.
 package quota
 
 import (
@@ -53,7 +53,8 @@ import (
 )
 
 const (
-	patience = 10 * time.Second // maximum wait of a write for others, as in kube-apiserver
+	// maximum time that a write waits for other writes (same as kube-apiserver)
+	patience = 10 * time.Second
 	// poll interval while waiting for another server to make room
 	lookAgain = 200 * time.Millisecond
 )
@@ -72,14 +73,14 @@ type Quotas struct {
 	ledgers map[string]*ledger
 
 	mu      sync.Mutex      // guards the following fields and the contents of the ledgers
-	log     *store.Follower // its position is undefined while there are no ledgers
+	log     *store.Follower // only has a valid position if there are ledgers
 	catalog *scheme.Catalog // the types for which the ledgers were built
-	// the types that are counted, by resource name
+	// the types that can be counted, by resource name
 	countable map[corev1.ResourceName]*scheme.Resource
 }
 
-// New finds the namespaces that have quotas. Their usage is computed later. An error means that
-// not all quotas could be read; the others are enforced.
+// New finds the namespaces that have quotas. Their usage is computed later. If an error is
+// returned, some quotas could not be read; the others are still enforced.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Shared(),
 		changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
@@ -216,8 +217,8 @@ type part struct {
 	taken usage
 }
 
-// Release ends a promise. A committed write is then part of the usage, and the amount of a failed
-// write is free again. Release of a nil promise does nothing.
+// Release ends a promise. The usage of a committed write is now counted, and the amount for a
+// failed write is available again. Release of a nil promise does nothing.
 func (p *Promise) Release() {
 	if p == nil || p.ledger == nil {
 		return
@@ -254,7 +255,7 @@ func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
 	}
 	if !q.renewLocked(rec) {
 		namespace, _ := scheme.NamespacedName(rec.Key)
-		_ = q.reloadLocked(strings.Clone(namespace)) // on error, the next charge tries again
+		_ = q.reloadLocked(strings.Clone(namespace)) // if this fails, the next charge will retry
 	}
 }
 
@@ -315,8 +316,8 @@ func (q *Quotas) refreshLocked() {
 	for _, l := range q.ledgers {
 		fresh := q.trackedBy(l.limits)
 		if !maps.EqualFunc(l.tracked, fresh, (*tracked).same) {
-			// A count that is running has the previous types. The clone makes it discard its
-			// result.
+			// A count that is already running uses the previous types. The clone makes it discard
+			// its result.
 			l.limits = slices.Clone(l.limits)
 			l.trackLocked(fresh)
 		}
@@ -324,7 +325,7 @@ func (q *Quotas) refreshLocked() {
 	q.announce()
 }
 
-// trackedBy returns the types that the limits apply to, by the prefix of their keys.
+// trackedBy returns the types that are subject to the limits, by key prefix.
 func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
 	all := map[string]*tracked{}
 	for _, lim := range limits {
@@ -404,7 +405,7 @@ func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
 	return limits, err
 }
 
-// each calls visit for the objects of a span at the revision of the span.
+// each calls visit for all objects in a span at the revision of the span.
 func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Record)) error {
 	for rec, err := range q.store.All(at) {
 		if err := cmp.Or(err, ctx.Err()); err != nil {
@@ -442,7 +443,7 @@ func (q *Quotas) drainLocked() {
 		recount()
 	}
 	for _, namespace := range touched {
-		_ = q.reloadLocked(namespace) // on error, the next charge tries again
+		_ = q.reloadLocked(namespace) // if this fails, the next charge will retry
 	}
 }
 

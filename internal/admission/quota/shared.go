@@ -1,9 +1,10 @@
 package quota
 
 // This file coordinates several servers that share the objects. Each server has its own ledger,
-// which is only as current as the log, while another server may be writing. Therefore the status
-// of a quota is used as a lock: a charged write updates the status in the same revision as the
-// object, on condition that the quota still has the version that the ledger knows.
+// which is only as current as the log, and another server may be writing at the same time.
+// Therefore the status of a quota is used as a lock. A charged write updates the status in the
+// same revision as the object, provided that the version of the quota is still the one in the
+// ledger.
 //
 //	log   ... quota q {used 4} at 17 | pod a, q {used 5} at 21 | pod b deleted at 22 | q {used 4} at 25 ...
 //
@@ -12,9 +13,9 @@ package quota
 //
 // Every write that increases the usage also changes the quota. If the quota is unchanged, the
 // ledger's room is real. A write that decreases the usage (pod b) does not change the quota. The
-// next charge or the status writer of some server lowers the status later, also on condition of
-// the version that its ledger knows. So status.used is never less than the usage, and a killed
-// process leaves nothing to clean up.
+// status is lowered later, by the next charge or by the status writer of any server, again
+// provided that the version has not changed. As a result, status.used is never less than the
+// actual usage, and there is nothing to clean up if a process is killed.
 //
 // A kube-apiserver that shares the store writes the status first and the object later, in a
 // separate revision. If a status grows without an object, the increase is reserved. The
@@ -22,8 +23,8 @@ package quota
 //
 //	log   ... q {used 5} at 31 | pod d at 33 ...        reserved: 0, 1 at 31, 0 again at 33
 //
-// A server charges the writes of one namespace one at a time, since each charge needs the version
-// that the previous charge created.
+// Within a namespace, a server charges one write at a time, since each charge needs the version
+// created by the previous charge.
 
 import (
 	"cmp"

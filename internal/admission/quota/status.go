@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	statusPause = 100 * time.Millisecond // between two rounds, so that changes are written together
+	statusPause = 100 * time.Millisecond // time between two rounds, so that changes can be batched
 	statusRetry = time.Second            // after a failed round
 )
 
@@ -27,8 +27,8 @@ const (
 // changed.
 type Save func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
 
-// Run keeps status.hard and status.used of all quotas up to date until ctx ends. It calls report
-// with the result of each round.
+// Run keeps status.hard and status.used up to date for all quotas until ctx is done. It calls
+// report with the result of each round.
 func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 	for ctx.Err() == nil {
 		var wake <-chan struct{}

@@ -1,8 +1,7 @@
 package quota
 
-// This file measures the usage of objects for each name that a quota may limit. The rules are
-// those of Kubernetes' evaluators
-// (k8s.io/kubernetes, pkg/quota/v1/evaluator/core):
+// This file measures how much of each resource name an object uses. The rules match the evaluators
+// in Kubernetes (k8s.io/kubernetes, pkg/quota/v1/evaluator/core):
 //
 //	objects                  names                                                                   scopes
 //	-------                  -----                                                                   ------
@@ -16,9 +15,9 @@ package quota
 //	resourceclaims           CLASS.deviceclass.resource.k8s.io/devices                               none
 //	four more of core        secrets, configmaps, replicationcontrollers, resourcequotas             none
 //
-// A quota with a scope that a type does not support limits no object of that type. A pod that has
-// terminated, or has exceeded its grace period, uses no compute resources. It counts only for
-// count/pods.
+// If a quota has a scope that is not supported for a type, it does not limit objects of that type.
+// Pods that have terminated or exceeded their grace period do not use any compute resources. It
+// counts only for count/pods.
 
 import (
 	"slices"
@@ -46,10 +45,11 @@ const (
 	requestPrefix = corev1.DefaultResourceRequestsPrefix
 )
 
-// A measure computes the usage of objects of one type. The zero value counts the objects only.
+// A measure computes the usage of objects of a given type. The zero value counts the objects only.
 type measure struct {
-	names   func(corev1.ResourceName) bool                    // reports whether it measures a resource, except for count/… and alias
-	alias   corev1.ResourceName                               // also counts the objects, like count/RESOURCE; "" means none
+	names func(corev1.ResourceName) bool // reports whether it measures a resource, except for count/… and alias
+	// if not empty, also counts the objects, like count/RESOURCE
+	alias   corev1.ResourceName
 	usage   func(scheme.Object, time.Time) usage              // returns the usage of an object; nil means that objects are only counted
 	inScope func(scheme.Object, *requirement, time.Time) bool // nil means that the type has no scopes
 }
@@ -99,7 +99,8 @@ func (u usage) subtract(less usage) {
 	}
 }
 
-// growth returns the amounts by which u exceeds before. Names that did not grow are omitted.
+// growth returns the difference between u and before for all names that have grown. Names that did
+// not grow are omitted.
 func (u usage) growth(before usage) usage {
 	grown := usage{}
 	for name, q := range u {
@@ -257,8 +258,8 @@ func lapseOf(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
 }
 
-// missing lists the containers that do not specify the names that a quota requires, like "cpu for:
-// a,b; memory for: b". It returns "" if there are none.
+// missing returns the containers that do not specify the names required by a quota, such as "cpu
+// for: a,b; memory for: b". It returns "" if there are none.
 func missing(pod *corev1.Pod, names []corev1.ResourceName) string {
 	if podresources.IsPodLevelResourcesSet(pod) {
 		return ""
@@ -425,8 +426,8 @@ func isDeviceName(name corev1.ResourceName) bool {
 	return strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass)
 }
 
-// deviceUsage counts the devices that a claim may get, by class. For alternatives, it uses the
-// largest number for each class.
+// deviceUsage counts the devices that may be allocated for a claim, by class. For alternatives, it
+// uses the largest number for each class.
 func deviceUsage(obj scheme.Object, _ time.Time) usage {
 	devices := func(mode resourcev1.DeviceAllocationMode, count int64) int64 {
 		switch mode {
@@ -459,7 +460,7 @@ func deviceUsage(obj scheme.Object, _ time.Time) usage {
 
 // ---- Scopes ----
 
-// A requirement is one scope of a quota, from scopes or from the scopeSelector.
+// requirement represents a scope of a quota, from either scopes or scopeSelector.
 type requirement struct {
 	scope    corev1.ResourceQuotaScope
 	exists   bool            // the class must be set, with any name
@@ -485,8 +486,8 @@ func requirementsOf(spec *corev1.ResourceQuotaSpec) (all []requirement) {
 	return all
 }
 
-// matches reports whether the name of a class meets the requirement. An object without a class has
-// the name "".
+// matches reports whether the name of a class meets the requirement. The name is empty if the
+// object does not have a class.
 func (r *requirement) matches(name string) bool {
 	if r.exists {
 		return name != ""

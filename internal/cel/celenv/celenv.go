@@ -3,9 +3,10 @@
 //
 //	envs := celenv.Base() // in place of environment.MustBaseEnvSet
 //
-// CEL counts the cost of an expression and stops it, and a comprehension checks the deadline of
-// its request. But the cost of a function call is counted only after the call, and a call cannot
-// be interrupted. So a single call must not cost more than the length of its arguments:
+// CEL counts the cost of an expression and stops it if the cost is too high. Comprehensions also
+// check the deadline of the request. But the cost of a function call is counted only after the
+// call, and a call cannot be interrupted. Therefore the cost of a single call must be limited by
+// the length of its arguments:
 //
 //	function                            what it took                                      here
 //	quantity, isQuantity                hours, for "1e-2147483648"                        no quantity (bounded.CheckQuantity)
@@ -14,11 +15,11 @@
 //	.intersects; distinct
 //	lists.range                         34 GB, for an int32 of an object                  an error above a million elements
 //
-// The functions keep their meaning. The overloads are those of Kubernetes and CEL
-// (k8s.io/apiserver/pkg/cel/library, cel-go/ext), replaced by functions that first check their
-// arguments. cel-go allows this if the signatures are equal. They are replaced in the environment
-// that the library shares in the whole process, because the library uses it for the validators of
-// custom resources.
+// The functions keep their meaning. The overloads in Kubernetes and CEL
+// (k8s.io/apiserver/pkg/cel/library, cel-go/ext) are replaced by functions that check their
+// arguments first. cel-go allows this if the signatures are equal. They are replaced in the
+// environment that the library shares in the whole process, because the library uses it for the
+// validators of custom resources.
 package celenv
 
 import (
@@ -39,8 +40,9 @@ import (
 )
 
 const (
-	comparisonsMax = 4 << 20 // element comparisons in one call; takes some tenths of a second
-	// elements created by one call; a whole expression may create ten times as many
+	// maximum number of element comparisons in a call, which take some tenths of a second
+	comparisonsMax = 4 << 20
+	// maximum number of elements created by a call; an expression may create ten times as many
 	rangeMax = 1 << 20
 )
 
@@ -58,7 +60,7 @@ var Base = sync.OnceValue(func() *environment.EnvSet {
 	return envs
 })
 
-// A bound replaces one overload of a function. If instead returns nil, the original function is
+// bound replaces an overload of a function. If instead returns nil, the original function is
 // called.
 type bound struct {
 	function, overload string
@@ -202,7 +204,7 @@ func lastIndex(whole, part string) ref.Val {
 	return types.Int(utf8.RuneCountInString(whole[:at]))
 }
 
-// lastIndexFrom is lastIndex for occurrences that begin at or before the rune from.
+// lastIndexFrom is like lastIndex, but ignores occurrences that begin after the rune from.
 func lastIndexFrom(whole, part string, from int64) ref.Val {
 	switch {
 	case from < 0:

@@ -12,14 +12,13 @@ package matching
 //
 // A request matches if all conditions are true. If any condition is false, the request does not
 // match, even if another condition fails. Otherwise an error means that the request is rejected,
-// or with failurePolicy Ignore that the webhook is not called. The language, its versions and its
-// limits are defined by package k8s.io/apiserver/pkg/cel/environment. This file declares the
-// variables object, oldObject, request, authorizer and namespaceObject. For webhooks,
+// or with failurePolicy Ignore that the webhook is not called. The language, including its
+// versions and limits, is defined by package k8s.io/apiserver/pkg/cel/environment. This file
+// declares the variables object, oldObject, request, authorizer and namespaceObject. For webhooks,
 // namespaceObject is always null.
 //
-// Each expression is compiled once, when it is first used. The total cost of the conditions of one
-// webhook is limited to RuntimeCELCostBudgetMatchConditions. Evaluation stops when the context is
-// done.
+// Expressions are compiled once, on first use. The total cost of the conditions of one webhook is
+// limited to RuntimeCELCostBudgetMatchConditions. Evaluation stops when the context is done.
 
 import (
 	"context"
@@ -42,8 +41,8 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// The fields of the variable request, with their types. An asterisk marks optional fields. object
-// and oldObject are separate variables.
+// Fields of the variable request and their types. An asterisk marks optional fields. object and
+// oldObject are separate variables.
 var (
 	kindMembers     = "group:string version:string kind:string"
 	resourceMembers = "group:string version:string resource:string"
@@ -114,7 +113,7 @@ func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (
 	return Condition{text: expression, program: program}, nil
 }
 
-// A Set contains the conditions of one webhook. They are compiled when they are first used.
+// Set contains the match conditions for a webhook. They are compiled on first use.
 type Set struct {
 	Asked   []admissionv1.MatchCondition // from the configuration
 	compile sync.Once
@@ -156,7 +155,7 @@ func (c *Set) Hold(ctx context.Context, variables map[string]any) (bool, error) 
 
 var errOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
 
-// eval evaluates one condition and subtracts its cost from the budget.
+// eval evaluates a condition and subtracts the cost from the budget.
 func (c *Condition) eval(ctx context.Context, variables map[string]any, budget *int64) (bool, error) {
 	value, details, err := c.program.ContextEval(ctx, variables)
 	if details == nil || details.ActualCost() == nil {

@@ -1,6 +1,7 @@
 package matching
 
-// This file converts both kinds of webhook configurations, which differ in one field, to one type.
+// This file converts both kinds of webhook configurations to the same type, since they only differ
+// in one field.
 
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -12,7 +13,7 @@ type Webhook struct {
 	Reinvocation *admissionv1.ReinvocationPolicyType // nil for a validating webhook
 }
 
-// ValidatingHooks returns the webhooks of a configuration in their order.
+// ValidatingHooks returns the webhooks in a configuration.
 func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []Webhook) {
 	for i := range config.Webhooks {
 		hooks = append(hooks, Webhook{ValidatingWebhook: config.Webhooks[i]})
@@ -20,7 +21,7 @@ func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks 
 	return hooks
 }
 
-// MutatingHooks returns the webhooks of a configuration in their order.
+// MutatingHooks returns the webhooks in a configuration.
 func MutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []Webhook) {
 	for i := range config.Webhooks {
 		h := &config.Webhooks[i]

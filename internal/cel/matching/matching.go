@@ -2,7 +2,8 @@
 // rules, a namespace selector, an object selector and match conditions. This file implements the
 // rules and the selectors. condition.go implements the conditions, which are CEL expressions.
 //
-// The table shows one rule of each kind, for a request that creates the pod web/a:
+// The following table contains an example of each kind of rule, for a request that creates the pod
+// web/a:
 //
 //	rule                                                          matches  because
 //	apiGroups [""], apiVersions [v1], resources [pods], CREATE    yes
@@ -30,7 +31,7 @@ import (
 type Target struct {
 	Group, Version, Resource, Subresource string // of the request; Subresource may be ""
 	Operation                             string // CREATE, UPDATE, DELETE or CONNECT
-	// "" if cluster-scoped; for a Namespace its own name
+	// empty if the resource is cluster-scoped; for a Namespace, this is its own name
 	Namespace string
 }
 
@@ -76,8 +77,8 @@ func scopeMatches(scope *admissionv1.ScopeType, t *Target) bool {
 	return *scope == admissionv1.ClusterScope
 }
 
-// exemptKinds are never sent to a webhook or a policy, because a faulty one could then prevent its
-// own removal.
+// exemptKinds are never sent to webhooks or policies, because otherwise a broken one could not be
+// removed.
 var exemptKinds = []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 	"ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
@@ -88,8 +89,8 @@ func IsExempt(res *scheme.Resource) bool {
 
 // Row returns the row whose version the webhook or policy receives, or nil if no rule matches. If
 // a rule matches the request, that is res. Otherwise, with matchPolicy Equivalent, which is the
-// default, it is the first equivalent row that a rule matches. The function matches compares one
-// rule with a target.
+// default, it is the first equivalent row that a rule matches. The function matches reports
+// whether a rule matches a target.
 func Row[R any](rules []R, matches func(*R, *Target) bool, policy *admissionv1.MatchPolicyType, t *Target, res *scheme.Resource,
 	equivalents func() []*scheme.Resource) *scheme.Resource {
 	for i := range rules {

@@ -1,8 +1,8 @@
 package policy
 
-// This file checks the expressions of a policy that is to be stored. New expressions are limited
-// to the current language. Expressions that the stored policy already contains may use all
-// functions that the server supports.
+// This file checks the expressions in a policy before it is stored. New expressions are limited to
+// the current language. Expressions that the stored policy already contains may use all functions
+// that the server supports.
 
 import (
 	"errors"
@@ -21,13 +21,13 @@ var statelessCompiler = sync.OnceValue(func() plugincel.Compiler {
 	return plugincel.NewCompiler(celenv.Base())
 })
 
-// A Checker compiles the expressions of one policy. Variables must be checked before the
-// expressions that use them.
+// A Checker compiles the expressions in a policy. Variables must be checked before the expressions
+// that use them.
 type Checker struct {
 	declared plugincel.OptionalVariableDeclarations
 	plain    plugincel.Compiler            // for conditions
 	scope    plugincel.Compiler            // for all other expressions
-	composed *plugincel.CompositedCompiler // for variables; nil if there are none
+	composed *plugincel.CompositedCompiler // compiler for variables; nil if there are none
 	stored   map[string]bool               // expressions in the stored policy
 	// Limits the total length of the errors, because an error in a long expression takes the
 	// compiler half a second.

@@ -1,25 +1,25 @@
 package policy
 
-// This file defines the metrics of evaluations, with the rules and labels of kube-apiserver. A
-// validation is counted if it is false or fails, once for each action of the binding. A mutation
-// is counted each time it is evaluated.
+// This file defines the metrics for evaluations. They use the same rules and labels as
+// kube-apiserver. A validation is counted if it is false or fails, once for each action of the
+// binding. A mutation is counted each time it is evaluated.
 
 import (
 	"strings"
 	"time"
 )
 
-// A Check is one evaluation of a validation, an audit annotation or a mutation.
+// Check describes an evaluation of a validation, an audit annotation or a mutation.
 type Check struct {
 	Mutating        bool          // of a MutatingAdmissionPolicy
 	Policy, Binding string        // their names
 	Error           string        // no_error, compile_error, out_of_budget or invalid_error
-	Action          string        // allow, deny, audit or warn; "" for a mutation
+	Action          string        // allow, deny, audit or warn; empty for a mutation
 	Took            time.Duration // duration of the evaluation
 }
 
-// errorType classifies the message of an evaluation. A validation that is false is an
-// invalid_error, as in kube-apiserver.
+// errorType classifies the message of an evaluation. As in kube-apiserver, invalid_error is also
+// used for a validation that is false.
 func errorType(message string) string {
 	switch {
 	case strings.HasPrefix(message, "compilation"):

@@ -1,8 +1,8 @@
 package policy
 
-// This file computes the inputs of the policies for one write: the objects in each version, the
-// request, the namespace, the authorizer and the params. Each input is computed when it is first
-// used, and is shared by all policies.
+// This file computes the inputs of the policies for a write, such as the objects in each version,
+// the request, the namespace, the authorizer and the params. Each input is computed when it is
+// first used, and is shared by all policies.
 
 import (
 	"cmp"
@@ -36,7 +36,8 @@ type Write struct {
 	Subresource string           // "" for the object itself
 	Operation   string           // CREATE, UPDATE, DELETE or CONNECT
 	Name        string           // "" if the name is not generated yet
-	Namespace   string           // of the request; for a Namespace its own name
+	// the namespace of the request; for a Namespace, this is its own name
+	Namespace   string
 	DryRun      bool             // nothing is stored
 	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions; nil for CONNECT
 	Object, Old scheme.Object    // in the storage version; may be nil
@@ -55,8 +56,7 @@ func (w *Write) forbidden(err error) *apierrors.StatusError {
 	return apierrors.NewForbidden(w.Resource.GroupResource(), name, err)
 }
 
-// A writeContext contains the inputs of the policies of one kind for a write. It is not safe for
-// concurrent use.
+// writeContext contains the inputs of the policies for a write. It is not safe for concurrent use.
 type writeContext struct {
 	p      *Policies
 	w      *Write
@@ -65,11 +65,11 @@ type writeContext struct {
 	equivalents *[]*scheme.Resource // nil until computed
 	documents   map[*scheme.Resource]*document
 	namespace   *store.Record  // nil until read
-	inside      map[string]any // the value of namespaceObject; nil until computed
+	inside      map[string]any // the value of namespaceObject; nil until it is computed
 	who, where  ref.Val        // the authorizers; nil until created
 }
 
-// A document contains the objects and the request in one version.
+// A document contains the objects and the request in a given version.
 type document struct {
 	row         *scheme.Resource
 	object, old any            // CEL values: map[string]any or nil
@@ -159,7 +159,7 @@ func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 
 // ---- The namespace
 
-// record returns the namespace of the write, or nil if it has none.
+// record returns the namespace of the write, or nil if there is none.
 func (h *writeContext) record() (*store.Record, error) {
 	if h.namespace != nil || h.w.Namespace == "" {
 		return h.namespace, nil
@@ -263,7 +263,7 @@ func (h *writeContext) resourceAuthorizer() ref.Val {
 
 // ---- Params
 
-// A param is one object that a policy is evaluated with. A nil value means that the policy has no
+// param is an object that a policy is evaluated with. A nil value means that the policy has no
 // params.
 type param struct {
 	name  string // namespace/name
@@ -305,7 +305,7 @@ func errUnknownParams(gvk schema.GroupVersionKind) error {
 	return fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 }
 
-// paramRow returns the type of a policy's paramKind, or nil if it has none.
+// paramRow returns the type specified by the policy's paramKind, or nil if there is none.
 func (h *writeContext) paramRow(policy *policy) (*scheme.Resource, error) {
 	if policy.paramKind == nil {
 		return nil, nil

@@ -1,8 +1,8 @@
 package policy
 
-// This file compiles and evaluates the expressions of one policy. Kubernetes' compiler defines the
-// language and the variables. The table shows which expression may use which variable, and its
-// cost budget:
+// This file compiles and evaluates the expressions in a policy. Kubernetes' compiler defines the
+// language and the variables. The following table lists the variables that each expression can
+// use, and the cost budget:
 //
 //	expressions                object oldObject request params variables   namespaceObject   authorizer   budget
 //	matchConditions            yes                                         null              yes          a quarter of the budget of validations, for all
@@ -32,7 +32,7 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// programsIdle is how long unused programs are kept.
+// programsIdle is the duration after which unused programs are dropped.
 const programsIdle = 5 * time.Minute
 
 // errOutOfBudget is returned when an evaluation exceeds its cost budget.
@@ -100,8 +100,8 @@ func (p *programs) forget(now time.Time) {
 	}
 }
 
-// compile compiles all expressions. An expression that does not compile fails when it is
-// evaluated. It may have been stored by a later version of the server.
+// compile compiles all expressions. If an expression does not compile, an error is returned when
+// it is evaluated. It may have been stored by a later version of the server.
 func compile(policy *policy) (*compiled, error) {
 	scope, err := compilerFor(policy.variables)
 	if err != nil {
@@ -146,8 +146,7 @@ func compile(policy *policy) (*compiled, error) {
 
 // ---- Evaluating
 
-// An activation provides the variables for a list of expressions. Values are computed when they
-// are first used.
+// An activation provides the variables for a list of expressions. The values are computed lazily.
 type activation struct {
 	h          *writeContext
 	row        *document // the objects in the version that the policy matches
@@ -204,8 +203,8 @@ func newEvaluation(ctx context.Context, c *compiled, a *activation, budget int64
 	return e
 }
 
-// of evaluates one expression. failed is the error of the expression itself. err ends the whole
-// evaluation. If there is no expression, all results are nil.
+// of evaluates an expression. failed is the error returned by the expression itself. If err is not
+// nil, the whole evaluation must stop. If there is no expression, all results are nil.
 func (e *evaluation) of(c *plugincel.CompilationResult) (value ref.Val, failed, err error) {
 	switch {
 	case c.ExpressionAccessor == nil:

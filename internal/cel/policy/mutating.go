@@ -7,8 +7,8 @@ package policy
 //
 // Matching uses the original object. matchConditions and mutations use the object as changed by
 // earlier policies. The first pass runs every invocation (policy, binding, param) once. If a later
-// plug-in in the chain changes the object, there is a second pass. It runs the invocations with
-// reinvocationPolicy IfNeeded whose object has changed since.
+// plug-in in the chain changes the object, there is a second pass. It runs the invocations that
+// have reinvocationPolicy IfNeeded if the object has changed since.
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func (r *Rounds) changed() {
 	r.seen = nil
 }
 
-// An invocation is one policy with one binding and one param.
+// An invocation consists of a policy, a binding and a param.
 type invocation struct {
 	policy *policy
 	b      *binding
@@ -348,8 +348,8 @@ func patched(document *document, value ref.Val) ([]byte, error) {
 	return doc.Root.Encode()
 }
 
-// patchWords describes an operation that does not apply. kube-apiserver's messages depend on
-// details of its library; these are the most common ones.
+// patchWords returns the error message for an operation that does not apply. kube-apiserver's
+// messages depend on the details of its library. These are the most common ones.
 func patchWords(step *patch.PatchStep) string {
 	switch step.Op {
 	case "add":

@@ -14,15 +14,15 @@
 //
 // If a policy cannot be evaluated, because its params are missing or because an expression fails
 // or costs too much, the write is rejected. With failurePolicy Ignore it is allowed. Mutating
-// policies run before validating ones, one after the other, and each receives the object as
-// changed by its predecessors. A policy with reinvocationPolicy IfNeeded runs again if the object
-// changes after it.
+// policies run before validating policies. They run one after another, so that each of them
+// receives the object as changed by the previous ones. A policy with reinvocationPolicy IfNeeded
+// runs again if the object changes after it.
 //
 // The active policies are read from the store after each write to a policy or a binding, before
-// that write is answered. They are kept in an atomic pointer, so a write costs one load if there
-// are none. Expressions are compiled by Kubernetes' own compiler when they are first used, and are
-// dropped when they have not been used for a while. The objects of a write are converted to CEL
-// values once for all policies.
+// that write is answered. They are stored in an atomic pointer, so that a write only has to load
+// the pointer if there are none. Expressions are compiled by Kubernetes' own compiler on first
+// use, and are dropped when they have not been used for a while. The objects of a write are
+// converted to CEL values once for all policies.
 package policy
 
 import (
@@ -67,7 +67,7 @@ type Policies struct {
 // A set contains the active policies, ordered by name. It is immutable.
 type set struct{ mutating, validating []*policy }
 
-// A policy is a policy of either kind with its bindings.
+// policy is a validating or mutating policy with its bindings.
 type policy struct {
 	name        string
 	failsOpen   bool
@@ -88,7 +88,7 @@ type policy struct {
 // A binding applies a policy to some objects.
 type binding struct {
 	name    string
-	matches *matcher // nil means that it matches everything that the policy matches
+	matches *matcher // if nil, the binding matches everything that the policy matches
 	params  *admissionv1.ParamRef
 	actions []admissionv1.ValidationAction
 }
@@ -116,7 +116,8 @@ func (p *Policies) tell(c Check) {
 type matcher struct {
 	admissionv1.MatchResources
 	namespaces, objects labels.Selector
-	broken              error // error of a selector; validation prevents it
+	// error from parsing a selector; should not happen, because policies are validated
+	broken error
 }
 
 // programs contains the compiled expressions of a policy. It survives reloads that do not change

@@ -1,7 +1,7 @@
 package policy
 
-// This file keeps the active policies up to date. After each write to a policy or a binding, all
-// of them are read again. Compiled expressions are kept while the policy's spec is unchanged.
+// This file keeps track of the active policies. All of them are read again after each write to a
+// policy or a binding. Compiled expressions are kept while the policy's spec is unchanged.
 
 import (
 	"context"
@@ -23,8 +23,8 @@ func (p *Policies) Committed(res *scheme.Resource) {
 	}
 }
 
-// Reload reads policies and bindings. It logs and skips objects that cannot be decoded. If the
-// store cannot be read, the previous policies stay active.
+// Reload reads policies and bindings. Objects that cannot be decoded are logged and skipped. If
+// the store cannot be read, the previous policies stay active.
 func (p *Policies) Reload() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,8 +108,8 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 	return kept
 }
 
-// each calls visit for the stored objects of a resource in the order of their names. spec is the
-// JSON of the object's spec.
+// each calls visit for all stored objects of a resource, sorted by name. spec is the JSON
+// representation of the object's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
 	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
 	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
@@ -126,7 +126,7 @@ func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string
 	return nil
 }
 
-// Run drops programs that have not been used for a while, until ctx is done.
+// Run drops programs that have not been used for a while. It returns when ctx is done.
 func (p *Policies) Run(ctx context.Context) {
 	idle := time.NewTicker(programsIdle / 5)
 	defer idle.Stop()

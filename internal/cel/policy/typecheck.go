@@ -2,8 +2,8 @@ package policy
 
 // This file checks the expressions of validating policies against the types that the policies
 // name. It finds unknown fields and wrong types, such as a comparison of a number with a string.
-// These are not errors, because a policy may name several types. They are reported in the policy's
-// status, with the generation that was checked:
+// These are not errors, because a policy may name several types. They are reported in the status
+// of the policy, together with the generation that was checked:
 //
 //	status:
 //	  observedGeneration: 1
@@ -12,8 +12,8 @@ package policy
 //	    - fieldRef: spec.validations[0].expression
 //	      warning: "apps/v1, Kind=Deployment: ERROR: <input>:1:13: undefined field 'replica' ..."
 //
-// In a cluster, kube-controller-manager does the same. If it also runs, it finds the status up to
-// date.
+// In a cluster, this is done by kube-controller-manager. If it also runs, it finds the status up
+// to date.
 
 import (
 	"context"
@@ -58,7 +58,7 @@ type TypeChecker struct {
 	Tell  func(error) // receives the result of each pass
 }
 
-// Run checks policies when they change, until ctx is done.
+// Run checks policies whenever they change, until ctx is done.
 func (c *TypeChecker) Run(ctx context.Context) {
 	row := c.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
 	for log := c.Store.Follow(row.Base); ctx.Err() == nil; {
@@ -70,7 +70,7 @@ func (c *TypeChecker) Run(ctx context.Context) {
 	}
 }
 
-// pass checks the policies whose status is for an earlier generation. If one fails, it continues
+// pass checks all policies whose status has an outdated generation. If one fails, it continues
 // with the others.
 func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	var stale []*admissionv1.ValidatingAdmissionPolicy
@@ -132,7 +132,7 @@ func (c *TypeChecker) check(policy *admissionv1.ValidatingAdmissionPolicy) (warn
 
 // ---- Types
 
-// A checkedKind is a kind that a policy names, with a compiler for objects of that kind.
+// checkedKind is a kind named by a policy, together with a compiler for objects of that kind.
 type checkedKind struct {
 	gvk      schema.GroupVersionKind
 	compiler *plugincel.CompositedCompiler
@@ -173,7 +173,7 @@ func orderOf(gvk schema.GroupVersionKind) string {
 	return gvk.Group + "\x00" + gvk.Version + "\x00" + gvk.Kind
 }
 
-// named adds the rows that a rule names, at most maxTypes.
+// named adds the rows named by a rule, up to maxTypes.
 func (c *TypeChecker) named(rule *admissionv1.Rule, rows map[schema.GroupVersionKind]*scheme.Resource) {
 	count := 0
 	for _, group := range slices.Sorted(slices.Values(rule.APIGroups)) {
@@ -264,7 +264,8 @@ func referred(s *spec.Schema) string {
 
 // ---- Compilers with types
 
-// typed is ignored by typed compilers, whose variables are declared when they are created.
+// typed is ignored by typed compilers, because their variables are declared when the compiler is
+// created.
 var typed plugincel.OptionalVariableDeclarations
 
 // typedCompiler returns a compiler in which object, oldObject and params have the given types.

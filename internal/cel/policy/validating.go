@@ -1,7 +1,7 @@
 package policy
 
-// This file runs validating policies. The table shows the effect of each result for each action of
-// the binding:
+// This file runs validating policies. The following table shows how each result is handled,
+// depending on the actions of the binding:
 //
 //	                     Deny                      Warn               Audit                       failurePolicy Ignore
 //	validation false     rejected, its reason      warning            audit annotation            the same
@@ -47,9 +47,9 @@ type verdict struct {
 	took    time.Duration
 }
 
-// A finding is the result of one binding with one param.
+// A finding is the result of evaluating a binding with a param.
 type finding struct {
-	verdicts []verdict // by validation; a single one if none could be evaluated
+	verdicts []verdict // one for each validation, or a single one if they could not be evaluated
 	notes    []note
 	failures []verdict // failed audit annotations, which reject the write regardless of the actions
 }
@@ -82,8 +82,8 @@ type session struct {
 	refusal error // the first rejection
 }
 
-// ask runs one policy with each of its bindings. An error does not reject the write but ends the
-// request.
+// ask evaluates the policy for all of its bindings. An error does not reject the write but ends
+// the request.
 func (s *session) ask(ctx context.Context, policy *policy) error {
 	row, err := policy.constraints.matches(s.writeContext)
 	if err == nil && row != nil {
@@ -167,7 +167,7 @@ func (s *session) misconfigured(policy *policy, b *binding, err error) {
 	s.refuse(policy, b, &verdict{message: fmt.Sprintf("failed to configure %s: %v", what, err)})
 }
 
-// refuse records the rejection, unless there is an earlier one.
+// refuse records the rejection unless there already is one.
 func (s *session) refuse(policy *policy, b *binding, v *verdict) {
 	if s.refusal != nil {
 		return
@@ -224,7 +224,8 @@ func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts 
 	}
 }
 
-// audit adds an audit annotation for a failed validation. Only the first one of a request is kept.
+// audit adds an audit annotation for a failed validation. For each request, only the first one is
+// kept.
 func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 	type failure struct {
 		Message           string                         `json:"message"`
@@ -241,7 +242,7 @@ func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 
 // ---- One evaluation
 
-// evaluate evaluates the expressions of a policy for one param.
+// evaluate evaluates all expressions in a policy with the given param.
 func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *document, params any) (found finding) {
 	failed := func(err error) finding {
 		return finding{verdicts: []verdict{{denied: !policy.failsOpen, failed: true, message: err.Error()}}}
