@@ -16,8 +16,8 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// Set sets the default values of a built-in object and normalizes it as kube-apiserver does.
-// Setting them twice changes nothing.
+// Set sets the default values of a built-in object and normalizes it in the same way as
+// kube-apiserver. Setting them twice changes nothing.
 func Set(obj runtime.Object) {
 	internalversion.Default(obj)
 	if Normalizes(obj) {
@@ -41,8 +41,8 @@ func Normalizes(obj runtime.Object) bool {
 	return false
 }
 
-// fillNulls replaces nil values by empty ones. Protobuf, in which kube-apiserver stores objects, has no nil
-// values in maps.
+// fillNulls replaces nil values by empty ones. Nil values in maps cannot be represented in
+// protobuf, in which kube-apiserver stores objects.
 func fillNulls(data map[string][]byte) {
 	for key, value := range data {
 		if value == nil {

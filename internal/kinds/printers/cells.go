@@ -4,10 +4,10 @@ package printers
 // CrashLoopBackOff of a pod, or the first three endpoints of a service. columns.go defines the
 // column of each cell.
 //
-// Each function returns the cells of its kind in the order of the columns. It uses only the object
-// and the given time, and must accept any object, however incomplete. Default values are assumed
-// only if the cell would be wrong without them: a Deployment without replicas has one replica.
-// Cells are strings, int64s and booleans.
+// Each function returns the cells in the order of the columns for its kind. It uses only the
+// object and the given time, and must accept any object, however incomplete. Default values are
+// only assumed if the cell would otherwise be wrong. For example, a Deployment without replicas
+// has one replica. Cells are strings, int64s and booleans.
 
 import (
 	"cmp"
@@ -139,8 +139,9 @@ func podConditionTrue(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// A podSummary summarizes the containers of a pod. reason is the state of the first init container
-// that is not done, or of the first container that is not running, or else the phase of the pod.
+// A podSummary summarizes the state of the containers in a pod. reason is the state of the first
+// init container that is not done, or of the first container that is not running, or otherwise the
+// phase of the pod.
 type podSummary struct {
 	reason       string
 	ready, total int
@@ -180,8 +181,8 @@ func summarize(p *corev1.Pod) podSummary {
 	return sum
 }
 
-// deletedReason returns the status of a pod that is being deleted. A node controller sets NodeLost
-// when the kubelet cannot stop the containers any more.
+// deletedReason returns the status to display for a pod that is being deleted. A node controller
+// sets NodeLost when the kubelet cannot stop the containers any more.
 func deletedReason(p *corev1.Pod, reason string) string {
 	switch {
 	case p.Status.Reason == "NodeLost":
@@ -193,8 +194,8 @@ func deletedReason(p *corev1.Pod, reason string) string {
 }
 
 // addInitContainers reports whether the init containers are done. An init container is done if it
-// has succeeded or runs as a sidecar. A sidecar may fail after the pod was initialized. From then
-// on, only the restarts of sidecars are counted.
+// has succeeded or runs as a sidecar. A sidecar may fail after the pod was initialized. After
+// that, only restarts of sidecars are counted.
 func (sum *podSummary) addInitContainers(p *corev1.Pod) bool {
 	if len(p.Status.InitContainerStatuses) == 0 {
 		return true
@@ -261,7 +262,7 @@ func endReason(end *corev1.ContainerStateTerminated) string {
 	return "ExitCode:" + strconv.Itoa(int(end.ExitCode))
 }
 
-// addContainers iterates backwards, so that the reason of the first container is kept.
+// addContainers iterates backwards in order to keep the reason of the first container.
 func (sum *podSummary) addContainers(p *corev1.Pod) {
 	running, failure := false, ""
 	for _, c := range slices.Backward(p.Status.ContainerStatuses) {
@@ -380,7 +381,8 @@ func autoscalerCells(o *autoscalingv2.HorizontalPodAutoscaler, now time.Time) []
 		age(o.CreationTimestamp, now)}
 }
 
-// metricsCell returns two metrics as current/target and the number of the others.
+// metricsCell returns the first two metrics as current/target, and the number of remaining
+// metrics.
 func metricsCell(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.MetricStatus) string {
 	var list []string
 	for i := range specs[:min(2, len(specs))] {
@@ -397,8 +399,8 @@ func metricsCell(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.Metr
 	return cell
 }
 
-// metricCell returns one metric. Each type of metric has its target and its current value in its
-// own field.
+// metricCell returns one metric. The target and the current value are in different fields,
+// depending on the type of the metric.
 func metricCell(spec *autoscalingv2.MetricSpec, status *autoscalingv2.MetricStatus) string {
 	var current *autoscalingv2.MetricValueStatus
 	switch {
@@ -599,8 +601,8 @@ func ingressClassCells(o *networkingv1.IngressClass, now time.Time) []any {
 	return []any{name, o.Spec.Controller, parameters, age(o.CreationTimestamp, now)}
 }
 
-// ipAddressCells returns one cell more than there are columns, as kube-apiserver does. kubectl
-// ignores it.
+// ipAddressCells returns an additional cell that does not have a column, like kube-apiserver. It
+// is ignored by kubectl.
 func ipAddressCells(o *networkingv1.IPAddress, now time.Time) []any {
 	parent := cellNone
 	if ref := o.Spec.ParentRef; ref != nil {
@@ -878,8 +880,7 @@ func componentStatusCells(o *corev1.ComponentStatus, _ time.Time) []any {
 	return []any{o.Name, "Unknown", "", ""}
 }
 
-// eventCells supports both representations: timestamps with a count, and an event time with a
-// series.
+// eventCells supports both timestamps with a count, and an event time with a series.
 func eventCells(o *corev1.Event, now time.Time) []any {
 	first := o.FirstTimestamp
 	if first.IsZero() {

@@ -8,8 +8,8 @@ package printers
 //	NAME    READY   STATUS             RESTARTS        AGE
 //	web-0   0/1     CrashLoopBackOff   12 (5m ago)     3d4h
 //
-// A printer describes the table of one kind. If a column displays a field, its description is the
-// documentation of the field. Wide columns (priority 1) are always sent. kubectl hides them
+// A printer describes the table for a given kind. If a column displays a field, its description is
+// the documentation of the field. Wide columns (priority 1) are always sent. kubectl hides them
 // without -o wide. Cells that do not just display a field are computed in cells.go.
 
 import (
@@ -44,7 +44,7 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// A printer describes the table of one kind.
+// printer describes the table for a given kind.
 type printer struct {
 	goType  reflect.Type
 	columns []metav1.TableColumnDefinition
@@ -59,8 +59,8 @@ func ColumnsOf(res *scheme.Resource) []metav1.TableColumnDefinition {
 	return printerOf(res).columns
 }
 
-// NullIfEmpty reports whether kube-apiserver sends null for the rows of an empty table. It does so
-// for types without a printer of their own and for CustomResourceDefinitions.
+// NullIfEmpty reports whether kube-apiserver sends null for the rows of an empty table. This is
+// the case for types without their own printer and for CustomResourceDefinitions.
 func NullIfEmpty(res *scheme.Resource) bool {
 	return printerOf(res) == &plainPrinter || res.Group == "apiextensions.k8s.io"
 }
@@ -93,8 +93,8 @@ func RowConditionsOf(obj scheme.Object) []metav1.TableRowCondition {
 	return []metav1.TableRowCondition{c}
 }
 
-// printerOf returns the printer for the Go type of the resource. If there is none, it returns a
-// printer for the same kind in another version of the group, or else plainPrinter.
+// printerOf returns the printer for the Go type of the resource. If there is none, it returns the
+// printer for another version of the same kind, or else plainPrinter.
 func printerOf(res *scheme.Resource) *printer {
 	if res.GoType == nil {
 		return &customPrinter
@@ -108,7 +108,7 @@ func printerOf(res *scheme.Resource) *printer {
 	return &plainPrinter
 }
 
-// cellsOfTwin returns the cells of an object whose version differs from the printer's.
+// cellsOfTwin returns the cells for an object that has a different version than the printer.
 func (p *printer) cellsOfTwin(obj scheme.Object, now time.Time) []any {
 	twin := reflect.New(p.goType).Interface().(scheme.Object)
 	internalversion.Into(twin, internalversion.From(obj))
@@ -132,7 +132,7 @@ var (
 		},
 	}
 
-	// customPrinter is used for custom resources whose definition has no columns.
+	// customPrinter is used for custom resources if the definition does not specify any columns.
 	customPrinter = printer{
 		columns: definitions(nameColumn,
 			&metav1.TableColumnDefinition{Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}),
@@ -190,7 +190,8 @@ func definitions(columns ...columnRef) []metav1.TableColumnDefinition {
 	return out
 }
 
-// column returns a column with its own description, usually one that combines several fields.
+// column returns a column with a custom description, which is usually needed if it combines
+// several fields.
 //
 //go:noinline
 func column(title, description string) columnRef {
@@ -454,7 +455,7 @@ var storagePrinters = []printer{
 		ageColumn),
 }
 
-// Access control. Kubernetes takes these descriptions from v1beta1, whose types are not linked for
+// Access control. Kubernetes uses the descriptions from v1beta1. Those types are not linked for
 // any other purpose, so the descriptions that differ from v1 are repeated here.
 
 const signerDoc = "Requested signer for the request. It is a qualified name in the form: `scope-hostname.io/name`. If empty, it will be defaulted:\n" +
@@ -554,7 +555,7 @@ var clusterPrinters = []printer{
 		docColumn("PreemptionPolicy", schedulingv1.PriorityClass{}, "preemptionPolicy")),
 }
 
-// CustomScaleColumns are the columns of the Scale of a custom resource.
+// CustomScaleColumns contains the columns for the Scale of a custom resource.
 var CustomScaleColumns = definitions(nameColumn,
 	intColumn(column("Desired", "Number of desired replicas")),
 	intColumn(column("Available", "Number of actual replicas")),

@@ -21,8 +21,8 @@ func FillSystemFields(obj scheme.Object, now time.Time) {
 	obj.SetCreationTimestamp(metav1.NewTime(now).Rfc3339Copy())
 }
 
-// WipeSystemFields clears the fields that a new object cannot bring, except for the resourceVersion: the
-// store checks that one.
+// WipeSystemFields clears the fields that cannot be set when creating an object. It keeps the
+// resourceVersion, which is checked by the store.
 func WipeSystemFields(obj scheme.Object) { rest.WipeObjectMetaSystemFields(obj) }
 
 // NameNew sets a new object's name from its generateName.

@@ -40,9 +40,9 @@ func createPod(ctx context.Context, obj runtime.Object) {
 // maxResourceSums limits the steps of defaultPodResources.
 const maxResourceSums = 1 << 20
 
-// defaultPodResources sets the resources of the whole Pod from those of its containers. Kubernetes'
-// function adds up the resources of all sidecars for each init container. It is not called for a Pod with
-// so many that it would take seconds.
+// defaultPodResources sets the pod-level resources based on the resources of the containers.
+// Kubernetes' function adds up the resources of all sidecars for each init container. It is not
+// called if this would take seconds.
 func defaultPodResources(pod *core.Pod) {
 	names := 0
 	for i := range pod.Spec.InitContainers {

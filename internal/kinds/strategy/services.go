@@ -75,7 +75,7 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
-// pairAddresses makes clusterIP and clusterIPs agree after a client has changed only one of them.
+// pairAddresses makes clusterIP and clusterIPs consistent if only one of them was changed.
 func pairAddresses(spec, old *corev1.ServiceSpec) {
 	unchanged := slices.Equal(spec.ClusterIPs, old.ClusterIPs)
 	switch {

@@ -1,7 +1,7 @@
 package strategy
 
-// This file has the functions that package registry calls. They look up the row of a resource or of an
-// object's type in the table.
+// This file contains the functions that are called by package registry. They look up the row of a
+// resource or of an object's type in the table.
 
 import (
 	"context"
@@ -58,9 +58,9 @@ func OrphansByDefault(res *scheme.Resource) bool {
 
 // ---- Preparation ----
 
-// PrepareForCreate sets the initial status and generation of a new object with defaults, and the other
-// fields that clients cannot set. The caller has set uid and name. The context has the request, and
-// receives warnings.
+// PrepareForCreate sets the initial status and generation of a new object with defaults, and the
+// other fields that clients cannot set. The caller has set uid and name. The context must contain
+// the request, and is used to send warnings.
 func PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if prepare := of(obj).create; prepare != nil {
 		prepare(ctx, obj)
@@ -74,10 +74,10 @@ func Canonicalize(obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate restores the fields of obj that a write to a subresource of old cannot change. sub is
-// empty for the object itself. The caller has set the generation to that of old, and PrepareForUpdate
-// increments it if the change counts. It may change old where kube-apiserver does (the data sources of a
-// claim).
+// PrepareForUpdate restores the fields of obj that a write to a subresource of old cannot change.
+// sub is empty for the object itself. The caller has set the generation to that of old, and
+// PrepareForUpdate increments it if the change counts. In some cases it also modifies old, like
+// kube-apiserver (for the data sources of a claim).
 func PrepareForUpdate(ctx context.Context, sub string, obj, old runtime.Object) {
 	if prepare := of(obj).updates[sub]; prepare != nil {
 		prepare(ctx, obj, old)
@@ -130,11 +130,12 @@ func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	return 0
 }
 
-// Graceful reports whether a deletion first marks the object, even without finalizers.
+// Graceful reports whether the object is marked before it is deleted, even if there are no
+// finalizers.
 func Graceful(obj scheme.Object) bool { return of(obj).grace != nil }
 
-// SetTerminating marks an object whose deletion has a phase instead of a grace period. It reports whether
-// obj is one.
+// SetTerminating marks an object that has a phase for its deletion instead of a grace period. It
+// reports whether obj is one.
 func SetTerminating(obj scheme.Object) bool {
 	mark := of(obj).terminating
 	if mark != nil {

@@ -1,8 +1,9 @@
 package strategy
 
-// This file is the table. It has one row for each resource that differs from the others. A resource without a row, such as a custom
-// resource, needs no preparation. The fields of a row are named like the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and
-// RESTDeleteStrategy, and Store.ReturnDeletedObject.
+// This file is the table. It contains a row for each resource that needs special rules. A resource
+// without a row, such as a custom resource, needs no preparation. The fields of a row are named
+// like the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and RESTDeleteStrategy, and
+// Store.ReturnDeletedObject.
 //
 // strategyFor finds a row by resource, and of finds it by the Go type of an object.
 
@@ -71,7 +72,7 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// A strategy is the row of one resource. A nil function does nothing.
+// strategy contains the rules for a resource. A nil function does nothing.
 type strategy struct {
 	allowCreateOnUpdate bool     // a PUT to a name that does not exist creates the object
 	conditionalUpdate   bool     // an update must name a resourceVersion
@@ -85,10 +86,12 @@ type strategy struct {
 	create       createFunc
 	updates      updates
 	canonicalize func(obj runtime.Object)
-	rename       func(obj runtime.Object, before string)                       // called after a name was generated in place of another
-	grace        func(obj runtime.Object, options *metav1.DeleteOptions) int64 // seconds; the deletion first marks the object
-	terminating  func(obj runtime.Object)                                      // marks a deletion without a grace period
-	full         func(obj runtime.Object) bool                                 // something in it must be deleted first
+	// called when a generated name has replaced another one
+	rename func(obj runtime.Object, before string)
+	// in seconds; if set, the object is marked before it is deleted
+	grace       func(obj runtime.Object, options *metav1.DeleteOptions) int64
+	terminating func(obj runtime.Object)      // marks a deletion without a grace period
+	full        func(obj runtime.Object) bool // something in it must be deleted first
 }
 
 type (
@@ -105,7 +108,7 @@ func strategyFor(res *scheme.Resource) *strategy {
 	return &common
 }
 
-// of returns the row of an object's type.
+// of returns the row for the type of an object.
 func of(obj runtime.Object) *strategy {
 	if row := byType[reflect.TypeOf(obj)]; row != nil {
 		return row
@@ -113,7 +116,7 @@ func of(obj runtime.Object) *strategy {
 	return &common
 }
 
-// common is the row of resources without one.
+// common is used for resources without a row.
 var common strategy
 
 // table has the rows by Resource.Base.
@@ -223,7 +226,7 @@ var table = map[string]*strategy{
 		create: one(createAPIService), updates: updates{"": two(updateAPIService), "status": two(updateAPIServiceStatus)}},
 }
 
-// byType has the rows with functions by the Go type that the functions take.
+// byType contains the rows that have functions, by the Go type used by the functions.
 var byType = func() map[reflect.Type]*strategy {
 	rows := map[reflect.Type]*strategy{}
 	for _, row := range table {

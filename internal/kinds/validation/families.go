@@ -11,8 +11,8 @@ package validation
 //	none          none             None, no selector RequireDualStack, both          the same, because the client manages the endpoints
 //
 // A Service changes between one and two families only if an update changes its policy. A Service
-// with PreferDualStack stays unchanged if the cluster gets another family later. Rules, order and
-// messages are those of pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
+// with PreferDualStack stays unchanged if the cluster gets another family later. The rules, their
+// order and the messages match pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
 
 import (
 	"slices"

@@ -94,7 +94,7 @@ func forUpdate[T any](f func(obj, old *T) field.ErrorList) updateFunc {
 	}
 }
 
-// both returns the rules of an update that validates the object as a new one first.
+// both returns the update rules for a type whose updates are also validated like a new object.
 func both[T any](create func(*T) field.ErrorList, update func(obj, old *T) field.ErrorList) func(obj, old *T) field.ErrorList {
 	return func(obj, old *T) field.ErrorList { return append(create(obj), update(obj, old)...) }
 }

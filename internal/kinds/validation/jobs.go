@@ -1,6 +1,7 @@
 package validation
 
-// This file has the rules of Jobs, whose strategy decides which of them apply from the changes.
+// This file contains the rules for Jobs. The strategy determines which rules apply, depending on
+// the changes.
 
 import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -78,9 +79,9 @@ func jobUpdateOptions(job, old *batch.Job) batchvalidation.JobValidationOptions 
 	return opts
 }
 
-// jobStatusOptions returns the rules for a change of the status. A rule applies if the change touches
-// one of its fields, so that other changes to a status that was invalid before are accepted. The Job
-// controller may need several updates to follow a change of the spec.
+// jobStatusOptions returns the rules for a change of the status. A rule only applies if the change
+// affects one of its fields, so that a status that already was invalid can still be updated. The
+// Job controller may need several updates to follow a change of the spec.
 func jobStatusOptions(job, old *batch.Job) batchvalidation.JobStatusValidationOptions {
 	if !enabled(features.JobManagedBy) {
 		return batchvalidation.JobStatusValidationOptions{}

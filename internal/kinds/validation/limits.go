@@ -1,7 +1,8 @@
 package validation
 
-// This file refuses what Kubernetes' rules would take too long to validate: lists that they compare
-// element by element, and updates whose refusal would show a unified diff of thousands of lines.
+// This file rejects objects that would take too long to validate with Kubernetes' rules, such as
+// long lists that are compared element by element, and updates that would produce a unified diff
+// of thousands of lines.
 
 import (
 	"slices"
@@ -21,7 +22,7 @@ import (
 )
 
 const (
-	maxQuadratic   = 100  // length of a list whose elements are compared with each other
+	maxQuadratic   = 100  // maximum length of a list if its elements are compared with each other
 	maxTolerations = 1000 // comparing two tolerations is cheap
 )
 
@@ -68,7 +69,8 @@ func tooMany[T any](list []T, limit int, path *field.Path) *field.Error {
 	return field.TooMany(path, len(list), limit)
 }
 
-// scopesExceedLimit limits the scopes of a quota, each of which is compared with every resource.
+// scopesExceedLimit limits the number of scopes in a quota, because each of them is compared with
+// every resource.
 func scopesExceedLimit(spec *core.ResourceQuotaSpec) *field.Error {
 	if err := tooMany(spec.Scopes, maxQuadratic, field.NewPath("spec", "scopes")); err != nil || spec.ScopeSelector == nil {
 		return err
@@ -110,7 +112,8 @@ func podDiffExceedsLimit(sub string, spec, old *core.PodSpec) *field.Error {
 	return nil
 }
 
-// withoutMutable returns a copy of a Pod's spec without the fields that an update may change.
+// withoutMutable returns a copy of the Pod spec without the fields that can be changed by an
+// update.
 func withoutMutable(spec, old *core.PodSpec) *core.PodSpec {
 	s := *spec
 	s.Containers, s.InitContainers = withoutImages(s.Containers), withoutImages(s.InitContainers)
@@ -135,8 +138,8 @@ func withoutImages(list []core.Container) []core.Container {
 	return list
 }
 
-// pageSizesExceedLimit checks the quantities in the names of resources such as hugepages-2Mi. Kubernetes'
-// rules parse them, which takes hours for a large exponent.
+// pageSizesExceedLimit checks the quantities in the names of resources such as hugepages-2Mi.
+// Kubernetes' rules parse them, which can take hours if the exponent is large.
 func pageSizesExceedLimit(spec *core.PodSpec) (err *field.Error) {
 	check := func(list core.ResourceList) {
 		for name := range list {

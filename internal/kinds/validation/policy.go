@@ -2,7 +2,7 @@ package validation
 
 // This file has the rules of admission webhooks and admission policies, which are not imported:
 // k8s.io/kubernetes/pkg/apis/admissionregistration/validation depends on 500 packages of admission
-// plug-ins and clients. The errors are the same, in the same order. CEL expressions are compiled with
+// plug-ins and clients. The errors and their order are the same. CEL expressions are compiled with
 // Kubernetes' own packages.
 
 import (
@@ -30,7 +30,7 @@ import (
 	admissionpolicy "apilet/internal/cel/policy"
 )
 
-// A policyChecker checks the fields of one object.
+// A policyChecker checks the fields of an object.
 type policyChecker struct{ *Checker }
 
 // policyRules returns the rules of admissionregistration.k8s.io.
@@ -162,7 +162,7 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 	})
 }
 
-// conditions checks match conditions, whose expressions must compile.
+// conditions validates match conditions. The expressions must compile.
 func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchCondition, compile func(text string) error) {
 	const most = 64
 	if len(conditions) > most {
@@ -230,8 +230,8 @@ func (c policyChecker) starAlone(p *field.Path, name string, list []string, othe
 
 func (c policyChecker) webhookResources(p *field.Path, resources []string) {
 	c.Need(p, "", len(resources) > 0, "")
-	// allOf has the resources whose subresources are all listed. inAll has the subresources that
-	// are listed for all resources.
+	// allOf contains the resources for which all subresources are listed. inAll contains the
+	// subresources that are listed for all resources.
 	allOf, inAll := set{}, set{}
 	plain := false
 	for i, name := range resources {
@@ -327,8 +327,9 @@ var (
 )
 
 const (
-	maxAuditAnnotations   = 20
-	maxAnnotationValueLen = 5 * 1024 // of an expression of an audit annotation, in bytes
+	maxAuditAnnotations = 20
+	// maximum length of the expression for an audit annotation, in bytes
+	maxAnnotationValueLen = 5 * 1024
 )
 
 func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmissionPolicy) {
@@ -465,7 +466,7 @@ func (c policyChecker) mutationExpression(p *field.Path, kind admissionv1.PatchT
 	c.compiles(p, "expression", text, compiler.Mutation(kind, text))
 }
 
-// policyFrame validates the fields that both kinds of policies have.
+// policyFrame validates the fields that are common to both kinds of policies.
 func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, params *admissionv1.ParamKind, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
 	oneOfRef(c.Checker, p, "failurePolicy", failure, failurePolicies)

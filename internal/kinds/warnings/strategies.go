@@ -1,7 +1,8 @@
 package warnings
 
-// This file has the warnings of the types. Package strategy does not import the strategies that would bring
-// hundreds of packages into the program. Their few warnings are written here.
+// This file contains the warnings for specific types. Package strategy does not import the
+// strategies that would bring hundreds of packages into the program. Their few warnings are
+// written here.
 
 import (
 	"context"
@@ -80,7 +81,7 @@ func onUpdate(ctx context.Context, obj, old runtime.Object) []string {
 	return always(obj)
 }
 
-// onStatus returns the warnings about an update of a status.
+// onStatus returns the warnings for an update of the status.
 func onStatus(ctx context.Context, obj, old runtime.Object) (texts []string) {
 	status := field.NewPath("status")
 	switch o := obj.(type) {

@@ -1,5 +1,5 @@
-// Package warnings returns the warnings about objects that are valid: a deprecated field, a node selector
-// by a beta label, two environment variables of one name.
+// Package warnings returns the warnings for valid objects, such as a deprecated field, a node
+// selector that uses a beta label, or two environment variables with the same name.
 //
 //	for _, text := range warnings.ForObject(ctx, obj, old) {
 //		warning.AddWarning(ctx, "", text) // k8s.io/apiserver/pkg/warning: a Warning header of the response
@@ -38,7 +38,8 @@ const JobDeletionWarning = "child pods are preserved by default when jobs are de
 // as it will be stored. old is nil for a create.
 func ForObject(ctx context.Context, obj, old runtime.Object) []string {
 	switch o := obj.(type) {
-	case *corev1.ConfigMap, *corev1.Event, *coordinationv1.Lease: // types that are written often and have no warnings
+	// these types are updated often and do not have any warnings
+	case *corev1.ConfigMap, *corev1.Event, *coordinationv1.Lease:
 		return nil
 	case *unstructured.Unstructured:
 		return finalizers(o, old)
@@ -56,7 +57,7 @@ func ForObject(ctx context.Context, obj, old runtime.Object) []string {
 	return texts[:min(len(texts), apierror.MaxErrors)]
 }
 
-// ForStatus returns the warnings about an update of the status of an object.
+// ForStatus returns the warnings for an update of the status of an object.
 func ForStatus(ctx context.Context, obj, old runtime.Object) []string {
 	switch obj.(type) {
 	case *corev1.Pod, *corev1.Service, *networkingv1.Ingress:
@@ -70,8 +71,8 @@ func ForStatus(ctx context.Context, obj, old runtime.Object) []string {
 // warning, or "" if there were none.
 func DropDuplicateOwners(obj metav1.Object) string { return dropDuplicateOwners(obj, "") }
 
-// DropAdmittedDuplicates is DropDuplicateOwners for an object that a patch or a mutating plug-in
-// has changed. The warning says so.
+// DropAdmittedDuplicates is like DropDuplicateOwners, but for an object that was changed by a
+// patch or a mutating plug-in. The warning says so.
 func DropAdmittedDuplicates(obj metav1.Object) string {
 	return dropDuplicateOwners(obj, " after mutating admission happens")
 }
