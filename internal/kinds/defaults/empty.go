@@ -15,9 +15,9 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. It also sets
-// the values that kube-apiserver fills in when it reads the stored object. The writer still owns an empty
-// field, so this must happen after the managedFields are written.
+// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. It
+// also sets the values that kube-apiserver fills in when it reads the stored object. The writer
+// still owns an empty field, so this must happen after the managedFields are written.
 func DropEmptyLists(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Node:

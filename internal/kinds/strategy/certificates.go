@@ -51,8 +51,8 @@ func approve(csr, old *certificatesv1.CertificateSigningRequest) {
 	csr.Status.Conditions = conditions
 }
 
-// keepDecisions restores the conditions of a type. If their number differs, it leaves them for validation
-// to refuse.
+// keepDecisions restores the conditions of a type. If their number differs, it leaves them for
+// validation to refuse.
 func keepDecisions(csr, old *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) {
 	indices := func(conditions []certificatesv1.CertificateSigningRequestCondition) (found []int) {
 		for i := range conditions {

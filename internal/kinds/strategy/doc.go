@@ -17,6 +17,6 @@
 // All rules are defined in a table (table.go). Package registry has the sequence of steps that all
 // writes take, and calls this package between admission and validation.
 //
-// The caller sets the defaults of an object before it prepares the object. This package reads only the
-// objects, the context, the feature gates and the clock.
+// The caller sets the defaults of an object before it prepares the object. This package reads only
+// the objects, the context, the feature gates and the clock.
 package strategy

@@ -1,7 +1,7 @@
 package strategy
 
-// This file imports strategies from k8s.io/kubernetes/pkg/registry. Only packages that add little to the
-// server are imported (see the package documentation).
+// This file imports strategies from k8s.io/kubernetes/pkg/registry. Only packages that add little
+// to the server are imported (see the package documentation).
 
 import (
 	"context"
@@ -40,8 +40,8 @@ var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]Imported {
 	return all
 })
 
-// imported returns the row of a type T with an imported strategy. status is nil for types without a status
-// subresource.
+// imported returns the row of a type T with an imported strategy. status is nil for types without
+// a status subresource.
 func imported[T runtime.Object](object Strategy, status rest.RESTUpdateStrategy) *strategy {
 	row := &strategy{
 		goType:              reflect.TypeFor[T](),

@@ -14,7 +14,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// FillSystemFields sets the uid and the creation time of a new object, and clears the other system fields.
+// FillSystemFields sets the uid and the creation time of a new object, and clears the other system
+// fields.
 func FillSystemFields(obj scheme.Object, now time.Time) {
 	WipeSystemFields(obj)
 	obj.SetUID(types.UID(uuid.NewString()))

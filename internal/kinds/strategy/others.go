@@ -170,8 +170,8 @@ func updateEndpointSlice(slice, old *discoveryv1.EndpointSlice) {
 	}
 }
 
-// dropTopology drops the deprecated topology, which v1 cannot write. If old has the topology of the same
-// node, its name is kept in nodeName. old is nil for a create.
+// dropTopology drops the deprecated topology, which v1 cannot write. If old has the topology of
+// the same node, its name is kept in nodeName. old is nil for a create.
 func dropTopology(slice, old *discoveryv1.EndpointSlice) {
 	for i := range slice.Endpoints {
 		endpoint := &slice.Endpoints[i]
@@ -207,8 +207,8 @@ func updateAPIServiceStatus(o, old *apiregistrationv1.APIService) {
 	o.Labels, o.Annotations, o.Finalizers, o.OwnerReferences = old.Labels, old.Annotations, old.Finalizers, old.OwnerReferences
 }
 
-// setLocalAvailability sets the condition of an APIService that this server serves. The availability of
-// other servers is checked later.
+// setLocalAvailability sets the condition of an APIService that this server serves. The
+// availability of other servers is checked later.
 func setLocalAvailability(o *apiregistrationv1.APIService) {
 	if o.Spec.Service != nil {
 		return
@@ -220,7 +220,8 @@ func setLocalAvailability(o *apiregistrationv1.APIService) {
 
 // ---- admissionregistration.k8s.io ----
 
-// countMutatingHooks increments the generation if the webhooks differ. An empty list differs from nil.
+// countMutatingHooks increments the generation if the webhooks differ. An empty list differs from
+// nil.
 func countMutatingHooks(o, old *admissionv1.MutatingWebhookConfiguration) {
 	if !reflect.DeepEqual(o.Webhooks, old.Webhooks) {
 		o.Generation = old.Generation + 1

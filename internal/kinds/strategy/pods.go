@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares Pods, as k8s.io/kubernetes/pkg/registry/core/pod/strategy.go does. The functions
-// take the internal type.
+// This file prepares Pods, as k8s.io/kubernetes/pkg/registry/core/pod/strategy.go does. The
+// functions take the internal type.
 
 import (
 	"context"
@@ -86,8 +86,8 @@ func updatePodStatus(pod, old *core.Pod) {
 	podutil.DropDisabledPodFields(pod, old)
 }
 
-// keepClaimStatuses restores the statuses of claims for clients that do not know the fields. An empty list
-// clears a field.
+// keepClaimStatuses restores the statuses of claims for clients that do not know the fields. An
+// empty list clears a field.
 func keepClaimStatuses(status, old *core.PodStatus) {
 	if status.ResourceClaimStatuses == nil {
 		status.ResourceClaimStatuses = old.ResourceClaimStatuses
@@ -100,8 +100,8 @@ func keepClaimStatuses(status, old *core.PodStatus) {
 	}
 }
 
-// keepObservedGenerations restores the observedGenerations that the new status omits. A type may have
-// several conditions, which are matched in their order.
+// keepObservedGenerations restores the observedGenerations that the new status omits. A type may
+// have several conditions, which are matched in their order.
 func keepObservedGenerations(status, old *core.PodStatus) {
 	if status.ObservedGeneration == 0 {
 		status.ObservedGeneration = old.ObservedGeneration
@@ -163,8 +163,8 @@ func resizePod(pod, old *core.Pod) {
 	countSpec(pod, old)
 }
 
-// resizedContainers returns the old containers with the new resources, or containers itself for validation
-// to refuse if a name differs.
+// resizedContainers returns the old containers with the new resources, or containers itself for
+// validation to refuse if a name differs.
 func resizedContainers(containers, old []core.Container) []core.Container {
 	resized := append([]core.Container(nil), old...)
 	for i := range containers {
@@ -222,8 +222,8 @@ func selectLabels(pod *core.Pod, selector *metav1.LabelSelector, keys []string, 
 
 // ---- AppArmor ----
 
-// copyAppArmorProfiles copies the profiles in the deprecated annotations of a Pod to the fields of its
-// containers. It warns about each annotation that differs from the profile of the Pod.
+// copyAppArmorProfiles copies the profiles in the deprecated annotations of a Pod to the fields of
+// its containers. It warns about each annotation that differs from the profile of the Pod.
 func copyAppArmorProfiles(ctx context.Context, pod *core.Pod) {
 	if len(pod.Annotations) == 0 || pod.Spec.OS != nil && pod.Spec.OS.Name == core.Windows {
 		return
@@ -250,8 +250,8 @@ func copyAppArmorProfiles(ctx context.Context, pod *core.Pod) {
 	})
 }
 
-// podGrace returns the grace period of a Pod that runs on a node. The kubelet stops the Pod and then
-// deletes it with a grace period of 0. Other Pods are deleted immediately.
+// podGrace returns the grace period of a Pod that runs on a node. The kubelet stops the Pod and
+// then deletes it with a grace period of 0. Other Pods are deleted immediately.
 func podGrace(obj runtime.Object, options *metav1.DeleteOptions) int64 {
 	pod := obj.(*corev1.Pod)
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {

@@ -23,8 +23,8 @@ import (
 // AllowCreateOnUpdate reports whether a PUT to a name that does not exist creates the object.
 func AllowCreateOnUpdate(res *scheme.Resource) bool { return strategyFor(res).allowCreateOnUpdate }
 
-// AllowUnconditionalUpdate reports whether an update may omit the resourceVersion. Updates of custom
-// resources may not. An imported strategy decides it by the version of the request.
+// AllowUnconditionalUpdate reports whether an update may omit the resourceVersion. Updates of
+// custom resources may not. An imported strategy decides it by the version of the request.
 func AllowUnconditionalUpdate(res *scheme.Resource) bool {
 	row := strategyFor(res)
 	if row.imported != nil {
@@ -39,11 +39,12 @@ func requestContext(res *scheme.Resource) context.Context {
 	return request.WithRequestInfo(context.Background(), info)
 }
 
-// ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a Status.
+// ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a
+// Status.
 func ReturnsDeleted(res *scheme.Resource) bool { return strategyFor(res).returnsDeleted }
 
-// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents. An imported
-// strategy decides it by the version of the request.
+// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents.
+// An imported strategy decides it by the version of the request.
 func OrphansByDefault(res *scheme.Resource) bool {
 	row := strategyFor(res)
 	if row.imported == nil {
@@ -99,7 +100,8 @@ func SameSpec(a, b runtime.Object) bool {
 	return true
 }
 
-// RestrictCustomStatus returns old with the status of obj, for a write to the /status of a custom resource.
+// RestrictCustomStatus returns old with the status of obj, for a write to the /status of a custom
+// resource.
 func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 	out := old.DeepCopy()
 	out.SetResourceVersion(obj.GetResourceVersion())

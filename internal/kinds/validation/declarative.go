@@ -1,9 +1,9 @@
 package validation
 
-// This file adds the errors of declarative validation, which Kubernetes generates from the comments of
-// the types in k8s.io/api. rest.ValidateCreate and rest.ValidateUpdate of k8s.io/apiserver do the same,
-// but they also compare each handwritten error with each declarative one, only to log differences, and
-// an object of 3 MB has room for a hundred thousand errors.
+// This file adds the errors of declarative validation, which Kubernetes generates from the
+// comments of the types in k8s.io/api. rest.ValidateCreate and rest.ValidateUpdate of
+// k8s.io/apiserver do the same, but they also compare each handwritten error with each declarative
+// one, only to log differences, and an object of 3 MB has room for a hundred thousand errors.
 //
 // Each rule has a level, which determines whether its errors are reported:
 //

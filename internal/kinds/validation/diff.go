@@ -1,7 +1,7 @@
 package validation
 
-// This file limits the unified diffs in errors. The time to compute one can grow with the product of
-// the two numbers of lines.
+// This file limits the unified diffs in errors. The time to compute one can grow with the product
+// of the two numbers of lines.
 
 import (
 	"bytes"

@@ -30,8 +30,8 @@ func jobRules() *rules {
 	}).declare(features.WorkloadWithJob)
 }
 
-// readable removes the success policy of an indexed Job without completions. Kubernetes' rules for it
-// read spec.completions, although an earlier rule reports that it is missing.
+// readable removes the success policy of an indexed Job without completions. Kubernetes' rules for
+// it read spec.completions, although an earlier rule reports that it is missing.
 func readable(spec batch.JobSpec) batch.JobSpec {
 	if spec.Completions == nil && ptr.Deref(spec.CompletionMode, "") == batch.IndexedCompletion {
 		spec.SuccessPolicy = nil

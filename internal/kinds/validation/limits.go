@@ -26,8 +26,8 @@ const (
 	maxTolerations = 1000 // comparing two tolerations is cheap
 )
 
-// exceedsLimit returns an error for an internal object that must not be passed to Kubernetes' rules.
-// old is nil for a create.
+// exceedsLimit returns an error for an internal object that must not be passed to Kubernetes'
+// rules. old is nil for a create.
 func exceedsLimit(sub string, obj, old runtime.Object) *field.Error {
 	if spec := internalversion.PodSpecOf(obj); spec != nil {
 		if err := pageSizesExceedLimit(spec); err != nil {
@@ -86,8 +86,9 @@ func diffExceedsLimit(path *field.Path, value, old any) *field.Error {
 	return field.Forbidden(path, "the value is too long to be changed "+tooLongToShow)
 }
 
-// podDiffExceedsLimit refuses a change that Kubernetes also refuses, if the specs are too long for a
-// diff. Kubernetes compares ephemeral containers in another subresource than the rest of the spec.
+// podDiffExceedsLimit refuses a change that Kubernetes also refuses, if the specs are too long for
+// a diff. Kubernetes compares ephemeral containers in another subresource than the rest of the
+// spec.
 func podDiffExceedsLimit(sub string, spec, old *core.PodSpec) *field.Error {
 	if equality.Semantic.DeepEqual(spec, old) || lines(spec) <= maxDiffLines && lines(old) <= maxDiffLines {
 		return nil

@@ -55,8 +55,8 @@ func policyRules() map[reflect.Type]*rules {
 	}
 }
 
-// policyRule returns rules that check the metadata, and the other fields with check. old is nil for a
-// create.
+// policyRule returns rules that check the metadata, and the other fields with check. old is nil
+// for a create.
 func policyRule[T any, P interface {
 	*T
 	metav1.ObjectMetaAccessor

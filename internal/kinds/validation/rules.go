@@ -183,8 +183,8 @@ func (c *Checker) unique(p *field.Path, name string, seen set, key string) {
 	seen[key] = true
 }
 
-// goForm returns v so that it is printed like an internal type of Kubernetes, with the Go names of the
-// fields.
+// goForm returns v so that it is printed like an internal type of Kubernetes, with the Go names of
+// the fields.
 func goForm(v any) any {
 	switch v.(type) {
 	case nil, string, int, int32, int64, bool, field.OmitValueType:

@@ -20,8 +20,8 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// ValidateCreate returns the errors of a new object and its metadata. gv is the group and version of
-// the request, because the rules of Events depend on it.
+// ValidateCreate returns the errors of a new object and its metadata. gv is the group and version
+// of the request, because the rules of Events depend on it.
 func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Object) field.ErrorList {
 	rules, obj := rulesFor(obj)
 	if rules == nil {

@@ -43,7 +43,8 @@ func portComparisons(spec *core.PodSpec) (pairs int) {
 	return pairs
 }
 
-// comparablePaths reports whether the paths of the files in each volume may be compared with each other.
+// comparablePaths reports whether the paths of the files in each volume may be compared with each
+// other.
 func comparablePaths(volumes []core.Volume) bool {
 	pairs, bytes := 0, 0
 	for i := range volumes {

@@ -5,9 +5,9 @@
 //		warning.AddWarning(ctx, "", text) // k8s.io/apiserver/pkg/warning: a Warning header of the response
 //	}
 //
-// Most warnings come from k8s.io/kubernetes. strategies.go calls the strategies that are small enough to
-// import and replaces the others by a few lines. KEP-1693 explains the purpose of warnings. warn.go in the
-// main package writes the header and limits its length.
+// Most warnings come from k8s.io/kubernetes. strategies.go calls the strategies that are small
+// enough to import and replaces the others by a few lines. KEP-1693 explains the purpose of
+// warnings. warn.go in the main package writes the header and limits its length.
 package warnings
 
 import (
@@ -29,13 +29,13 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy. That API version
-// keeps their Pods.
+// JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy. That API
+// version keeps their Pods.
 const JobDeletionWarning = "child pods are preserved by default when jobs are deleted; " +
 	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
 
-// ForObject returns the warnings about a create or an update of an object. obj must be valid and complete,
-// as it will be stored. old is nil for a create.
+// ForObject returns the warnings about a create or an update of an object. obj must be valid and
+// complete, as it will be stored. old is nil for a create.
 func ForObject(ctx context.Context, obj, old runtime.Object) []string {
 	switch o := obj.(type) {
 	// these types are updated often and do not have any warnings
@@ -120,8 +120,8 @@ func valueOfOwner(ref metav1.OwnerReference) ownerValue {
 	return value
 }
 
-// finalizers returns warnings about new finalizers of a custom resource. Validation rejects such names
-// for built-in types.
+// finalizers returns warnings about new finalizers of a custom resource. Validation rejects such
+// names for built-in types.
 func finalizers(obj metav1.Object, old runtime.Object) (texts []string) {
 	known := sets.New(metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, string(corev1.FinalizerKubernetes))
 	if m, ok := old.(metav1.Object); ok {
