@@ -1,7 +1,7 @@
 package admission
 
-// This file calls the webhooks for a write. It keeps the active configurations, calls the mutating
-// webhooks in rounds, and applies the patches that they return.
+// This file calls the webhooks for a write. It keeps track of the active configurations, calls the
+// mutating webhooks in rounds, and applies their patches.
 //
 // A mutating webhook may answer with a JSON patch. If it changes the object, the webhooks before
 // it with reinvocationPolicy IfNeeded are called again in a second round:
@@ -15,8 +15,8 @@ package admission
 // and by the deadline of the request.
 //
 // The active configurations are read from the store after each write to a configuration, before
-// that write is answered. They are stored in an atomic pointer, so that a write only has to load
-// the pointer if there are none. Webhooks are called only for the write that the client requested.
+// that write is answered. They are stored in an atomic pointer, so the cost for a write is a
+// single load if there are none. Webhooks are called only for the write that the client requested.
 // They are not called for the server's own writes: deletions by the garbage collector, the
 // deletion of a namespace's contents, the status of a definition, and the PodDisruptionBudget and
 // the Pod of an eviction. kube-apiserver calls them for most of these writes, because its
@@ -73,10 +73,10 @@ type Webhooks struct {
 	Called   func(Call)               // called for each call, used for metrics and traces
 	Log      zerolog.Logger           // receives configurations that cannot be read
 	May      matching.May             // for the CEL variable authorizer
-	// defaults fields that a patch has removed
+	// Defaults sets default values, which a patch may have removed.
 	Defaults   func(res *scheme.Resource, obj scheme.Object) error
 	Unreadable *unreadable.Unreadables // records configurations that cannot be decoded
-	// receives the result of each call; nil means that the webhook answered
+	// Stands receives the result of each call; nil means that the webhook has answered.
 	Stands func(what string, err error)
 
 	current atomic.Pointer[hookSet] // nil if no webhook is configured
@@ -113,7 +113,7 @@ func (h *Webhooks) Committed(res *scheme.Resource) {
 	}
 }
 
-// Reload reads the configurations. Configurations that cannot be decoded are logged and skipped.
+// Reload reads the configurations. A configuration that cannot be decoded is logged and skipped.
 func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -465,8 +465,8 @@ func (e *callFailure) Unwrap() error { return e.cause }
 // denial is the error returned when a webhook rejects a request.
 type denial struct{ *apierrors.StatusError }
 
-// denied returns the error for a request rejected by the named webhook. It keeps the status
-// returned by the webhook, unless the status is a success.
+// denied returns the error for a request rejected by the named webhook. The status returned by the
+// webhook is kept, unless it is a success.
 func denied(name string, result *metav1.Status) *denial {
 	status := metav1.Status{}
 	if result != nil {
@@ -567,7 +567,7 @@ type Call struct {
 	Name, Kind, Operation string // kind is admit or validating
 	Code                  int    // 0 if the failure is not the webhook's
 	Rejected              bool   // the write was rejected because of the call
-	// reason for the rejection; "" means that the rejection is not counted
+	// Cause is the reason for the rejection. If it is empty, the rejection is not counted.
 	Cause      string
 	FailedOpen bool          // the call failed, and failurePolicy allowed the write
 	Took       time.Duration // duration of the call
@@ -583,7 +583,7 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 	case err == nil:
 		outcome.Code = http.StatusOK
 	case errors.As(err, &failure):
-		// the client disconnected, which is not the webhook's fault
+		// If the client has disconnected, the webhook is not to blame.
 		gone := errors.Is(err, context.Canceled)
 		outcome.Code, outcome.Rejected = failure.code, !k.failsOpen()
 		if outcome.Rejected {
@@ -626,8 +626,8 @@ func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailur
 
 // ---- Mutating webhooks
 
-// round calls the mutating webhooks in order. In the second round, it only calls the webhooks that
-// asked for reinvocation and whose object has changed since.
+// round calls the mutating webhooks in order. The second round only calls webhooks that have asked
+// for reinvocation and have not seen the current object.
 func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 	number := 0
 	if v.a.again {

@@ -1,17 +1,17 @@
 package admission
 
-// This file defines the chain of admission plug-ins. All writes pass through the same plug-ins in
-// the same order. Mutating plug-ins run first. Validating plug-ins run after the object has been
-// prepared and validated by the rules of its type.
+// This file defines the chain of admission plug-ins. All writes use the same plug-ins in the same
+// order. Mutating plug-ins run first. Validating plug-ins run after the object has been prepared
+// and validated by the rules of its type.
 //
 //	decode ──▶ default ──▶ admit: LimitRanger, ServiceAccount, … MutatingAdmissionPolicy, MutatingAdmissionWebhook
 //	       ──▶ prepare, validate by type ──▶ validate: … ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota ──▶ commit
 //
-// Each plug-in has a name, a set of writes that it handles, and two functions, one of which may be
-// nil. The chain selects the rows for a write by operation, resource and subresource, using a map
-// that is built at startup. Plug-ins that handle every write use Idle to report whether they have
-// anything to do. A write without an interested row costs only the look-up and allocates no
-// memory.
+// A plug-in consists of a name, the set of writes that it handles, and two functions, either of
+// which may be nil. The chain selects the rows for a write by operation, resource and subresource,
+// using a map that is built at startup. Plug-ins that handle every write use Idle to report
+// whether they have anything to do. A write without an interested row costs only the look-up and
+// allocates no memory.
 //
 // Policies and webhooks may change fields that have been set by a built-in plug-in. If that
 // happens, the whole chain runs a second time, as in kube-apiserver. During the second run,
@@ -55,7 +55,7 @@ type Attributes struct {
 	Operation       string           // OpCreate, OpUpdate, OpDelete or OpConnect
 	Manager         string           // fieldManager, as sent
 	FieldValidation string           // as sent: Ignore, Warn, Strict or ""
-	// if true, nothing is stored and plug-ins must not have side effects
+	// If DryRun is true, nothing is stored, and plug-ins must not have side effects.
 	DryRun      bool
 	Deleting    *metav1.DeleteOptions // options of a deletion
 	Object, Old scheme.Object         // new and stored object; each may be nil
@@ -141,7 +141,7 @@ type Plugin struct {
 	// The resources that the plug-in handles, such as "pods", "pods/binding" or
 	// "ingresses.networking.k8s.io". Empty means all resources and subresources.
 	Of []string
-	// the operations handled by the plug-in; if empty, all operations are handled
+	// The operations that the plug-in handles. Empty means all operations.
 	Operations []string
 
 	Admit    func(ctx context.Context, a *Attributes) error // may modify a.Object; may be nil
@@ -161,7 +161,7 @@ type Chain struct {
 	general [4]rows              // by operation; all other writes
 }
 
-// place identifies the kind of a write without looking at its body.
+// place identifies the kind of a write, which does not depend on the body.
 type place struct{ operation, group, resource, subresource string }
 
 type rows struct{ admit, validate []*Plugin }

@@ -67,8 +67,8 @@ func (s signers) podSigning(_ context.Context, a *admission.Attributes) error {
 		fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", a.Request.User.Name, signer))})
 }
 
-// attest implements ClusterTrustBundleAttest. Changes of only owners and finalizers need no
-// permission.
+// attest implements ClusterTrustBundleAttest. No permission is needed if only the owners or
+// finalizers have changed.
 func (s signers) attest(_ context.Context, a *admission.Attributes) error {
 	bundle := a.Object.(*certificatesv1.ClusterTrustBundle)
 	signer := bundle.Spec.SignerName

@@ -11,8 +11,8 @@ package plugins
 //
 // These are four plug-ins: Priority, RuntimeClass, DefaultStorageClass and DefaultIngressClass.
 // The classes are read from the store for each create. They are not cached, because there are only
-// a few of them and a cache might be outdated. As in kube-apiserver, the fields set here have no
-// owner in managedFields.
+// a few of them and a cache might be outdated. As in kube-apiserver, no owner is set in
+// managedFields for these fields.
 
 import (
 	"context"
@@ -121,8 +121,8 @@ func answer(a *admission.Attributes, err error) error {
 	return err
 }
 
-// find reads the newest version of a class and reports whether it exists. Another server may have
-// created it a moment ago.
+// find reads the newest version of a class and reports whether it exists. It may have just been
+// created by another server.
 func (c classes) find(ctx context.Context, prefix, name string, into any) (bool, error) {
 	rec, err := c.store.GetNewest(ctx, prefix+"/"+name)
 	if errors.Is(err, store.ErrNotFound) {

@@ -13,8 +13,8 @@ package plugins
 // Each limit has a token bucket for each key. A bucket initially has burst tokens and gains qps
 // tokens per second. Writing an Event takes a token from a bucket of each limit. A limit keeps the
 // cacheSize (default 4,096) most recently used buckets. The rules and messages match
-// kube-apiserver's plugin/pkg/admission/eventratelimit. As there, Events of events.k8s.io are not
-// limited. A dry run takes no tokens.
+// kube-apiserver's plugin/pkg/admission/eventratelimit. Events in the group events.k8s.io are not
+// limited there either. A dry run takes no tokens.
 
 import (
 	"cmp"

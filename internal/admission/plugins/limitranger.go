@@ -8,10 +8,10 @@ package plugins
 //	Pod                       min, max, ratio           checked for the sum of a pod's containers
 //	PersistentVolumeClaim     min, max                  checked for the requests of a claim
 //
-// Defaults are applied first. The LimitRanges are applied in the order of their names, so that the
-// annotation names the last one that set a value. The resulting pod is checked after it has been
-// validated by the rules of its type. The resources of a pod can change later only by the
-// subresource resize, which is checked as well.
+// Defaults are applied first. The LimitRanges are applied in the order of their names. The
+// annotation contains the name of the last one that set a value. The resulting pod is checked
+// after it has been validated by the rules of its type. The resources of a pod can change later
+// only by the subresource resize, which is checked as well.
 
 import (
 	"context"
@@ -35,7 +35,7 @@ const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 type limitRanger struct{ store *store.Store }
 
 // each calls see for the LimitRanges in the object's namespace, sorted by name, and stops at the
-// first error. Objects that are being deleted are not checked.
+// first error. It does nothing if the object is being deleted.
 func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.LimitRangeItem) error) error {
 	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
 		return nil
@@ -235,7 +235,7 @@ func (b *bound) atMost(have *corev1.ResourceRequirements) error {
 	return b.hold("maximum", func(n int64) bool { return n > value }, limit, request)
 }
 
-// requestAtMost is atMost for claims, which have only requests.
+// requestAtMost is like atMost, but for claims, which do not have limits.
 func (b *bound) requestAtMost(requests corev1.ResourceList) error {
 	request, _, value := b.amounts(&corev1.ResourceRequirements{Requests: requests})
 	return b.hold("maximum", func(n int64) bool { return n > value }, request)
@@ -264,9 +264,10 @@ func (b *bound) ratio(have *corev1.ResourceRequirements) error {
 
 // ---- Resources of a pod ----
 
-// podResources returns the total resources of a pod. Init containers run one after another before
-// the other containers start, so only the largest one counts. Restartable init containers keep
-// running and are added like ordinary containers. Pod-level cpu and memory override the totals.
+// podResources returns the total resources of a pod. Init containers run sequentially before the
+// other containers start, so only the largest one has to be counted. Restartable init containers
+// keep running and are added like ordinary containers. Pod-level cpu and memory override the
+// totals.
 func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
 	sum := func(of func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
 		total, beside, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
@@ -302,7 +303,7 @@ func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
 	}
 }
 
-// add adds the quantities of more to to.
+// add adds all quantities in more to the list to.
 func add(to, more corev1.ResourceList) {
 	for name, quantity := range more {
 		sum := quantity.DeepCopy()

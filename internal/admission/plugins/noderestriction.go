@@ -506,8 +506,8 @@ func (w *nodeWrite) token(ctx context.Context) error {
 }
 
 // mounts reports whether a pod has a volume with a token for the audience, either a projected
-// token or one requested by a CSI driver. Errors of look-ups are returned only if no other volume
-// has the token.
+// token or one requested by a CSI driver. An error during a look-up is only returned if no other
+// volume has the token.
 func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
 	var errs []error
 	for i := range pod.Spec.Volumes {

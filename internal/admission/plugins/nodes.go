@@ -32,7 +32,7 @@ func (n nodes) find(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, bounded.Unmarshal(rec.JSON, node)
 }
 
-// topology returns the topology labels of a node that are copied to its pods.
+// topology returns the topology labels of the node, which are copied to its pods.
 func (n nodes) topology(ctx context.Context, name string) (map[string]string, error) {
 	node, err := n.find(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {

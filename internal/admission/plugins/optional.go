@@ -57,7 +57,7 @@ func hasNewImages(a *admission.Attributes) bool {
 }
 
 // pullAlways implements AlwaysPullImages. This makes the kubelet contact the registry for each
-// container, so that a pod cannot use a private image that was pulled for another pod.
+// container. Otherwise a pod could use a private image that was pulled for another pod.
 func pullAlways(_ context.Context, a *admission.Attributes) error {
 	if !hasNewImages(a) {
 		return nil
@@ -110,8 +110,8 @@ func limitTopology(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// tolerateExtended implements ExtendedResourceToleration. A pod that requests a device tolerates
-// the taints of nodes that are dedicated to such pods.
+// tolerateExtended implements ExtendedResourceToleration. If a pod requests a device, a toleration
+// is added for the taint of nodes that are dedicated to such pods.
 func tolerateExtended(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	var names []string
@@ -150,8 +150,8 @@ func tolerate(pod *corev1.Pod, wanted corev1.Toleration) {
 	}
 }
 
-// denyExternalIPs implements DenyServiceExternalIPs. A Service may keep its external addresses,
-// but may not add new ones.
+// denyExternalIPs implements DenyServiceExternalIPs. The external addresses of an existing Service
+// can be kept, but no new ones can be added.
 func denyExternalIPs(_ context.Context, a *admission.Attributes) error {
 	var old []string
 	if a.Old != nil {

@@ -10,9 +10,9 @@ package plugins
 //
 // The rules are in k8s.io/pod-security-admission/policy. A namespace with invalid labels enforces
 // the strictest level, so the labels are validated when a namespace is written. A client that
-// raises the enforced level gets warnings about the existing pods that violate it. Namespaces,
-// users and runtime classes may be exempt, and the levels of namespaces without labels can be
-// configured (config.go).
+// raises the enforced level gets warnings about the existing pods that violate it. It is possible
+// to exempt namespaces, users and runtime classes, and to configure the levels for namespaces
+// without labels (see config.go).
 
 import (
 	"bytes"
@@ -48,8 +48,9 @@ import (
 const (
 	modeEnforce, modeAudit, modeWarn = "enforce", "audit", "warn"
 
-	podsChecked   = 3000        // maximum number of pods checked when the level of a namespace is raised
-	podCheckLimit = time.Second // maximum duration of that check
+	// Limits for checking the existing pods when the level of a namespace is raised.
+	podsChecked   = 3000
+	podCheckLimit = time.Second
 )
 
 var podTemplates = []string{"replicationcontrollers", "podtemplates", "replicasets.apps", "deployments.apps", "statefulsets.apps", "daemonsets.apps",
@@ -68,8 +69,8 @@ type podStandards struct {
 type PodCheck struct {
 	Mode   string // enforce, audit or warn
 	Policy podsecurity.LevelVersion
-	// Results with mode enforce are always reported. For the other two modes, only violations are
-	// reported, as in kube-apiserver.
+	// Results with mode enforce are always reported. As in kube-apiserver, the other two modes
+	// only report violations.
 	Allowed                          bool
 	Operation, Resource, Subresource string
 }
@@ -353,9 +354,8 @@ type violation struct {
 	pods          int
 }
 
-// survey returns warnings about the pods of a namespace that violate the level. It first checks
-// one pod for each controller. It stops after a second or after half of the request's remaining
-// time.
+// survey returns warnings about the pods of a namespace that violate the level. It starts with one
+// pod for each controller. It stops after a second or after half of the request's remaining time.
 func (p *podStandards) survey(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
 	limit := podCheckLimit
 	if deadline, ok := ctx.Deadline(); ok {
@@ -409,8 +409,8 @@ func (v *violation) String() string {
 }
 
 // podsOf returns the first pods in a namespace, as well as the total number of pods. The result
-// starts with one pod for each controller. It keeps at most podsChecked pods in each group, since
-// there is no limit on the number of pods in a namespace.
+// starts with one pod for each controller. To limit the memory, it keeps at most podsChecked pods
+// in each group.
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
@@ -422,7 +422,7 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 		}
 		pod := &corev1.Pod{}
 		if bounded.Unmarshal(rec.JSON, pod) != nil {
-			continue // ignored, since the pod could not be written again either
+			continue // ignore the pod, since it cannot be written again either
 		}
 		if p.exemptClass(pod.Spec.RuntimeClassName) {
 			continue

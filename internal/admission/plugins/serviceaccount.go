@@ -45,7 +45,7 @@ const (
 	// How often to look for the default account, which a controller creates shortly after the
 	// namespace.
 	defaultPatience = 10
-	// minimum pause between attempts; the maximum is twice that
+	// Minimum pause between attempts. The maximum is twice as long.
 	defaultPatienceIn = 100 * time.Millisecond
 )
 
@@ -134,7 +134,7 @@ func (s accounts) validateEphemeral(ctx context.Context, a *admission.Attributes
 	for i := range pod.Spec.EphemeralContainers {
 		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		if err := lendsTo("ephemeral container", &c, account); err != nil {
-			// not a 403, as in kube-apiserver
+			// As in kube-apiserver, the error is not a 403.
 			return apierror.New(http.StatusInternalServerError, "", err.Error())
 		}
 	}

@@ -35,8 +35,8 @@ func (n namespaces) admit(ctx context.Context, a *admission.Attributes) error {
 	return err
 }
 
-// taintNew implements TaintNodesByCondition. A new node gets a taint that prevents pods from being
-// scheduled on it until it is ready.
+// taintNew implements TaintNodesByCondition. It adds a taint to new nodes, so that no pods are
+// scheduled before the node is ready.
 func taintNew(_ context.Context, a *admission.Attributes) error {
 	node := a.Object.(*corev1.Node)
 	there := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {

@@ -1,12 +1,12 @@
 // Package plugins contains the built-in admission plug-ins of kube-apiserver 1.37, with the same
 // names, order and flags.
 //
-// This file contains the table of plug-ins. Each row specifies the writes handled by a plug-in, so
-// that there is no cost for other writes. The functions are in the file named after the plug-in or
-// its group. A row without functions is only needed because kube-apiserver's flags accept the
-// name. Either the objects that it checks do not exist here, or it does not check anything. The
-// plug-ins in unbuilt are not implemented. Enabling one of them is an error, because the
-// administrator would rely on it.
+// This file contains the table of plug-ins. Each row specifies the writes handled by a plug-in.
+// There is no cost for other writes. The functions are in the file named after the plug-in or its
+// group. A row without functions is only needed because kube-apiserver's flags accept the name.
+// Either the objects that it checks do not exist here, or there is nothing to check. The plug-ins
+// in unbuilt are not implemented. Enabling one of them is an error, because the administrator
+// would rely on it.
 package plugins
 
 import (
@@ -25,20 +25,21 @@ import (
 
 // Config contains the dependencies and settings of the plug-ins.
 type Config struct {
-	Store    *store.Store                                                          // for look-ups of other objects
-	Types    *scheme.Registry                                                      // resolves the kinds of owners
-	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
-	Webhooks *admission.Webhooks                                                   // implements the two webhook plug-ins
-	Clock    func() time.Time                                                      // clock for rate limits; nil means time.Now
+	Store *store.Store     // for look-ups of other objects
+	Types *scheme.Registry // resolves the kinds of owners
+	// May is the authorizer.
+	May      func(u request.User, info request.Info) (allowed bool, reason string)
+	Webhooks *admission.Webhooks // implements the two webhook plug-ins
+	Clock    func() time.Time    // used for rate limits; nil means time.Now
 
-	// creates a namespace as the server itself
+	// CreateNamespace creates a namespace on behalf of the server itself.
 	CreateNamespace func(ctx context.Context, name string) error
 
 	Configuration Configuration // from --admission-control-config-file
 
 	Tolerations TolerationSeconds
 
-	PodChecked func(PodCheck) // called with the results of PodSecurity; may be nil
+	PodChecked func(PodCheck) // called for each result of PodSecurity; may be nil
 
 	// A kube-controller-manager runs and removes finalizers.
 	ControllerManager bool
@@ -98,7 +99,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "EventRateLimit", Of: []string{"events"}, Operations: writes, Validate: newEventLimiter(c.Configuration.eventLimits, c.Clock).validate},
 		{Name: "ExtendedResourceToleration", Of: pods, Operations: writes, Admit: tolerateExtended},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
-		// always on in kube-apiserver
+		// In kube-apiserver, this plug-in is enabled by default.
 		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse},
 		{Name: "PodGroupProtection", On: true},
 		{Name: "OwnerReferencesPermissionEnforcement", Operations: writes, Validate: owners.validate},
@@ -120,7 +121,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "MutatingAdmissionWebhook", On: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},
 		{Name: "ValidatingAdmissionPolicy", On: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
 		{Name: "ValidatingAdmissionWebhook", On: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
-		// runs after the chain, because the charge must be released if the commit fails
+		// This plug-in runs after the chain, because a charge must be released if the commit fails.
 		{Name: "ResourceQuota", On: true},
 		{Name: "AlwaysDeny", Admit: denyAll, Validate: denyAll},
 	}

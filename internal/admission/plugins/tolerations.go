@@ -9,9 +9,9 @@ package plugins
 //	scheduler.alpha.kubernetes.io/tolerationsWhitelist   whitelist   must cover each toleration of a pod; an empty list allows all
 //
 // A pod with any requests or limits also gets a toleration for memory pressure. If a toleration is
-// covered by another one, only the wider one is kept. The rules and messages match
-// kube-apiserver's plugin/pkg/admission/podtolerationrestriction. Each toleration is compared with
-// all others, so pods with more than maxTolerations are rejected.
+// covered by another one, it is removed. The rules and messages match kube-apiserver's
+// plugin/pkg/admission/podtolerationrestriction. Since each toleration is compared with all
+// others, a pod is rejected if it has more than maxTolerations.
 
 import (
 	"context"
@@ -139,7 +139,7 @@ func plainError(err error) error {
 	return apierror.New(http.StatusInternalServerError, "", err.Error())
 }
 
-// mergeTolerations removes tolerations that are covered by another one. It keeps the first of
+// mergeTolerations removes all tolerations that are covered by another one. It keeps the first of
 // equal ones.
 func mergeTolerations(all []corev1.Toleration) []corev1.Toleration {
 	var merged []corev1.Toleration

@@ -1,8 +1,8 @@
 package quota
 
 // This file contains the ledger of a namespace. The ledger has a sum for each limited name. It
-// does not keep track of individual objects, except for pods that are being deleted. Such a pod
-// stops counting when its grace period ends, and there is no event for that.
+// does not keep track of individual objects, except for pods that are being deleted. Such a pod is
+// no longer counted after its grace period has ended, and there is no event at that time.
 
 import (
 	"errors"
@@ -31,11 +31,11 @@ type ledger struct {
 	counting  chan struct{}       // closed when a running count ends; nil if none is running
 	promises  int                 // number of unreleased promises
 	ended     chan struct{}       // closed when a promise is released; nil if no write waits
-	// holds a token while a promise has its turn; used if there are other servers
+	// turn holds a token while a promise has its turn. It is only used if there are other servers.
 	turn      chan struct{}
 	changedAt int64 // revision of the last change to a counted object
 
-	// pods being deleted, by key, and the time when they cease to count
+	// leaving maps the keys of pods that are being deleted to the time when they cease to count.
 	leaving map[string]time.Time
 	lapsed  map[string]bool // pods that have ceased to count
 }
@@ -189,7 +189,7 @@ type state struct {
 	now   time.Time
 }
 
-// taken returns the usage of an object in a state.
+// taken returns the usage of an object in the given state.
 func (t *tracked) taken(c *concern, in state) usage {
 	if !in.there {
 		return nil
@@ -209,8 +209,8 @@ func (t *tracked) changeLocked(before, after state) {
 	}
 }
 
-// At time never, no grace period has ended. At time ever, the grace period has ended for all pods
-// that are being deleted.
+// At time never, none of the grace periods has ended. At time ever, the grace period of all pods
+// that are being deleted has ended.
 var never, ever = time.Time{}, time.Unix(1<<40, 0)
 
 // applyLocked updates the usage for an event.
@@ -388,7 +388,8 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 	return p, nil
 }
 
-// checkLimits rejects an object that cannot be measured against the limits that cover it.
+// checkLimits returns an error if the object cannot be measured against the limits that apply to
+// it.
 func (t *tracked) checkLimits(w *Write, now time.Time) error {
 	for _, c := range t.limits {
 		if pod, ok := w.Object.(*corev1.Pod); ok && t.covers(c.limit, w.Object, now) {

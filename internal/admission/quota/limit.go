@@ -17,7 +17,7 @@ import (
 // milliseconds after the status.
 const reservedFor = 5 * time.Second
 
-// limit holds the limits of a quota and their current usage.
+// limit contains the limits of a quota and the current usage.
 type limit struct {
 	name           string
 	uid            types.UID

@@ -5,13 +5,13 @@
 //	defer held.Release()
 //	rec, err := commit(pod)
 //
-// Each namespace that has a quota has a ledger. For each quota, the ledger records the usage of
-// the stored objects and the amounts promised to pending writes. The ledger is the only source of
-// the usage: the status of the quotas is derived from it, and it is not stored on disk. The ledger
-// is computed from the objects of the namespace when it is first needed. After that it follows the
-// store's log, which has the old and the new version of each changed object. Completed pods,
-// objects deleted by the garbage collector, failed writes and a killed server therefore need no
-// special code.
+// There is a ledger for each namespace that has a quota. For each quota, the ledger records the
+// usage of the stored objects and the amounts promised to pending writes. The ledger is the only
+// source of the usage: the status of the quotas is derived from it, and it is not stored on disk.
+// The ledger is computed from the objects of the namespace when it is first needed. After that it
+// follows the store's log, which has the old and the new version of each changed object. Completed
+// pods, objects deleted by the garbage collector, failed writes and a killed server therefore need
+// no special code.
 //
 // A write is charged immediately before its commit. The charge first reads the log to its end. It
 // then decides while holding the lock:
@@ -21,7 +21,7 @@
 //	otherwise                       promised += new
 //
 // A promise is released after the commit, when the log has been read again and the written amount
-// is part of the usage. Therefore a write succeeds if and only if there is room for it, and is
+// is part of the usage. Therefore a write succeeds if and only if there is room for it. It is
 // never rejected because of another write that fails. For example, if 64 creates arrive at the
 // same time for a quota of 50, then 50 get a promise and 14 wait. After the group commit, 50 are
 // used and the 14 are rejected.
@@ -53,9 +53,9 @@ import (
 )
 
 const (
-	// maximum time that a write waits for other writes (same as kube-apiserver)
+	// patience is the maximum time that a write waits for other writes, as in kube-apiserver.
 	patience = 10 * time.Second
-	// poll interval while waiting for another server to make room
+	// lookAgain is the poll interval while waiting for another server to make room.
 	lookAgain = 200 * time.Millisecond
 )
 
@@ -75,7 +75,7 @@ type Quotas struct {
 	mu      sync.Mutex      // guards the following fields and the contents of the ledgers
 	log     *store.Follower // only has a valid position if there are ledgers
 	catalog *scheme.Catalog // the types for which the ledgers were built
-	// the types that can be counted, by resource name
+	// countable contains the types that can be counted, by resource name.
 	countable map[corev1.ResourceName]*scheme.Resource
 }
 
@@ -92,7 +92,7 @@ func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 			return q, err
 		}
 		if namespace, _ := scheme.NamespacedName(rec.Key); q.ledgers[namespace] == nil {
-			// errors are also returned by this iteration
+			// An error would also be returned by the iteration.
 			_ = q.reloadLocked(strings.Clone(namespace))
 		}
 	}

@@ -1,10 +1,9 @@
 package quota
 
 // This file coordinates several servers that share the objects. Each server has its own ledger,
-// which is only as current as the log, and another server may be writing at the same time.
-// Therefore the status of a quota is used as a lock. A charged write updates the status in the
-// same revision as the object, provided that the version of the quota is still the one in the
-// ledger.
+// which may be outdated if another server is writing at the same time. Therefore the status of a
+// quota is used as a lock. A charged write updates the status in the same revision as the object,
+// provided that the version of the quota is still the one in the ledger.
 //
 //	log   ... quota q {used 4} at 17 | pod a, q {used 5} at 21 | pod b deleted at 22 | q {used 4} at 25 ...
 //
@@ -13,9 +12,9 @@ package quota
 //
 // Every write that increases the usage also changes the quota. If the quota is unchanged, the
 // ledger's room is real. A write that decreases the usage (pod b) does not change the quota. The
-// status is lowered later, by the next charge or by the status writer of any server, again
-// provided that the version has not changed. As a result, status.used is never less than the
-// actual usage, and there is nothing to clean up if a process is killed.
+// status is lowered later by the next charge, or by the status writer of any server. Both check
+// that the version has not changed. As a result, status.used is never less than the actual usage,
+// and there is nothing to clean up if a process is killed.
 //
 // A kube-apiserver that shares the store writes the status first and the object later, in a
 // separate revision. If a status grows without an object, the increase is reserved. The
@@ -23,8 +22,8 @@ package quota
 //
 //	log   ... q {used 5} at 31 | pod d at 33 ...        reserved: 0, 1 at 31, 0 again at 33
 //
-// Within a namespace, a server charges one write at a time, since each charge needs the version
-// created by the previous charge.
+// A server only charges one write at a time in each namespace, since each charge needs the version
+// created by the previous one.
 
 import (
 	"cmp"

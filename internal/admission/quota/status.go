@@ -1,8 +1,8 @@
 package quota
 
 // This file writes the usage to the status of the quotas, like the quota controller of
-// kube-controller-manager. Changes within a short time are written together. If that controller
-// also runs, both write the same status, and the slower one finds it up to date.
+// kube-controller-manager. Changes within a short time are written together. If that controller is
+// also running, it writes the same status, so it does not matter which of them is faster.
 
 import (
 	"context"
@@ -27,8 +27,8 @@ const (
 // changed.
 type Save func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
 
-// Run keeps status.hard and status.used up to date for all quotas until ctx is done. It calls
-// report with the result of each round.
+// Run keeps the fields status.hard and status.used of all quotas up to date until ctx is done. It
+// calls report with the result of each round.
 func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 	for ctx.Err() == nil {
 		var wake <-chan struct{}

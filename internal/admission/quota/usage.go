@@ -47,11 +47,14 @@ const (
 
 // A measure computes the usage of objects of a given type. The zero value counts the objects only.
 type measure struct {
-	names func(corev1.ResourceName) bool // reports whether it measures a resource, except for count/… and alias
-	// if not empty, also counts the objects, like count/RESOURCE
-	alias   corev1.ResourceName
-	usage   func(scheme.Object, time.Time) usage              // returns the usage of an object; nil means that objects are only counted
-	inScope func(scheme.Object, *requirement, time.Time) bool // nil means that the type has no scopes
+	// names reports whether the measure computes a resource, except for count/RESOURCE and alias.
+	names func(corev1.ResourceName) bool
+	// If not empty, alias also counts the objects, like count/RESOURCE.
+	alias corev1.ResourceName
+	// usage returns the usage of an object; nil means that objects are only counted.
+	usage func(scheme.Object, time.Time) usage
+	// inScope reports whether an object is in a scope; nil means that the type has no scopes.
+	inScope func(scheme.Object, *requirement, time.Time) bool
 }
 
 // measures contains the types with more names than count/RESOURCE, by key prefix.
@@ -426,8 +429,8 @@ func isDeviceName(name corev1.ResourceName) bool {
 	return strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass)
 }
 
-// deviceUsage counts the devices that may be allocated for a claim, by class. For alternatives, it
-// uses the largest number for each class.
+// deviceUsage returns the number of devices that may be allocated for a claim, by class. For
+// alternatives, it uses the largest number for each class.
 func deviceUsage(obj scheme.Object, _ time.Time) usage {
 	devices := func(mode resourcev1.DeviceAllocationMode, count int64) int64 {
 		switch mode {

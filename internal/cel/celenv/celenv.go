@@ -40,9 +40,11 @@ import (
 )
 
 const (
-	// maximum number of element comparisons in a call, which take some tenths of a second
+	// comparisonsMax is the maximum number of element comparisons in a call. They take some
+	// tenths of a second.
 	comparisonsMax = 4 << 20
-	// maximum number of elements created by a call; an expression may create ten times as many
+	// rangeMax is the maximum number of elements created by a call. An expression may create ten
+	// times as many.
 	rangeMax = 1 << 20
 )
 

@@ -17,7 +17,7 @@ package matching
 // declares the variables object, oldObject, request, authorizer and namespaceObject. For webhooks,
 // namespaceObject is always null.
 //
-// Expressions are compiled once, on first use. The total cost of the conditions of one webhook is
+// Each expression is only compiled once. The total cost of the conditions of one webhook is
 // limited to RuntimeCELCostBudgetMatchConditions. Evaluation stops when the context is done.
 
 import (
@@ -41,8 +41,8 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// Fields of the variable request and their types. An asterisk marks optional fields. object and
-// oldObject are separate variables.
+// The fields of request. The types are declared below. An asterisk marks optional fields. object
+// and oldObject are separate variables.
 var (
 	kindMembers     = "group:string version:string kind:string"
 	resourceMembers = "group:string version:string resource:string"

@@ -31,7 +31,7 @@ import (
 type Target struct {
 	Group, Version, Resource, Subresource string // of the request; Subresource may be ""
 	Operation                             string // CREATE, UPDATE, DELETE or CONNECT
-	// empty if the resource is cluster-scoped; for a Namespace, this is its own name
+	// Namespace is empty if the resource is cluster-scoped. For a Namespace, it is its own name.
 	Namespace string
 }
 

@@ -27,7 +27,7 @@ type Checker struct {
 	declared plugincel.OptionalVariableDeclarations
 	plain    plugincel.Compiler            // for conditions
 	scope    plugincel.Compiler            // for all other expressions
-	composed *plugincel.CompositedCompiler // compiler for variables; nil if there are none
+	composed *plugincel.CompositedCompiler // used for variables; nil if there are none
 	stored   map[string]bool               // expressions in the stored policy
 	// Limits the total length of the errors, because an error in a long expression takes the
 	// compiler half a second.
@@ -42,8 +42,8 @@ func NewValidatingChecker(policy, old *admissionv1.ValidatingAdmissionPolicy) (*
 	return newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
 }
 
-// NewMutatingChecker is NewValidatingChecker for mutating policies. Their expressions may use
-// variables even if the policy declares none.
+// NewMutatingChecker is NewValidatingChecker for mutating policies. Variables can be used in their
+// expressions even if the policy does not declare any.
 func NewMutatingChecker(policy, old *admissionv1.MutatingAdmissionPolicy) (*Checker, error) {
 	c, err := newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
 	if err == nil && c.composed == nil {

@@ -1,6 +1,6 @@
 package policy
 
-// This file defines the metrics for evaluations. They use the same rules and labels as
+// This file defines the metrics for evaluations. The rules and labels are the same as in
 // kube-apiserver. A validation is counted if it is false or fails, once for each action of the
 // binding. A mutation is counted each time it is evaluated.
 
@@ -14,12 +14,12 @@ type Check struct {
 	Mutating        bool          // of a MutatingAdmissionPolicy
 	Policy, Binding string        // their names
 	Error           string        // no_error, compile_error, out_of_budget or invalid_error
-	Action          string        // allow, deny, audit or warn; empty for a mutation
+	Action          string        // one of allow, deny, audit or warn; empty for a mutation
 	Took            time.Duration // duration of the evaluation
 }
 
-// errorType classifies the message of an evaluation. As in kube-apiserver, invalid_error is also
-// used for a validation that is false.
+// errorType classifies the message of an evaluation. As in kube-apiserver, this includes
+// validations that are false.
 func errorType(message string) string {
 	switch {
 	case strings.HasPrefix(message, "compilation"):

@@ -36,7 +36,7 @@ type Write struct {
 	Subresource string           // "" for the object itself
 	Operation   string           // CREATE, UPDATE, DELETE or CONNECT
 	Name        string           // "" if the name is not generated yet
-	// the namespace of the request; for a Namespace, this is its own name
+	// Namespace is the namespace of the request, or the name of the object if it is a Namespace.
 	Namespace   string
 	DryRun      bool             // nothing is stored
 	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions; nil for CONNECT
@@ -65,7 +65,7 @@ type writeContext struct {
 	equivalents *[]*scheme.Resource // nil until computed
 	documents   map[*scheme.Resource]*document
 	namespace   *store.Record  // nil until read
-	inside      map[string]any // the value of namespaceObject; nil until it is computed
+	inside      map[string]any // the value of namespaceObject; nil if not computed yet
 	who, where  ref.Val        // the authorizers; nil until created
 }
 
@@ -159,7 +159,7 @@ func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 
 // ---- The namespace
 
-// record returns the namespace of the write, or nil if there is none.
+// record returns the namespace of the write, or nil if it does not have one.
 func (h *writeContext) record() (*store.Record, error) {
 	if h.namespace != nil || h.w.Namespace == "" {
 		return h.namespace, nil
@@ -263,8 +263,7 @@ func (h *writeContext) resourceAuthorizer() ref.Val {
 
 // ---- Params
 
-// param is an object that a policy is evaluated with. A nil value means that the policy has no
-// params.
+// param is an object used to evaluate a policy. A nil value means that the policy has no params.
 type param struct {
 	name  string // namespace/name
 	value any
@@ -371,7 +370,7 @@ func paramValue(row *scheme.Resource, rec *store.Record) (any, error) {
 	}
 	members["apiVersion"], members["kind"] = row.APIVersion(), row.Kind
 	if metadata, ok := members["metadata"].(map[string]any); ok {
-		// the stored object does not contain it
+		// The stored object does not contain its resourceVersion.
 		metadata["resourceVersion"] = strconv.FormatInt(rec.Rev, 10)
 	}
 	return members, nil

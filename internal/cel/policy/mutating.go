@@ -61,7 +61,7 @@ func (r *Rounds) changed() {
 	r.seen = nil
 }
 
-// An invocation consists of a policy, a binding and a param.
+// invocation represents the evaluation of a policy for a binding and a param.
 type invocation struct {
 	policy *policy
 	b      *binding

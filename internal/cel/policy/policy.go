@@ -1,6 +1,6 @@
 // Package policy implements ValidatingAdmissionPolicies and MutatingAdmissionPolicies. Policies
-// contain CEL expressions, so they need no webhook. A policy has no effect until a binding applies
-// it to some objects with some parameters:
+// contain CEL expressions, so they need no webhook. A policy has no effect by itself. It must be
+// applied to certain objects by a binding, which may also provide parameters:
 //
 //	policy    at-most-N     matches deployments    paramKind rules.example.com/v1 Limit
 //	                        validations: object.spec.replicas <= params.max
@@ -14,14 +14,14 @@
 //
 // If a policy cannot be evaluated, because its params are missing or because an expression fails
 // or costs too much, the write is rejected. With failurePolicy Ignore it is allowed. Mutating
-// policies run before validating policies. They run one after another, so that each of them
-// receives the object as changed by the previous ones. A policy with reinvocationPolicy IfNeeded
-// runs again if the object changes after it.
+// policies run before validating policies. They run one after another, and each of them receives
+// the result of the previous one. A policy with reinvocationPolicy IfNeeded runs again if the
+// object changes after it.
 //
 // The active policies are read from the store after each write to a policy or a binding, before
-// that write is answered. They are stored in an atomic pointer, so that a write only has to load
-// the pointer if there are none. Expressions are compiled by Kubernetes' own compiler on first
-// use, and are dropped when they have not been used for a while. The objects of a write are
+// that write is answered. They are stored in an atomic pointer, so the cost for a write is a
+// single load if there are none. Expressions are compiled by Kubernetes' own compiler on first
+// use. They are dropped if they have not been used for a while. The objects of a write are
 // converted to CEL values once for all policies.
 package policy
 
@@ -50,12 +50,12 @@ type Policies struct {
 	Unreadable *unreadable.Unreadables // records policies and bindings that cannot be decoded
 	Log        zerolog.Logger          // receives errors of reloads
 	May        matching.May            // for the CEL variable authorizer
-	// defaults fields that a mutation has removed
+	// Defaults sets default values, which a mutation may have removed.
 	Defaults func(res *scheme.Resource, obj scheme.Object) error
-	// merges an ApplyConfiguration by the schema
+	// Fields returns the manager that merges an ApplyConfiguration according to the schema.
 	Fields  func(res *scheme.Resource) *fieldmanager.Manager
 	Checked func(Check) // receives each evaluation; may be nil
-	// converts a custom resource to another version
+	// Convert converts a custom resource to another version.
 	Convert func(row *scheme.Resource, obj scheme.Object) (scheme.Object, error)
 
 	current atomic.Pointer[set] // nil if no policy is active
@@ -116,7 +116,8 @@ func (p *Policies) tell(c Check) {
 type matcher struct {
 	admissionv1.MatchResources
 	namespaces, objects labels.Selector
-	// error from parsing a selector; should not happen, because policies are validated
+	// broken is the error from parsing a selector. It should be nil, because policies are
+	// validated.
 	broken error
 }
 
@@ -133,7 +134,7 @@ type programs struct {
 // A compiled contains the compiled expressions of a policy, in the order of the policy. It is
 // immutable.
 type compiled struct {
-	// evaluates the variables
+	// scope evaluates the variables.
 	scope                                                     *plugincel.CompositedCompiler
 	composed                                                  bool // whether there are variables
 	conditions, validations, messages, annotations, mutations []plugincel.CompilationResult

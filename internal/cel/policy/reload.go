@@ -1,7 +1,7 @@
 package policy
 
-// This file keeps track of the active policies. All of them are read again after each write to a
-// policy or a binding. Compiled expressions are kept while the policy's spec is unchanged.
+// This file reloads the active policies. All of them are reloaded after a write to any policy or
+// binding. Compiled expressions are reused if the policy's spec has not changed.
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func (p *Policies) Committed(res *scheme.Resource) {
 	}
 }
 
-// Reload reads policies and bindings. Objects that cannot be decoded are logged and skipped. If
+// Reload reads policies and bindings. An object that cannot be decoded is logged and skipped. If
 // the store cannot be read, the previous policies stay active.
 func (p *Policies) Reload() {
 	p.mu.Lock()

@@ -2,8 +2,8 @@ package policy
 
 // This file checks the expressions of validating policies against the types that the policies
 // name. It finds unknown fields and wrong types, such as a comparison of a number with a string.
-// These are not errors, because a policy may name several types. They are reported in the status
-// of the policy, together with the generation that was checked:
+// These are not errors, because a policy may name several types. They are added to the status of
+// the policy, along with the generation that was checked:
 //
 //	status:
 //	  observedGeneration: 1
@@ -58,7 +58,7 @@ type TypeChecker struct {
 	Tell  func(error) // receives the result of each pass
 }
 
-// Run checks policies whenever they change, until ctx is done.
+// Run checks policies when they have changed. It returns when ctx is done.
 func (c *TypeChecker) Run(ctx context.Context) {
 	row := c.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
 	for log := c.Store.Follow(row.Base); ctx.Err() == nil; {

@@ -49,7 +49,7 @@ type verdict struct {
 
 // A finding is the result of evaluating a binding with a param.
 type finding struct {
-	verdicts []verdict // one for each validation, or a single one if they could not be evaluated
+	verdicts []verdict // one for each validation, or a single one if there was an error
 	notes    []note
 	failures []verdict // failed audit annotations, which reject the write regardless of the actions
 }
@@ -82,8 +82,8 @@ type session struct {
 	refusal error // the first rejection
 }
 
-// ask evaluates the policy for all of its bindings. An error does not reject the write but ends
-// the request.
+// ask evaluates the given policy for every binding of it. An error does not reject the write but
+// ends the request.
 func (s *session) ask(ctx context.Context, policy *policy) error {
 	row, err := policy.constraints.matches(s.writeContext)
 	if err == nil && row != nil {
@@ -167,7 +167,7 @@ func (s *session) misconfigured(policy *policy, b *binding, err error) {
 	s.refuse(policy, b, &verdict{message: fmt.Sprintf("failed to configure %s: %v", what, err)})
 }
 
-// refuse records the rejection unless there already is one.
+// refuse records the rejection if it is the first one.
 func (s *session) refuse(policy *policy, b *binding, v *verdict) {
 	if s.refusal != nil {
 		return
@@ -224,8 +224,8 @@ func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts 
 	}
 }
 
-// audit adds an audit annotation for a failed validation. For each request, only the first one is
-// kept.
+// audit adds an audit annotation for a failed validation. If there are several in a request, only
+// the first one is kept.
 func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 	type failure struct {
 		Message           string                         `json:"message"`

@@ -3,9 +3,9 @@
 //	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}}}
 //	defaults.Set(pod) // restartPolicy Always, dnsPolicy ClusterFirst, imagePullPolicy Always (no tag means latest), ...
 //
-// Kubernetes' own defaulting functions set the values. This package also makes the other changes
-// that kube-apiserver makes between the body of a request and the response, when it converts the
-// object to its internal type and back and encodes it as protobuf.
+// Kubernetes' own defaulting functions set the values. This package also makes other changes that
+// kube-apiserver makes when it converts the object to its internal type and back and encodes it as
+// protobuf.
 package defaults
 
 import (

@@ -26,7 +26,8 @@ func DropEmptyLists(obj runtime.Object) {
 			internalversion.Default(o)
 		}
 	case *corev1.Service:
-		if o.Spec.ClusterIP != "" && len(o.Spec.ClusterIPs) == 0 { // an ExternalName Service: validation requires the list of others
+		// This can only be an ExternalName Service. Validation requires the list for other types.
+		if o.Spec.ClusterIP != "" && len(o.Spec.ClusterIPs) == 0 {
 			o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
 		}
 	}

@@ -4,10 +4,10 @@ package printers
 // CrashLoopBackOff of a pod, or the first three endpoints of a service. columns.go defines the
 // column of each cell.
 //
-// Each function returns the cells in the order of the columns for its kind. It uses only the
-// object and the given time, and must accept any object, however incomplete. Default values are
-// only assumed if the cell would otherwise be wrong. For example, a Deployment without replicas
-// has one replica. Cells are strings, int64s and booleans.
+// Each function returns the cells in the same order as the columns. It uses only the object and
+// the given time, and must accept any object, however incomplete. Default values are only assumed
+// if the cell would otherwise be wrong. For example, the default for the replicas of a Deployment
+// is one. Cells are strings, int64s and booleans.
 
 import (
 	"cmp"
@@ -525,7 +525,7 @@ func endpointsCell(subsets []corev1.EndpointSubset) string {
 	var list []string // at most three
 	count := 0
 	for _, subset := range subsets {
-		// a headless service may have no ports
+		// A headless service may have no ports.
 		count += len(subset.Addresses) * max(1, len(subset.Ports))
 		for _, addr := range subset.Addresses {
 			if len(subset.Ports) == 0 && len(list) < 3 {
@@ -880,7 +880,7 @@ func componentStatusCells(o *corev1.ComponentStatus, _ time.Time) []any {
 	return []any{o.Name, "Unknown", "", ""}
 }
 
-// eventCells supports both timestamps with a count, and an event time with a series.
+// eventCells supports timestamps with a count as well as an event time with a series.
 func eventCells(o *corev1.Event, now time.Time) []any {
 	first := o.FirstTimestamp
 	if first.IsZero() {

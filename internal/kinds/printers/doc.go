@@ -7,9 +7,9 @@
 // The rules match printers.go in k8s.io/kubernetes/pkg/printers/internalversion. That package is
 // not imported because it would add 226 packages and 7 MB to the program. testdata/rules/printers
 // compares the two. The columns of a custom resource are defined by its definition
-// (additionalPrinterColumns), as in
-// k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor. columns.go contains
-// the table of columns, and cells.go computes the cells that do not just display a field.
+// (additionalPrinterColumns). The code corresponds to
+// k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor. The table of columns
+// is in columns.go. Cells that do not just display a field are computed in cells.go.
 //
 // The number of cells in a row must match the number of columns. Cells are strings, int64s and
 // booleans. They depend only on the object and the given time. Incomplete objects are allowed and

@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares CertificateSigningRequests, as
-// k8s.io/kubernetes/pkg/registry/certificates/certificates/strategy.go does.
+// This file prepares CertificateSigningRequests. It corresponds to
+// k8s.io/kubernetes/pkg/registry/certificates/certificates/strategy.go.
 
 import (
 	"context"

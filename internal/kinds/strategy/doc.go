@@ -1,7 +1,7 @@
 // Package strategy contains the rules that are specific to certain built-in types. They determine
 // the initial status of a new object, the fields that cannot be changed by an update, the
 // resources that can be created with a PUT, the subresources that update a part of an object, and
-// the deletions that are delayed.
+// whether a deletion is delayed.
 //
 //	strategy.PrepareForCreate(ctx, obj)              // a Job's selector, a Pod's QoS class, the initial status
 //	strategy.Canonicalize(obj)                       // completes an object after validation

@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares Pods, as k8s.io/kubernetes/pkg/registry/core/pod/strategy.go does. The
-// functions take the internal type.
+// This file prepares Pods. It corresponds to k8s.io/kubernetes/pkg/registry/core/pod/strategy.go.
+// The functions take the internal type.
 
 import (
 	"context"
@@ -53,7 +53,8 @@ func defaultPodResources(pod *core.Pod) {
 	}
 }
 
-// keepPodResources restores the resources of the whole Pod for clients that do not know the field.
+// keepPodResources restores the pod-level resources if they were omitted by a client that does not
+// know the field.
 func keepPodResources(pod, old *core.Pod) {
 	if enabled(features.PodLevelResourcesFixDefaulting) && pod.Spec.Resources == nil {
 		pod.Spec.Resources = old.Spec.Resources.DeepCopy()
@@ -86,8 +87,8 @@ func updatePodStatus(pod, old *core.Pod) {
 	podutil.DropDisabledPodFields(pod, old)
 }
 
-// keepClaimStatuses restores the statuses of claims for clients that do not know the fields. An
-// empty list clears a field.
+// keepClaimStatuses restores the statuses of claims if they were omitted by a client that does not
+// know the fields. An empty list clears a field.
 func keepClaimStatuses(status, old *core.PodStatus) {
 	if status.ResourceClaimStatuses == nil {
 		status.ResourceClaimStatuses = old.ResourceClaimStatuses
@@ -132,7 +133,7 @@ func addEphemeralContainers(pod, old *core.Pod) {
 	countSpec(pod, old)
 }
 
-// restorePod replaces everything that a write to a subresource of old cannot change.
+// restorePod resets all fields that cannot be changed by a write to a subresource.
 func restorePod(pod, old *core.Pod) {
 	pod.Spec, pod.Status = old.Spec, old.Status
 	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)

@@ -76,7 +76,7 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
-// pairAddresses makes clusterIP and clusterIPs consistent if only one of them was changed.
+// pairAddresses updates clusterIP or clusterIPs if only the other one was changed.
 func pairAddresses(spec, old *corev1.ServiceSpec) {
 	unchanged := slices.Equal(spec.ClusterIPs, old.ClusterIPs)
 	switch {

@@ -1,7 +1,7 @@
 package strategy
 
-// This file contains the functions that are called by package registry. They look up the row of a
-// resource or of an object's type in the table.
+// This file contains the functions that are called by package registry. They look up the row in
+// the table by resource or by the type of an object.
 
 import (
 	"context"

@@ -1,11 +1,11 @@
 package strategy
 
-// This file is the table. It contains a row for each resource that needs special rules. A resource
-// without a row, such as a custom resource, needs no preparation. The fields of a row are named
-// like the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and RESTDeleteStrategy, and
+// This file is the table. It contains a row for each resource that needs special rules. If there
+// is no row, as for custom resources, no preparation is needed. The names of the fields correspond
+// to the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and RESTDeleteStrategy, and to
 // Store.ReturnDeletedObject.
 //
-// strategyFor finds a row by resource, and of finds it by the Go type of an object.
+// Rows can be looked up by resource (strategyFor) or by the Go type of an object (of).
 
 import (
 	"context"
@@ -81,17 +81,19 @@ type strategy struct {
 	undeletable         []string // names that every cluster must keep
 	whyNot              string   // the error of their deletion
 
-	goType       reflect.Type // pointer to the struct type that the functions take; nil for a row without functions
-	imported     *Imported    // nil if the strategy is not imported
+	// goType is the pointer type that the functions expect. It is nil if there are no functions.
+	goType       reflect.Type
+	imported     *Imported // nil if the strategy is not imported
 	create       createFunc
 	updates      updates
 	canonicalize func(obj runtime.Object)
-	// called when a generated name has replaced another one
+	// rename is called when a generated name has replaced another one.
 	rename func(obj runtime.Object, before string)
-	// in seconds; if set, the object is marked before it is deleted
+	// grace returns the grace period in seconds. If grace is set, the object is marked before it is
+	// deleted.
 	grace       func(obj runtime.Object, options *metav1.DeleteOptions) int64
 	terminating func(obj runtime.Object)      // marks a deletion without a grace period
-	full        func(obj runtime.Object) bool // something in it must be deleted first
+	full        func(obj runtime.Object) bool // reports whether its contents must be deleted first
 }
 
 type (
@@ -280,7 +282,7 @@ func enabled(gate featuregate.Feature) bool { return utilfeature.DefaultFeatureG
 
 func disabled(gate featuregate.Feature) bool { return !enabled(gate) }
 
-// PriorityClasses is the start of the keys of PriorityClasses, before the name.
+// PriorityClasses is the prefix of the keys of all PriorityClasses.
 const PriorityClasses = "/scheduling.k8s.io/priorityclasses/"
 
 // The PriorityClasses that every cluster has.

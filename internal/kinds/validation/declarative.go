@@ -5,7 +5,7 @@ package validation
 // k8s.io/apiserver do the same, but they also compare each handwritten error with each declarative
 // one, only to log differences, and an object of 3 MB has room for a hundred thousand errors.
 //
-// Each rule has a level, which determines whether its errors are reported:
+// The level of a rule determines whether its errors are reported:
 //
 //	level     errors
 //	standard  are reported; the handwritten rule is gone
@@ -43,7 +43,8 @@ func (r *rules) declare(gates ...featuregate.Feature) *rules {
 	return r
 }
 
-// normalize sets the rules by which paths in the served version become those of handwritten errors.
+// normalize sets the rules for converting paths in the served version to those used by handwritten
+// errors.
 func (r *rules) normalize(paths []field.NormalizationRule) *rules {
 	r.paths = paths
 	return r
@@ -89,7 +90,7 @@ func declaredErrors(ctx context.Context, sub string, options map[string]bool, ob
 }
 
 // withoutRepeated removes handwritten errors that have the same text as an earlier one. It stops
-// when the texts no longer fit in a response.
+// when the texts do not fit in a response any more.
 func withoutRepeated(errs field.ErrorList) field.ErrorList {
 	if len(errs) < 2 {
 		return errs

@@ -10,9 +10,9 @@ package validation
 //	Require       none             none              both                            422: not configured for dual-stack
 //	none          none             None, no selector RequireDualStack, both          the same, because the client manages the endpoints
 //
-// A Service changes between one and two families only if an update changes its policy. A Service
-// with PreferDualStack stays unchanged if the cluster gets another family later. The rules, their
-// order and the messages match pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
+// The number of families of a Service can only be changed by changing its policy. A Service with
+// PreferDualStack stays unchanged if the cluster gets another family later. The rules, their order
+// and the messages match pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
 
 import (
 	"slices"
@@ -63,7 +63,7 @@ func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.Erro
 	return nil
 }
 
-// validateClusterIPs returns the errors of the addresses, families and policy of a Service.
+// validateClusterIPs validates the addresses, families and policy of a Service.
 func validateClusterIPs(svc, old *corev1.Service) field.ErrorList {
 	var before *core.Service
 	if old != nil {
@@ -72,7 +72,7 @@ func validateClusterIPs(svc, old *corev1.Service) field.ErrorList {
 	return corevalidation.ValidateServiceClusterIPsRelatedFields(internalversion.From(svc).(*core.Service), before)
 }
 
-// A familyChecker collects the errors of the families of a Service.
+// A familyChecker collects errors for the families of a Service.
 type familyChecker struct{ *Checker }
 
 // prefersAsBefore reports whether an update leaves the families of a Service with PreferDualStack
@@ -86,8 +86,9 @@ func prefersAsBefore(svc, old *corev1.Service) bool {
 		slices.Equal(now.ClusterIPs, before.ClusterIPs) && slices.Equal(now.IPFamilies, before.IPFamilies)
 }
 
-// fillPolicy sets a missing policy. An update keeps the old policy. The default is SingleStack, or
-// RequireDualStack for a headless Service without a selector, whose endpoints may have any family.
+// fillPolicy sets a missing policy. An update keeps the old policy. The default is SingleStack.
+// For headless Services without a selector, it is RequireDualStack, since the endpoints may have
+// any family.
 func fillPolicy(spec *corev1.ServiceSpec, old *corev1.Service, openEnded bool) {
 	switch {
 	case spec.IPFamilyPolicy != nil:

@@ -102,8 +102,8 @@ func both[T any](create func(*T) field.ErrorList, update func(obj, old *T) field
 // noRules accepts every status.
 func noRules[T any](_, _ *T) field.ErrorList { return nil }
 
-// eventRules validates Events by the version of the request: those of events.k8s.io/v1 have more
-// rules.
+// eventRules validates Events based on the version of the request, since there are more rules for
+// events.k8s.io/v1.
 func eventRules() *rules {
 	return &rules{
 		create: func(ctx context.Context, obj runtime.Object) field.ErrorList {

@@ -79,8 +79,8 @@ func jobUpdateOptions(job, old *batch.Job) batchvalidation.JobValidationOptions 
 	return opts
 }
 
-// jobStatusOptions returns the rules for a change of the status. A rule only applies if the change
-// affects one of its fields, so that a status that already was invalid can still be updated. The
+// jobStatusOptions returns the rules for a change of the status. A rule is only used if one of its
+// fields has changed. As a result, it is possible to update a status that was already invalid. The
 // Job controller may need several updates to follow a change of the spec.
 func jobStatusOptions(job, old *batch.Job) batchvalidation.JobStatusValidationOptions {
 	if !enabled(features.JobManagedBy) {

@@ -78,7 +78,7 @@ func scopesExceedLimit(spec *core.ResourceQuotaSpec) *field.Error {
 	return tooMany(spec.ScopeSelector.MatchExpressions, maxQuadratic, field.NewPath("spec", "scopeSelector", "matchExpressions"))
 }
 
-// diffExceedsLimit refuses a change to a value that is too long for a diff.
+// diffExceedsLimit returns an error if a value has changed that is too long for a diff.
 func diffExceedsLimit(path *field.Path, value, old any) *field.Error {
 	if equality.Semantic.DeepEqual(value, old) || lines(value) <= maxDiffLines && lines(old) <= maxDiffLines {
 		return nil

@@ -2,8 +2,8 @@ package validation
 
 // This file has the rules of admission webhooks and admission policies, which are not imported:
 // k8s.io/kubernetes/pkg/apis/admissionregistration/validation depends on 500 packages of admission
-// plug-ins and clients. The errors and their order are the same. CEL expressions are compiled with
-// Kubernetes' own packages.
+// plug-ins and clients. The errors are returned in the same order. CEL expressions are compiled
+// with Kubernetes' own packages.
 
 import (
 	"context"
@@ -82,7 +82,7 @@ func (r *rules) withStatus(check func(obj runtime.Object) field.ErrorList) *rule
 	return r
 }
 
-// policyStatus returns the errors of the status of a ValidatingAdmissionPolicy.
+// policyStatus validates the status of a ValidatingAdmissionPolicy.
 func policyStatus(obj runtime.Object) field.ErrorList {
 	c, p, status := &Checker{}, field.NewPath("status"), &obj.(*admissionv1.ValidatingAdmissionPolicy).Status
 	if status.TypeChecking != nil {
@@ -328,7 +328,8 @@ var (
 
 const (
 	maxAuditAnnotations = 20
-	// maximum length of the expression for an audit annotation, in bytes
+	// maxAnnotationValueLen is the maximum length in bytes of the expression for an audit
+	// annotation.
 	maxAnnotationValueLen = 5 * 1024
 )
 

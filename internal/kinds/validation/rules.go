@@ -13,8 +13,8 @@ package validation
 //	Same                      Invalid value: field is immutable
 //
 // A method takes the path of a struct and the name of a field, so that p.Child(name) is only built
-// for an error. If the name is empty, the path of the struct is used. The rules for a struct look
-// like a table, in the same order as in kube-apiserver:
+// for an error. If the name is empty, the path of the struct is used. The rules for a struct are
+// written like a table. The order is the same as in kube-apiserver:
 //
 //	c.Name(p, "policyName", policy, validation.IsDNS1123Subdomain)
 //	c.Known(p, "patchType", string(m.PatchType), mutationPatches)
@@ -91,7 +91,7 @@ func (c *Checker) Forbid(p *field.Path, name string, set bool, detail string) {
 	}
 }
 
-// Filled takes pairs of field names and values, and adds an error for each value that is empty.
+// Filled takes pairs of field names and values, and adds an error if a value is empty.
 func (c *Checker) Filled(p *field.Path, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		c.Need(p, pairs[i], pairs[i+1] != "", "")
@@ -142,7 +142,7 @@ func (c *Checker) Known(p *field.Path, name, value string, allowed []string) {
 	oneOf(c, p, name, enum(value), allowed)
 }
 
-// enum represents the string types of Kubernetes. In errors, their values are displayed as JSON.
+// enum represents the string types of Kubernetes. Errors display their values as JSON.
 type enum string
 
 // oneOf is OneOf for a value that is not a plain string.
@@ -195,7 +195,7 @@ func goForm(v any) any {
 
 type goValue struct{ reflect.Value }
 
-// MarshalJSON encodes the fields of a struct in the order of their declaration.
+// MarshalJSON encodes the fields of a struct in the order in which they are declared.
 func (g goValue) MarshalJSON() ([]byte, error) {
 	switch v := g.Value; {
 	case v.Kind() == reflect.Pointer && !v.IsNil():

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// maximum number of pairs of ports with the same number, or of files in the same volume
+	// maxComparisons is the maximum number of pairs of ports with the same number, or of files in
+	// the same volume.
 	maxComparisons = 5000
 	maxPathBytes   = 4 << 20 // bytes of all compared paths
 )

@@ -178,7 +178,8 @@ func nodeWarnings(obj *core.Node) (texts []string) {
 }
 
 func endpoints(obj *core.Endpoints) (texts []string) {
-	if obj.Labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" { // which writes no such addresses
+	// The controller does not write such addresses.
+	if obj.Labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" {
 		return nil
 	}
 	add := func(path *field.Path, addresses []core.EndpointAddress) {
@@ -196,7 +197,8 @@ func endpoints(obj *core.Endpoints) (texts []string) {
 
 func endpointSlice(obj *discovery.EndpointSlice) (texts []string) {
 	switch obj.Labels[discoveryv1.LabelManagedBy] {
-	case "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io": // which write no such addresses
+	// These controllers do not write such addresses.
+	case "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io":
 		return nil
 	}
 	for i := range obj.Endpoints {

@@ -38,7 +38,7 @@ const JobDeletionWarning = "child pods are preserved by default when jobs are de
 // complete, as it will be stored. old is nil for a create.
 func ForObject(ctx context.Context, obj, old runtime.Object) []string {
 	switch o := obj.(type) {
-	// these types are updated often and do not have any warnings
+	// Objects of these types are updated often and do not have any warnings.
 	case *corev1.ConfigMap, *corev1.Event, *coordinationv1.Lease:
 		return nil
 	case *unstructured.Unstructured:
