@@ -73,10 +73,10 @@ type Webhooks struct {
 	Called   func(Call)               // called for each call, used for metrics and traces
 	Log      zerolog.Logger           // receives configurations that cannot be read
 	May      matching.May             // for the CEL variable authorizer
-	// Defaults sets default values, which a patch may have removed.
+	// Defaults sets the default values of fields that may have been removed by a patch.
 	Defaults   func(res *scheme.Resource, obj scheme.Object) error
 	Unreadable *unreadable.Unreadables // records configurations that cannot be decoded
-	// Stands receives the result of each call; nil means that the webhook has answered.
+	// Stands is called with the result of each call, which is nil if the webhook has answered.
 	Stands func(what string, err error)
 
 	current atomic.Pointer[hookSet] // nil if no webhook is configured
@@ -113,7 +113,7 @@ func (h *Webhooks) Committed(res *scheme.Resource) {
 	}
 }
 
-// Reload reads the configurations. A configuration that cannot be decoded is logged and skipped.
+// Reload reads the configurations. If a configuration cannot be decoded, it is logged and skipped.
 func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

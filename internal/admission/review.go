@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	maxReviewAnswer = 16 << 20 // in bytes; a patch may contain an object, encoded as base64
+	maxReviewAnswer = 16 << 20 // in bytes; a patch may contain an entire object, encoded as base64
 	reviewKind      = "AdmissionReview"
 	reviewGroup     = "admission.k8s.io"
 )

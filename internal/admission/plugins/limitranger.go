@@ -8,10 +8,10 @@ package plugins
 //	Pod                       min, max, ratio           checked for the sum of a pod's containers
 //	PersistentVolumeClaim     min, max                  checked for the requests of a claim
 //
-// Defaults are applied first. The LimitRanges are applied in the order of their names. The
-// annotation contains the name of the last one that set a value. The resulting pod is checked
-// after it has been validated by the rules of its type. The resources of a pod can change later
-// only by the subresource resize, which is checked as well.
+// Defaults are applied first. The LimitRanges are applied in the order of their names. If several
+// LimitRanges set a value, the annotation names the last one. The resulting pod is checked after
+// it has been validated by the rules of its type. The resources of a pod can change later only by
+// the subresource resize, which is checked as well.
 
 import (
 	"context"

@@ -354,8 +354,9 @@ type violation struct {
 	pods          int
 }
 
-// survey returns warnings about the pods of a namespace that violate the level. It starts with one
-// pod for each controller. It stops after a second or after half of the request's remaining time.
+// survey returns warnings about the pods of a namespace that violate the level. The pods are
+// ordered such that one pod of each controller is checked first. It stops after a second or after
+// half of the request's remaining time.
 func (p *podStandards) survey(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
 	limit := podCheckLimit
 	if deadline, ok := ctx.Deadline(); ok {

@@ -48,7 +48,7 @@ func taintNew(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// TolerationSeconds contains the number of seconds that a pod stays on a node that is not ready or
+// TolerationSeconds specifies how many seconds a pod stays on a node that is not ready or
 // unreachable.
 type TolerationSeconds struct{ NotReady, Unreachable int64 }
 

@@ -4,9 +4,9 @@
 // This file contains the table of plug-ins. Each row specifies the writes handled by a plug-in.
 // There is no cost for other writes. The functions are in the file named after the plug-in or its
 // group. A row without functions is only needed because kube-apiserver's flags accept the name.
-// Either the objects that it checks do not exist here, or there is nothing to check. The plug-ins
-// in unbuilt are not implemented. Enabling one of them is an error, because the administrator
-// would rely on it.
+// Either there are no objects of the types that it checks, or there is nothing to check. The
+// plug-ins in unbuilt are not implemented. Enabling one of them is an error, because the
+// administrator would rely on it.
 package plugins
 
 import (
@@ -39,7 +39,7 @@ type Config struct {
 
 	Tolerations TolerationSeconds
 
-	PodChecked func(PodCheck) // called for each result of PodSecurity; may be nil
+	PodChecked func(PodCheck) // called with each result of PodSecurity; may be nil
 
 	// A kube-controller-manager runs and removes finalizers.
 	ControllerManager bool

@@ -10,8 +10,8 @@ package plugins
 //
 // A pod with any requests or limits also gets a toleration for memory pressure. If a toleration is
 // covered by another one, it is removed. The rules and messages match kube-apiserver's
-// plugin/pkg/admission/podtolerationrestriction. Since each toleration is compared with all
-// others, a pod is rejected if it has more than maxTolerations.
+// plugin/pkg/admission/podtolerationrestriction. A pod with more than maxTolerations is rejected,
+// since each toleration must be compared with all others.
 
 import (
 	"context"
@@ -139,7 +139,7 @@ func plainError(err error) error {
 	return apierror.New(http.StatusInternalServerError, "", err.Error())
 }
 
-// mergeTolerations removes all tolerations that are covered by another one. It keeps the first of
+// mergeTolerations removes tolerations if they are covered by another one. It keeps the first of
 // equal ones.
 func mergeTolerations(all []corev1.Toleration) []corev1.Toleration {
 	var merged []corev1.Toleration

@@ -2,7 +2,7 @@ package quota
 
 // This file contains the ledger of a namespace. The ledger has a sum for each limited name. It
 // does not keep track of individual objects, except for pods that are being deleted. Such a pod is
-// no longer counted after its grace period has ended, and there is no event at that time.
+// no longer counted when its grace period has ended. There is no event at that time.
 
 import (
 	"errors"
@@ -31,7 +31,8 @@ type ledger struct {
 	counting  chan struct{}       // closed when a running count ends; nil if none is running
 	promises  int                 // number of unreleased promises
 	ended     chan struct{}       // closed when a promise is released; nil if no write waits
-	// turn holds a token while a promise has its turn. It is only used if there are other servers.
+	// turn is used if there are other servers. It holds a token while a promise has its turn. It
+	// is only used if there are other servers.
 	turn      chan struct{}
 	changedAt int64 // revision of the last change to a counted object
 
@@ -209,8 +210,8 @@ func (t *tracked) changeLocked(before, after state) {
 	}
 }
 
-// At time never, none of the grace periods has ended. At time ever, the grace period of all pods
-// that are being deleted has ended.
+// At time never, the grace period has not ended for any pod. At time ever, the grace period has
+// ended for every pod that is being deleted.
 var never, ever = time.Time{}, time.Unix(1<<40, 0)
 
 // applyLocked updates the usage for an event.

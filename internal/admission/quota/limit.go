@@ -49,7 +49,8 @@ func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(list))
 }
 
-// renew copies the spec, the status and the revision of another version of the quota.
+// renew copies the spec, the status and the revision from other, which is another version of the
+// quota.
 func (lim *limit) renew(other *limit) {
 	lim.rev, lim.spec, lim.status, lim.unsaved = other.rev, other.spec, other.status, true
 }

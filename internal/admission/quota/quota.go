@@ -5,7 +5,7 @@
 //	defer held.Release()
 //	rec, err := commit(pod)
 //
-// There is a ledger for each namespace that has a quota. For each quota, the ledger records the
+// A ledger is created for each namespace that has a quota. For each quota, the ledger records the
 // usage of the stored objects and the amounts promised to pending writes. The ledger is the only
 // source of the usage: the status of the quotas is derived from it, and it is not stored on disk.
 // The ledger is computed from the objects of the namespace when it is first needed. After that it
@@ -21,8 +21,8 @@
 //	otherwise                       promised += new
 //
 // A promise is released after the commit, when the log has been read again and the written amount
-// is part of the usage. Therefore a write succeeds if and only if there is room for it. It is
-// never rejected because of another write that fails. For example, if 64 creates arrive at the
+// is part of the usage. Therefore a write succeeds if and only if there is room for it. Writes are
+// not rejected because of other writes that fail later. For example, if 64 creates arrive at the
 // same time for a quota of 50, then 50 get a promise and 14 wait. After the group commit, 50 are
 // used and the 14 are rejected.
 //

@@ -1,9 +1,9 @@
 package quota
 
 // This file coordinates several servers that share the objects. Each server has its own ledger,
-// which may be outdated if another server is writing at the same time. Therefore the status of a
-// quota is used as a lock. A charged write updates the status in the same revision as the object,
-// provided that the version of the quota is still the one in the ledger.
+// which may be outdated while another server is writing. Therefore the status of a quota is used
+// as a lock. A charged write updates the status in the same revision as the object, provided that
+// the version of the quota is still the one in the ledger.
 //
 //	log   ... quota q {used 4} at 17 | pod a, q {used 5} at 21 | pod b deleted at 22 | q {used 4} at 25 ...
 //

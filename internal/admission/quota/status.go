@@ -27,8 +27,8 @@ const (
 // changed.
 type Save func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
 
-// Run keeps the fields status.hard and status.used of all quotas up to date until ctx is done. It
-// calls report with the result of each round.
+// Run updates the fields status.hard and status.used of all quotas until ctx is done. It calls
+// report with the result of each round.
 func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 	for ctx.Err() == nil {
 		var wake <-chan struct{}

@@ -43,8 +43,8 @@ const (
 	// comparisonsMax is the maximum number of element comparisons in a call. They take some
 	// tenths of a second.
 	comparisonsMax = 4 << 20
-	// rangeMax is the maximum number of elements created by a call. An expression may create ten
-	// times as many.
+	// rangeMax is the maximum number of elements created by a call. This may be done ten times in
+	// an expression.
 	rangeMax = 1 << 20
 )
 

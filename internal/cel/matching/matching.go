@@ -31,7 +31,8 @@ import (
 type Target struct {
 	Group, Version, Resource, Subresource string // of the request; Subresource may be ""
 	Operation                             string // CREATE, UPDATE, DELETE or CONNECT
-	// Namespace is empty if the resource is cluster-scoped. For a Namespace, it is its own name.
+	// Namespace is empty if the resource is cluster-scoped. For a Namespace, it is the name of the
+	// object.
 	Namespace string
 }
 

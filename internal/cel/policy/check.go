@@ -27,7 +27,7 @@ type Checker struct {
 	declared plugincel.OptionalVariableDeclarations
 	plain    plugincel.Compiler            // for conditions
 	scope    plugincel.Compiler            // for all other expressions
-	composed *plugincel.CompositedCompiler // used for variables; nil if there are none
+	composed *plugincel.CompositedCompiler // used to compile variables; nil if there are none
 	stored   map[string]bool               // expressions in the stored policy
 	// Limits the total length of the errors, because an error in a long expression takes the
 	// compiler half a second.

@@ -2,7 +2,7 @@ package policy
 
 // This file defines the metrics for evaluations. The rules and labels are the same as in
 // kube-apiserver. A validation is counted if it is false or fails, once for each action of the
-// binding. A mutation is counted each time it is evaluated.
+// binding. Mutations are counted whenever they are evaluated.
 
 import (
 	"strings"

@@ -61,7 +61,7 @@ var (
 // ---- Compiling
 
 // plainCompiler is shared by all policies without variables, because an environment takes
-// milliseconds to create. It uses 100 KiB as long as one of its programs exists.
+// milliseconds to create. It uses 100 KiB while any of its programs exists.
 var plainCompiler = sync.OnceValues(newCompiler)
 
 func newCompiler() (*plugincel.CompositedCompiler, error) {

@@ -14,9 +14,9 @@
 //
 // If a policy cannot be evaluated, because its params are missing or because an expression fails
 // or costs too much, the write is rejected. With failurePolicy Ignore it is allowed. Mutating
-// policies run before validating policies. They run one after another, and each of them receives
-// the result of the previous one. A policy with reinvocationPolicy IfNeeded runs again if the
-// object changes after it.
+// policies run before validating policies. They run one after another. The result of each policy
+// is passed to the next one. A policy with reinvocationPolicy IfNeeded runs again if the object
+// changes after it.
 //
 // The active policies are read from the store after each write to a policy or a binding, before
 // that write is answered. They are stored in an atomic pointer, so the cost for a write is a
@@ -50,7 +50,7 @@ type Policies struct {
 	Unreadable *unreadable.Unreadables // records policies and bindings that cannot be decoded
 	Log        zerolog.Logger          // receives errors of reloads
 	May        matching.May            // for the CEL variable authorizer
-	// Defaults sets default values, which a mutation may have removed.
+	// Defaults sets the default values of fields that may have been removed by a mutation.
 	Defaults func(res *scheme.Resource, obj scheme.Object) error
 	// Fields returns the manager that merges an ApplyConfiguration according to the schema.
 	Fields  func(res *scheme.Resource) *fieldmanager.Manager

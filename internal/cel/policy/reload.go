@@ -23,7 +23,7 @@ func (p *Policies) Committed(res *scheme.Resource) {
 	}
 }
 
-// Reload reads policies and bindings. An object that cannot be decoded is logged and skipped. If
+// Reload reads policies and bindings. If an object cannot be decoded, it is logged and skipped. If
 // the store cannot be read, the previous policies stay active.
 func (p *Policies) Reload() {
 	p.mu.Lock()

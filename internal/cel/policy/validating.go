@@ -49,7 +49,7 @@ type verdict struct {
 
 // A finding is the result of evaluating a binding with a param.
 type finding struct {
-	verdicts []verdict // one for each validation, or a single one if there was an error
+	verdicts []verdict // one for each validation, or a single verdict if there was an error
 	notes    []note
 	failures []verdict // failed audit annotations, which reject the write regardless of the actions
 }

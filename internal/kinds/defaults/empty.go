@@ -22,7 +22,7 @@ func DropEmptyLists(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Node:
 		if len(o.Status.Allocatable) == 0 {
-			o.Status.Allocatable = nil // whose default is the capacity
+			o.Status.Allocatable = nil // the default is the capacity
 			internalversion.Default(o)
 		}
 	case *corev1.Service:

@@ -133,7 +133,7 @@ func dropIfSame[T comparable](now, before *T) *T {
 }
 
 func addsNodePort(ports, old []corev1.ServicePort) bool {
-	before := map[int32]bool{0: true} // which stands for no node port
+	before := map[int32]bool{0: true} // 0 means that there is no node port
 	for i := range old {
 		before[old[i].NodePort] = true
 	}

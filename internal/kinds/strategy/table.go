@@ -87,7 +87,7 @@ type strategy struct {
 	create       createFunc
 	updates      updates
 	canonicalize func(obj runtime.Object)
-	// rename is called when a generated name has replaced another one.
+	// rename is called if a generated name has replaced another name.
 	rename func(obj runtime.Object, before string)
 	// grace returns the grace period in seconds. If grace is set, the object is marked before it is
 	// deleted.

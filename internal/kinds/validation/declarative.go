@@ -5,7 +5,7 @@ package validation
 // k8s.io/apiserver do the same, but they also compare each handwritten error with each declarative
 // one, only to log differences, and an object of 3 MB has room for a hundred thousand errors.
 //
-// The level of a rule determines whether its errors are reported:
+// The level of a rule determines which of its errors are reported:
 //
 //	level     errors
 //	standard  are reported; the handwritten rule is gone
@@ -90,7 +90,7 @@ func declaredErrors(ctx context.Context, sub string, options map[string]bool, ob
 }
 
 // withoutRepeated removes handwritten errors that have the same text as an earlier one. It stops
-// when the texts do not fit in a response any more.
+// if the texts do not fit in a response.
 func withoutRepeated(errs field.ErrorList) field.ErrorList {
 	if len(errs) < 2 {
 		return errs

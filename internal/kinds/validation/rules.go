@@ -56,8 +56,8 @@ func at(p *field.Path, name string) *field.Path {
 // errors in a response, because some errors are reported twice.
 const mistakesKept = 10 * apierror.MaxErrors
 
-// Add adds errors. Each error beyond mistakesKept is replaced by a pointer to the last one kept, so
-// that it is counted but takes 8 bytes instead of about 200.
+// Add adds errors. To save memory, each error beyond mistakesKept is replaced by a pointer to the
+// last one kept. It is counted, but takes 8 bytes instead of about 200.
 func (c *Checker) Add(errs ...*field.Error) {
 	for _, err := range errs {
 		if len(c.Errs) >= mistakesKept {
