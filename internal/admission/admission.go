@@ -1,20 +1,26 @@
 package admission
 
-// This file is a write's way through the webhooks: which are in force, the rounds, and what follows from their answers.
+// This file calls the webhooks for a write. It keeps track of the active configurations, calls the
+// mutating webhooks in rounds, and applies their patches.
 //
-// A mutating webhook may answer with a JSON patch. If one changes the object, those before it that asked for that (reinvocationPolicy
-// IfNeeded) are called once more, in a second round:
+// A mutating webhook may answer with a JSON patch. If it changes the object, the webhooks before
+// it with reinvocationPolicy IfNeeded are called again in a second round:
 //
 //	round 0   a: adds a label   b: adds a container   c: nothing        b has changed what a saw
 //	round 1   a: sees the container
 //
-// Nothing is locked while a webhook thinks: the write is computed from a version of the object and committed only if that is still the
-// newest; a write that lost the race asks again. What bounds the wait is the webhook's timeoutSeconds and the request's own deadline.
+// No locks are held while calling a webhook. The write is computed from one version of the object,
+// and is committed only if that version is still the newest. Otherwise the server computes the
+// write again and calls the webhooks again. The wait is bounded by the webhook's timeoutSeconds
+// and by the deadline of the request.
 //
-// The configurations in force are read from the store after each write to one, before that write is answered, and hang on one atomic
-// pointer: while there are none a write pays for loading that. Only what a request itself asks for is shown to webhooks. The server's
-// own writes are not, such as the collector's deletions, the emptying of a namespace, a definition's status, the budget that an eviction
-// takes from and the pod that it deletes, though kube-apiserver, whose controllers are clients, shows most of these.
+// The active configurations are read from the store after each write to a configuration, before
+// that write is answered. They are stored in an atomic pointer, so the cost for a write is a
+// single load if there are none. Webhooks are called only for the write that the client requested.
+// They are not called for the server's own writes: deletions by the garbage collector, the
+// deletion of a namespace's contents, the status of a definition, and the PodDisruptionBudget and
+// the Pod of an eviction. kube-apiserver calls them for most of these writes, because its
+// controllers are clients.
 
 import (
 	"cmp"
@@ -57,51 +63,57 @@ import (
 
 const defaultHookTimeout = 10 * time.Second
 
-// ---- What is configured
+// ---- Configurations
 
-// Webhooks are the configured webhooks of a server.
+// Webhooks calls the admission webhooks that are configured on a server.
 type Webhooks struct {
-	Store      *store.Store                                        // where configurations and namespaces are read
-	Types      *scheme.Registry                                    // what rules and reviews speak of
-	Services   *webhook.ServiceResolver                            // finds where a clientConfig.service leads
-	Called     func(Call)                                          // is told of each call
-	Log        zerolog.Logger                                      // is told of configurations that cannot be read
-	May        matching.May                                        // for the variable authorizer of conditions
-	Defaults   func(res *scheme.Resource, obj scheme.Object) error // fills in what a patch left out
-	Unreadable *unreadable.Unreadables                             // notes configurations that cannot be decoded
-	Stands     func(what string, err error)                        // is told how each webhook stands, nil when it answers
+	Store    *store.Store             // source of configurations and namespaces
+	Types    *scheme.Registry         // resolves the types in rules and reviews
+	Services *webhook.ServiceResolver // resolves clientConfig.service
+	Called   func(Call)               // called for each call, used for metrics and traces
+	Log      zerolog.Logger           // receives configurations that cannot be read
+	May      matching.May             // for the CEL variable authorizer
+	// Defaults sets the default values of fields that may have been removed by a patch.
+	Defaults   func(res *scheme.Resource, obj scheme.Object) error
+	Unreadable *unreadable.Unreadables // records configurations that cannot be decoded
+	// Stands is called with the result of each call, which is nil if the webhook has answered.
+	Stands func(what string, err error)
 
-	current atomic.Pointer[hookSet] // nil: none are configured
+	current atomic.Pointer[hookSet] // nil if no webhook is configured
 
-	mu      sync.Mutex                 // one reload at a time; guards what follows
-	clients map[string]*webhook.Client // by kind, configuration, webhook and how to reach it: connections outlive a reload
+	mu sync.Mutex // serializes reloads and guards clients
+	// The key consists of the kind, the configuration, the webhook and its clientConfig, so that
+	// connections survive a reload.
+	clients map[string]*webhook.Client
 }
 
-// A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
+// A hookSet contains the active webhooks, sorted by the name of the configuration and by their
+// position within it. It is immutable.
 type hookSet struct{ mutating, validating []*Hook }
 
-// A Hook is one webhook.
+// A Hook is one configured webhook.
 type Hook struct {
 	matching.Webhook
 	kind                hookKind
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matching.Set
-	client              *webhook.Client // holds the connections to it
-	broken              error           // why it cannot be called
+	client              *webhook.Client // holds the connections to the webhook
+	broken              error           // the reason why the webhook cannot be called, if any
 }
 
-// active says that some webhook is configured.
+// active reports whether any webhook is configured.
 func (h *Webhooks) active() bool { return h != nil && h.current.Load() != nil }
 
-// Committed brings what is in force up to date after a write to a resource.
+// Committed must be called after each write. It reloads the webhooks if a webhook configuration
+// was written.
 func (h *Webhooks) Committed(res *scheme.Resource) {
 	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
 	}
 }
 
-// Reload reads the configurations. One that cannot be read is told in the log and left out.
+// Reload reads the configurations. If a configuration cannot be decoded, it is logged and skipped.
 func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,7 +127,7 @@ func (h *Webhooks) Reload() {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
 		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, matching.ValidatingHooks(config), before)...)
 	}))
-	if err != nil { // those that were in force stay so
+	if err != nil { // keep the previous webhooks
 		h.clients = before
 		h.Log.Error().Err(err).Msg("cannot read the webhook configurations")
 		return
@@ -131,7 +143,7 @@ func (h *Webhooks) Reload() {
 	}
 }
 
-// eachLocked visits the stored objects of a resource in the order of their names.
+// eachLocked calls visit for each stored object of a resource, ordered by name.
 func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 	res := h.Types.Lookup(admissionv1.GroupName, "v1", plural)
 	for rec, err := range h.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
@@ -148,7 +160,7 @@ func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 	return nil
 }
 
-// hooksLocked makes the webhooks of one configuration, on the connections that are there.
+// hooksLocked returns the webhooks of one configuration. It reuses the connections in before.
 func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matching.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matching.Set{Asked: asked[i].MatchConditions}}
@@ -171,7 +183,7 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 	return hooks
 }
 
-// Close ends the connections that no call uses. The server calls it last.
+// Close closes idle connections. It is called last during shutdown.
 func (h *Webhooks) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,10 +198,10 @@ func (k *Hook) failsOpen() bool {
 
 // ---- The two plug-ins
 
-// Idle says that no webhook is configured: then neither plug-in has anything to say.
+// Idle reports whether no webhook is configured.
 func (h *Webhooks) Idle() bool { return !h.active() }
 
-// Mutate is MutatingAdmissionWebhook: the webhooks may change what is written.
+// Mutate implements the plug-in MutatingAdmissionWebhook. The webhooks may change the object.
 func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 	set := h.current.Load()
 	if set == nil || len(set.mutating) == 0 || !a.shown() {
@@ -207,7 +219,7 @@ func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 	return err
 }
 
-// Validate is ValidatingAdmissionWebhook: the webhooks say whether they let the write pass.
+// Validate implements the plug-in ValidatingAdmissionWebhook. The webhooks may reject the write.
 func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 	set := h.current.Load()
 	if set == nil || len(set.validating) == 0 || !a.shown() {
@@ -216,30 +228,33 @@ func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 	return newInvocation(h, a).all(ctx, set.validating)
 }
 
-// shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
+// shown reports whether webhooks are called for the write. They are called only for the write that
+// the client requested, and not for writes to the configuration of admission.
 func (a *Attributes) shown() bool { return a.Own() && !matching.IsExempt(a.Resource) }
 
 // ---- An invocation
 
-// An invocation is one write before the webhooks of one kind.
+// invocation holds the state for calling the webhooks of a given kind for a write.
 type invocation struct {
 	h        *Webhooks
 	a        *Attributes
 	rec      *request.Request
-	obj, old scheme.Object // in the storage version; nil where there is none
+	obj, old scheme.Object // in the storage version; may be nil
 	target   matching.Target
 	name     string
 
-	again, asked []*Hook             // that are asked on the second walk; that will be if others change the object
-	left         scheme.Object       // as the first walk left it
-	equivalents  *[]*scheme.Resource // of a.res; nil until asked for
+	// again has the webhooks that are called in the second round. asked has the webhooks that will
+	// be called again if the object changes after their call.
+	again, asked []*Hook
+	left         scheme.Object       // the object after the first round
+	equivalents  *[]*scheme.Resource // of a.Resource; nil until computed
 	shown        map[*scheme.Resource]*hookDocuments
 }
 
-// hookDocuments are the objects as one version shows them.
+// hookDocuments holds the objects encoded in a given version.
 type hookDocuments struct{ obj, old json.RawMessage }
 
-// newInvocation is what all webhooks that are asked about one write have in common.
+// newInvocation returns the state that all webhooks called for one write share.
 func newInvocation(h *Webhooks, a *Attributes) *invocation {
 	v := &invocation{h: h, a: a, rec: a.Request, obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
 	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,
@@ -250,11 +265,12 @@ func newInvocation(h *Webhooks, a *Attributes) *invocation {
 	return v
 }
 
-// concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
+// concerns returns the version in which to call the webhook, or nil if the webhook does not match.
+// An error rejects the request.
 func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
 	row := matching.Row(k.Rules, matching.Rule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
-		return row, nil // what cannot be read fails in the call
+		return row, nil // invalid selectors fail in the call
 	}
 	if !matching.Selects(k.objects, v.obj, v.old) {
 		return nil, nil
@@ -286,7 +302,8 @@ func (v *invocation) equivalentRows() []*scheme.Resource {
 	return *v.equivalents
 }
 
-// inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
+// inNamespace reports whether the labels of the object's namespace match the selector. Objects
+// without a namespace always match.
 func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
 	if selector.Empty() || v.target.Namespace == "" {
 		return true, nil
@@ -310,7 +327,7 @@ func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
 
 // ---- Objects in other versions
 
-// documents shows the objects in a version.
+// documents returns the objects, encoded in the given version.
 func (v *invocation) documents(row *scheme.Resource) (*hookDocuments, error) {
 	if d := v.shown[row]; d != nil {
 		return d, nil
@@ -341,12 +358,13 @@ func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.Raw
 		obj = row.ConvertOut(obj)
 	}
 	kind := obj.GetObjectKind()
-	defer kind.SetGroupVersionKind(kind.GroupVersionKind()) // typed objects in hand carry no kind
+	defer kind.SetGroupVersionKind(kind.GroupVersionKind()) // typed objects in memory have no kind
 	return scheme.MarshalAs(obj, want.APIVersion(), want.Kind)
 }
 
-// movedTo makes a custom resource one of another version: by the type's conversion webhook, which has its own limit in time, or by name
-// alone; and by what the schema knows.
+// movedTo converts a custom resource to another version. If the type has a conversion webhook, it
+// calls the webhook, which has its own timeout. Without a webhook it sets the apiVersion and
+// applies the schema.
 func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if row.Custom.Webhook != nil {
 		return row.Custom.Webhook.To(context.Background(), u, row.Version)
@@ -356,12 +374,12 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 	return u, err
 }
 
-// MovedTo shows a custom resource as another version of its type.
+// MovedTo returns a custom resource converted to another version of its type.
 func MovedTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
 	return movedTo(row, obj.(*unstructured.Unstructured))
 }
 
-// parse is the reverse of document.
+// parse is the inverse of document.
 func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
 	if v.a.Operation == OpConnect {
 		options := &unstructured.Unstructured{}
@@ -374,7 +392,7 @@ func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object
 	return obj, err
 }
 
-// request makes the question that goes to a webhook, but for its uid.
+// request returns the request for a webhook, without setting its uid.
 func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	d, err := v.documents(row)
 	if err != nil {
@@ -404,7 +422,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	}, nil
 }
 
-// variables are what a webhook's conditions can see.
+// variables returns the CEL variables for the conditions of a webhook.
 func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 	question, err := v.request(row)
 	if err != nil {
@@ -429,9 +447,10 @@ func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 	return out, err
 }
 
-// ---- One webhook is asked
+// ---- Calling one webhook
 
-// A callFailure says that a webhook could not be asked, or did not answer what one does; failurePolicy decides what comes of it.
+// A callFailure reports that a webhook could not be called or returned an invalid answer. The
+// failurePolicy decides whether the request fails.
 type callFailure struct {
 	hook  string
 	cause error
@@ -443,10 +462,11 @@ func (e *callFailure) Error() string {
 }
 func (e *callFailure) Unwrap() error { return e.cause }
 
-// A denial is a webhook's no.
+// denial is the error returned when a webhook rejects a request.
 type denial struct{ *apierrors.StatusError }
 
-// denied words a webhook's no. It keeps the status that the webhook gives, but for success.
+// denied returns the error for a request rejected by the named webhook. The status returned by the
+// webhook is kept, unless it is a success.
 func denied(name string, result *metav1.Status) *denial {
 	status := metav1.Status{}
 	if result != nil {
@@ -465,14 +485,14 @@ func denied(name string, result *metav1.Status) *denial {
 	return &denial{&apierrors.StatusError{ErrStatus: status}}
 }
 
-// A callResult is what came of asking one webhook.
+// A callResult is the result of calling one webhook.
 type callResult struct {
-	answer *reviewAnswer // nil when there was none
-	err    error         // a callFailure, a denial, or another refusal
+	answer *reviewAnswer // nil if the call failed
+	err    error         // may be a callFailure, a denial or some other error
 	took   time.Duration
 }
 
-// ask sends a question to a webhook. It touches nothing that others use, so that many may run at once.
+// ask calls the webhook. It changes no shared state, so calls may run concurrently.
 func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult) {
 	start := time.Now()
 	defer func() { said.took = time.Since(start) }()
@@ -517,7 +537,7 @@ func (k *Hook) timeout() time.Duration {
 	return time.Duration(*k.TimeoutSeconds) * time.Second
 }
 
-// codeOf is the code that metrics have for a call that failed.
+// codeOf returns the status code of a failed call, for metrics.
 func codeOf(err error) int {
 	var status *apierrors.StatusError
 	if errors.As(err, &status) {
@@ -526,7 +546,7 @@ func codeOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// note passes on what a webhook has to tell besides yes and no.
+// note adds the audit annotations and warnings of an answer to the request.
 func (v *invocation) note(ctx context.Context, k *Hook, said *callResult) {
 	if said.answer == nil {
 		return
@@ -542,17 +562,19 @@ func (v *invocation) note(ctx context.Context, k *Hook, said *callResult) {
 	}
 }
 
-// A Call is what came of asking one webhook.
+// Call describes a single call of a webhook, for use in metrics.
 type Call struct {
-	Name, Kind, Operation string        // kind is admit or validating
-	Code                  int           // 0 when it was not the webhook that failed
-	Rejected              bool          // the write was refused for it
-	Cause                 string        // of the rejection; "" is not counted as one
-	FailedOpen            bool          // it failed, and failurePolicy let the write pass
-	Took                  time.Duration // from the question to the end of the answer
+	Name, Kind, Operation string // kind is admit or validating
+	Code                  int    // 0 if the failure is not the webhook's
+	Rejected              bool   // the write was rejected because of the call
+	// Cause is the reason for the rejection. If it is empty, the rejection is not counted.
+	Cause      string
+	FailedOpen bool          // the call failed, and failurePolicy allowed the write
+	Took       time.Duration // duration of the call
 }
 
-// settle counts a call, and decides what its error means for the request: nil when it failed and may.
+// settle records a call and returns the error for the client. It returns nil if the call failed
+// and failurePolicy is Ignore.
 func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, failedOpenKey string) error {
 	err, outcome := said.err, Call{Name: k.Name, Kind: string(k.kind), Operation: v.a.Operation, Took: said.took}
 	var failure *callFailure
@@ -561,7 +583,8 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 	case err == nil:
 		outcome.Code = http.StatusOK
 	case errors.As(err, &failure):
-		gone := errors.Is(err, context.Canceled) // the client has hung up: that is not the webhook's fault
+		// If the client has disconnected, the webhook is not to blame.
+		gone := errors.Is(err, context.Canceled)
 		outcome.Code, outcome.Rejected = failure.code, !k.failsOpen()
 		if outcome.Rejected {
 			err = apierrors.NewInternalError(failure)
@@ -588,7 +611,8 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 	return err
 }
 
-// tellStand tells the log how a webhook stands. What it is known to lack the client is warned of, too.
+// tellStand reports the state of a webhook. If the cause of a failure is known, it also warns the
+// client.
 func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailure) {
 	stand := orNil(failure)
 	if failure != nil {
@@ -602,13 +626,14 @@ func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailur
 
 // ---- Mutating webhooks
 
-// round asks the mutating webhooks in order; on the second walk those that want to know what others have changed since.
+// round calls the mutating webhooks in order. The second round only calls webhooks that have asked
+// for reinvocation and have not seen the current object.
 func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 	number := 0
 	if v.a.again {
 		number = 1
 		clear(v.shown)
-		if !apiequality.Semantic.DeepEqual(v.left, v.obj) { // the built-in plug-ins have changed it
+		if !apiequality.Semantic.DeepEqual(v.left, v.obj) { // a built-in plug-in has changed it
 			v.again, v.asked = append(v.again, v.asked...), nil
 		}
 	}
@@ -638,7 +663,7 @@ func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 	return nil
 }
 
-// change asks one webhook and applies its patch. place is the call's in the audit annotations.
+// change calls one webhook and applies its patch. place identifies the call in audit annotations.
 func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, place string) (changed bool, err error) {
 	question, err := v.request(row)
 	if err != nil {
@@ -662,8 +687,9 @@ func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, 
 	return changed, err
 }
 
-// apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
-// refuses the request whatever the failurePolicy.
+// apply applies the patch of a webhook to the object. If the patch cannot be decoded, the call is
+// treated as failed. A patch that decodes but does not apply rejects the request, regardless of
+// the failurePolicy.
 func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
 	if len(answer.Patch) == 0 {
 		return false, nil
@@ -693,7 +719,9 @@ func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 	if err != nil {
 		return false, apierrors.NewInternalError(fmt.Errorf("the patch of admission webhook %q makes no %s: %w", k.Name, row.Kind, err))
 	}
-	same, err := v.parse(row, before) // not v.obj: what a version cannot show is no change
+	// Compare with the decoded document and not with v.obj, which may have fields that this
+	// version cannot represent.
+	same, err := v.parse(row, before)
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
@@ -710,7 +738,8 @@ func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 
 // ---- Validating webhooks
 
-// all asks all validating webhooks at once. The first refusal, in their order, is the request's.
+// all calls all validating webhooks concurrently. It returns the first rejection in the order of
+// the webhooks.
 func (v *invocation) all(ctx context.Context, hooks []*Hook) error {
 	type call struct {
 		hook     *Hook
@@ -749,7 +778,7 @@ func (v *invocation) all(ctx context.Context, hooks []*Hook) error {
 	return refusal
 }
 
-// orNil keeps a missing failure from being an error that is not nil.
+// orNil converts a nil *callFailure to a nil error.
 func orNil(failure *callFailure) error {
 	if failure == nil {
 		return nil

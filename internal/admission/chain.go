@@ -1,18 +1,21 @@
 package admission
 
-// This file is the chain: every write passes the same plug-ins in the same order, first those that may change it, and, when its type's
-// rules have been applied, those that may only refuse it.
+// This file defines the chain of admission plug-ins. All writes use the same plug-ins in the same
+// order. Mutating plug-ins run first. Validating plug-ins run after the object has been prepared
+// and validated by the rules of its type.
 //
 //	decode ──▶ default ──▶ admit: LimitRanger, ServiceAccount, … MutatingAdmissionPolicy, MutatingAdmissionWebhook
 //	       ──▶ prepare, validate by type ──▶ validate: … ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota ──▶ commit
 //
-// A plug-in is a row: its name, the writes that concern it, and two functions of which one may be missing. What the chain knows of a
-// write beforehand (operation, resource, subresource) chooses the rows by one look into a map that is made at the start; rows that
-// concern everything say themselves, from an atomic pointer or a counter, whether they have anything to say now. So a write that no row
-// wants costs that look, and no memory.
+// Each plug-in has a name, a list of the writes that it handles, and two functions. Either
+// function may be nil. The chain selects the rows for a write by operation, resource and
+// subresource, using a map that is built at startup. Plug-ins that handle every write use Idle to
+// report whether they have anything to do. A write without an interested row costs only the
+// look-up and allocates no memory.
 //
-// Who changes an object from outside (a policy, a webhook) may upset what the built-in plug-ins have written. So the whole chain is
-// walked once more then, as in kube-apiserver; on that second walk policies and webhooks ask only those again that want it.
+// Policies and webhooks may change fields that have been set by a built-in plug-in. If that
+// happens, the whole chain runs a second time, as in kube-apiserver. During the second run,
+// policies and webhooks are only called again if they ask for reinvocation.
 
 import (
 	"cmp"
@@ -31,41 +34,45 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Operations, as rules and reviews name them.
+// Operations, as named in rules and reviews.
 const (
 	OpCreate = "CREATE"
 	OpUpdate = "UPDATE"
 	OpDelete = "DELETE"
 
-	// OpConnect is a request to a kubelet or a Pod, such as an exec. Its Object is the unstructured options of the request.
+	// OpConnect is a request to a kubelet or a Pod, such as an exec. Object has the options of the
+	// request as an unstructured object.
 	OpConnect = "CONNECT"
 )
 
-// Attributes are a write as plug-ins are told of it. Object and Old are in the storage version and typed, but for custom resources; a
-// create has no Old, a deletion no Object. An object is the write's own: a plug-in may change it where it is, and only while it admits.
-// What is in Old is never changed.
+// Attributes describe a write for the plug-ins. Object and Old are in the storage version. They
+// are typed, except for custom resources. Old is nil for a create, and Object is nil for a
+// deletion. The write owns Object: a plug-in may modify it in place, but only in Admit. Old is
+// never modified.
 type Attributes struct {
-	Resource        *scheme.Resource      // the type, at the version of the request
-	Subresource     string                // "" for the object itself
-	Operation       string                // OpCreate, OpUpdate, OpDelete or OpConnect
-	Manager         string                // fieldManager, as sent
-	FieldValidation string                // as sent: Ignore, Warn, Strict or ""
-	DryRun          bool                  // nothing is stored: a plug-in must leave nothing behind, either
-	Deleting        *metav1.DeleteOptions // of a deletion
-	Object, Old     scheme.Object         // as it is to be stored, and as it is; nil where there is none
+	Resource        *scheme.Resource // the type, at the version of the request
+	Subresource     string           // "" for the object itself
+	Operation       string           // OpCreate, OpUpdate, OpDelete or OpConnect
+	Manager         string           // fieldManager, as sent
+	FieldValidation string           // as sent: Ignore, Warn, Strict or ""
+	// If DryRun is true, nothing is stored, and plug-ins must not have side effects.
+	DryRun      bool
+	Deleting    *metav1.DeleteOptions // options of a deletion
+	Object, Old scheme.Object         // new and stored object; each may be nil
 
-	Request *request.Request // whose write it is; nil for the server's own
-	again   bool             // the second walk: the object was changed from outside since the plug-in last saw it
+	Request *request.Request // nil for the server's own writes
+	again   bool             // true in the second run of the chain
 
-	changed  bool        // from outside
-	webhooks *invocation // of the first walk
-	Policies any         // what the mutating policies remember of the first walk
+	changed  bool        // whether a policy or a webhook changed the object
+	webhooks *invocation // state of the first run
+	Policies any         // state of the mutating policies from the first run
 }
 
-// Changed is told by a plug-in that let others change the object: the chain will be walked once more.
+// Changed records that a policy or a webhook changed the object. The chain then runs again.
 func (a *Attributes) Changed() { a.changed = true }
 
-// Own says that the request itself asks for the write, which is not one of those that follow from it or that the server makes.
+// Own reports whether the write was requested by the client, rather than being a consequence of
+// the request or a write by the server itself.
 func (a *Attributes) Own() bool {
 	rec := a.Request
 	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource {
@@ -85,7 +92,9 @@ func (a *Attributes) Own() bool {
 	return false
 }
 
-// Name is the object's as the request has it: of a create the one in the body, "" for generateName; for each of a deleted collection "".
+// Name returns the name of the object as the request specifies it. For a create, it returns the
+// name in the body, which is empty if generateName is used. It returns "" for the objects in a
+// deleted collection.
 func (a *Attributes) Name() string {
 	switch {
 	case a.Own() && a.Request.Info.Name != "":
@@ -98,7 +107,7 @@ func (a *Attributes) Name() string {
 	return a.Old.GetName()
 }
 
-// Namespace is where the object lies: "" for what lies in none.
+// Namespace returns the namespace of the object, or "" if the object is cluster-scoped.
 func (a *Attributes) Namespace() string {
 	if a.Operation == OpConnect {
 		return a.Request.Info.Namespace
@@ -109,8 +118,8 @@ func (a *Attributes) Namespace() string {
 	return a.Old.GetNamespace()
 }
 
-// Forbidden is the refusal of a write, a 403. It names the object as the request does: by the prefix where the server chooses the name.
-// What is a refusal already stays as it is.
+// Forbidden returns a 403 error with the message of err. It uses the name in the request, or
+// generateName if the server chooses the name. If err is already a 403, it is returned unchanged.
 func (a *Attributes) Forbidden(err error) error {
 	if apierrors.IsForbidden(err) {
 		return err
@@ -125,29 +134,34 @@ func (a *Attributes) Forbidden(err error) error {
 	return apierrors.NewForbidden(a.Resource.GroupResource(), name, err)
 }
 
-// A Plugin is one row of the chain.
+// A Plugin describes a plug-in in the chain.
 type Plugin struct {
-	Name       string   // as --enable-admission-plugins calls it
-	On         bool     // where no flag names it
-	Of         []string // the resources that concern it, as "pods", "pods/binding", "ingresses.networking.k8s.io"; none: all, and their parts
-	Operations []string // the operations that concern it; none: all
+	Name string // as in --enable-admission-plugins
+	On   bool   // enabled by default
+	// The resources that the plug-in handles, such as "pods", "pods/binding" or
+	// "ingresses.networking.k8s.io". Empty means all resources and subresources.
+	Of []string
+	// The operations that the plug-in handles. Empty means all operations.
+	Operations []string
 
-	Admit    func(ctx context.Context, a *Attributes) error // may change a.Object; nil: does not admit
-	Validate func(ctx context.Context, a *Attributes) error // may not; nil: does not validate
+	Admit    func(ctx context.Context, a *Attributes) error // may modify a.Object; may be nil
+	Validate func(ctx context.Context, a *Attributes) error // must not modify a.Object; may be nil
 
-	// Idle says that there is nothing to say now, whatever the write is; nil: never. It is asked at each write, and must be cheap.
+	// Idle reports whether the plug-in currently has nothing to do for any write. nil means never.
+	// It is called for each write, so it must be cheap.
 	Idle func() bool
-	// Attends is a row that is asked only beside others: whatever it refuses the store refuses as well, only later.
+	// Attends marks a plug-in that runs only if another plug-in runs. The store later rejects
+	// everything that such a plug-in rejects.
 	Attends bool
 }
 
-// A Chain is the plug-ins that are switched on. The nil chain has none.
+// A Chain contains the enabled plug-ins. The nil *Chain has none.
 type Chain struct {
-	special map[string][]special // by resource: the writes that a row names
-	general [4]rows              // by operation: those that none names
+	special map[string][]special // maps a resource to the rows that name it
+	general [4]rows              // by operation; all other writes
 }
 
-// A place is what is known of a write before its body is looked at.
+// place identifies the kind of a write, which does not depend on the body.
 type place struct{ operation, group, resource, subresource string }
 
 type rows struct{ admit, validate []*Plugin }
@@ -159,7 +173,7 @@ type special struct {
 
 var operations = [4]string{OpCreate, OpUpdate, OpDelete, OpConnect}
 
-// NewChain makes a chain of those rows that are switched on, in their order.
+// NewChain returns a chain of the enabled rows, in the order of the table.
 func NewChain(table []Plugin, on map[string]bool) *Chain {
 	c := &Chain{special: map[string][]special{}}
 	for i, operation := range operations {
@@ -178,7 +192,7 @@ func NewChain(table []Plugin, on map[string]bool) *Chain {
 	return c
 }
 
-// rowsAt are the rows that are switched on and wanted.
+// rowsAt returns the enabled rows for which wanted is true.
 func rowsAt(table []Plugin, on map[string]bool, wanted func(*Plugin) bool) (r rows) {
 	for i := range table {
 		p := &table[i]
@@ -195,7 +209,7 @@ func rowsAt(table []Plugin, on map[string]bool, wanted func(*Plugin) bool) (r ro
 	return r
 }
 
-// placeOf reads a name of Plugin.Of: RESOURCE[.GROUP][/SUBRESOURCE].
+// placeOf parses an element of Plugin.Of, which has the form RESOURCE[.GROUP][/SUBRESOURCE].
 func placeOf(operation, name string) place {
 	at := place{operation: operation}
 	name, at.subresource, _ = strings.Cut(name, "/")
@@ -210,7 +224,7 @@ func (p *Plugin) wants(at place) bool {
 	return len(p.Of) == 0 || slices.ContainsFunc(p.Of, func(name string) bool { return placeOf(at.operation, name) == at })
 }
 
-// rowsFor finds the rows that a write concerns.
+// rowsFor returns the rows that handle a write.
 func (c *Chain) rowsFor(a *Attributes) rows {
 	if c == nil {
 		return rows{}
@@ -234,19 +248,22 @@ func awake(all []*Plugin) bool {
 	return false
 }
 
-// Concerns says that some plug-in is to be asked about a write. It saves those who ask from making what only plug-ins would see.
+// Concerns reports whether any plug-in handles the write. Callers use it to avoid computing inputs
+// that only plug-ins read.
 func (c *Chain) Concerns(a Attributes) bool {
 	r := c.rowsFor(&a)
 	return awake(r.admit) || awake(r.validate)
 }
 
-// Admit lets the plug-ins change the object, and returns what it became. An error refuses the write.
+// Admit runs the mutating plug-ins and returns the resulting object. An error rejects the write.
 func (c *Chain) Admit(ctx context.Context, a Attributes) (scheme.Object, error) {
 	all := c.rowsFor(&a).admit
 	if !awake(all) {
 		return a.Object, nil
 	}
-	subject := a // on the heap: a must not be, for writes that concern nobody
+	// The copy escapes to the heap. a itself must not, so that writes without plug-ins allocate
+	// nothing.
+	subject := a
 	var owners []metav1.ManagedFieldsEntry
 	if subject.Object != nil {
 		owners = subject.Object.GetManagedFields()
@@ -265,7 +282,7 @@ func (c *Chain) Admit(ctx context.Context, a Attributes) (scheme.Object, error) 
 	return subject.Object, nil
 }
 
-// walk asks the plug-ins in order, and once more when the object was changed from outside.
+// walk runs the plug-ins in order, and a second time if a policy or a webhook changed the object.
 func (a *Attributes) walk(ctx context.Context, all []*Plugin) error {
 	for {
 		for _, p := range all {
@@ -283,7 +300,7 @@ func (a *Attributes) walk(ctx context.Context, all []*Plugin) error {
 	}
 }
 
-// Validate asks the plug-ins whether they let the write pass. The first that does not is the answer.
+// Validate runs the validating plug-ins. It returns the first error.
 func (c *Chain) Validate(ctx context.Context, a Attributes) error {
 	all := c.rowsFor(&a).validate
 	if !awake(all) {
@@ -301,8 +318,8 @@ func (c *Chain) Validate(ctx context.Context, a Attributes) error {
 	return nil
 }
 
-// Decide asks about a write that has nothing between admitting and validating: a question, what a subresource is told, an object that
-// is to go.
+// Decide runs Admit and Validate for a write that needs no processing between them, such as a
+// virtual resource, a subresource or a deletion.
 func (c *Chain) Decide(ctx context.Context, a Attributes) (scheme.Object, error) {
 	obj, err := c.Admit(ctx, a)
 	if err != nil {
@@ -312,7 +329,8 @@ func (c *Chain) Decide(ctx context.Context, a Attributes) (scheme.Object, error)
 	return obj, c.Validate(ctx, a)
 }
 
-// Options are the request's, in the form of the operation: a PATCH has those of an update, or of a create, and a CONNECT has none.
+// Options returns the options of the request, in the type of the operation. For a PATCH, these are
+// UpdateOptions or CreateOptions. A CONNECT has none.
 func (a *Attributes) Options() runtime.Object {
 	var dryRun []string
 	if a.DryRun {

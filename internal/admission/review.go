@@ -1,7 +1,7 @@
 package admission
 
-// This file has the two documents of one call of an admission webhook: an AdmissionReview goes out, one comes back. Package webhook
-// carries them; what is asked, of whom, and what follows from the answer is decided elsewhere.
+// This file defines the request and the response of an admission webhook. The server sends an
+// AdmissionReview, and the webhook returns another. Package webhook transfers them.
 //
 //	POST https://127.0.0.1:9443/mutate?timeout=10s     {"kind":"AdmissionReview","request":{"uid":"7f…","operation":"CREATE",…}}
 //	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	maxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
+	maxReviewAnswer = 16 << 20 // in bytes; a patch may contain an entire object, encoded as base64
 	reviewKind      = "AdmissionReview"
 	reviewGroup     = "admission.k8s.io"
 )
 
-// A hookKind tells the two kinds of webhooks apart, by the names that metrics have for them.
+// A hookKind is a kind of webhook, named as in the metrics.
 type hookKind string
 
 const (
@@ -37,7 +37,7 @@ const (
 
 // ---- The two documents
 
-// A reviewRequest is what a webhook is told. v1 and v1beta1 have the same members.
+// A reviewRequest is the request that a webhook receives. v1 and v1beta1 have the same fields.
 type reviewRequest struct {
 	UID                types.UID                    `json:"uid"`
 	Kind               metav1.GroupVersionKind      `json:"kind"`
@@ -56,7 +56,7 @@ type reviewRequest struct {
 	Options            json.RawMessage              `json:"options"`
 }
 
-// A reviewAnswer is what a webhook says.
+// A reviewAnswer is the response of a webhook.
 type reviewAnswer struct {
 	UID              types.UID         `json:"uid"`
 	Allowed          bool              `json:"allowed"`
@@ -73,7 +73,8 @@ type review struct {
 	Response *reviewAnswer  `json:"response,omitempty"`
 }
 
-// reviewVersion is the first of a webhook's admissionReviewVersions that is known here.
+// reviewVersion returns the first version in a webhook's admissionReviewVersions that the server
+// supports.
 func reviewVersion(accepted []string) (string, error) {
 	for _, version := range accepted {
 		if version == "v1" || version == "v1beta1" {
@@ -83,7 +84,8 @@ func reviewVersion(accepted []string) (string, error) {
 	return "", errors.New("webhook does not accept known AdmissionReview versions (v1, v1beta1)")
 }
 
-// decodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
+// decodeReview decodes an answer and validates it as strictly as its version requires. v1beta1
+// rejects only a missing response.
 func decodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
 	var got review
 	gvk, err := scheme.InterpretKind(body)

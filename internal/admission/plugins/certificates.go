@@ -1,17 +1,21 @@
 package plugins
 
-// This file: who may have a certificate made. A CertificateSigningRequest asks a signer, named in its spec, for a certificate; somebody
-// approves it and the signer writes the certificate into its status. Whoever holds a certificate of the right signer is whom it names, so
-// the right to write these objects is not enough. kube-apiserver has three admission plug-ins for that, and so has this file:
+// This file controls which users may obtain certificates. The spec of a CertificateSigningRequest
+// names a signer. A user or a controller approves the request, and the signer writes the
+// certificate to its status. The owner of a certificate can act as its subject, so permission to
+// write these objects is not sufficient. As in kube-apiserver, three admission plug-ins check
+// more:
 //
 //	PUT or PATCH …/NAME/approval                 the verb approve on the signer      CertificateApproval
 //	… /NAME/status, certificate or conditions    the verb sign on the signer         CertificateSigning
 //	POST, kubernetes.io/kube-apiserver-client    not for the group system:masters    CertificateSubjectRestriction
 //
-// PodCertificateRequests need the verb sign as well. A ClusterTrustBundle that names a signer needs the verb attest (ClusterTrustBundleAttest).
+// PodCertificateRequests also require the verb sign. A ClusterTrustBundle that names a signer
+// requires the verb attest (ClusterTrustBundleAttest).
 //
-// A signer is a name of the resource signers, which exists in roles alone: example.com/foo, or example.com/* for all of that domain.
-// All three ask when the object has been checked by the rules of its type.
+// A signer is a name of the resource signers, which is used only in roles: example.com/foo, or
+// example.com/* for all signers of the domain. All these plug-ins run after the object has been
+// validated by the rules of its type.
 
 import (
 	"bytes"
@@ -30,17 +34,18 @@ import (
 	"apilet/internal/request"
 )
 
-// signers knows who may do what.
+// signers implements the plug-ins.
 type signers struct {
 	may func(request.User, request.Info) (bool, string)
 }
 
-// approval is CertificateApproval: who writes a decision may make one, whatever it is.
+// approval implements CertificateApproval. It covers approvals and denials alike.
 func (s signers) approval(_ context.Context, a *admission.Attributes) error {
 	return s.check(a, "approve")
 }
 
-// signing is CertificateSigning: who writes a certificate may sign one.
+// signing implements CertificateSigning. It is only checked when the certificate or the conditions
+// change.
 func (s signers) signing(_ context.Context, a *admission.Attributes) error {
 	csr, old := a.Object.(*certificatesv1.CertificateSigningRequest), a.Old.(*certificatesv1.CertificateSigningRequest)
 	if bytes.Equal(old.Status.Certificate, csr.Status.Certificate) && equality.Semantic.DeepEqual(old.Status.Conditions, csr.Status.Conditions) {
@@ -49,8 +54,9 @@ func (s signers) signing(_ context.Context, a *admission.Attributes) error {
 	return s.check(a, "sign")
 }
 
-// podSigning checks that the user may sign for the signer of a PodCertificateRequest whose status changes. In kube-apiserver the check is part
-// of the validation of the type and cannot be disabled.
+// podSigning checks that the user may sign for the signer when the status of a
+// PodCertificateRequest changes. In kube-apiserver the check is part of validation and cannot be
+// disabled.
 func (s signers) podSigning(_ context.Context, a *admission.Attributes) error {
 	req, old := a.Object.(*certificatesv1.PodCertificateRequest), a.Old.(*certificatesv1.PodCertificateRequest)
 	signer := old.Spec.SignerName
@@ -61,7 +67,8 @@ func (s signers) podSigning(_ context.Context, a *admission.Attributes) error {
 		fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", a.Request.User.Name, signer))})
 }
 
-// attest is ClusterTrustBundleAttest. A change to the owners and finalizers alone needs no right.
+// attest implements ClusterTrustBundleAttest. No permission is needed if only the owners or
+// finalizers have changed.
 func (s signers) attest(_ context.Context, a *admission.Attributes) error {
 	bundle := a.Object.(*certificatesv1.ClusterTrustBundle)
 	signer := bundle.Spec.SignerName
@@ -71,7 +78,7 @@ func (s signers) attest(_ context.Context, a *admission.Attributes) error {
 	return a.Forbidden(fmt.Errorf("user not permitted to attest for signerName %q", signer))
 }
 
-// sameContent reports whether two bundles differ in nothing but owners, finalizers and managed fields.
+// sameContent reports whether two bundles differ only in owners, finalizers and managed fields.
 func sameContent(bundle, old *certificatesv1.ClusterTrustBundle) bool {
 	changed := bundle.DeepCopy()
 	changed.OwnerReferences, changed.Finalizers, changed.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields
@@ -79,7 +86,8 @@ func sameContent(bundle, old *certificatesv1.ClusterTrustBundle) bool {
 	return equality.Semantic.DeepEqual(changed, old)
 }
 
-// check asks for a right on the signer of a CertificateSigningRequest.
+// check returns an error unless the user has the verb on the signer of a
+// CertificateSigningRequest.
 func (s signers) check(a *admission.Attributes, verb string) error {
 	signer := a.Old.(*certificatesv1.CertificateSigningRequest).Spec.SignerName
 	if s.permits(a, verb, signer) {
@@ -88,7 +96,8 @@ func (s signers) check(a *admission.Attributes, verb string) error {
 	return a.Forbidden(fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
 }
 
-// permits reports whether the user has a right on the signer, or on all signers of its domain. The server itself has all rights.
+// permits reports whether the user is allowed to use the verb on the signer or on all signers of
+// its domain. The server itself has all permissions.
 func (s signers) permits(a *admission.Attributes, verb, signer string) bool {
 	if a.Request == nil {
 		return true
@@ -103,8 +112,8 @@ func (s signers) permits(a *admission.Attributes, verb, signer string) bool {
 	return false
 }
 
-// subject is CertificateSubjectRestriction: a certificate of this signer is a credential of this server, and nobody becomes its
-// administrator by one.
+// subject implements CertificateSubjectRestriction. A certificate of this signer is a client
+// credential for this server, so it must not make its owner an administrator.
 func subject(_ context.Context, a *admission.Attributes) error {
 	csr := a.Object.(*certificatesv1.CertificateSigningRequest)
 	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName || a.Request == nil {

@@ -1,17 +1,18 @@
 package plugins
 
-// This file: what a new object gets from the class that it names, or from the one that is marked as the default. Nowhere else on the way of
-// a write do an object's fields depend on other objects:
+// This file applies classes to new objects. The class is named by the object, or is marked as the
+// default. This is the only step of a write that sets fields based on other objects:
 //
-//	new object              class          named by            gets                                      no such class
+//	new object              class          named by            gets                                      missing class
 //	Pod                     PriorityClass  priorityClassName   priority, preemptionPolicy                403
 //	Pod                     RuntimeClass   runtimeClassName    overhead, node selector, tolerations      403
-//	PersistentVolumeClaim   StorageClass   storageClassName    the default's name, when it names none    taken as it is
-//	Ingress                 IngressClass   ingressClassName    the default's name, when it names none    taken as it is
+//	PersistentVolumeClaim   StorageClass   storageClassName    the name of the default, if it has none   accepted
+//	Ingress                 IngressClass   ingressClassName    the name of the default, if it has none   accepted
 //
-// They are four plug-ins: Priority, RuntimeClass, DefaultStorageClass, DefaultIngressClass. Classes are read at each such create: there is
-// a handful of them, and what is not remembered cannot be out of date. As in kube-apiserver, what is filled in here has no owner in
-// managedFields.
+// These are four plug-ins: Priority, RuntimeClass, DefaultStorageClass and DefaultIngressClass.
+// The classes are read from the store for each create. They are not cached, because there are only
+// a few of them and a cache might be outdated. As in kube-apiserver, no owner is set in
+// managedFields for these fields.
 
 import (
 	"context"
@@ -38,10 +39,10 @@ const (
 	ingressClasses = "/networking.k8s.io/ingressclasses/"
 )
 
-// classes reads the classes that are stored.
+// classes reads the stored classes.
 type classes struct{ store *store.Store }
 
-// admitPriority is Priority: a pod has the priority of its class.
+// admitPriority implements Priority for pods. It sets the priority of a pod from the class.
 func (c classes) admitPriority(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if a.Operation == admission.OpCreate {
@@ -57,18 +58,19 @@ func (c classes) admitPriority(ctx context.Context, a *admission.Attributes) err
 	return nil
 }
 
-// validatePriority is Priority's other half: there is one default.
+// validatePriority implements Priority for PriorityClasses. Only one class may be the default.
 func (c classes) validatePriority(_ context.Context, a *admission.Attributes) error {
 	return answer(a, c.onlyDefault(a.Object.(*schedulingv1.PriorityClass)))
 }
 
-// admitRuntime is RuntimeClass: a pod costs what its runtime costs, and runs where it is found.
+// admitRuntime implements RuntimeClass. It sets the overhead and the scheduling constraints of a
+// pod.
 func (c classes) admitRuntime(ctx context.Context, a *admission.Attributes) error {
 	return answer(a, c.runWith(ctx, &a.Object.(*corev1.Pod).Spec))
 }
 
-// validateRuntime is RuntimeClass's other half: no pod has an overhead that its class does not have. kube-apiserver checks that after the pod's own
-// rules, so that the pod's warnings are sent with the refusal.
+// validateRuntime checks that the overhead of a pod matches its class. kube-apiserver checks this
+// after the pod has been validated, so that warnings are sent even if the request is rejected.
 func (c classes) validateRuntime(ctx context.Context, a *admission.Attributes) error {
 	spec := &a.Object.(*corev1.Pod).Spec
 	if spec.Overhead == nil {
@@ -85,7 +87,7 @@ func (c classes) validateRuntime(ctx context.Context, a *admission.Attributes) e
 	return answer(a, err)
 }
 
-// admitStorage is DefaultStorageClass.
+// admitStorage implements DefaultStorageClass.
 func (c classes) admitStorage(_ context.Context, a *admission.Attributes) error {
 	claim := a.Object.(*corev1.PersistentVolumeClaim)
 	if claim.Spec.StorageClassName != nil || claim.Annotations[corev1.BetaStorageClassAnnotation] != "" {
@@ -95,7 +97,7 @@ func (c classes) admitStorage(_ context.Context, a *admission.Attributes) error 
 		"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 }
 
-// admitIngress is DefaultIngressClass.
+// admitIngress implements DefaultIngressClass.
 func (c classes) admitIngress(_ context.Context, a *admission.Attributes) error {
 	ingress := a.Object.(*networkingv1.Ingress)
 	if _, old := ingress.Annotations["kubernetes.io/ingress.class"]; ingress.Spec.IngressClassName != nil || old {
@@ -104,14 +106,14 @@ func (c classes) admitIngress(_ context.Context, a *admission.Attributes) error 
 	return c.nameDefault(&ingress.Spec.IngressClassName, ingressClasses, networkingv1.AnnotationIsDefaultIngressClass)
 }
 
-// A refusal says why a plug-in does not let a write pass; the client is told with a 403. Other errors are the store's.
+// A refusal is the reason for which a plug-in rejects a write. The client gets a 403.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
 func refusef(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
-// answer makes of a refusal the client's error.
+// answer converts a refusal to a 403. It returns other errors unchanged.
 func answer(a *admission.Attributes, err error) error {
 	if errors.As(err, new(refusal)) {
 		return a.Forbidden(err)
@@ -119,7 +121,8 @@ func answer(a *admission.Attributes, err error) error {
 	return err
 }
 
-// find reads one class; false when there is none of that name, by what is newest: another server may have been given it a moment ago.
+// find reads the newest version of a class and reports whether it exists. It may have just been
+// created by another server.
 func (c classes) find(ctx context.Context, prefix, name string, into any) (bool, error) {
 	rec, err := c.store.GetNewest(ctx, prefix+"/"+name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -133,7 +136,7 @@ func (c classes) find(ctx context.Context, prefix, name string, into any) (bool,
 	return err == nil, err
 }
 
-// each shows all classes of a kind, by name.
+// each calls see for all classes with the given prefix, sorted by name.
 func (c classes) each(prefix string, see func(class gjson.Result)) error {
 	for rec, err := range c.store.All(store.Span{Prefix: prefix, Sound: true}) {
 		if err != nil {
@@ -146,7 +149,7 @@ func (c classes) each(prefix string, see func(class gjson.Result)) error {
 
 // ---- Priority ----
 
-// prioritize gives a pod the priority of its class. A pod may say what it would get, and nothing else.
+// prioritize sets the priority of a pod from the class. The pod may specify only the same values.
 func (c classes) prioritize(ctx context.Context, spec *corev1.PodSpec) error {
 	class, err := c.priorityOf(ctx, spec.PriorityClassName)
 	if err != nil {
@@ -169,7 +172,8 @@ func (c classes) prioritize(ctx context.Context, spec *corev1.PodSpec) error {
 	return nil
 }
 
-// priorityOf finds a class by name, or the default one; without a default, or with one that cannot be read, pods have priority 0.
+// priorityOf returns the named class, or the default if name is "". If there is no default, or if
+// it cannot be decoded, the priority is 0.
 func (c classes) priorityOf(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 	asked := name != ""
 	if !asked {
@@ -196,7 +200,8 @@ func noPriority() *schedulingv1.PriorityClass {
 	return &schedulingv1.PriorityClass{PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority)}
 }
 
-// defaultPriority is the name of the class for pods that name none. There should be one; of several it is the lowest.
+// defaultPriority returns the name of the default class. If there are several, it returns the
+// class with the lowest value.
 func (c classes) defaultPriority() (name string, err error) {
 	var lowest int64
 	err = c.each(strategy.PriorityClasses, func(class gjson.Result) {
@@ -207,7 +212,7 @@ func (c classes) defaultPriority() (name string, err error) {
 	return name, err
 }
 
-// onlyDefault refuses a second default.
+// onlyDefault returns an error if another class is already the default.
 func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 	if !class.GlobalDefault {
 		return nil
@@ -223,7 +228,7 @@ func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 
 const otherOverhead = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
 
-// runWith gives a pod the overhead of its runtime class, and restricts it to the nodes of that class.
+// runWith adds the overhead and the scheduling constraints of the runtime class to a pod.
 func (c classes) runWith(ctx context.Context, spec *corev1.PodSpec) error {
 	class, err := c.runtimeOf(ctx, spec)
 	if err != nil {
@@ -241,7 +246,7 @@ func (c classes) runWith(ctx context.Context, spec *corev1.PodSpec) error {
 	return scheduleWith(spec, class.Scheduling)
 }
 
-// runtimeOf returns the runtime class that a pod names, or an empty one if it names none.
+// runtimeOf returns the runtime class of a pod, or an empty class if the pod names none.
 func (c classes) runtimeOf(ctx context.Context, spec *corev1.PodSpec) (*nodev1.RuntimeClass, error) {
 	class := &nodev1.RuntimeClass{}
 	if spec.RuntimeClassName == nil {
@@ -270,7 +275,8 @@ func scheduleWith(spec *corev1.PodSpec, where *nodev1.Scheduling) error {
 	return nil
 }
 
-// addToleration leaves out one that the pod has. (kube-apiserver also drops those that a wider one covers.)
+// addToleration adds a toleration unless the pod already has it. kube-apiserver also removes
+// tolerations that are covered by a wider one.
 func addToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 	for i := range spec.Tolerations {
 		if equality.Semantic.DeepEqual(spec.Tolerations[i], toleration) {
@@ -280,9 +286,10 @@ func addToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 	spec.Tolerations = append(spec.Tolerations, toleration)
 }
 
-// ---- Defaults that are marked by an annotation ----
+// ---- Defaults marked by an annotation ----
 
-// nameDefault writes the default class's name into a field: of several defaults the youngest, of two as young the first by name.
+// nameDefault sets the field to the name of the default class. If there are several, the newest
+// wins, and the first by name among equally new ones.
 func (c classes) nameDefault(field **string, prefix string, marks ...string) error {
 	var name, since string
 	err := c.each(prefix, func(class gjson.Result) {

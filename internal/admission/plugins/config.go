@@ -1,8 +1,9 @@
 package plugins
 
-// This file reads --admission-control-config-file: an AdmissionConfiguration of apiserver.config.k8s.io, which has for some plug-ins a
-// configuration, or the name of the file where it is. Of the plug-ins here PodSecurity has one, and PodNodeSelector
-// (nodeselector.go), PodTolerationRestriction (tolerations.go) and EventRateLimit (eventrate.go):
+// This file reads --admission-control-config-file. It must contain an AdmissionConfiguration of
+// apiserver.config.k8s.io, which contains the plug-in configurations or the names of the files
+// that contain them. PodSecurity, PodNodeSelector (nodeselector.go), PodTolerationRestriction
+// (tolerations.go) and EventRateLimit (eventrate.go) can be configured:
 //
 //	apiVersion: apiserver.config.k8s.io/v1
 //	kind: AdmissionConfiguration
@@ -14,7 +15,7 @@ package plugins
 //	    defaults: {enforce: baseline, warn: restricted}
 //	    exemptions: {namespaces: [kube-system], usernames: [], runtimeClasses: []}
 //
-// A configuration for another plug-in that is known is refused: whoever wrote it relies on it.
+// A configuration for any other known plug-in is an error, because its author would rely on it.
 
 import (
 	"encoding/json"
@@ -63,7 +64,7 @@ type podSecurityConfiguration struct {
 	} `json:"exemptions"`
 }
 
-// ReadConfiguration reads the file of that name, or what holds without one when name is "".
+// ReadConfiguration reads the named file. If name is "", it returns the defaults.
 func ReadConfiguration(name string) (*Configuration, error) {
 	c := &Configuration{podSecurity: podSecurityConfig{defaults: privileged()}}
 	if name == "" {
@@ -88,7 +89,8 @@ func ReadConfiguration(name string) (*Configuration, error) {
 	return c, nil
 }
 
-// read takes one plug-in's configuration in. A name that is no plug-in's is nobody's, as in kube-apiserver.
+// read adds the configuration of one plug-in. Unknown plug-ins are ignored for compatibility with
+// kube-apiserver.
 func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 	text := []byte(plugin.Configuration)
 	if len(text) == 0 && plugin.Path != "" {
@@ -121,7 +123,7 @@ func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 	return c.readPodSecurity(text)
 }
 
-// readNodeSelectors reads a configuration that has no kind. What else stands in it is nobody's.
+// readNodeSelectors parses a configuration file without a kind. Unknown fields are ignored.
 func (c *Configuration) readNodeSelectors(text []byte) error {
 	var file struct {
 		Selectors map[string]string `json:"podNodeSelectorPluginConfig"`
@@ -173,7 +175,8 @@ func (c *Configuration) readPodSecurity(text []byte) error {
 	return errs.ToAggregate()
 }
 
-// Select is Select, and sees that those plug-ins have a configuration that cannot do without.
+// Select calls the function Select and also checks that EventRateLimit is configured if it is
+// enabled.
 func (c *Configuration) Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
 	if on, err = Select(table, enable, disable); err == nil && on["EventRateLimit"] {
 		if err = validateEventLimits(c.eventLimits); err != nil {

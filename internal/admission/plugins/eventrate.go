@@ -1,7 +1,7 @@
 package plugins
 
-// This file is EventRateLimit: so many Events a second, of the whole server, of a namespace, of a user, or of a source about an object. Its
-// configuration says how many:
+// This file implements EventRateLimit, which limits the rate of Events per server, per namespace,
+// per user, or per source and object. The limits are configured:
 //
 //	apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 //	kind: Configuration
@@ -10,9 +10,11 @@ package plugins
 //	- {type: Namespace, qps: 10, burst: 50, cacheSize: 1000}
 //	- {type: User, ...}, {type: SourceAndObject, ...}
 //
-// Each limit has a bucket of tokens for each key, burst of them at first, to which qps are added each second; a write of an Event takes one
-// out of a bucket of each limit. Of the buckets cacheSize (4,096) are remembered, those that were used last. Rules and words are those of
-// kube-apiserver's plugin/pkg/admission/eventratelimit: Events of events.k8s.io are not limited there, either, and a dry run takes nothing.
+// Each limit has a token bucket for each key. A bucket initially has burst tokens and gains qps
+// tokens per second. Writing an Event takes a token from a bucket of each limit. A limit keeps the
+// cacheSize (default 4,096) most recently used buckets. The rules and messages match
+// kube-apiserver's plugin/pkg/admission/eventratelimit. Events in the group events.k8s.io are not
+// limited there either. A dry run takes no tokens.
 
 import (
 	"cmp"
@@ -37,7 +39,7 @@ import (
 
 const defaultBuckets = 4096
 
-// limitTypes are what Events may be limited by, as kube-apiserver lists them.
+// limitTypes lists the types of limits in the order of kube-apiserver.
 var limitTypes = []string{"Namespace", "Server", "SourceAndObject", "User"}
 
 // eventLimit is one limit of the configuration.
@@ -48,7 +50,7 @@ type eventLimit struct {
 	CacheSize int32  `json:"cacheSize"`
 }
 
-// readEventLimits reads its configuration.
+// readEventLimits parses the configuration of the plug-in.
 func readEventLimits(text []byte) ([]eventLimit, error) {
 	var file struct {
 		metav1.TypeMeta `json:",inline"`
@@ -63,7 +65,8 @@ func readEventLimits(text []byte) ([]eventLimit, error) {
 	return file.Limits, validateEventLimits(file.Limits)
 }
 
-// validateEventLimits is also about a configuration that is missing: there is no limit that goes without saying.
+// validateEventLimits returns an error if the limits are invalid or missing. There is no default
+// limit.
 func validateEventLimits(limits []eventLimit) error {
 	var errs field.ErrorList
 	at := field.NewPath("limits")
@@ -91,7 +94,7 @@ func validateEventLimits(limits []eventLimit) error {
 	return errs.ToAggregate()
 }
 
-// eventLimiter holds writes of Events against all limits.
+// eventLimiter checks writes of Events against all limits.
 type eventLimiter []*eventBuckets
 
 func newEventLimiter(limits []eventLimit, clock func() time.Time) eventLimiter {
@@ -110,7 +113,7 @@ func (l eventLimiter) validate(_ context.Context, a *admission.Attributes) error
 		return nil
 	}
 	var errs []error
-	for _, limit := range l { // each of them, so that each counts
+	for _, limit := range l { // without early return, so that each limit counts the write
 		if key := limit.key(a); !limit.take(key) {
 			errs = append(errs, fmt.Errorf("limit reached on type %v for key %v", limit.Type, key))
 		}
@@ -121,23 +124,23 @@ func (l eventLimiter) validate(_ context.Context, a *admission.Attributes) error
 	return nil
 }
 
-// eventBuckets are one limit's.
+// eventBuckets contains the buckets of one limit.
 type eventBuckets struct {
 	eventLimit
 	clock func() time.Time
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	known  map[[sha256.Size]byte]*list.Element
-	recent *list.List // of *eventBucket: the one that was used last comes first
+	recent *list.List // of *eventBucket; the most recently used is first
 }
 
 type eventBucket struct {
-	key    [sha256.Size]byte // of what may be as long as an Event
+	key    [sha256.Size]byte // hash, because a key may be as long as an Event
 	tokens float64
 	since  time.Time
 }
 
-// key names the bucket of a write.
+// key returns the key of the bucket for a write.
 func (b *eventBuckets) key(a *admission.Attributes) string {
 	switch b.Type {
 	case "Namespace":
@@ -155,7 +158,7 @@ func (b *eventBuckets) key(a *admission.Attributes) string {
 	return ""
 }
 
-// take takes a token out of a bucket, if there is one.
+// take takes a token from the bucket for the key and reports whether there was one.
 func (b *eventBuckets) take(key string) bool {
 	sum := sha256.Sum256([]byte(key))
 	b.mu.Lock()
@@ -171,7 +174,8 @@ func (b *eventBuckets) take(key string) bool {
 	return true
 }
 
-// bucketLocked finds or makes a bucket, and forgets the one that was used longest ago where there are too many.
+// bucketLocked returns the bucket for the key. If it has to create one, it may evict the least
+// recently used bucket.
 func (b *eventBuckets) bucketLocked(key [sha256.Size]byte, now time.Time) *eventBucket {
 	if found := b.known[key]; found != nil {
 		b.recent.MoveToFront(found)
@@ -187,8 +191,8 @@ func (b *eventBuckets) bucketLocked(key [sha256.Size]byte, now time.Time) *event
 
 // ---- AlwaysDeny ----
 
-// denyAll is AlwaysDeny, for those who try what a refusal looks like. The server's own writes pass: without its first namespaces nothing
-// could be refused.
+// denyAll implements AlwaysDeny, which is meant for tests. Writes by the server itself are
+// allowed, because the server cannot start without its initial namespaces.
 func denyAll(_ context.Context, a *admission.Attributes) error {
 	if a.Request == nil {
 		return nil

@@ -1,14 +1,17 @@
 package plugins
 
-// This file is LimitRanger: what a LimitRange says of the pods and claims in its namespace. A limit is of one of three types:
+// This file implements LimitRanger, which applies the LimitRanges of a namespace to its pods and
+// claims. There are three types of limits:
 //
-//	Container                 default, defaultRequest   written into each container that says nothing, and noted in an annotation
-//	                          min, max, ratio           asked of each container
-//	Pod                       min, max, ratio           asked of what the containers of a pod come to together
-//	PersistentVolumeClaim     min, max                  asked of what a claim requests
+//	Container                 default, defaultRequest   set in each container without a value, and recorded in an annotation
+//	                          min, max, ratio           checked for each container
+//	Pod                       min, max, ratio           checked for the sum of a pod's containers
+//	PersistentVolumeClaim     min, max                  checked for the requests of a claim
 //
-// defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
-// they wrote is checked with the rest when the pod has passed its own rules. The containers of a pod never change afterwards but through the subresource resize, which is checked, too.
+// Defaults are applied first. The LimitRanges are applied in the order of their names. If several
+// LimitRanges set a value, the annotation names the last one. The resulting pod is checked after
+// it has been validated by the rules of its type. The resources of a pod can change later only by
+// the subresource resize, which is checked as well.
 
 import (
 	"context"
@@ -28,10 +31,11 @@ import (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// limitRanger reads the LimitRanges that are stored.
+// limitRanger reads the stored LimitRanges.
 type limitRanger struct{ store *store.Store }
 
-// each shows the LimitRanges of the object's namespace, by name, until one refuses. An object that is on its way out is held against none.
+// each calls see for the LimitRanges in the object's namespace, sorted by name, and stops at the
+// first error. It does nothing if the object is being deleted.
 func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.LimitRangeItem) error) error {
 	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
 		return nil
@@ -51,7 +55,7 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 	return nil
 }
 
-// admit writes the defaults.
+// admit applies the defaults.
 func (l limitRanger) admit(_ context.Context, a *admission.Attributes) error {
 	return l.each(a, func(limits []corev1.LimitRangeItem) error {
 		fillLimits(a.Object.(*corev1.Pod), limits)
@@ -59,7 +63,7 @@ func (l limitRanger) admit(_ context.Context, a *admission.Attributes) error {
 	})
 }
 
-// fillLimits writes one LimitRange's defaults into a pod.
+// fillLimits applies the defaults of a LimitRange to the pod.
 func fillLimits(pod *corev1.Pod, limits []corev1.LimitRangeItem) {
 	defaults, requests := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range limits {
@@ -92,7 +96,7 @@ func fillLimits(pod *corev1.Pod, limits []corev1.LimitRangeItem) {
 	pod.Annotations[limitRangerAnnotation] = "LimitRanger plugin set: " + strings.Join(notes, "; ")
 }
 
-// fillList adds what is missing, and says what that was.
+// fillList adds the missing quantities and returns their names.
 func fillList(list *corev1.ResourceList, from corev1.ResourceList) (set []string) {
 	for name, quantity := range from {
 		if _, there := (*list)[name]; there {
@@ -108,7 +112,8 @@ func fillList(list *corev1.ResourceList, from corev1.ResourceList) (set []string
 	return set
 }
 
-// validatePod holds a pod against the limits of its namespace: all that is wrong by the first LimitRange that refuses.
+// validatePod checks a pod against the LimitRanges of its namespace. It returns all violations of
+// the first LimitRange that the pod violates.
 func (l limitRanger) validatePod(_ context.Context, a *admission.Attributes) error {
 	spec := &a.Object.(*corev1.Pod).Spec
 	return l.each(a, func(limits []corev1.LimitRangeItem) error {
@@ -130,7 +135,7 @@ func (l limitRanger) validatePod(_ context.Context, a *admission.Attributes) err
 	})
 }
 
-// validateClaim holds a claim against the limits of its namespace.
+// validateClaim checks a claim against the LimitRanges of its namespace.
 func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) error {
 	requests := a.Object.(*corev1.PersistentVolumeClaim).Spec.Resources.Requests
 	return l.each(a, func(limits []corev1.LimitRangeItem) error {
@@ -152,7 +157,8 @@ func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) e
 	})
 }
 
-// forbidden is the refusal for what is wrong; errors may be nil.
+// forbidden returns a 403 error that contains all errors, or nil if there are none. Elements of
+// errs may be nil.
 func forbidden(a *admission.Attributes, errs []error) error {
 	if err := apierror.Joined(errs); err != nil {
 		return a.Forbidden(err)
@@ -160,7 +166,7 @@ func forbidden(a *admission.Attributes, errs []error) error {
 	return nil
 }
 
-// within holds resources against one limit.
+// within checks resources against one limit.
 func within(limit *corev1.LimitRangeItem, have *corev1.ResourceRequirements) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(limit.Min)) {
 		b := bound{string(limit.Type), name, limit.Min[name]}
@@ -177,14 +183,14 @@ func within(limit *corev1.LimitRangeItem, have *corev1.ResourceRequirements) (er
 	return errs
 }
 
-// A bound is one number that a LimitRange gives for one resource.
+// bound is a value in a LimitRange for a given resource.
 type bound struct {
-	of    string // the limit's type, as messages have it
+	of    string // the type of the limit, for messages
 	name  corev1.ResourceName
 	value resource.Quantity
 }
 
-// An amount is the request or the limit that is held against a bound.
+// An amount is a request or a limit to be compared with a bound.
 type amount struct {
 	what     string
 	quantity resource.Quantity
@@ -192,7 +198,8 @@ type amount struct {
 	n        int64
 }
 
-// amounts are request and limit, and the bound, as numbers: in thousandths if none overflows, else rounded up.
+// amounts returns the request, the limit and the bound as integers. The values are in thousandths
+// if they fit, and otherwise rounded up.
 func (b *bound) amounts(have *corev1.ResourceRequirements) (request, limit amount, value int64) {
 	request.what, limit.what = "request", "limit"
 	request.quantity, request.stated = have.Requests[b.name]
@@ -204,7 +211,7 @@ func (b *bound) amounts(have *corev1.ResourceRequirements) (request, limit amoun
 	return request, limit, value
 }
 
-// hold refuses what is beyond the bound, a minimum or maximum. The first amount has to be stated.
+// hold returns an error if an amount is beyond the bound. The first amount must be specified.
 func (b *bound) hold(which string, beyond func(n int64) bool, amounts ...amount) error {
 	usage := fmt.Sprintf("%s %s usage per %s is %s", which, b.name, b.of, b.value.String())
 	if !amounts[0].stated {
@@ -228,13 +235,13 @@ func (b *bound) atMost(have *corev1.ResourceRequirements) error {
 	return b.hold("maximum", func(n int64) bool { return n > value }, limit, request)
 }
 
-// requestAtMost is for what has no limits of its own.
+// requestAtMost is like atMost, but for claims, which do not have limits.
 func (b *bound) requestAtMost(requests corev1.ResourceList) error {
 	request, _, value := b.amounts(&corev1.ResourceRequirements{Requests: requests})
 	return b.hold("maximum", func(n int64) bool { return n > value }, request)
 }
 
-// ratio bounds how far a limit may be above its request.
+// ratio returns an error if the limit exceeds the request by more than the bound's factor.
 func (b *bound) ratio(have *corev1.ResourceRequirements) error {
 	request, limit, _ := b.amounts(have)
 	usage := fmt.Sprintf("%s max limit to request ratio per %s is %s", b.name, b.of, b.value.String())
@@ -255,10 +262,12 @@ func (b *bound) ratio(have *corev1.ResourceRequirements) error {
 	return nil
 }
 
-// ---- What a pod comes to ----
+// ---- Resources of a pod ----
 
-// podResources adds a pod's containers up. Init containers run one after the other and before the rest, so only the largest counts; those
-// that keep running count like the rest. What the pod itself says of cpu and memory is the last word.
+// podResources returns the total resources of a pod. Init containers run sequentially before the
+// other containers start, so only the largest one has to be counted. Restartable init containers
+// keep running and are added like ordinary containers. Pod-level cpu and memory override the
+// totals.
 func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
 	sum := func(of func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
 		total, beside, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
@@ -294,7 +303,7 @@ func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
 	}
 }
 
-// add adds the quantities of more.
+// add adds all quantities in more to the list to.
 func add(to, more corev1.ResourceList) {
 	for name, quantity := range more {
 		sum := quantity.DeepCopy()
@@ -303,7 +312,7 @@ func add(to, more corev1.ResourceList) {
 	}
 }
 
-// raise makes each quantity at least the other's.
+// raise sets each quantity to the maximum of both lists.
 func raise(to, other corev1.ResourceList) {
 	for name, quantity := range other {
 		if have, there := to[name]; !there || quantity.Cmp(have) > 0 {

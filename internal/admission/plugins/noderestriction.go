@@ -1,21 +1,23 @@
 package plugins
 
-// This file is NodeRestriction: a node, whoever has got hold of it, writes of itself and of the pods that run on it, and nothing else. A
-// node is a user system:node:NAME in the group system:nodes; what it may ask for at all the roles say (ClusterRole system:node, bound to
-// that group), and of that it may write
+// This file implements NodeRestriction. The credentials of a node may only be used to write
+// objects of that node. A node is the user system:node:NAME in the group system:nodes. RBAC
+// decides which resources it may access at all (ClusterRole system:node, bound to that group). Of
+// these it may write only:
 //
-//	its Node                  but for taints, owners, and labels by which others choose nodes
-//	pods that run on it       their status; delete, evict; create mirror pods that refer to nothing
+//	its Node                  except taints, owners, and labels that are used to select nodes
+//	pods that run on it       their status; delete, evict; create mirror pods without references
 //	claims                    the size and conditions in their status
 //	tokens of accounts        bound to a pod that runs on it, for an audience that the pod mounts
 //	its Lease, its CSINode, its ResourceSlices
 //	requests for certificates with its own name, and for certificates of pods that run on it
 //
-// What it asks about objects other than the one that is written is asked of what is newest: a replica first catches up with its log, so that a
-// pod that another server has just bound, moved or deleted neither costs its node anything nor gives a former one anything.
+// Checks that depend on other objects must use the newest version, so replicas catch up with the
+// log first. Otherwise a pod that another server has just bound, moved or deleted might be refused
+// to its node, or be accessible to a former node.
 //
-// The rules and words are those of kube-apiserver's plugin/pkg/admission/noderestriction. Drivers that stand in for volume plug-ins of
-// Kubernetes' own (CSI migration) are not looked for.
+// The rules and messages match kube-apiserver's plugin/pkg/admission/noderestriction. CSI
+// migration, in which CSI drivers replace in-tree volume plug-ins, is not supported.
 
 import (
 	"context"
@@ -46,19 +48,19 @@ import (
 	"apilet/internal/store"
 )
 
-// restrictedToNodes are the writes that NodeRestriction looks at.
+// restrictedToNodes lists the resources that NodeRestriction checks.
 var restrictedToNodes = []string{"pods", "pods/status", "pods/eviction", "pods/binding", "pods/ephemeralcontainers", "pods/resize", "nodes", "nodes/status",
 	"persistentvolumeclaims", "persistentvolumeclaims/status", "serviceaccounts/token", "leases.coordination.k8s.io", "csinodes.storage.k8s.io",
 	"resourceslices.resource.k8s.io", "certificatesigningrequests.certificates.k8s.io", "csinodes.storage.k8s.io/status",
 	"podcertificaterequests.certificates.k8s.io", "podcertificaterequests.certificates.k8s.io/status"}
 
-// restriction knows what runs where.
+// restriction implements the plug-in.
 type restriction struct {
 	store *store.Store
 	may   func(request.User, request.Info) (bool, string)
 }
 
-// A nodeWrite is a write by a node.
+// nodeWrite is a write requested by a node.
 type nodeWrite struct {
 	*admission.Attributes
 	restriction
@@ -151,7 +153,7 @@ func (w *nodeWrite) podStatus() error {
 	return nil
 }
 
-// mirrorPod lets a node tell of what it runs on its own account.
+// mirrorPod checks the creation of a pod, which must be a mirror pod of the node.
 func (w *nodeWrite) mirrorPod(ctx context.Context) error {
 	pod := w.Object.(*corev1.Pod)
 	switch {
@@ -189,7 +191,7 @@ func (w *nodeWrite) mirrorPod(ctx context.Context) error {
 	return nil
 }
 
-// referred says which objects a pod refers to; "" when it stands for itself.
+// referred returns the kind of object that a pod refers to, for use in an error message, or "".
 func referred(spec *corev1.PodSpec) string {
 	switch {
 	case spec.ServiceAccountName != "":
@@ -209,9 +211,10 @@ func referred(spec *corev1.PodSpec) string {
 	return ""
 }
 
-// namesConfigMap reports whether a pod uses a ConfigMap anywhere. A reference without a name is none.
+// namesConfigMap reports whether a pod refers to any ConfigMap. References without a name do not
+// count.
 func namesConfigMap(spec *corev1.PodSpec) bool {
-	found := false // the visit returns true although a container has ended it
+	found := false // VisitPodConfigmapNames returns true even if a container stopped the visit
 	podutil.VisitPodConfigmapNames(&corev1.Pod{Spec: *spec}, func(string) (continues bool) {
 		found = true
 		return false
@@ -255,7 +258,7 @@ func referredByVolume(v *corev1.VolumeSource) string {
 	return ""
 }
 
-// ---- Its Node ----
+// ---- Nodes ----
 
 func (w *nodeWrite) ownNode() error {
 	if name := w.Name(); name != w.node {
@@ -289,12 +292,13 @@ func (w *nodeWrite) ownNode() error {
 	return nil
 }
 
-// kubeletLabels are those of kubernetes.io that a node may set, beside all of kubelet.kubernetes.io and node.kubernetes.io.
+// kubeletLabels are the labels in the kubernetes.io domain that nodes are allowed to set. It may
+// also set all labels of kubelet.kubernetes.io and node.kubernetes.io.
 var kubeletLabels = []string{corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable, corev1.LabelArchStable,
 	"beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
 
-// forbiddenLabels are the keys, in order, that differ and are not a node's to set.
+// forbiddenLabels returns the sorted keys of the changed labels that a node may not set.
 func forbiddenLabels(labels, old map[string]string) (keys []string) {
 	all := maps.Clone(old)
 	if all == nil {
@@ -327,7 +331,7 @@ func mayLabel(key string) bool {
 	return slices.Contains(kubeletLabels, key) || in(corev1.LabelNamespaceSuffixKubelet) || in(corev1.LabelNamespaceSuffixNode)
 }
 
-// ---- Claims, tokens, and the small ones ----
+// ---- Claims, tokens and others ----
 
 func (w *nodeWrite) claim() error {
 	if w.Subresource != "status" {
@@ -387,8 +391,9 @@ func (w *nodeWrite) certificate() error {
 	return nil
 }
 
-// podCertificate checks that a request for a certificate describes the node, the pod and the pod's account as they are stored. A difference
-// that an outdated cache of the kubelet explains is an internal error, so that the kubelet tries again.
+// podCertificate checks that the request describes the node, the pod and the service account as
+// they are stored. If an outdated cache of the kubelet can explain a difference, the error is a
+// 500, so that the kubelet retries.
 func (w *nodeWrite) podCertificate(ctx context.Context) error {
 	if w.Operation != admission.OpCreate || w.Subresource != "" {
 		return w.forbid("unexpected operation %v", w.Operation)
@@ -427,8 +432,9 @@ func (w *nodeWrite) podCertificate(ctx context.Context) error {
 	return w.podCertificateAccount(spec, &pod)
 }
 
-// podCertificateAccount checks the account of a request, and that the pod mounts a certificate of the signer. Without such a volume the node
-// needs a right of its own, in which the slashes of the signer's name are colons.
+// podCertificateAccount checks the service account of a request, and that the pod mounts a
+// certificate of the signer. Without such a volume the node needs a separate permission, whose
+// resource is the name of the signer with colons for slashes.
 func (w *nodeWrite) podCertificateAccount(spec *certificatesv1.PodCertificateRequestSpec, pod *corev1.Pod) error {
 	accountName := w.Namespace() + "/" + spec.ServiceAccountName
 	var account corev1.ServiceAccount
@@ -454,7 +460,8 @@ func (w *nodeWrite) podCertificateAccount(spec *certificatesv1.PodCertificateReq
 	return w.forbid("pod %q does not mount a podCertificate projected volume for signer %q", w.Namespace()+"/"+spec.PodName, spec.SignerName)
 }
 
-// retrieving wraps the error of an object that a PodCertificateRequest names. A missing object may appear later.
+// retrieving returns the error for an object that a PodCertificateRequest names. A missing object
+// may appear later, so it causes a 500.
 func retrieving(err error, kind, name string) error {
 	if !apierrors.IsNotFound(err) {
 		return err
@@ -498,8 +505,9 @@ func (w *nodeWrite) token(ctx context.Context) error {
 	return nil
 }
 
-// mounts says that a pod has a volume with a token for an audience: one of its own, or its driver's. What cannot be looked up counts
-// only where no other volume has it.
+// mounts reports whether a pod has a volume with a token for the audience, either a projected
+// token or one requested by a CSI driver. An error during a look-up is only returned if no other
+// volume has the token.
 func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
 	var errs []error
 	for i := range pod.Spec.Volumes {
@@ -524,7 +532,7 @@ func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
 	return false, apierror.Joined(errs)
 }
 
-// driverOf is the CSI driver that serves a volume; "" when none does.
+// driverOf returns the name of the CSI driver of a volume, or "".
 func (w *nodeWrite) driverOf(pod *corev1.Pod, v *corev1.Volume) (string, error) {
 	claimName := ""
 	switch {
@@ -551,7 +559,7 @@ func (w *nodeWrite) driverOf(pod *corev1.Pod, v *corev1.Volume) (string, error) 
 	return volume.Spec.CSI.Driver, nil
 }
 
-// catchUp comes before the reads of a question.
+// catchUp must be called before objects are read.
 func (w *nodeWrite) catchUp(ctx context.Context) error {
 	_, err := w.store.Current(ctx)
 	return err
@@ -565,7 +573,8 @@ func (w *nodeWrite) storedPod(ctx context.Context, namespace, name string) (*cor
 	return pod, w.read("pod", "//pods/"+namespace+"/"+name, name, pod)
 }
 
-// read reads a stored object. What is missing is called by kind, as kube-apiserver's caches call it.
+// read decodes a stored object. The error for a missing object names the kind, as in
+// kube-apiserver.
 func (w *nodeWrite) read(kind, key, name string, into any) error {
 	rec, err := w.store.Get(key)
 	if errors.Is(err, store.ErrNotFound) {

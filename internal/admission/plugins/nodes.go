@@ -1,7 +1,8 @@
 package plugins
 
-// This file has the plug-ins for which a pod's node counts: PodTopologyLabels tells a pod where it runs, PodResizeValidator lets it grow no
-// larger than what its node has.
+// This file implements the plug-ins that depend on the node of a pod. PodTopologyLabels copies
+// topology labels of the node to the pod. PodResizeValidator rejects a resize that exceeds the
+// node's capacity.
 
 import (
 	"context"
@@ -18,10 +19,10 @@ import (
 	"apilet/internal/store"
 )
 
-// nodes reads the nodes that are stored.
+// nodes reads the stored nodes.
 type nodes struct{ store *store.Store }
 
-// find reads a node; store.ErrNotFound when there is none, by what is newest.
+// find returns the newest version of a node, or store.ErrNotFound.
 func (n nodes) find(ctx context.Context, name string) (*corev1.Node, error) {
 	rec, err := n.store.GetNewest(ctx, "//nodes//"+name)
 	if err != nil {
@@ -31,7 +32,7 @@ func (n nodes) find(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, bounded.Unmarshal(rec.JSON, node)
 }
 
-// topology is a node's place, in the labels that pods get of it.
+// topology returns the topology labels of the node, which are copied to its pods.
 func (n nodes) topology(ctx context.Context, name string) (map[string]string, error) {
 	node, err := n.find(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -49,7 +50,7 @@ func (n nodes) topology(ctx context.Context, name string) (map[string]string, er
 	return place, nil
 }
 
-// labelPod is PodTopologyLabels for a pod that is made with its node.
+// labelPod implements PodTopologyLabels for pods that are created with a node name.
 func (n nodes) labelPod(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if pod.Spec.NodeName == "" {
@@ -58,7 +59,8 @@ func (n nodes) labelPod(ctx context.Context, a *admission.Attributes) error {
 	return n.label(ctx, &pod.ObjectMeta, pod.Spec.NodeName)
 }
 
-// labelBinding is PodTopologyLabels for a pod that gets its node: it takes over the labels of the binding.
+// labelBinding implements PodTopologyLabels for bindings. The pod receives the labels of its
+// binding.
 func (n nodes) labelBinding(ctx context.Context, a *admission.Attributes) error {
 	binding := a.Object.(*corev1.Binding)
 	if binding.Target.Kind != "Node" {
@@ -78,7 +80,7 @@ func (n nodes) label(ctx context.Context, meta *metav1.ObjectMeta, node string) 
 	return err
 }
 
-// validateResize is PodResizeValidator.
+// validateResize implements PodResizeValidator.
 func (n nodes) validateResize(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if pod.Spec.NodeName == "" || pod.Generation == a.Old.GetGeneration() {

@@ -1,11 +1,12 @@
 package plugins
 
-// This file is PodNodeSelector: the pods of a namespace run on the nodes that its annotation selects. Where it has none the configuration
-// (--admission-control-config-file) may say which:
+// This file implements PodNodeSelector. A namespace can have an annotation that restricts its pods
+// to certain nodes. The configuration (--admission-control-config-file) contains the default for
+// namespaces without the annotation, and the labels that pods are allowed to select:
 //
 //	podNodeSelectorPluginConfig:
-//	  clusterDefaultNodeSelector: pool=shared    what pods select in namespaces without annotation
-//	  team: pool=team,disk=fast                  all that pods of namespace team may select
+//	  clusterDefaultNodeSelector: pool=shared    added to pods in namespaces without the annotation
+//	  team: pool=team,disk=fast                  the only labels that pods of namespace team may select
 
 import (
 	"context"
@@ -27,13 +28,13 @@ const (
 	nodeSelectorAnnotation = `metadata.annotations.scheduler\.alpha\.kubernetes\.io/node-selector`
 )
 
-// nodeSelectors are the configuration, and where namespaces are.
+// nodeSelectors implements the plug-in.
 type nodeSelectors struct {
 	store  *store.Store
-	config map[string]string // by namespace, or defaultNodeSelector
+	config map[string]string // by namespace; also has defaultNodeSelector
 }
 
-// admit adds what the namespace selects.
+// admit adds the node selector of the namespace.
 func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	wanted, err := n.wanted(a, pod)
@@ -44,7 +45,8 @@ func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error
 	return n.validate(ctx, a)
 }
 
-// validate refuses what the namespace, or the configuration, does not let a pod select.
+// validate rejects a pod if its node selector conflicts with the namespace or is not in the
+// whitelist.
 func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if _, err := n.wanted(a, pod); err != nil {
@@ -62,7 +64,8 @@ func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) erro
 	return nil
 }
 
-// wanted is what the namespace selects, unless the pod selects otherwise.
+// wanted returns the node selector of the namespace. It is an error if the pod's selector
+// conflicts.
 func (n nodeSelectors) wanted(a *admission.Attributes, pod *corev1.Pod) (labels.Set, error) {
 	wanted, err := n.of(a.Namespace())
 	if err == nil && labels.Conflicts(wanted, pod.Spec.NodeSelector) {
@@ -71,15 +74,16 @@ func (n nodeSelectors) wanted(a *admission.Attributes, pod *corev1.Pod) (labels.
 	return wanted, err
 }
 
-// conflict names the pod as it is by now: with the name that the server has made, if it has.
+// conflict returns a 403 with the current name of the pod, which the server may have generated.
 func (n nodeSelectors) conflict(a *admission.Attributes, text string) error {
 	return apierrors.NewForbidden(a.Resource.GroupResource(), a.Object.GetName(), errors.New(text))
 }
 
-// of is what a namespace's pods select.
+// of returns the node selector for the pods of a namespace.
 func (n nodeSelectors) of(namespace string) (labels.Set, error) {
 	rec, err := n.store.Get("//namespaces//" + namespace)
-	if err != nil && !errors.Is(err, store.ErrNotFound) { // NamespaceLifecycle, or the store, refuses a missing one
+	// NamespaceLifecycle or the store rejects writes to a missing namespace.
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
 	if annotation := gjson.GetBytes(rec.JSON, nodeSelectorAnnotation); annotation.Exists() {

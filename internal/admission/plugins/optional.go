@@ -1,7 +1,8 @@
 package plugins
 
-// This file has plug-ins that are off unless asked for and are a few lines each: AlwaysPullImages, LimitPodHardAntiAffinityTopology,
-// ExtendedResourceToleration, DenyServiceExternalIPs, NamespaceAutoProvision.
+// This file implements small plug-ins that are disabled by default: AlwaysPullImages,
+// LimitPodHardAntiAffinityTopology, ExtendedResourceToleration, DenyServiceExternalIPs and
+// NamespaceAutoProvision.
 
 import (
 	"context"
@@ -19,7 +20,7 @@ import (
 	"apilet/internal/store"
 )
 
-// containerAt is a container of any of a pod's three lists.
+// containerAt is a container in a pod, which may also be an init or ephemeral container.
 type containerAt struct {
 	at     *field.Path
 	image  string
@@ -43,7 +44,7 @@ func containersOf(spec *corev1.PodSpec) (all []containerAt) {
 	return all
 }
 
-// hasNewImages says that a write brings an image that the pod did not have.
+// hasNewImages reports whether a write adds an image to the pod.
 func hasNewImages(a *admission.Attributes) bool {
 	if a.Old == nil {
 		return true
@@ -55,7 +56,8 @@ func hasNewImages(a *admission.Attributes) bool {
 	return slices.ContainsFunc(containersOf(&a.Object.(*corev1.Pod).Spec), func(c containerAt) bool { return !slices.Contains(old, c.image) })
 }
 
-// pullAlways is AlwaysPullImages: a node asks the registry each time, so that a pod gets no private image because another one had it.
+// pullAlways implements AlwaysPullImages. This makes the kubelet contact the registry for each
+// container. Otherwise a pod could use a private image that was pulled for another pod.
 func pullAlways(_ context.Context, a *admission.Attributes) error {
 	if !hasNewImages(a) {
 		return nil
@@ -72,7 +74,7 @@ func pullAlways(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// validatePull refuses what a webhook has changed back.
+// validatePull rejects a pod if a webhook has changed its pull policy back.
 func validatePull(_ context.Context, a *admission.Attributes) error {
 	if !hasNewImages(a) {
 		return nil
@@ -92,7 +94,8 @@ func validatePull(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// limitTopology is LimitPodHardAntiAffinityTopology: nobody keeps others away from more than a node.
+// limitTopology implements LimitPodHardAntiAffinityTopology. Required anti-affinity is allowed
+// only for the topology of single nodes.
 func limitTopology(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
@@ -107,7 +110,8 @@ func limitTopology(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// tolerateExtended is ExtendedResourceToleration: who asks for a device may run on the nodes that are kept for those who do.
+// tolerateExtended implements ExtendedResourceToleration. If a pod requests a device, a toleration
+// is added for the taint of nodes that are dedicated to such pods.
 func tolerateExtended(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	var names []string
@@ -127,13 +131,13 @@ func tolerateExtended(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// isExtended says that a resource is neither Kubernetes' own nor one that a quota could not name.
+// isExtended reports whether name is an extended resource that a quota can limit.
 func isExtended(name string) bool {
 	return strings.Contains(name, "/") && !strings.Contains(name, corev1.ResourceDefaultNamespacePrefix) &&
 		!strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix) && len(utilvalidation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+name)) == 0
 }
 
-// tolerate adds a toleration, or puts it in the place of one for the same taint.
+// tolerate adds a toleration, or replaces the tolerations for the same taint.
 func tolerate(pod *corev1.Pod, wanted corev1.Toleration) {
 	found := false
 	for i := range pod.Spec.Tolerations {
@@ -146,7 +150,8 @@ func tolerate(pod *corev1.Pod, wanted corev1.Toleration) {
 	}
 }
 
-// denyExternalIPs is DenyServiceExternalIPs: a Service draws no addresses to itself, but for those that it has.
+// denyExternalIPs implements DenyServiceExternalIPs. The external addresses of an existing Service
+// can be kept, but no new ones can be added.
 func denyExternalIPs(_ context.Context, a *admission.Attributes) error {
 	var old []string
 	if a.Old != nil {
@@ -160,13 +165,13 @@ func denyExternalIPs(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// provider makes namespaces.
+// provider implements the plug-in NamespaceAutoProvision.
 type provider struct {
 	store  *store.Store
 	create func(ctx context.Context, name string) error
 }
 
-// admit is NamespaceAutoProvision: a namespace comes into being with what is created in it.
+// admit creates the namespace of a new object if it is missing.
 func (p provider) admit(ctx context.Context, a *admission.Attributes) error {
 	namespace := a.Namespace()
 	if namespace == "" || a.DryRun || !a.Resource.Namespaced {

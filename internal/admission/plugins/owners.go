@@ -1,7 +1,9 @@
 package plugins
 
-// This file is OwnerReferencesPermissionEnforcement: who gives an object another owner has it deleted by that owner's end, and needs the
-// right to delete it; who lets it hold back its owner's deletion needs the right to set the owner's finalizers.
+// This file implements OwnerReferencesPermissionEnforcement. An owner reference lets the garbage
+// collector delete the object, so changing the references requires permission to delete the
+// object. A reference with blockOwnerDeletion delays the deletion of the owner, so it requires
+// permission to update the owner's finalizers.
 
 import (
 	"context"
@@ -18,7 +20,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ownership knows who may do what, and which resources a kind has.
+// ownership implements the plug-in.
 type ownership struct {
 	may   func(request.User, request.Info) (bool, string)
 	types *scheme.Registry
@@ -46,7 +48,8 @@ func (o ownership) validate(_ context.Context, a *admission.Attributes) error {
 	return o.mayBlock(a, newlyBlocking(owners, before))
 }
 
-// newlyBlocking are the references that hold back their owner, and did not before.
+// newlyBlocking returns the references that block the deletion of their owner and did not do so
+// before.
 func newlyBlocking(owners, before []metav1.OwnerReference) (added []metav1.OwnerReference) {
 	for _, owner := range owners {
 		if !blocks(&owner) || slices.ContainsFunc(before, func(old metav1.OwnerReference) bool { return old.UID == owner.UID && blocks(&old) }) {
@@ -88,7 +91,7 @@ func (o ownership) mayBlock(a *admission.Attributes, owners []metav1.OwnerRefere
 	return nil
 }
 
-// rowsOf finds the resources of an owner's kind.
+// rowsOf returns the resources of an owner's kind.
 func (o ownership) rowsOf(owner *metav1.OwnerReference) (rows []*scheme.Resource, err error) {
 	gv, err := schema.ParseGroupVersion(owner.APIVersion)
 	if err != nil {

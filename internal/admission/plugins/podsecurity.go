@@ -1,15 +1,18 @@
 package plugins
 
-// This file is PodSecurity: pods are held against the Pod Security Standards, at the level that their namespace's labels say, in three ways.
+// This file implements PodSecurity. It checks pods against the Pod Security Standards. The labels
+// of the namespace specify the level for each of the three modes:
 //
-//	pod-security.kubernetes.io/enforce: baseline           a pod that is not gets a 403
-//	pod-security.kubernetes.io/warn: restricted            … a warning; so does whatever has a template for such pods
-//	pod-security.kubernetes.io/audit: restricted           … an annotation in the audit log; so do templates
-//	pod-security.kubernetes.io/enforce-version: v1.30      the standards as they were then; latest where nothing is said
+//	pod-security.kubernetes.io/enforce: baseline           a pod that violates the level gets a 403
+//	pod-security.kubernetes.io/warn: restricted            a warning, also for objects with a pod template
+//	pod-security.kubernetes.io/audit: restricted           an annotation in the audit log, also for objects with a pod template
+//	pod-security.kubernetes.io/enforce-version: v1.30      the version of the standards; the default is latest
 //
-// Each standard's rules are k8s.io/pod-security-admission/policy's. A namespace whose labels cannot be read enforces the strictest level;
-// so they are checked when a namespace is written, and who raises what it enforces hears which of its pods would not be let in any more.
-// Namespaces, users and runtime classes may be exempt, and there may be other levels for namespaces without labels: see config.go.
+// The rules are in k8s.io/pod-security-admission/policy. A namespace with invalid labels enforces
+// the strictest level, so the labels are validated when a namespace is written. A client that
+// raises the enforced level gets warnings about the existing pods that violate it. It is possible
+// to exempt namespaces, users and runtime classes, and to configure the levels for namespaces
+// without labels (see config.go).
 
 import (
 	"bytes"
@@ -45,26 +48,30 @@ import (
 const (
 	modeEnforce, modeAudit, modeWarn = "enforce", "audit", "warn"
 
-	podsChecked   = 3000        // of a namespace whose level is raised
-	podCheckLimit = time.Second // for all of them
+	// Limits for checking the existing pods when the level of a namespace is raised.
+	podsChecked   = 3000
+	podCheckLimit = time.Second
 )
 
 var podTemplates = []string{"replicationcontrollers", "podtemplates", "replicasets.apps", "deployments.apps", "statefulsets.apps", "daemonsets.apps",
 	"jobs.batch", "cronjobs.batch"}
 
-// podStandards knows the standards, and who is exempt from them.
+// podStandards implements the plug-in.
 type podStandards struct {
 	store     *store.Store
 	config    podSecurityConfig
-	evaluator func() policy.Evaluator // built at the first Pod or template
+	evaluator func() policy.Evaluator // built for the first Pod or template
 	checked   func(PodCheck)
 }
 
-// A PodCheck is what came of holding a pod, or a template for pods, against a level. With Mode "" nothing was: the write is exempt.
+// A PodCheck is the result of checking a pod or a template against a level, for metrics. If Mode
+// is "", the write is exempt.
 type PodCheck struct {
-	Mode                             string // enforce, audit or warn
-	Policy                           podsecurity.LevelVersion
-	Allowed                          bool // always counted for enforce, and refusals alone for the other two, as kube-apiserver does
+	Mode   string // enforce, audit or warn
+	Policy podsecurity.LevelVersion
+	// Results with mode enforce are always reported. As in kube-apiserver, the other two modes
+	// only report violations.
+	Allowed                          bool
 	Operation, Resource, Subresource string
 }
 
@@ -81,12 +88,12 @@ func newPodStandards(st *store.Store, config podSecurityConfig, checked func(Pod
 func newEvaluator() policy.Evaluator {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
-		panic(err) // the library's own rules contradict each other
+		panic(err) // the rules of the library are inconsistent
 	}
 	return evaluator
 }
 
-// tell reports a check of a's pod; one that is exempt with mode "".
+// tell reports the result of a check. The mode is "" if the write is exempt.
 func (p *podStandards) tell(a *admission.Attributes, mode string, level podsecurity.LevelVersion, allowed bool) {
 	kind := "controller"
 	if a.Resource.Plural == "pods" {
@@ -95,7 +102,7 @@ func (p *podStandards) tell(a *admission.Attributes, mode string, level podsecur
 	p.checked(PodCheck{Mode: mode, Policy: level, Allowed: allowed, Operation: strings.ToLower(a.Operation), Resource: kind, Subresource: a.Subresource})
 }
 
-// annotate tells the audit log; the server's own writes have no event.
+// annotate adds an audit annotation. There is no audit event for writes by the server itself.
 func annotate(a *admission.Attributes, key, value string) {
 	if a.Request != nil {
 		a.Request.AnnotateOnce(podsecurity.AuditAnnotationPrefix+key, value)
@@ -104,7 +111,7 @@ func annotate(a *admission.Attributes, key, value string) {
 
 // ---- Pods and templates ----
 
-// validatePod holds a pod against what its namespace enforces, and against the rest.
+// validatePod checks a pod against the levels configured for its namespace.
 func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes) error {
 	if p.exempt(a) {
 		return nil
@@ -142,7 +149,8 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	return nil
 }
 
-// validateTemplate remarks on a template for pods; what it makes is enforced when they are made.
+// validateTemplate warns about a pod template. The enforced level is only checked when the pods
+// are created.
 func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attributes) error {
 	if p.exempt(a) {
 		return nil
@@ -176,8 +184,8 @@ func (p *podStandards) evaluate(level podsecurity.LevelVersion, meta *metav1.Obj
 	return policy.AggregateCheckResults(p.evaluator().EvaluatePod(level, meta, spec))
 }
 
-// podFindings are what comes of holding one pod against levels, each of them once: a namespace that enforces, audits and warns mostly does so
-// at one level and version.
+// podFindings caches the results of checking one pod, because a namespace usually has the same
+// level for all three modes.
 type podFindings struct {
 	standards *podStandards
 	meta      *metav1.ObjectMeta
@@ -218,7 +226,8 @@ func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels
 	}
 }
 
-// runsOther says that a pod runs something else than before: the rest of what is checked cannot change.
+// runsOther reports whether the images of a pod have changed. Other fields that are checked cannot
+// change.
 func runsOther(pod, old *corev1.PodSpec) bool {
 	sameImages := func(a, b []corev1.Container) bool {
 		return slices.EqualFunc(a, b, func(a, b corev1.Container) bool { return a.Image == b.Image })
@@ -233,7 +242,7 @@ func runsOther(pod, old *corev1.PodSpec) bool {
 	})
 }
 
-// exempt says that a write's namespace or user is.
+// exempt reports whether the namespace or the user of a write is exempt.
 func (p *podStandards) exempt(a *admission.Attributes) bool {
 	why := ""
 	switch {
@@ -253,7 +262,7 @@ func (p *podStandards) exemptClass(class *string) bool {
 	return class != nil && *class != "" && slices.Contains(p.config.runtimeClasses, *class)
 }
 
-// exemptRuntime says that a written pod's runtime class is.
+// exemptRuntime reports whether the runtime class of the pod is exempt.
 func (p *podStandards) exemptRuntime(a *admission.Attributes, class *string) bool {
 	if !p.exemptClass(class) {
 		return false
@@ -263,7 +272,7 @@ func (p *podStandards) exemptRuntime(a *admission.Attributes, class *string) boo
 	return true
 }
 
-// labels are those of a namespace that are about pod security.
+// labels returns the labels of a namespace that configure pod security.
 func (p *podStandards) labels(namespace string) (map[string]string, error) {
 	rec, err := p.store.Get("//namespaces//" + namespace)
 	if err != nil || !bytes.Contains(rec.JSON, []byte(podsecurity.AuditAnnotationPrefix)) {
@@ -281,7 +290,8 @@ func (p *podStandards) labels(namespace string) (map[string]string, error) {
 
 // ---- Namespaces ----
 
-// validateNamespace checks a namespace's labels when they are new, and looks at its pods when it becomes stricter.
+// validateNamespace validates the labels of a namespace if they changed, and checks its pods if
+// the enforced level was raised.
 func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attributes) error {
 	namespace := a.Object.(*corev1.Namespace)
 	levels, errs := podsecurity.PolicyToEvaluate(namespace.Labels, p.config.defaults)
@@ -314,7 +324,7 @@ func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attri
 	return nil
 }
 
-// warnExempt tells who labels an exempt namespace that it means nothing.
+// warnExempt warns that the labels of an exempt namespace have no effect.
 func (p *podStandards) warnExempt(ctx context.Context, namespace *corev1.Namespace, levels podsecurity.Policy) {
 	if levels.FullyPrivileged() || levels.Equivalent(&p.config.defaults) {
 		return
@@ -338,14 +348,15 @@ func (p *podStandards) warnExempt(ctx context.Context, namespace *corev1.Namespa
 		namespace.Name, strings.Join(set, ", ")))
 }
 
-// A violation is what is wrong with some pods of a namespace.
+// A violation describes the pods of a namespace that violate the level for the same reason.
 type violation struct {
-	reason, first string // the first pod's name
+	reason, first string // first is the name of the first pod
 	pods          int
 }
 
-// survey says which pods of a namespace a level would not let in. It looks at one pod of each controller before it looks at the rest, and
-// gives up after a second, or half of the request's time.
+// survey returns warnings about the pods of a namespace that violate the level. The pods are
+// ordered such that one pod of each controller is checked first. It stops after a second or after
+// half of the request's remaining time.
 func (p *podStandards) survey(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
 	limit := podCheckLimit
 	if deadline, ok := ctx.Deadline(); ok {
@@ -398,8 +409,9 @@ func (v *violation) String() string {
 	return fmt.Sprintf("%s (and %d other pods): %s", v.first, v.pods-1, v.reason)
 }
 
-// podsOf reads the first pods of a namespace, one of each controller before its others, and counts all. It keeps no more than it will look
-// at: what a namespace holds has no bound.
+// podsOf returns the first pods in a namespace, as well as the total number of pods. The result
+// starts with one pod for each controller. To limit the memory, it keeps at most podsChecked pods
+// in each group.
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
@@ -411,7 +423,7 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 		}
 		pod := &corev1.Pod{}
 		if bounded.Unmarshal(rec.JSON, pod) != nil {
-			continue // nobody could write it again, either
+			continue // ignore the pod, since it cannot be written again either
 		}
 		if p.exemptClass(pod.Spec.RuntimeClassName) {
 			continue
@@ -431,7 +443,7 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 	return pods[:min(len(pods), podsChecked)], total, nil
 }
 
-// podSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
+// podSecurityConfig contains the exemptions and the default levels.
 type podSecurityConfig struct {
 	defaults                              podsecurity.Policy
 	namespaces, usernames, runtimeClasses []string
@@ -442,7 +454,7 @@ func privileged() podsecurity.Policy {
 	return podsecurity.Policy{Enforce: level, Audit: level, Warn: level}
 }
 
-// validate checks the exemptions: names that could be, and each once.
+// validate checks that the exempted names are valid and unique.
 func (c *podSecurityConfig) validate() (errs field.ErrorList) {
 	check := func(name string, list []string, wrong func(string) []string) {
 		at := field.NewPath("exemptions", name)

@@ -1,6 +1,6 @@
 package plugins
 
-// This file asks the admission policies (package policy) as two rows of the chain.
+// This file connects the admission policies (package policy) to the chain.
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"apilet/internal/cel/policy"
 )
 
-// Policies are the rows MutatingAdmissionPolicy and ValidatingAdmissionPolicy.
+// Policies returns the rows for MutatingAdmissionPolicy and ValidatingAdmissionPolicy.
 func Policies(p *policy.Policies) (mutating, validating admission.Plugin) {
 	mutating = admission.Plugin{Idle: func() bool { return !p.Mutating() }, Admit: func(ctx context.Context, a *admission.Attributes) error {
 		w := writeOf(a)
@@ -38,7 +38,7 @@ func Policies(p *policy.Policies) (mutating, validating admission.Plugin) {
 	return mutating, validating
 }
 
-// writeOf is the write as policies are asked about it; nil for one that no request asks for.
+// writeOf returns the write in the form that policies use, or nil if no client requested it.
 func writeOf(a *admission.Attributes) *policy.Write {
 	if !a.Own() {
 		return nil

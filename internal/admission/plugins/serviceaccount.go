@@ -1,12 +1,15 @@
 package plugins
 
-// This file is ServiceAccount: a pod runs as one of its namespace's accounts, "default" where it names none, and finds that account's
-// token, the authority of this server and its own namespace in a folder, where clients look for them:
+// This file implements ServiceAccount. Pods run as a service account in their namespace, which
+// defaults to "default". The plug-in mounts the account's token, the server's CA certificate and
+// the name of the namespace into each container, where client libraries look for them:
 //
 //	/var/run/secrets/kubernetes.io/serviceaccount/{token,ca.crt,namespace}     volume kube-api-access-XXXXX, projected
 //
-// An account that does not exist is refused. One that carries the annotation kubernetes.io/enforce-mountable-secrets lends a pod only the
-// secrets that it lists. Mirror pods, which a kubelet shows of what it runs already, have neither account nor secrets.
+// If the account of a pod does not exist, the pod is rejected. If the account has the annotation
+// kubernetes.io/enforce-mountable-secrets, the pod may only use the secrets that the account
+// lists. Mirror pods represent the static pods of a kubelet and have neither an account nor
+// secrets.
 
 import (
 	"context"
@@ -32,19 +35,25 @@ import (
 )
 
 const (
-	tokenMount        = "/var/run/secrets/kubernetes.io/serviceaccount"
-	tokenVolume       = "kube-api-access-"
-	tokenSeconds      = 3607 // a kubelet that asks for it gets a year, and clients that do not read the file again a warning
-	mountableSecrets  = "kubernetes.io/enforce-mountable-secrets"
-	defaultAccount    = "default"
-	defaultPatience   = 10                     // times that the default account, which somebody is about to make, is looked for
-	defaultPatienceIn = 100 * time.Millisecond // at least between them, and less than twice that
+	tokenMount  = "/var/run/secrets/kubernetes.io/serviceaccount"
+	tokenVolume = "kube-api-access-"
+	// If a kubelet requests this lifetime, it gets a token that is valid for a year. Clients that
+	// do not reread the file get a warning.
+	tokenSeconds     = 3607
+	mountableSecrets = "kubernetes.io/enforce-mountable-secrets"
+	defaultAccount   = "default"
+	// How often to look for the default account, which a controller creates shortly after the
+	// namespace.
+	defaultPatience = 10
+	// Minimum pause between attempts. The maximum is twice as long.
+	defaultPatienceIn = 100 * time.Millisecond
 )
 
-// accounts reads the service accounts that are stored.
+// accounts reads the stored service accounts.
 type accounts struct{ store *store.Store }
 
-// find reads the account of a pod. Its error is a refusal, the store's, or the context's.
+// find returns the service account of a pod. The error may be a 403, an error returned by the
+// store, or a timeout.
 func (s accounts) find(ctx context.Context, a *admission.Attributes, name string) (*corev1.ServiceAccount, error) {
 	account := &corev1.ServiceAccount{}
 	pause := defaultPatienceIn + rand.N(defaultPatienceIn)
@@ -71,7 +80,7 @@ func (s accounts) find(ctx context.Context, a *admission.Attributes, name string
 	}
 }
 
-// admit gives a new pod its account, and what comes with it.
+// admit sets the account of a new pod and mounts its token.
 func (s accounts) admit(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if isMirror(pod) {
@@ -94,7 +103,7 @@ func (s accounts) admit(ctx context.Context, a *admission.Attributes) error {
 	return lends(a, account, pod)
 }
 
-// validate asks once more, of what others have made of the pod.
+// validate checks the pod again after other plug-ins may have changed it.
 func (s accounts) validate(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if isMirror(pod) {
@@ -107,7 +116,7 @@ func (s accounts) validate(ctx context.Context, a *admission.Attributes) error {
 	return lends(a, account, pod)
 }
 
-// account is the pod's, which must exist.
+// account returns the account of the pod, which must exist.
 func (s accounts) account(ctx context.Context, a *admission.Attributes, pod *corev1.Pod) (*corev1.ServiceAccount, error) {
 	if pod.Spec.ServiceAccountName == "" {
 		return nil, a.Forbidden(refusef("no service account specified for pod %s/%s", a.Namespace(), pod.Name))
@@ -115,7 +124,7 @@ func (s accounts) account(ctx context.Context, a *admission.Attributes, pod *cor
 	return s.find(ctx, a, pod.Spec.ServiceAccountName)
 }
 
-// validateEphemeral asks about containers that are put into a pod that runs.
+// validateEphemeral checks the ephemeral containers that are added to a running pod.
 func (s accounts) validateEphemeral(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	account, err := s.account(ctx, a, pod)
@@ -125,7 +134,8 @@ func (s accounts) validateEphemeral(ctx context.Context, a *admission.Attributes
 	for i := range pod.Spec.EphemeralContainers {
 		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		if err := lendsTo("ephemeral container", &c, account); err != nil {
-			return apierror.New(http.StatusInternalServerError, "", err.Error()) // kube-apiserver forgot to make it a 403
+			// As in kube-apiserver, the error is not a 403.
+			return apierror.New(http.StatusInternalServerError, "", err.Error())
 		}
 	}
 	return nil
@@ -136,7 +146,7 @@ func isMirror(pod *corev1.Pod) bool {
 	return mirror
 }
 
-// validateMirror: what a kubelet runs on its own account has no credentials of this server.
+// validateMirror checks that a mirror pod has no credentials of this server.
 func validateMirror(a *admission.Attributes, pod *corev1.Pod) error {
 	switch {
 	case pod.Spec.ServiceAccountName != "":
@@ -153,9 +163,10 @@ func validateMirror(a *admission.Attributes, pod *corev1.Pod) error {
 	return nil
 }
 
-// ---- The token ----
+// ---- Tokens ----
 
-// wantsToken: the pod decides, then the account, and else it does.
+// wantsToken reports whether to mount a token. The pod's setting takes precedence over the
+// account's; the default is true.
 func wantsToken(account *corev1.ServiceAccount, pod *corev1.Pod) bool {
 	switch {
 	case pod.Spec.AutomountServiceAccountToken != nil:
@@ -166,7 +177,8 @@ func wantsToken(account *corev1.ServiceAccount, pod *corev1.Pod) bool {
 	return true
 }
 
-// mountToken mounts the token in all containers that have nothing else in its place. A volume of that kind that is there is used.
+// mountToken mounts the token in all containers that have no other mount at that path. It reuses
+// an existing token volume.
 func mountToken(spec *corev1.PodSpec) {
 	name := tokenVolume + utilrand.String(5)
 	at := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, tokenVolume) })
@@ -205,13 +217,14 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 
 // ---- Secrets ----
 
-// enforces says that an account lends its own secrets and no others.
+// enforces reports whether the pods of an account may only use the secrets that the account lists.
 func enforces(account *corev1.ServiceAccount) bool {
 	enforced, _ := strconv.ParseBool(account.Annotations[mountableSecrets])
 	return enforced
 }
 
-// lends refuses a pod that uses secrets which its account does not list, if the account minds.
+// lends returns an error if the account restricts secrets and the pod uses a secret that it does
+// not list.
 func lends(a *admission.Attributes, account *corev1.ServiceAccount, pod *corev1.Pod) error {
 	if !enforces(account) {
 		return nil
@@ -245,7 +258,8 @@ func lists(account *corev1.ServiceAccount, secret string) bool {
 	return slices.ContainsFunc(account.Secrets, func(ref corev1.ObjectReference) bool { return ref.Name == secret })
 }
 
-// lendsTo says which secret in a container's environment is not the account's.
+// lendsTo returns an error if the environment of a container uses a secret that the account does
+// not list.
 func lendsTo(what string, c *corev1.Container, account *corev1.ServiceAccount) error {
 	for i := range c.Env {
 		if from := c.Env[i].ValueFrom; from != nil && from.SecretKeyRef != nil && !lists(account, from.SecretKeyRef.Name) {
@@ -262,9 +276,9 @@ func lendsTo(what string, c *corev1.Container, account *corev1.ServiceAccount) e
 	return nil
 }
 
-// namesSecret reports whether a pod uses a secret anywhere. A reference without a name is none.
+// namesSecret reports whether a pod refers to any secret. References without a name do not count.
 func namesSecret(spec *corev1.PodSpec) bool {
-	found := false // the visit returns true although a container has ended it
+	found := false // VisitPodSecretNames returns true even if a container stopped the visit
 	podutil.VisitPodSecretNames(&corev1.Pod{Spec: *spec}, func(string) (continues bool) {
 		found = true
 		return false

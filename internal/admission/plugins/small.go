@@ -1,7 +1,7 @@
 package plugins
 
-// This file has the plug-ins that are a few lines each: NamespaceLifecycle, TaintNodesByCondition, DefaultTolerationSeconds,
-// StorageObjectInUseProtection, PersistentVolumeClaimResize.
+// This file implements small plug-ins: NamespaceLifecycle, TaintNodesByCondition,
+// DefaultTolerationSeconds, StorageObjectInUseProtection and PersistentVolumeClaimResize.
 
 import (
 	"context"
@@ -15,11 +15,12 @@ import (
 	"apilet/internal/store"
 )
 
-// namespaces knows which there are.
+// namespaces reads the stored namespaces.
 type namespaces struct{ store *store.Store }
 
-// admit is NamespaceLifecycle: nothing is created in a namespace that is missing, or about to. The store asks again when it commits, in
-// the same transaction; here it is asked before other plug-ins look for something in the namespace, and webhooks hear of it.
+// admit implements NamespaceLifecycle. Objects cannot be created in a namespace that is missing or
+// being deleted. The store checks this again in the transaction of the commit. The check here
+// comes before other plug-ins read objects of the namespace and before webhooks are called.
 func (n namespaces) admit(ctx context.Context, a *admission.Attributes) error {
 	if !a.Resource.Namespaced || a.Subresource != "" || a.Resource.Virtual {
 		return nil
@@ -34,7 +35,8 @@ func (n namespaces) admit(ctx context.Context, a *admission.Attributes) error {
 	return err
 }
 
-// taintNew is TaintNodesByCondition: nothing runs on a new node before it has said that it is ready.
+// taintNew implements TaintNodesByCondition. It adds a taint to new nodes, so that no pods are
+// scheduled before the node is ready.
 func taintNew(_ context.Context, a *admission.Attributes) error {
 	node := a.Object.(*corev1.Node)
 	there := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
@@ -46,10 +48,12 @@ func taintNew(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// TolerationSeconds is how long a pod stays on a node that is not ready, and on one that is unreachable.
+// TolerationSeconds specifies how many seconds a pod stays on a node that is not ready or
+// unreachable.
 type TolerationSeconds struct{ NotReady, Unreachable int64 }
 
-// admit is DefaultTolerationSeconds: a pod stays on a lost node for that long unless it says what it tolerates.
+// admit implements DefaultTolerationSeconds. It adds tolerations for lost nodes unless the pod
+// already has them.
 func (t TolerationSeconds) admit(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	for i, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -66,10 +70,11 @@ func (t TolerationSeconds) admit(_ context.Context, a *admission.Attributes) err
 	return nil
 }
 
-// protectedResources have a finalizer while somebody uses them, which kube-controller-manager takes away.
+// protectedResources get a finalizer that kube-controller-manager removes when the object is not
+// in use.
 var protectedResources = []string{"persistentvolumes", "persistentvolumeclaims", "volumeattributesclasses.storage.k8s.io"}
 
-// protectInUse is StorageObjectInUseProtection.
+// protectInUse implements StorageObjectInUseProtection.
 func protectInUse(_ context.Context, a *admission.Attributes) error {
 	finalizer := "kubernetes.io/pv-protection"
 	switch a.Resource.Plural {
@@ -84,7 +89,8 @@ func protectInUse(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// validateResize is PersistentVolumeClaimResize: a claim grows when it is bound, and its class lets it.
+// validateResize implements PersistentVolumeClaimResize. A claim may only grow if it is bound and
+// its storage class allows expansion.
 func (c classes) validateResize(ctx context.Context, a *admission.Attributes) error {
 	claim, old := a.Object.(*corev1.PersistentVolumeClaim), a.Old.(*corev1.PersistentVolumeClaim)
 	wanted := claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -106,7 +112,7 @@ func (c classes) validateResize(ctx context.Context, a *admission.Attributes) er
 	return a.Forbidden(refusal("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"))
 }
 
-// classOf is the storage class that a claim names, in one of two places.
+// classOf returns the storage class of a claim, from the beta annotation or from the spec.
 func classOf(claim *corev1.PersistentVolumeClaim) string {
 	if class, old := claim.Annotations[corev1.BetaStorageClassAnnotation]; old {
 		return class

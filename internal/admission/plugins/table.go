@@ -1,9 +1,12 @@
-// Package plugins holds the built-in admission plug-ins of kube-apiserver 1.37, under its names, in its order, switched by its flags.
+// Package plugins contains the built-in admission plug-ins of kube-apiserver 1.37, with the same
+// names, order and flags.
 //
-// This file is the table. Each row names the writes that concern a plug-in, so that all others pay nothing for it; what the functions do
-// is in the file that the row's group has. A row without functions is a name that kube-apiserver knows: its flag may say it, and what it
-// checks does not exist here, or is nothing. The names in unbuilt have rules that apilet does not have; to ask for one of them is refused,
-// since whoever asks relies on it.
+// This file contains the table of plug-ins. Each row specifies the writes handled by a plug-in.
+// There is no cost for other writes. The functions are in the file named after the plug-in or its
+// group. A row without functions is only needed because kube-apiserver's flags accept the name.
+// Either there are no objects of the types that it checks, or there is nothing to check. The
+// plug-ins in unbuilt are not implemented. Enabling one of them is an error, because the
+// administrator would rely on it.
 package plugins
 
 import (
@@ -20,33 +23,36 @@ import (
 	"apilet/internal/store"
 )
 
-// Config is what the plug-ins work with.
+// Config contains the dependencies and settings of the plug-ins.
 type Config struct {
-	Store    *store.Store                                                          // what plug-ins look up
-	Types    *scheme.Registry                                                      // what owners are looked up by
-	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
-	Webhooks *admission.Webhooks                                                   // those of the two webhook plug-ins
-	Clock    func() time.Time                                                      // that rates go by; nil: the machine's
+	Store *store.Store     // for look-ups of other objects
+	Types *scheme.Registry // resolves the kinds of owners
+	// May is the authorizer.
+	May      func(u request.User, info request.Info) (allowed bool, reason string)
+	Webhooks *admission.Webhooks // implements the two webhook plug-ins
+	Clock    func() time.Time    // used for rate limits; nil means time.Now
 
-	CreateNamespace func(ctx context.Context, name string) error // by the server itself
+	// CreateNamespace creates a namespace on behalf of the server itself.
+	CreateNamespace func(ctx context.Context, name string) error
 
-	Configuration Configuration // what the flag file says
+	Configuration Configuration // from --admission-control-config-file
 
 	Tolerations TolerationSeconds
 
-	PodChecked func(PodCheck) // receives the results of PodSecurity; may be nil
+	PodChecked func(PodCheck) // called with each result of PodSecurity; may be nil
 
-	ControllerManager bool // a real one runs beside this server, and takes finalizers away
+	// A kube-controller-manager runs and removes finalizers.
+	ControllerManager bool
 
-	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
-	// the table's.
+	// Plug-ins implemented elsewhere. Only their functions are used; names, order and defaults are
+	// defined by the table. A zero Plugin does nothing.
 	ValidatingPolicy, MutatingPolicy admission.Plugin
 }
 
-// Configuration is what an AdmissionConfiguration says; its zero value is what holds without one.
+// Configuration is a parsed AdmissionConfiguration. The zero value contains the defaults.
 type Configuration struct {
 	podSecurity   podSecurityConfig
-	nodeSelectors map[string]string // of PodNodeSelector
+	nodeSelectors map[string]string // of PodNodeSelector, by namespace
 	tolerations   podTolerations
 	eventLimits   []eventLimit
 }
@@ -60,7 +66,7 @@ var (
 	claims = []string{"persistentvolumeclaims"}
 )
 
-// Table is all plug-ins in their order: those that only admit or only validate stand where kube-apiserver has them.
+// Table returns all plug-ins in the order of kube-apiserver.
 func Table(c Config) []admission.Plugin {
 	owners, provider := ownership{c.May, c.Types}, provider{c.Store, c.CreateNamespace}
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
@@ -71,7 +77,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision", Operations: creates, Admit: provider.admit},
 		{Name: "NamespaceLifecycle", On: true, Operations: creates, Admit: namespaces{c.Store}.admit, Attends: true},
-		{Name: "NamespaceExists"}, // the store lets nothing into a namespace that is missing
+		{Name: "NamespaceExists"}, // the store rejects writes to missing namespaces
 		{Name: "LimitPodHardAntiAffinityTopology", Of: pods, Operations: writes, Validate: limitTopology},
 		{Name: "LimitRanger", On: true, Of: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
 		{Name: "LimitRanger", On: true, Of: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
@@ -93,7 +99,8 @@ func Table(c Config) []admission.Plugin {
 		{Name: "EventRateLimit", Of: []string{"events"}, Operations: writes, Validate: newEventLimiter(c.Configuration.eventLimits, c.Clock).validate},
 		{Name: "ExtendedResourceToleration", Of: pods, Operations: writes, Admit: tolerateExtended},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
-		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
+		// In kube-apiserver, this plug-in is enabled by default.
+		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse},
 		{Name: "PodGroupProtection", On: true},
 		{Name: "OwnerReferencesPermissionEnforcement", Operations: writes, Validate: owners.validate},
 		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
@@ -114,15 +121,18 @@ func Table(c Config) []admission.Plugin {
 		{Name: "MutatingAdmissionWebhook", On: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},
 		{Name: "ValidatingAdmissionPolicy", On: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
 		{Name: "ValidatingAdmissionWebhook", On: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
-		{Name: "ResourceQuota", On: true}, // right after the chain: what a write is charged with has to be given back when its commit fails
+		// This plug-in runs after the chain, because a charge must be released if the commit fails.
+		{Name: "ResourceQuota", On: true},
 		{Name: "AlwaysDeny", Admit: denyAll, Validate: denyAll},
 	}
 }
 
-// unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
+// unbuilt lists plug-ins of kube-apiserver that are not implemented. They are off by default
+// there.
 var unbuilt = strings.Fields(`ImagePolicyWebhook`)
 
-// Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
+// Select returns the enabled plug-ins, given the defaults and the two flags. Its errors are those
+// of kube-apiserver.
 func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
 	on = map[string]bool{}
 	known := map[string]bool{}

@@ -1,14 +1,17 @@
 package plugins
 
-// This file is PodTolerationRestriction: what the pods of a namespace tolerate, beside what they say, and what they may. Two annotations of
-// the namespace hold tolerations in JSON; where one is missing, the configuration (--admission-control-config-file) stands for it:
+// This file implements PodTolerationRestriction. It adds default tolerations to the pods in a
+// namespace and restricts the tolerations that they are allowed to have. Both are stored as JSON
+// in annotations of the namespace. If an annotation is missing, the configuration
+// (--admission-control-config-file) applies:
 //
-//	scheduler.alpha.kubernetes.io/defaultTolerations     default     are added to each new pod
-//	scheduler.alpha.kubernetes.io/tolerationsWhitelist   whitelist   cover all that a pod may tolerate; an empty list is none at all
+//	scheduler.alpha.kubernetes.io/defaultTolerations     default     added to each new pod
+//	scheduler.alpha.kubernetes.io/tolerationsWhitelist   whitelist   must cover each toleration of a pod; an empty list allows all
 //
-// A pod with any requests or limits tolerates memory pressure besides. Of two tolerations of which one covers the other that one stays.
-// Rules and words are those of kube-apiserver's plugin/pkg/admission/podtolerationrestriction. Each toleration is compared with each: beyond
-// maxTolerations a pod is refused here.
+// A pod with any requests or limits also gets a toleration for memory pressure. If a toleration is
+// covered by another one, it is removed. The rules and messages match kube-apiserver's
+// plugin/pkg/admission/podtolerationrestriction. A pod with more than maxTolerations is rejected,
+// since each toleration must be compared with all others.
 
 import (
 	"context"
@@ -36,13 +39,13 @@ const (
 	maxTolerations = 1000
 )
 
-// podTolerations are those of the configuration.
+// podTolerations are the tolerations in the configuration.
 type podTolerations struct {
 	Default   []corev1.Toleration `json:"default"`
 	Whitelist []corev1.Toleration `json:"whitelist"`
 }
 
-// readTolerations reads its configuration.
+// readTolerations parses the configuration of the plug-in.
 func readTolerations(text []byte) (podTolerations, error) {
 	var file struct {
 		metav1.TypeMeta `json:",inline"`
@@ -61,13 +64,13 @@ func readTolerations(text []byte) (podTolerations, error) {
 	return file.podTolerations, nil
 }
 
-// tolerations are the configuration, and where namespaces are.
+// tolerations implements the plug-in.
 type tolerations struct {
 	store  *store.Store
 	config podTolerations
 }
 
-// admit adds what the pods of the namespace tolerate.
+// admit adds the default tolerations of the namespace.
 func (t tolerations) admit(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	var more []corev1.Toleration
@@ -89,7 +92,7 @@ func (t tolerations) admit(ctx context.Context, a *admission.Attributes) error {
 	return t.validate(ctx, a)
 }
 
-// validate refuses a toleration that nothing in the list of what may be covers.
+// validate returns an error if a toleration is not covered by the whitelist.
 func (t tolerations) validate(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if len(pod.Spec.Tolerations) == 0 {
@@ -110,10 +113,12 @@ func (t tolerations) validate(_ context.Context, a *admission.Attributes) error 
 	return nil
 }
 
-// of is what an annotation of a namespace holds, or without it what the configuration says; whose it is.
+// of returns the tolerations in an annotation of the namespace, or otherwise if the annotation is
+// missing. whose is "namespace" or "cluster", for messages.
 func (t tolerations) of(namespace, annotation string, otherwise []corev1.Toleration) (list []corev1.Toleration, whose string, err error) {
 	rec, err := t.store.Get("//namespaces//" + namespace)
-	if err != nil && !errors.Is(err, store.ErrNotFound) { // NamespaceLifecycle, or the store, refuses a missing one
+	// NamespaceLifecycle or the store rejects writes to a missing namespace.
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, "", err
 	}
 	text := gjson.GetBytes(rec.JSON, annotation)
@@ -129,12 +134,13 @@ func (t tolerations) of(namespace, annotation string, otherwise []corev1.Tolerat
 	return list, "namespace", nil
 }
 
-// plainError is kube-apiserver's answer for an error that is no Status.
+// plainError returns a 500, which kube-apiserver sends for errors that are not a Status.
 func plainError(err error) error {
 	return apierror.New(http.StatusInternalServerError, "", err.Error())
 }
 
-// mergeTolerations leaves out what another one covers. Of equal ones the first stays.
+// mergeTolerations removes tolerations if they are covered by another one. It keeps the first of
+// equal ones.
 func mergeTolerations(all []corev1.Toleration) []corev1.Toleration {
 	var merged []corev1.Toleration
 	for i := range all {
@@ -159,7 +165,7 @@ func covered(t *corev1.Toleration, by []corev1.Toleration) bool {
 	return false
 }
 
-// covers says that whatever t tolerates wide does, too.
+// covers reports whether wide tolerates every taint that t tolerates.
 func covers(wide, t *corev1.Toleration) bool {
 	switch {
 	case sameToleration(wide, t):

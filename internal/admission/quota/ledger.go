@@ -1,7 +1,8 @@
 package quota
 
-// This file: a namespace's ledger. It holds a sum for each name that a quota limits, and of single objects nothing, but for the few pods
-// that are being deleted: a pod that should be gone and is not ceases to count when its time is over, which no event tells.
+// This file contains the ledger of a namespace. The ledger has a sum for each limited name. It
+// does not keep track of individual objects, except for pods that are being deleted. Such a pod is
+// no longer counted when its grace period has ended. There is no event at that time.
 
 import (
 	"errors"
@@ -16,42 +17,47 @@ import (
 	"apilet/internal/store"
 )
 
-// errPromised refuses a write for the time being: there is room, but it has been promised to others.
+// errPromised rejects a write temporarily: the room is promised to other writes.
 var errPromised = errors.New("there is room that is promised to others")
 
-// A ledger is what the quotas of a namespace limit, and how much of it is used. Quotas.mu guards it.
+// ledger keeps track of the limits and the usage for all quotas in a namespace. It is guarded by
+// Quotas.mu.
 type ledger struct {
 	namespace string
-	limits    []*limit            // by name; replaced as a whole
-	tracked   map[string]*tracked // the types that they speak of, by what the keys start with
-	stale     bool                // limits are not those that are stored
-	counted   bool                // what is used is known, as of where Quotas.log is
-	counting  chan struct{}       // closed when somebody has counted; nil while nobody does
-	promises  int                 // that have not been released
-	ended     chan struct{}       // closed when one is; nil while nobody waits
-	turn      chan struct{}       // capacity 1: holds a token while a promise has its turn, where other servers write, too
-	changedAt int64               // the revision of the last change to an object that is counted
+	limits    []*limit            // sorted by name; never modified in place
+	tracked   map[string]*tracked // the types that the limits apply to, by key prefix
+	stale     bool                // limits may differ from the stored quotas
+	counted   bool                // the usage is known at the revision of Quotas.log
+	counting  chan struct{}       // closed when a running count ends; nil if none is running
+	promises  int                 // number of unreleased promises
+	ended     chan struct{}       // closed when a promise is released; nil if no write waits
+	// turn is used if there are other servers. It holds a token while a promise has its turn. It
+	// is only used if there are other servers.
+	turn      chan struct{}
+	changedAt int64 // revision of the last change to a counted object
 
-	leaving map[string]time.Time // pods that are being deleted, by key, and when they cease to count
-	lapsed  map[string]bool      // pods that have ceased to
+	// leaving maps the keys of pods that are being deleted to the time when they cease to count.
+	leaving map[string]time.Time
+	lapsed  map[string]bool // pods that have ceased to count
 }
 
-// tracked is a type that quotas speak of.
+// tracked represents a type that is limited by a quota.
 type tracked struct {
 	*measure
 	res    *scheme.Resource
 	count  []corev1.ResourceName
 	limits []*concern
-	deep   bool // objects have to be decoded: their number is not enough
+	deep   bool // objects must be decoded, because more than their number is needed
 }
 
-// A concern is a limit that speaks of a type, and the names by which it does.
+// concern is a limit that applies to a type, with the names it applies to.
 type concern struct {
 	*limit
 	names []corev1.ResourceName
 }
 
-// replaceLocked puts the quotas as they are stored in force. While they speak of what they spoke of before, nothing has to be counted.
+// replaceLocked replaces the quotas by their stored versions. The usage is recomputed only if they
+// limit other resources than before.
 func (l *ledger) replaceLocked(q *Quotas, limits []*limit) {
 	if slices.EqualFunc(l.limits, limits, (*limit).counts) {
 		for i, lim := range l.limits {
@@ -64,7 +70,7 @@ func (l *ledger) replaceLocked(q *Quotas, limits []*limit) {
 	l.announceLocked() // there may be more room
 }
 
-// trackLocked has other types counted.
+// trackLocked replaces the tracked types. The usage has to be computed again.
 func (l *ledger) trackLocked(all map[string]*tracked) {
 	l.tracked, l.counted = all, false
 	for _, lim := range l.limits {
@@ -75,7 +81,7 @@ func (l *ledger) trackLocked(all map[string]*tracked) {
 	}
 }
 
-// zero gives all limits of the type nothing of each name.
+// zero sets the usage of the type to zero in all its limits.
 func (t *tracked) zero() {
 	for _, c := range t.limits {
 		for _, name := range c.names {
@@ -84,7 +90,7 @@ func (t *tracked) zero() {
 	}
 }
 
-// track finds or adds a type.
+// track returns the entry of a type, and adds it if necessary.
 func track(all map[string]*tracked, res *scheme.Resource) *tracked {
 	t := all[res.Base]
 	if t == nil {
@@ -100,7 +106,8 @@ func track(all map[string]*tracked, res *scheme.Resource) *tracked {
 	return t
 }
 
-// concern notes that a limit speaks of the type by a name. deep: more than the number of objects is needed.
+// concern adds a limit of the type by name. deep means that the limit needs more than the number
+// of objects.
 func (t *tracked) concern(lim *limit, name corev1.ResourceName, deep bool) {
 	if last := len(t.limits) - 1; last >= 0 && t.limits[last].limit == lim {
 		t.limits[last].names = append(t.limits[last].names, name)
@@ -110,12 +117,12 @@ func (t *tracked) concern(lim *limit, name corev1.ResourceName, deep bool) {
 	t.deep = t.deep || deep || len(lim.requirements) > 0 && t.inScope != nil
 }
 
-// same says that two views of a type lead to the same sums.
+// same reports whether t and other have the same type and the same number of limits.
 func (t *tracked) same(other *tracked) bool {
 	return len(t.limits) == len(other.limits) && t.res.Base == other.res.Base
 }
 
-// announceLocked tells those who wait for a promise to end.
+// announceLocked wakes the writes that wait for a promise to be released.
 func (l *ledger) announceLocked() {
 	if l.ended != nil {
 		close(l.ended)
@@ -123,7 +130,8 @@ func (l *ledger) announceLocked() {
 	}
 }
 
-// endedLocked is closed when a promise ends, or more is allowed; nil for those who do not want to wait.
+// endedLocked returns a channel that is closed when a promise is released or a limit may have been
+// raised. It returns nil if wanted is false.
 func (l *ledger) endedLocked(wanted bool) <-chan struct{} {
 	if !wanted {
 		return nil
@@ -136,7 +144,8 @@ func (l *ledger) endedLocked(wanted bool) <-chan struct{} {
 
 // ---- Measuring ----
 
-// takes is what an object uses of a limit, nothing when its scopes leave the object out. obj is nil where nobody can, or has to, decode it.
+// takes returns the usage of an object under a limit, or nil if the object is not in scope. obj
+// may be nil if it does not have to be decoded or cannot be decoded.
 func (t *tracked) takes(c *concern, obj scheme.Object, now time.Time) usage {
 	if !t.covers(c.limit, obj, now) {
 		return nil
@@ -151,7 +160,7 @@ func (t *tracked) takes(c *concern, obj scheme.Object, now time.Time) usage {
 	return u.of(c.names)
 }
 
-// covers says that an object is in all scopes of a limit.
+// covers reports whether an object is in all scopes of a limit.
 func (t *tracked) covers(lim *limit, obj scheme.Object, now time.Time) bool {
 	for i := range lim.requirements {
 		if obj == nil || t.inScope == nil || !t.inScope(obj, &lim.requirements[i], now) {
@@ -161,26 +170,27 @@ func (t *tracked) covers(lim *limit, obj scheme.Object, now time.Time) bool {
 	return true
 }
 
-// decode reads a stored object as far as it has to be read.
+// decode decodes a stored object, or returns nil if only the number of objects matters.
 func (t *tracked) decode(json []byte) scheme.Object {
 	if !t.deep || json == nil {
 		return nil
 	}
 	obj, err := t.res.DecodeStored(json)
 	if err != nil {
-		return nil // it is counted
+		return nil // still counted as an object
 	}
 	return obj
 }
 
-// A state is one side of an event: an object that is there, decoded as far as it has to be, and the time at which it is counted.
+// A state describes an object before or after an event: whether it exists, its decoded form if
+// needed, and the time at which to measure it.
 type state struct {
 	there bool
 	obj   scheme.Object
 	now   time.Time
 }
 
-// taken is what an object takes in a state.
+// taken returns the usage of an object in the given state.
 func (t *tracked) taken(c *concern, in state) usage {
 	if !in.there {
 		return nil
@@ -188,7 +198,7 @@ func (t *tracked) taken(c *concern, in state) usage {
 	return t.takes(c, in.obj, in.now)
 }
 
-// changeLocked replaces what an object took by what it takes.
+// changeLocked replaces the usage of state before by the usage of state after.
 func (t *tracked) changeLocked(before, after state) {
 	for _, c := range t.limits {
 		was, is := t.taken(c, before), t.taken(c, after)
@@ -200,10 +210,11 @@ func (t *tracked) changeLocked(before, after state) {
 	}
 }
 
-// By never no pod's time is over, by ever each one's.
+// At time never, the grace period has not ended for any pod. At time ever, the grace period has
+// ended for every pod that is being deleted.
 var never, ever = time.Time{}, time.Unix(1<<40, 0)
 
-// applyLocked counts what an event changes.
+// applyLocked updates the usage for an event.
 func (l *ledger) applyLocked(ev *store.Event) {
 	t := l.tracked[baseOf(ev.Key)]
 	if t == nil {
@@ -233,7 +244,8 @@ func (l *ledger) applyLocked(ev *store.Event) {
 	}
 }
 
-// leaves notes when a pod that is being deleted ceases to count, and returns the time at which it is counted.
+// leaves records when a pod that is being deleted ceases to count. It returns the time at which to
+// measure the pod.
 func (l *ledger) leaves(key string, obj scheme.Object, now time.Time) time.Time {
 	delete(l.leaving, key)
 	delete(l.lapsed, key)
@@ -253,7 +265,8 @@ func (l *ledger) leaves(key string, obj scheme.Object, now time.Time) time.Time 
 	return never
 }
 
-// lapseLocked ceases to count pods whose time is over, and what was reserved for too long.
+// lapseLocked stops counting pods that have exceeded their grace period, and drops expired
+// reservations.
 func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
 	for _, lim := range l.limits {
 		lim.expire(now)
@@ -265,7 +278,7 @@ func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
 		rec, err := q.store.Get(key)
 		t := l.tracked[podBase]
 		if err != nil || rec.Rev > q.log.Rev() || t == nil {
-			continue // the log will tell
+			continue // a later event in the log will handle it
 		}
 		obj := t.decode(rec.JSON)
 		delete(l.leaving, key)
@@ -274,7 +287,8 @@ func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
 	}
 }
 
-// nextLapseLocked is when the next pod ceases to count, or what is reserved; zero when none will.
+// nextLapseLocked returns the time when the next pod ceases to count or a reservation expires, or
+// the zero time if there is none.
 func (l *ledger) nextLapseLocked() (next time.Time) {
 	for _, lapse := range l.leaving {
 		next = sooner(next, lapse)
@@ -287,7 +301,7 @@ func (l *ledger) nextLapseLocked() (next time.Time) {
 	return next
 }
 
-// sooner is the earlier of two times; the zero time is none.
+// sooner returns the earlier time. It ignores zero times.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -295,9 +309,10 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// ---- Counting from nothing ----
+// ---- Counting all objects ----
 
-// A count adds up what is stored. Its limits are shadows of the ledger's, which are in use meanwhile.
+// A count computes the usage of the stored objects. It uses copies of the limits, because the
+// originals are still in use.
 type count struct {
 	shadow  ledger
 	shadows map[*limit]*limit
@@ -327,7 +342,7 @@ func (c *count) see(rec *store.Record) {
 	t.changeLocked(state{}, state{true, obj, c.shadow.leaves(rec.Key, obj, time.Now())})
 }
 
-// settleLocked takes over what was counted.
+// settleLocked copies the result to the ledger.
 func (c *count) settleLocked(l *ledger) {
 	for lim, shadow := range c.shadows {
 		lim.used, lim.unsaved = shadow.used, true
@@ -335,9 +350,10 @@ func (c *count) settleLocked(l *ledger) {
 	l.leaving, l.lapsed = c.shadow.leaving, c.shadow.lapsed
 }
 
-// ---- Weighing a write ----
+// ---- Charging a write ----
 
-// weighLocked promises a write what it takes of each limit, or of none: then it says why.
+// weighLocked promises a write its usage under all limits, or returns the reason for the
+// rejection.
 func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 	t := l.tracked[w.Resource.Base]
 	if t == nil {
@@ -353,7 +369,7 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 			p.parts = append(p.parts, part{c.limit, taken})
 		}
 	}
-	for _, part := range p.parts { // a refusal that stays one comes before one that may not
+	for _, part := range p.parts { // prefer a final rejection to a temporary one
 		if err := part.limit.refuse(w, part.taken); err != nil {
 			return nil, err
 		}
@@ -373,7 +389,8 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 	return p, nil
 }
 
-// checkLimits refuses an object that cannot be counted against the limits that cover it.
+// checkLimits returns an error if the object cannot be measured against the limits that apply to
+// it.
 func (t *tracked) checkLimits(w *Write, now time.Time) error {
 	for _, c := range t.limits {
 		if pod, ok := w.Object.(*corev1.Pod); ok && t.covers(c.limit, w.Object, now) {
@@ -398,7 +415,8 @@ func (t *tracked) checkLimits(w *Write, now time.Time) error {
 	return nil
 }
 
-// grows is what a write takes of a limit. An object that comes into its scopes takes all that it has.
+// grows returns the additional usage caused by a write under a limit. An object that enters the
+// scopes of the limit counts in full.
 func (t *tracked) grows(c *concern, w *Write, now time.Time) usage {
 	after := t.takes(c, w.Object, now)
 	if w.Old == nil {
@@ -407,7 +425,8 @@ func (t *tracked) grows(c *concern, w *Write, now time.Time) usage {
 	return after.growth(t.takes(c, w.Old, now))
 }
 
-// refuse says why a limit has no room. With what others are about to take, which they perhaps will not, it says errPromised.
+// refuse returns an error if the limit has no room. With others, the amounts promised to other
+// writes, it returns errPromised, because those writes may fail.
 func (lim *limit) refuse(w *Write, taken usage, others ...usage) error {
 	var exceeded []corev1.ResourceName
 	for name, q := range taken {
@@ -433,7 +452,7 @@ func (lim *limit) refuse(w *Write, taken usage, others ...usage) error {
 		usage(lim.spec.Hard).of(exceeded))
 }
 
-// reserveLocked counts as reserved what the statuses have beyond what has just been counted.
+// reserveLocked reserves the excess of the stored statuses over the computed usage.
 func (l *ledger) reserveLocked(now time.Time) {
 	for _, lim := range l.limits {
 		lim.reserved = usage(lim.status.Used).growth(lim.used).of(sortedNames(lim.spec.Hard))

@@ -1,6 +1,7 @@
 package quota
 
-// This file is one quota: what its spec limits, what its stored status says, and what a kube-apiserver has reserved by that (shared.go tells why).
+// This file implements a quota with the limits in its spec, its stored status, and the amounts
+// reserved by a kube-apiserver through the status (see shared.go).
 
 import (
 	"maps"
@@ -12,30 +13,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const reservedFor = 5 * time.Second // kube-apiserver writes the object some milliseconds later
+// reservedFor is the maximum life of a reservation. kube-apiserver writes the object some
+// milliseconds after the status.
+const reservedFor = 5 * time.Second
 
-// A limit is one quota.
+// limit contains the limits of a quota and the current usage.
 type limit struct {
 	name           string
 	uid            types.UID
-	rev            int64 // that it is known at
+	rev            int64 // revision of the known version
 	spec           corev1.ResourceQuotaSpec
-	status         corev1.ResourceQuotaStatus // as it is stored
+	status         corev1.ResourceQuotaStatus // as stored
 	requirements   []requirement
-	used, promised usage // of the names in spec.hard
-	unsaved        bool  // the stored status may say something else
+	used, promised usage // for the names in spec.hard
+	unsaved        bool  // the stored status may be outdated
 
-	reserved      usage     // by a kube-apiserver, for objects that are to come
-	reservedUntil time.Time // at most
-	landed        usage     // of what was reserved, by the last object that came
-	landedAt      int64     // its revision
+	reserved      usage     // by a kube-apiserver, for expected objects
+	reservedUntil time.Time // expiry of the reservation
+	landed        usage     // the part of the reservation used by the last object
+	landedAt      int64     // revision of that object
 }
 
 func newLimit(q *corev1.ResourceQuota, rev int64) *limit {
 	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), promised: usage{}, reserved: usage{}, unsaved: true}
 }
 
-// counts says that what is used by one limit is used by the other: they speak of the same, whatever they allow.
+// counts reports whether both versions limit the same resources in the same scopes, which means
+// that the usage is the same. The amounts may differ.
 func (lim *limit) counts(other *limit) bool {
 	return lim.name == other.name && lim.uid == other.uid && slices.Equal(sortedNames(lim.spec.Hard), sortedNames(other.spec.Hard)) &&
 		slices.Equal(lim.spec.Scopes, other.spec.Scopes) && equality.Semantic.DeepEqual(lim.spec.ScopeSelector, other.spec.ScopeSelector)
@@ -45,17 +49,18 @@ func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(list))
 }
 
-// renew takes over what another version of the quota says.
+// renew copies the spec, the status and the revision from other, which is another version of the
+// quota.
 func (lim *limit) renew(other *limit) {
 	lim.rev, lim.spec, lim.status, lim.unsaved = other.rev, other.spec, other.status, true
 }
 
-// tells says that the stored status is right.
+// tells reports whether the stored status is correct.
 func (lim *limit) tells() bool {
 	return usage(lim.status.Hard).equal(usage(lim.spec.Hard)) && usage(lim.status.Used).equal(lim.told())
 }
 
-// whole says that the stored status speaks of all that it should.
+// whole reports whether the stored status has all limited names and the current limits.
 func (lim *limit) whole() bool {
 	for name := range lim.used {
 		if _, ok := lim.status.Used[name]; !ok {
@@ -65,7 +70,8 @@ func (lim *limit) whole() bool {
 	return usage(lim.status.Hard).equal(usage(lim.spec.Hard))
 }
 
-// told is what the status has to say: what is used, and what is reserved. It is the caller's.
+// told returns the used amounts that the status should have: the usage plus the reservations. The
+// caller owns the result.
 func (lim *limit) told() usage {
 	told := usage{}
 	told.add(lim.used)
@@ -73,10 +79,11 @@ func (lim *limit) told() usage {
 	return told
 }
 
-// reserve learns from a new version of the quota what a kube-apiserver has reserved. together: it came with the object that it speaks of.
+// reserve updates the reservations for a new version of the quota. together means that the version
+// was written in the same revision as a counted object.
 func (lim *limit) reserve(next *limit, together bool, now time.Time) {
 	if together {
-		if lim.landedAt == next.rev { // it was another one that was reserved
+		if lim.landedAt == next.rev { // the reservation is for another object
 			lim.reserved.add(lim.landed)
 			lim.landed = nil
 		}
@@ -89,7 +96,7 @@ func (lim *limit) reserve(next *limit, together bool, now time.Time) {
 	lim.cover(next)
 }
 
-// cover sees to it that no more is reserved than what a status has beyond what is used.
+// cover reduces the reservations to the excess of the status over the usage.
 func (lim *limit) cover(told *limit) {
 	surplus := usage(told.status.Used).growth(lim.used)
 	for name, q := range lim.reserved {
@@ -102,7 +109,7 @@ func (lim *limit) cover(told *limit) {
 	}
 }
 
-// land notes that something has come which was perhaps reserved.
+// land records an increase of the usage, which may use up reservations.
 func (lim *limit) land(grown usage, rev int64) {
 	lim.landedAt, lim.landed = rev, usage{}
 	for name, q := range grown {
@@ -123,7 +130,7 @@ func (lim *limit) land(grown usage, rev int64) {
 	lim.unsaved = lim.unsaved || len(lim.landed) > 0
 }
 
-// expire ends what has been reserved for too long.
+// expire drops reservations that are too old.
 func (lim *limit) expire(now time.Time) {
 	if len(lim.reserved) > 0 && now.After(lim.reservedUntil) {
 		clear(lim.reserved)

@@ -1,29 +1,36 @@
-// Package quota holds what ResourceQuotas say: the plug-in ResourceQuota, and the controller that writes status.used.
+// Package quota enforces ResourceQuotas. It contains the plug-in ResourceQuota and the controller
+// that writes status.used.
 //
 //	held, err := quotas.Charge(ctx, quota.Write{Resource: pods, Object: pod}) // 403 "exceeded quota: …"
 //	defer held.Release()
 //	rec, err := commit(pod)
 //
-// A namespace that has a quota has a ledger: for each quota what the stored objects use, and what is promised to writes that are on their
-// way. Nothing else knows what is used, neither the status of the quotas, which is written after it, nor the disk: the
-// ledger is counted from the namespace's objects when it is first needed, and from then on follows the store's log, where every change
-// stands with the object before and after it, whoever made it. So a pod that ends, an object that the collector deletes, a write that
-// fails and a server that was killed need no code of their own.
+// A ledger is created for each namespace that has a quota. For each quota, the ledger records the
+// usage of the stored objects and the amounts promised to pending writes. The ledger is the only
+// source of the usage: the status of the quotas is derived from it, and it is not stored on disk.
+// The ledger is computed from the objects of the namespace when it is first needed. After that it
+// follows the store's log, which has the old and the new version of each changed object. Completed
+// pods, objects deleted by the garbage collector, failed writes and a killed server therefore need
+// no special code.
 //
-// A write is charged at the last moment, when nothing but its commit is left. Its charge looks at the log first, and then, under one lock:
+// A write is charged immediately before its commit. The charge first reads the log to its end. It
+// then decides while holding the lock:
 //
-//	used + new > hard               refused: so many objects are stored at this revision
-//	used + promised + new > hard    waits for a promise to end, and looks again: the other write may fail
+//	used + new > hard               reject, because the stored objects leave no room
+//	used + promised + new > hard    wait for a promise to be released, because that write may fail
 //	otherwise                       promised += new
 //
-// The promise ends after the commit, when the log has been read once more: what was written has become used. So of any number of writes
-// exactly those get through for whom there is room, and none is refused for the sake of one that failed. Example: 64 creates at once,
-// a quota of 50. 50 have a promise, 14 wait; the group commit ends, 50 are used, and the 14 are refused.
+// A promise is released after the commit, when the log has been read again and the written amount
+// is part of the usage. Therefore a write succeeds if and only if there is room for it. Writes are
+// not rejected because of other writes that fail later. For example, if 64 creates arrive at the
+// same time for a quota of 50, then 50 get a promise and 14 wait. After the group commit, 50 are
+// used and the 14 are rejected.
 //
-// Where several servers share the objects, a charged write takes the quotas' new status along ([Promise.With]): shared.go tells how that makes
-// them one.
+// If several servers share the objects, a charged write also writes the new status of the quotas
+// ([Promise.With]). shared.go explains why.
 //
-// Who writes into a namespace without quota pays for looking that up. With the last quota of a namespace its ledger goes.
+// For a namespace without a quota, a write only needs a single map look-up. The ledger is removed
+// when the last quota of the namespace is deleted.
 package quota
 
 import (
@@ -46,29 +53,34 @@ import (
 )
 
 const (
-	patience  = 10 * time.Second       // that a write waits for others: kube-apiserver's
-	lookAgain = 200 * time.Millisecond // who waits for room that another server may make
+	// patience is the maximum time that a write waits for other writes, as in kube-apiserver.
+	patience = 10 * time.Second
+	// lookAgain is the poll interval while waiting for another server to make room.
+	lookAgain = 200 * time.Millisecond
 )
 
-// Quotas are the ResourceQuotas of a server. The nil Quotas limit nothing.
+// Quotas enforces the ResourceQuotas of a server. A nil *Quotas enforces nothing.
 type Quotas struct {
 	store *store.Store
 	types *scheme.Registry
 
-	shared     bool          // with other servers: see shared.go
-	namespaces atomic.Int64  // that have a ledger
-	changed    chan struct{} // holds a token when there may be a status to write: one is enough to look at all
+	shared     bool          // several servers share the objects; see shared.go
+	namespaces atomic.Int64  // number of namespaces with a ledger
+	changed    chan struct{} // capacity 1; holds a token if a status may have to be written
 
-	index   sync.RWMutex // guards ledgers, for those who only look; they are changed under both locks
+	// index guards ledgers. Writers also hold mu, so readers need only one of the two.
+	index   sync.RWMutex
 	ledgers map[string]*ledger
 
-	mu        sync.Mutex                               // guards what follows, and all that is in the ledgers
-	log       *store.Follower                          // where it is means nothing without a ledger
-	catalog   *scheme.Catalog                          // the types as the ledgers know them
-	countable map[corev1.ResourceName]*scheme.Resource // the types that are counted by a name
+	mu      sync.Mutex      // guards the following fields and the contents of the ledgers
+	log     *store.Follower // only has a valid position if there are ledgers
+	catalog *scheme.Catalog // the types for which the ledgers were built
+	// countable contains the types that can be counted, by resource name.
+	countable map[corev1.ResourceName]*scheme.Resource
 }
 
-// New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
+// New finds the namespaces that have quotas. Their usage is computed later. If an error is
+// returned, some quotas could not be read; the others are still enforced.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Shared(),
 		changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
@@ -80,21 +92,24 @@ func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 			return q, err
 		}
 		if namespace, _ := scheme.NamespacedName(rec.Key); q.ledgers[namespace] == nil {
-			_ = q.reloadLocked(strings.Clone(namespace)) // what it cannot read this walk cannot, either
+			// An error would also be returned by the iteration.
+			_ = q.reloadLocked(strings.Clone(namespace))
 		}
 	}
 	return q, nil
 }
 
-// A Write is what is to be charged: a create, or with Old the update of an object or of a part of it. Objects are in the storage version.
+// A Write is a write to be charged: a create if Old is nil, or the update of an object or a
+// subresource. Objects are in the storage version.
 type Write struct {
 	Resource    *scheme.Resource // the type, at the version of the request
 	Subresource string           // "" for the object itself
-	Object, Old scheme.Object    // as it is to be stored, and as it is; Old is nil for a create
-	DryRun      bool             // is only looked at
+	Object, Old scheme.Object    // the new and the stored object; Old is nil for a create
+	DryRun      bool             // check only, without a promise
 }
 
-// handled says that the write may take something. What else changes how much an object takes (its phase, its status) is only counted.
+// handled reports whether the write is checked against quotas. Other changes to the usage of an
+// object, such as its phase or status, are only counted.
 func (w *Write) handled() bool {
 	create := w.Old == nil
 	if w.Subresource != "" || create {
@@ -109,20 +124,20 @@ func (w *Write) handled() bool {
 	}
 }
 
-// forbidden is the 403 of a write.
+// forbidden returns a 403 for the write.
 func (w *Write) forbidden(format string, args ...any) error {
 	return apierrors.NewForbidden(w.Resource.GroupResource(), w.Object.GetName(), fmt.Errorf(format, args...))
 }
 
-// ledgerOf finds a namespace's ledger; nil without quota.
+// ledgerOf returns the ledger of a namespace, or nil if it has no quota.
 func (q *Quotas) ledgerOf(namespace string) *ledger {
 	q.index.RLock()
 	defer q.index.RUnlock()
 	return q.ledgers[namespace]
 }
 
-// Charge promises a write what it takes, or refuses it. The promise is the caller's to release, when the write has been committed or has
-// failed; it is nil where there is nothing to release.
+// Charge reserves the usage of a write, or rejects the write. The caller must release the promise
+// after the write has been committed or has failed. A nil promise needs no release.
 func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
 	if q == nil || q.namespaces.Load() == 0 || !w.Resource.Namespaced || q.ledgerOf(w.Object.GetNamespace()) == nil {
 		return nil, nil
@@ -130,7 +145,7 @@ func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
 	charged := w
 	p, err := q.charge(ctx, &charged)
 	if p != nil && q.shared {
-		kept := w // on the heap: the others must not be
+		kept := w // allocated here, so that other writes do not escape to the heap
 		p.write = &kept
 	}
 	return p, err
@@ -169,7 +184,8 @@ func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
 	}
 }
 
-// elsewhere wakes who waits for what no promise of this server's announces. It never does where there is no other server.
+// elsewhere returns a channel that fires after lookAgain, because other servers do not announce
+// released promises. It returns nil if no other server shares the objects.
 func (q *Quotas) elsewhere() <-chan time.Time {
 	if !q.shared {
 		return nil
@@ -177,7 +193,7 @@ func (q *Quotas) elsewhere() <-chan time.Time {
 	return time.After(lookAgain)
 }
 
-// outOfTime words the end of patience.
+// outOfTime converts an error caused by the deadline of ctx to the error for the client.
 func outOfTime(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return apierrors.NewInternalError(errors.New("resource quota evaluation timed out"))
@@ -187,13 +203,13 @@ func outOfTime(ctx context.Context, err error) error {
 
 // ---- Promises ----
 
-// A Promise is what a write that is on its way will use.
+// A Promise reserves the usage of a pending write.
 type Promise struct {
 	quotas *Quotas
-	ledger *ledger // nil once it is released
+	ledger *ledger // nil after Release
 	parts  []part
-	write  *Write // nil where no other server shares the objects
-	turn   bool   // it is this one's, among the promises of the ledger
+	write  *Write // nil unless other servers share the objects
+	turn   bool   // this promise holds the token of ledger.turn
 }
 
 type part struct {
@@ -201,7 +217,8 @@ type part struct {
 	taken usage
 }
 
-// Release ends a promise: what has been committed is used, what has failed is free. The nil promise has no end.
+// Release ends a promise. The usage of a committed write is now counted, and the amount for a
+// failed write is available again. Release of a nil promise does nothing.
 func (p *Promise) Release() {
 	if p == nil || p.ledger == nil {
 		return
@@ -222,7 +239,8 @@ func (p *Promise) Release() {
 
 // ---- Which namespaces have quotas ----
 
-// Committed is told of each write before it is answered: whoever was told that a quota is there has it hold.
+// Committed processes a write to a quota before the write is answered, so that a client that has
+// created a quota can rely on it.
 func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
 	if q == nil || res.Base != quotaBase {
 		return
@@ -230,18 +248,20 @@ func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.shared {
-		q.drainLocked() // in the log's order, which says what is reserved
+		q.drainLocked() // process the log in order, because reservations depend on the order
 		if rec.Rev > q.store.Revision() {
-			return // and the log will tell of this
+			return // this write will follow in the log
 		}
 	}
 	if !q.renewLocked(rec) {
 		namespace, _ := scheme.NamespacedName(rec.Key)
-		_ = q.reloadLocked(strings.Clone(namespace)) // the next charge tries again
+		_ = q.reloadLocked(strings.Clone(namespace)) // if this fails, the next charge will retry
 	}
 }
 
-// renewLocked puts one quota in force as it was written, if it speaks of what it spoke of before: most writes are to its status.
+// renewLocked applies a new version of a quota, if the version limits the same resources in the
+// same scopes as before. It reports whether it did. Most writes to quotas only change their
+// status.
 func (q *Quotas) renewLocked(rec *store.Record) bool {
 	namespace, name := scheme.NamespacedName(rec.Key)
 	l := q.ledgers[namespace]
@@ -275,7 +295,8 @@ func (q *Quotas) renewLocked(rec *store.Record) bool {
 
 func (q *Quotas) quotas() *scheme.Resource { return q.types.Lookup("", "v1", "resourcequotas") }
 
-// refreshLocked learns which types there are. A quota may have spoken of one before it came.
+// refreshLocked updates the set of types. A quota may name a type that was created after the
+// quota.
 func (q *Quotas) refreshLocked() {
 	current := q.types.Current.Load()
 	if q.catalog == current {
@@ -295,14 +316,16 @@ func (q *Quotas) refreshLocked() {
 	for _, l := range q.ledgers {
 		fresh := q.trackedBy(l.limits)
 		if !maps.EqualFunc(l.tracked, fresh, (*tracked).same) {
-			l.limits = slices.Clone(l.limits) // who counts now counts the wrong types
+			// A count that is already running uses the previous types. The clone makes it discard
+			// its result.
+			l.limits = slices.Clone(l.limits)
 			l.trackLocked(fresh)
 		}
 	}
 	q.announce()
 }
 
-// trackedBy finds the types that quotas speak of, by what their keys start with.
+// trackedBy returns the types that are subject to the limits, by key prefix.
 func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
 	all := map[string]*tracked{}
 	for _, lim := range limits {
@@ -325,7 +348,8 @@ func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
 	return all
 }
 
-// reloadLocked reads the quotas of a namespace. While it cannot, those hold that were known, and no charge succeeds.
+// reloadLocked reads the quotas of a namespace. If it fails, the known quotas remain, and charges
+// fail until the quotas can be read.
 func (q *Quotas) reloadLocked(namespace string) error {
 	limits, err := q.limitsOf(namespace)
 	l := q.ledgers[namespace]
@@ -361,7 +385,7 @@ func (q *Quotas) setLedgerLocked(namespace string, l *ledger) {
 	q.namespaces.Store(int64(len(q.ledgers)))
 }
 
-// announce wakes the writer of status.
+// announce wakes the status writer.
 func (q *Quotas) announce() {
 	select {
 	case q.changed <- struct{}{}:
@@ -369,7 +393,8 @@ func (q *Quotas) announce() {
 	}
 }
 
-// limitsOf reads the quotas of a namespace, by name. One that cannot be read limits nothing.
+// limitsOf reads the quotas of a namespace, ordered by name. Quotas that cannot be decoded are
+// skipped.
 func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
 	res := q.quotas()
 	err = q.each(context.Background(), store.Span{Prefix: res.KeyPrefix(namespace), Sound: true}, func(rec *store.Record) {
@@ -380,7 +405,7 @@ func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
 	return limits, err
 }
 
-// each visits the objects of a span, as they were at its revision.
+// each calls visit for all objects in a span at the revision of the span.
 func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Record)) error {
 	for rec, err := range q.store.All(at) {
 		if err := cmp.Or(err, ctx.Err()); err != nil {
@@ -393,7 +418,7 @@ func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Reco
 
 // ---- Following the log ----
 
-// drainLocked reads the log to its end. What cannot be read any more is counted anew.
+// drainLocked reads the log to its end. If the log has been compacted, the ledgers are recomputed.
 func (q *Quotas) drainLocked() {
 	if len(q.ledgers) == 0 || !q.log.Behind() {
 		return
@@ -418,11 +443,12 @@ func (q *Quotas) drainLocked() {
 		recount()
 	}
 	for _, namespace := range touched {
-		_ = q.reloadLocked(namespace) // the next charge tries again
+		_ = q.reloadLocked(namespace) // if this fails, the next charge will retry
 	}
 }
 
-// open returns the ledger of a namespace, counted and up to date, with q.mu held; or nil, without it, when there is no quota.
+// open returns the up-to-date ledger of a namespace with q.mu held. If the namespace has no quota,
+// or on error, it returns nil without the lock.
 func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
 	for {
 		q.mu.Lock()
@@ -446,7 +472,7 @@ func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
 			return l, nil
 		case l.counting != nil:
 			wait = l.counting
-		case l.promises > 0: // writes that are on their way: they shall be among what is counted
+		case l.promises > 0: // the count must include pending writes
 			wait = l.endedLocked(true)
 		default:
 			if err := q.countLocked(ctx, l); err != nil {
@@ -463,7 +489,8 @@ func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
 	}
 }
 
-// countLocked counts what a namespace uses. It is called with q.mu held, and returns without it, having counted in between.
+// countLocked computes the usage of a namespace. The caller must hold q.mu. countLocked releases
+// it, also while it counts.
 func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	counting, at := make(chan struct{}), q.log.Rev()
 	l.counting = counting
@@ -486,7 +513,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 		return err
 	}
 	if err != nil || q.ledgers[l.namespace] != l || !sameSlice(limits, l.limits) {
-		return nil // once more, if need be
+		return nil // the caller counts again if necessary
 	}
 	count.settleLocked(l)
 	l.counted = true
@@ -495,7 +522,8 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	}
 	since := q.store.Follow(store.Everything)
 	since.From(at)
-	recount := func() { since.From(q.store.Revision()); l.counted = false } // not from where the log can no longer be read
+	// Restart at the current revision, because older parts of the log have been compacted.
+	recount := func() { since.From(q.store.Revision()); l.counted = false }
 	if err := since.CatchUp(context.Background(), recount, func(ev *store.Event) {
 		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace && ev.Rev <= q.log.Rev() {
 			l.applyLocked(ev)

@@ -1,24 +1,29 @@
 package quota
 
-// This file: several servers share the objects, and each has its ledger. A ledger knows what the log had, and another server may be writing now.
-// So the status of a quota is the token that they pass: a charged write changes it in the same revision as the object, from the version that the
-// ledger knows.
+// This file coordinates several servers that share the objects. Each server has its own ledger,
+// which may be outdated while another server is writing. Therefore the status of a quota is used
+// as a lock. A charged write updates the status in the same revision as the object, provided that
+// the version of the quota is still the one in the ledger.
 //
 //	log   ... quota q {used 4} at 17 | pod a, q {used 5} at 21 | pod b deleted at 22 | q {used 4} at 25 ...
 //
-//	server 1   ledger at 18: 4 of 5 used    pod a with q, if q is still of 17                 carried out, at 21
-//	server 2   ledger at 18: 4 of 5 used    pod c with q, if q is still of 17                 lost: reads on to 21, 5 of 5 used: refused
+//	server 1   ledger at 18: 4 of 5 used    pod a with q, if q is still at 17                 succeeds, at 21
+//	server 2   ledger at 18: 4 of 5 used    pod c with q, if q is still at 17                 fails: reads to 21, 5 of 5 used: rejected
 //
-// Whatever has made use grow since a quota's version has changed the quota: a write that finds it unchanged has room where the ledger says so. What
-// frees something (pod b) does without; the status is lowered later, by the next charge or by the server that keeps it, from the version that its
-// ledger knows, too. So status.used is never less than what is used, and a process that is killed leaves nothing behind.
+// Every write that increases the usage also changes the quota. If the quota is unchanged, the
+// ledger's room is real. A write that decreases the usage (pod b) does not change the quota. The
+// status is lowered later by the next charge, or by the status writer of any server. Both check
+// that the version has not changed. As a result, status.used is never less than the actual usage,
+// and there is nothing to clean up if a process is killed.
 //
-// A kube-apiserver beside writes the status first, and the object then, in a revision of its own. What a status has grown by alone is therefore
-// reserved: for the objects that come, and for reservedFor at most, since some never do.
+// A kube-apiserver that shares the store writes the status first and the object later, in a
+// separate revision. If a status grows without an object, the increase is reserved. The
+// reservation ends when the object arrives, or after reservedFor, since some objects never arrive.
 //
 //	log   ... q {used 5} at 31 | pod d at 33 ...        reserved: 0, 1 at 31, 0 again at 33
 //
-// A server's own charges of a namespace take turns, since each needs the version that the one before it has made.
+// A server only charges one write at a time in each namespace, since each charge needs the version
+// created by the previous one.
 
 import (
 	"cmp"
@@ -32,13 +37,17 @@ import (
 	"apilet/internal/store"
 )
 
-const together = 100 // statuses in one revision: etcd takes 128 operations. Further quotas are held by each server by itself
+// together is the maximum number of statuses written in one revision, because etcd allows 128
+// operations in a transaction. Quotas beyond it are enforced by each server separately.
+const together = 100
 
-// Shared says that what the promise is for has to be written together with With. A promise of nil is none.
+// Shared reports whether the promised write has to be committed together with the changes from
+// With. It returns false for a nil promise.
 func (p *Promise) Shared() bool { return p != nil && p.quotas.shared }
 
-// With returns the statuses that have to be written in the revision of what was promised, or an error when there is no room any more. It may be asked
-// again. Until Release no other write of this server's is charged to the namespace.
+// With returns the status changes that must be committed in the same revision as the promised
+// write, or an error if there is no room any more. It may be called again. Until Release, this
+// server charges no other write to the namespace.
 func (p *Promise) With(ctx context.Context, save Save) ([]store.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -60,7 +69,7 @@ func (p *Promise) With(ctx context.Context, save Save) ([]store.Change, error) {
 			_, err = p.quotas.store.Current(ctx)
 		case bare != nil:
 			if err = save(ctx, bare.namespace, bare.name, bare.write); apierrors.IsNotFound(err) {
-				err, wait = nil, time.Millisecond // the log is about to tell that it is gone
+				err, wait = nil, time.Millisecond // the log will soon have the deletion
 			}
 		case err == nil:
 			return changes, nil
@@ -72,7 +81,7 @@ func (p *Promise) With(ctx context.Context, save Save) ([]store.Change, error) {
 			return nil, outOfTime(ctx, err)
 		}
 	}
-	return nil, nil // no quota is concerned any more
+	return nil, nil // no quota applies any more
 }
 
 var (
@@ -92,7 +101,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// takeTurn waits until no other write of this server's is being charged to the namespace.
+// takeTurn waits until this server charges no other write to the namespace.
 func (p *Promise) takeTurn(ctx context.Context) error {
 	if p.turn {
 		return ctx.Err()
@@ -106,7 +115,7 @@ func (p *Promise) takeTurn(ctx context.Context) error {
 	}
 }
 
-// renew begins again with what the quotas have become. There may be none left.
+// renew charges the write again after the quotas have changed. There may be none left.
 func (p *Promise) renew(ctx context.Context) error {
 	write := p.write
 	p.Release()
@@ -118,7 +127,7 @@ func (p *Promise) renew(ctx context.Context) error {
 	return err
 }
 
-// statuses makes the changes of With. bare is a status that has to be made whole first.
+// statuses computes the changes for With. bare is a status that must be completed first.
 func (p *Promise) statuses() (changes []store.Change, bare *account, err error) {
 	q, l := p.quotas, p.ledger
 	q.mu.Lock()
@@ -148,7 +157,7 @@ func (p *Promise) statuses() (changes []store.Change, bare *account, err error) 
 	return changes, nil, nil
 }
 
-// statusLocked is the status of a quota with what a write takes.
+// statusLocked returns the change that adds the usage of a write to the status of a quota.
 func (q *Quotas) statusLocked(l *ledger, part part) (store.Change, error) {
 	res := q.quotas()
 	rec, err := q.store.Get(res.Key(l.namespace, part.limit.name))

@@ -1,7 +1,8 @@
 package quota
 
-// This file writes what is used into the status of the quotas, as kube-controller-manager's quota controller does: a moment after the
-// change, once for all changes of that moment. Where that controller runs as well both write the same; who is slower finds it written.
+// This file writes the usage to the status of the quotas, like the quota controller of
+// kube-controller-manager. Changes within a short time are written together. If that controller is
+// also running, it writes the same status, so it does not matter which of them is faster.
 
 import (
 	"context"
@@ -18,14 +19,16 @@ import (
 )
 
 const (
-	statusPause = 100 * time.Millisecond // between two rounds: changes meanwhile are written together
-	statusRetry = time.Second            // after one that failed
+	statusPause = 100 * time.Millisecond // time between two rounds, so that changes can be batched
+	statusRetry = time.Second            // after a failed round
 )
 
-// Save changes a stored quota: it reads it, lets change have it, and writes it if it became another.
+// Save updates a stored quota. It reads the quota, calls change, and writes the quota if it has
+// changed.
 type Save func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
 
-// Run keeps status.hard and status.used of all quotas what they are, until ctx ends. report is told what came of each round.
+// Run updates the fields status.hard and status.used of all quotas until ctx is done. It calls
+// report with the result of each round.
 func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 	for ctx.Err() == nil {
 		var wake <-chan struct{}
@@ -49,7 +52,7 @@ func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 	}
 }
 
-// sleep waits for something to do: a commit, another quota, a pod whose time is over.
+// sleep waits for a commit, a changed quota, or the time at which a pod ceases to count.
 func (q *Quotas) sleep(ctx context.Context, wake <-chan struct{}, next time.Time) {
 	var lapse <-chan time.Time
 	if !next.IsZero() {
@@ -65,12 +68,14 @@ func (q *Quotas) sleep(ctx context.Context, wake <-chan struct{}, next time.Time
 	}
 }
 
-// An account is what the status of a quota is to say.
+// An account is the status to be written to a quota.
 type account struct {
 	namespace, name string
 	uid             types.UID
-	rev             string // of the quota of which that is so, where another server may have charged a later one; "": of any
-	used            corev1.ResourceList
+	// Resource version of the quota that the account is for. It is set if another server may have
+	// charged a later version; "" means any version.
+	rev  string
+	used corev1.ResourceList
 }
 
 func (q *Quotas) accountLocked(l *ledger, lim *limit) account {
@@ -81,7 +86,7 @@ func (q *Quotas) accountLocked(l *ledger, lim *limit) account {
 	return a
 }
 
-// round writes what has changed, and returns when the next pod ceases to count.
+// round writes the changed statuses. It returns the time at which the next pod ceases to count.
 func (q *Quotas) round(ctx context.Context, save Save) (next time.Time, err error) {
 	accounts, next, err := q.unsaved(ctx)
 	errs := []error{err}
@@ -97,7 +102,7 @@ func (q *Quotas) round(ctx context.Context, save Save) (next time.Time, err erro
 	return next, errors.Join(errs...)
 }
 
-// unsaved collects what is to be written, of all namespaces that can be counted.
+// unsaved returns the statuses to be written in all namespaces whose usage can be computed.
 func (q *Quotas) unsaved(ctx context.Context) (accounts []account, next time.Time, err error) {
 	var errs []error
 	for _, namespace := range q.limited() {
@@ -120,7 +125,7 @@ func (q *Quotas) unsaved(ctx context.Context) (accounts []account, next time.Tim
 	return accounts, next, errors.Join(errs...)
 }
 
-// limited are the namespaces that have something to write, or to count.
+// limited returns the namespaces with a status to write or with usage to compute.
 func (q *Quotas) limited() (namespaces []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,10 +151,10 @@ func (l *ledger) concernsWriterLocked() bool {
 	return false
 }
 
-// write brings the status of the stored quota up to date. Quantities that are equal stay as they are written.
+// write updates the status of the stored quota. Equal quantities keep their notation.
 func (a *account) write(stored *corev1.ResourceQuota) {
 	if stored.UID != a.uid || a.rev != "" && a.rev != stored.ResourceVersion {
-		return // the log tells of the later one
+		return // a later version will follow in the log
 	}
 	if hard := usage(stored.Spec.Hard); !usage(stored.Status.Hard).equal(hard) {
 		stored.Status.Hard = hard.list()
@@ -159,7 +164,7 @@ func (a *account) write(stored *corev1.ResourceQuota) {
 	}
 }
 
-// markUnsaved has an account written again.
+// markUnsaved marks the status of an account to be written again.
 func (q *Quotas) markUnsaved(a *account) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,7 +1,7 @@
 package quota
 
-// This file measures objects: what one takes of each name that a quota may limit. The rules are those of Kubernetes' evaluators
-// (k8s.io/kubernetes, pkg/quota/v1/evaluator/core):
+// This file measures how much of each resource name an object uses. The rules match the evaluators
+// in Kubernetes (k8s.io/kubernetes, pkg/quota/v1/evaluator/core):
 //
 //	objects                  names                                                                   scopes
 //	-------                  -----                                                                   ------
@@ -15,8 +15,9 @@ package quota
 //	resourceclaims           CLASS.deviceclass.resource.k8s.io/devices                               none
 //	four more of core        secrets, configmaps, replicationcontrollers, resourcequotas             none
 //
-// A quota with a scope that a type does not know limits no object of that type. A pod that has come to its end, or should have, takes
-// nothing of what runs: only count/pods still counts it.
+// If a quota has a scope that is not supported for a type, it does not limit objects of that type.
+// Pods that have terminated or exceeded their grace period do not use any compute resources. It
+// counts only for count/pods.
 
 import (
 	"slices"
@@ -44,15 +45,19 @@ const (
 	requestPrefix = corev1.DefaultResourceRequestsPrefix
 )
 
-// A measure computes the usage of objects of one type. The zero value counts the objects only.
+// A measure computes the usage of objects of a given type. The zero value counts the objects only.
 type measure struct {
-	names   func(corev1.ResourceName) bool                    // reports whether it measures a resource, except for count/… and alias
-	alias   corev1.ResourceName                               // also counts the objects, like count/RESOURCE; "" means none
-	usage   func(scheme.Object, time.Time) usage              // returns the usage of an object; nil means that objects are only counted
-	inScope func(scheme.Object, *requirement, time.Time) bool // nil means that the type has no scopes
+	// names reports whether the measure computes a resource, except for count/RESOURCE and alias.
+	names func(corev1.ResourceName) bool
+	// If not empty, alias also counts the objects, like count/RESOURCE.
+	alias corev1.ResourceName
+	// usage returns the usage of an object; nil means that objects are only counted.
+	usage func(scheme.Object, time.Time) usage
+	// inScope reports whether an object is in a scope; nil means that the type has no scopes.
+	inScope func(scheme.Object, *requirement, time.Time) bool
 }
 
-// measures are the types that are more than counted, by what their keys start with.
+// measures contains the types with more names than count/RESOURCE, by key prefix.
 var measures = map[string]*measure{
 	podBase:                            {names: isPodName, usage: podUsage, inScope: podInScope},
 	"//services/":                      {names: isServiceName, alias: corev1.ResourceServices, usage: serviceUsage},
@@ -66,7 +71,7 @@ var measures = map[string]*measure{
 
 // ---- Quantities by name ----
 
-// A usage is a quantity for each name. Its quantities are its own.
+// A usage maps names to quantities. It owns the quantities.
 type usage map[corev1.ResourceName]resource.Quantity
 
 func (u usage) set(name corev1.ResourceName, q resource.Quantity) { u[name] = q }
@@ -75,7 +80,7 @@ func (u usage) count(name corev1.ResourceName, n int64) {
 	u[name] = *resource.NewQuantity(n, resource.DecimalSI)
 }
 
-// add adds more; what is not in u begins with it.
+// add adds more to u. Names that u lacks are added.
 func (u usage) add(more usage) {
 	for name, q := range more {
 		sum, ok := u[name]
@@ -88,7 +93,7 @@ func (u usage) add(more usage) {
 	}
 }
 
-// subtract takes less away. A name that comes to nothing stays, as zero.
+// subtract subtracts less from u. Names whose quantity becomes zero remain.
 func (u usage) subtract(less usage) {
 	for name, q := range less {
 		rest := u[name]
@@ -97,7 +102,8 @@ func (u usage) subtract(less usage) {
 	}
 }
 
-// growth is by how much u is more than before, name by name; what has not grown is not in it.
+// growth returns the difference between u and before for all names that have grown. Names that did
+// not grow are omitted.
 func (u usage) growth(before usage) usage {
 	grown := usage{}
 	for name, q := range u {
@@ -122,7 +128,7 @@ func (u usage) equal(v usage) bool {
 	return true
 }
 
-// of is the part of u that is named.
+// of returns the part of u with the given names.
 func (u usage) of(names []corev1.ResourceName) usage {
 	part := make(usage, len(names))
 	for _, name := range names {
@@ -141,7 +147,7 @@ func (u usage) list() corev1.ResourceList {
 	return list
 }
 
-// String is "cpu=2,memory=1Gi".
+// String formats u like "cpu=2,memory=1Gi".
 func (u usage) String() string {
 	parts := make([]string, 0, len(u))
 	for name, q := range u {
@@ -153,7 +159,7 @@ func (u usage) String() string {
 
 // ---- Counting ----
 
-// countName is the name that counts the objects of a type.
+// countName returns the name that limits the number of objects of a type.
 func countName(group, plural string) corev1.ResourceName {
 	if group == "" {
 		return corev1.ResourceName("count/" + plural)
@@ -161,7 +167,8 @@ func countName(group, plural string) corev1.ResourceName {
 	return corev1.ResourceName("count/" + plural + "." + group)
 }
 
-// baseOf is what all keys of an object's type start with: "//pods/" of "//pods/default/a".
+// baseOf returns the prefix that the keys of all objects of a type share, such as "//pods/" for
+// "//pods/default/a".
 func baseOf(key string) string {
 	if len(key) == 0 {
 		return ""
@@ -176,7 +183,8 @@ var podNames = []corev1.ResourceName{corev1.ResourcePods, corev1.ResourceCPU, co
 	corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsEphemeralStorage,
 	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage}
 
-// requiredNames have to be in each container of a pod that a quota limits by them. (kube-apiserver calls it a mistake of its youth.)
+// requiredNames must be specified by each container of a pod if a quota limits them. A comment in
+// kube-apiserver regrets this rule.
 var requiredNames = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
 	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory}
 
@@ -186,12 +194,12 @@ func isPodName(name corev1.ResourceName) bool {
 		requested && (!isNative(string(name)) || strings.HasPrefix(rest, resourcev1.ResourceDeviceClassPrefix))
 }
 
-// isNative says that a resource is Kubernetes' own, and not somebody's extension.
+// isNative reports whether a resource is defined by Kubernetes, and not by an extension.
 func isNative(name string) bool {
 	return !strings.Contains(name, "/") || strings.Contains(name, corev1.ResourceDefaultNamespacePrefix)
 }
 
-// isExtended says that a container may request a resource that is somebody's extension.
+// isExtended reports whether name is an extended resource that a container may request.
 func isExtended(name string) bool {
 	if strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix) {
 		return true
@@ -199,7 +207,7 @@ func isExtended(name string) bool {
 	return !isNative(name) && !strings.HasPrefix(name, requestPrefix) && len(validation.IsQualifiedName(requestPrefix+name)) == 0
 }
 
-// podUsage is what a pod takes at a time.
+// podUsage returns the usage of a pod at the given time.
 func podUsage(obj scheme.Object, now time.Time) usage {
 	pod := obj.(*corev1.Pod)
 	if isOver(pod, now) {
@@ -209,7 +217,7 @@ func podUsage(obj scheme.Object, now time.Time) usage {
 	return computeUsage(podresources.PodRequests(pod, opts), podresources.PodLimits(pod, opts))
 }
 
-// computeUsage names requests and limits as quotas do.
+// computeUsage converts requests and limits to the names that quotas use.
 func computeUsage(requests, limits corev1.ResourceList) usage {
 	u := usage{}
 	u.count(corev1.ResourcePods, 1)
@@ -234,7 +242,8 @@ func computeUsage(requests, limits corev1.ResourceList) usage {
 	return u
 }
 
-// isOver says that a pod has ended, or that the time for that has passed: a lost node is nobody's fault.
+// isOver reports whether a pod has terminated or has exceeded its grace period. A pod on a lost
+// node should not use up the quota.
 func isOver(pod *corev1.Pod, now time.Time) bool {
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return true
@@ -243,7 +252,8 @@ func isOver(pod *corev1.Pod, now time.Time) bool {
 	return !lapse.IsZero() && now.After(lapse)
 }
 
-// lapseOf is when a pod that is being deleted stops to count, should it still be there; zero when nobody deletes it.
+// lapseOf returns the end of the grace period of a pod that is being deleted. From then on the pod
+// does not count. lapseOf returns the zero time for other pods.
 func lapseOf(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
 		return time.Time{}
@@ -251,7 +261,8 @@ func lapseOf(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
 }
 
-// missing says which containers of a pod lack what a quota wants them to have: "cpu for: a,b; memory for: b", "" when none does.
+// missing returns the containers that do not specify the names required by a quota, such as "cpu
+// for: a,b; memory for: b". It returns "" if there are none.
 func missing(pod *corev1.Pod, names []corev1.ResourceName) string {
 	if podresources.IsPodLevelResourcesSet(pod) {
 		return ""
@@ -306,7 +317,7 @@ func podInScope(obj scheme.Object, r *requirement, _ time.Time) bool {
 	return false
 }
 
-// isTerminating is the scope's word: the pod has a deadline.
+// isTerminating reports whether the pod is in the scope Terminating, i.e. has a deadline.
 func isTerminating(pod *corev1.Pod) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds >= 0
 }
@@ -315,7 +326,7 @@ func isBestEffort(pod *corev1.Pod) bool {
 	return qos.GetPodQOS(pod) == corev1.PodQOSBestEffort
 }
 
-// looksAbroad says that a pod's place depends on pods of other namespaces.
+// looksAbroad reports whether the affinity of a pod selects pods of other namespaces.
 func looksAbroad(pod *corev1.Pod) bool {
 	abroad := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
 		names := func(t *corev1.PodAffinityTerm) bool { return len(t.Namespaces) != 0 || t.NamespaceSelector != nil }
@@ -336,7 +347,8 @@ func isServiceName(name corev1.ResourceName) bool {
 	return name == corev1.ResourceServicesNodePorts || name == corev1.ResourceServicesLoadBalancers
 }
 
-// serviceUsage goes by what a Service wants: when it is charged its ports may not have been chosen.
+// serviceUsage measures the spec of a Service. The ports may not have been allocated yet when the
+// Service is charged.
 func serviceUsage(obj scheme.Object, _ time.Time) usage {
 	spec := &obj.(*corev1.Service).Spec
 	u, ports := usage{}, int64(0)
@@ -378,7 +390,7 @@ func claimUsage(obj scheme.Object, _ time.Time) usage {
 	}
 	if size, ok := pvc.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
 		if allocated, ok := pvc.Status.AllocatedResources[corev1.ResourceStorage]; ok && allocated.Cmp(size) > 0 {
-			size = allocated // of a growth that did not come to its end
+			size = allocated // the volume is larger if an expansion has failed
 		}
 		size = size.DeepCopy()
 		size.RoundUp(0)
@@ -390,7 +402,7 @@ func claimUsage(obj scheme.Object, _ time.Time) usage {
 	return u
 }
 
-// claimInScope looks at all the classes that a claim has, had, or is on its way to.
+// claimInScope checks the current, the requested and the target class of a claim.
 func claimInScope(obj scheme.Object, r *requirement, _ time.Time) bool {
 	if r.scope != corev1.ResourceQuotaScopeVolumeAttributesClass {
 		return false
@@ -417,7 +429,8 @@ func isDeviceName(name corev1.ResourceName) bool {
 	return strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass)
 }
 
-// deviceUsage counts the devices that a claim may get of each class. Of alternatives it is the dearest for each class.
+// deviceUsage returns the number of devices that may be allocated for a claim, by class. For
+// alternatives, it uses the largest number for each class.
 func deviceUsage(obj scheme.Object, _ time.Time) usage {
 	devices := func(mode resourcev1.DeviceAllocationMode, count int64) int64 {
 		switch mode {
@@ -450,11 +463,11 @@ func deviceUsage(obj scheme.Object, _ time.Time) usage {
 
 // ---- Scopes ----
 
-// A requirement is one scope of a quota, whether it stands in scopes or in the scopeSelector.
+// requirement represents a scope of a quota, from either scopes or scopeSelector.
 type requirement struct {
 	scope    corev1.ResourceQuotaScope
-	exists   bool            // what it speaks of has to be there, whatever it is
-	selector labels.Selector // of names; nil matches none
+	exists   bool            // the class must be set, with any name
+	selector labels.Selector // selects class names; nil matches none
 }
 
 func requirementsOf(spec *corev1.ResourceQuotaSpec) (all []requirement) {
@@ -476,7 +489,8 @@ func requirementsOf(spec *corev1.ResourceQuotaSpec) (all []requirement) {
 	return all
 }
 
-// matches holds the name of a class against the requirement; "" is that of an object without one.
+// matches reports whether the name of a class meets the requirement. The name is empty if the
+// object does not have a class.
 func (r *requirement) matches(name string) bool {
 	if r.exists {
 		return name != ""

@@ -1,9 +1,12 @@
-// Package celenv is the environment in which CEL expressions of tenants' objects are judged: Kubernetes' own, whose every function is bounded.
+// Package celenv provides the environment for CEL expressions in the objects of tenants. It is
+// Kubernetes' environment, but with a bound on the cost of every function.
 //
 //	envs := celenv.Base() // in place of environment.MustBaseEnvSet
 //
-// CEL counts what an expression costs and stops it, and a comprehension looks at its request's deadline. But a call of one function is counted
-// when it is over, and nothing interrupts it. So one call must cost no more than its arguments are long:
+// CEL counts the cost of an expression and stops it if the cost is too high. Comprehensions also
+// check the deadline of the request. But the cost of a function call is counted only after the
+// call, and a call cannot be interrupted. Therefore the cost of a single call must be limited by
+// the length of its arguments:
 //
 //	function                            what it took                                      here
 //	quantity, isQuantity                hours, for "1e-2147483648"                        no quantity (bounded.CheckQuantity)
@@ -12,9 +15,11 @@
 //	.intersects; distinct
 //	lists.range                         34 GB, for an int32 of an object                  an error above a million elements
 //
-// What a function's name means stays: the overloads are Kubernetes' and CEL's (k8s.io/apiserver/pkg/cel/library, cel-go/ext), bound to functions that
-// look at their arguments first, which cel-go allows for signatures that are the same. They are bound in the environment that the library keeps
-// for the whole process, since validators of custom resources are made from it inside the library.
+// The functions keep their meaning. The overloads in Kubernetes and CEL
+// (k8s.io/apiserver/pkg/cel/library, cel-go/ext) are replaced by functions that check their
+// arguments first. cel-go allows this if the signatures are equal. They are replaced in the
+// environment that the library shares in the whole process, because the library uses it for the
+// validators of custom resources.
 package celenv
 
 import (
@@ -35,24 +40,30 @@ import (
 )
 
 const (
-	comparisonsMax = 4 << 20 // of elements of lists, in one call: some tenths of a second
-	rangeMax       = 1 << 20 // elements that one call makes; an expression may cost ten times as much in all
+	// comparisonsMax is the maximum number of element comparisons in a call. They take some
+	// tenths of a second.
+	comparisonsMax = 4 << 20
+	// rangeMax is the maximum number of elements created by a call. This may be done ten times in
+	// an expression.
+	rangeMax = 1 << 20
 )
 
-// Base is the environment that expressions are compiled in, for extension. It is made once.
+// Base returns the environment in which expressions are compiled. It is created once and can be
+// extended.
 var Base = sync.OnceValue(func() *environment.EnvSet {
 	envs := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
 	for _, env := range []*cel.Env{envs.NewExpressionsEnv(), envs.StoredExpressionsEnv()} {
 		for _, b := range bounds {
 			if err := b.bind(env); err != nil {
-				panic(err) // the library has other functions than it had
+				panic(err) // the library's functions have changed
 			}
 		}
 	}
 	return envs
 })
 
-// A bound stands before one overload of a function: instead answers in its place, or with nil has the library's own answer.
+// bound replaces an overload of a function. If instead returns nil, the original function is
+// called.
 type bound struct {
 	function, overload string
 	instead            func(args ...ref.Val) ref.Val
@@ -89,7 +100,7 @@ var bounds = []bound{
 	}},
 }
 
-// bind puts the bound before its overload in an environment.
+// bind replaces the overload in an environment.
 func (b bound) bind(env *cel.Env) error {
 	fn := env.Functions()[b.function]
 	bindings, err := fn.Bindings()
@@ -109,7 +120,7 @@ func (b bound) bind(env *cel.Env) error {
 	return fmt.Errorf("CEL has no overload %s of %s", b.overload, b.function)
 }
 
-// declare declares the overload once more, with the bound before its own function.
+// declare redeclares the overload with a function that calls instead before the original.
 func (b bound) declare(env *cel.Env, o *decls.OverloadDecl, own *functions.Overload) error {
 	overload := cel.Overload
 	if o.IsMemberFunction() {
@@ -153,7 +164,8 @@ func number(v ref.Val) int64 {
 	return n
 }
 
-// compares refuses to compare each element of one list with each of another where these are too many.
+// compares returns an error if comparing each element of one list with each of the other takes too
+// long.
 func compares(args ...ref.Val) ref.Val {
 	a, _ := args[0].(traits.Sizer)
 	z, _ := args[1].(traits.Sizer)
@@ -167,7 +179,7 @@ func compares(args ...ref.Val) ref.Val {
 	return nil
 }
 
-// indexFrom is where in runes part first stands in whole, from the rune from on; -1 when it does not.
+// indexFrom returns the index in runes of the first part in whole at or after from, or -1.
 func indexFrom(whole, part string, from int64) ref.Val {
 	switch {
 	case from < 0:
@@ -194,7 +206,7 @@ func lastIndex(whole, part string) ref.Val {
 	return types.Int(utf8.RuneCountInString(whole[:at]))
 }
 
-// lastIndexFrom is lastIndex of what begins at the rune from or before it.
+// lastIndexFrom is like lastIndex, but ignores occurrences that begin after the rune from.
 func lastIndexFrom(whole, part string, from int64) ref.Val {
 	switch {
 	case from < 0:
@@ -207,7 +219,7 @@ func lastIndexFrom(whole, part string, from int64) ref.Val {
 	return lastIndex(whole[:min(len(whole), bytesOf(whole, from)+len(part))], part)
 }
 
-// bytesOf is how many bytes the first n runes have.
+// bytesOf returns the number of bytes of the first n runes.
 func bytesOf(text string, n int64) int {
 	for at := range text {
 		if n--; n < 0 {

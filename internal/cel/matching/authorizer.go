@@ -14,15 +14,15 @@ import (
 	"apilet/internal/request"
 )
 
-// May says whether a user may do what a request asks for, and why.
+// May is an authorizer. It reports whether the user may send the request, and the reason.
 type May func(u request.User, info request.Info) (allowed bool, reason string)
 
-// Authorizer is the value of the variable authorizer.
+// Authorizer returns the value of the CEL variable authorizer.
 func (may May) Authorizer(u request.User) ref.Val {
 	return library.NewAuthorizerVal(infoOf(u), authorizer.AuthorizerFunc(may.authorize))
 }
 
-// ResourceAuthorizer is the value of the variable authorizer.requestResource.
+// ResourceAuthorizer returns the value of the CEL variable authorizer.requestResource.
 func (may May) ResourceAuthorizer(u request.User, target *Target, name string) ref.Val {
 	return library.NewResourceAuthorizerVal(infoOf(u), authorizer.AuthorizerFunc(may.authorize), &authorizedResource{target, name})
 }
@@ -45,7 +45,7 @@ func (may May) authorize(_ context.Context, q authorizer.Attributes) (authorizer
 	return authorizer.DecisionNoOpinion, reason, nil
 }
 
-// selectorOf is the text of a field selector.
+// selectorOf formats a field selector.
 func selectorOf(requirements fields.Requirements) string {
 	var terms []fields.Selector
 	for _, r := range requirements {
@@ -58,7 +58,7 @@ func selectorOf(requirements fields.Requirements) string {
 	return fields.AndSelectors(terms...).String()
 }
 
-// An authorizedResource is what authorizer.requestResource asks about.
+// An authorizedResource identifies the resource that authorizer.requestResource checks.
 type authorizedResource struct {
 	*Target
 	name string

@@ -1,6 +1,7 @@
 package matching
 
-// This file compiles and evaluates match conditions (KEP-3716; k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions):
+// This file compiles and evaluates match conditions (KEP-3716). See package
+// k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions.
 //
 //	matchConditions:
 //	- name: not-by-nodes
@@ -9,13 +10,15 @@ package matching
 //	conditions := &matching.Set{Asked: hook.MatchConditions}
 //	wanted, err := conditions.Hold(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
 //
-// A request matches if all conditions are true. A false condition decides, even if another one fails. Otherwise an error means that the
-// request is rejected, or with failurePolicy Ignore that the webhook is not called. Package k8s.io/apiserver/pkg/cel/environment has the
-// language, its versions and its limits. This file declares the variables: object, oldObject, request, authorizer, and namespaceObject,
-// which is always null for webhooks.
+// A request matches if all conditions are true. If any condition is false, the request does not
+// match, even if another condition fails. Otherwise an error means that the request is rejected,
+// or with failurePolicy Ignore that the webhook is not called. The language, including its
+// versions and limits, is defined by package k8s.io/apiserver/pkg/cel/environment. This file
+// declares the variables object, oldObject, request, authorizer and namespaceObject. For webhooks,
+// namespaceObject is always null.
 //
-// Invariants: an expression is compiled once, when it is first used. The conditions of one webhook together cost at most
-// RuntimeCELCostBudgetMatchConditions, for any object. Evaluation ends with the context.
+// Each expression is only compiled once. The total cost of the conditions of one webhook is
+// limited to RuntimeCELCostBudgetMatchConditions. Evaluation stops when the context is done.
 
 import (
 	"context"
@@ -38,7 +41,8 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// Members of request, by type; a * marks those that may be absent. object and oldObject are variables of their own.
+// The fields of request. The types are declared below. An asterisk marks optional fields. object
+// and oldObject are separate variables.
 var (
 	kindMembers     = "group:string version:string kind:string"
 	resourceMembers = "group:string version:string resource:string"
@@ -47,7 +51,8 @@ var (
 		"name:string namespace:string* operation:string userInfo:user dryRun:bool* options:any*"
 )
 
-// conditionEnvs declares the variables, in an environment made at the first use: it takes some milliseconds and a MiB.
+// conditionEnvs returns the environment with the variables. It is created when it is first used,
+// because that takes some milliseconds and 1 MiB.
 var conditionEnvs = sync.OnceValues(func() (*environment.EnvSet, error) {
 	strs := apiservercel.NewListType(apiservercel.StringType, -1)
 	known := map[string]*apiservercel.DeclType{"string": apiservercel.StringType, "bool": apiservercel.BoolType, "any": apiservercel.DynType,
@@ -68,7 +73,7 @@ var conditionEnvs = sync.OnceValues(func() (*environment.EnvSet, error) {
 	}, environment.StrictCostOpt)
 })
 
-// declare makes an object type of a list of members.
+// declare returns an object type with the given fields.
 func declare(name, members string, known map[string]*apiservercel.DeclType) *apiservercel.DeclType {
 	fields := map[string]*apiservercel.DeclField{}
 	for member := range strings.FieldsSeq(members) {
@@ -79,14 +84,15 @@ func declare(name, members string, known map[string]*apiservercel.DeclType) *api
 	return apiservercel.NewObjectType(name, fields)
 }
 
-// A Condition is a compiled expression. Safe for concurrent use.
+// A Condition is a compiled expression. It is safe for concurrent use.
 type Condition struct {
 	text    string
 	program celgo.Program
 }
 
-// Compile compiles an expression that has to be a bool. New ones are held to what the language has today; what is in the store
-// may use what a later version of the server knew.
+// Compile compiles an expression, which must return a bool. The function language selects the
+// environment: new expressions are limited to the current language, while stored expressions may
+// use functions of a later version of the server.
 func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (Condition, error) {
 	envs, err := conditionEnvs()
 	if err != nil {
@@ -107,15 +113,16 @@ func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (
 	return Condition{text: expression, program: program}, nil
 }
 
-// A Set has those of one webhook, compiled at their first use.
+// Set contains the match conditions for a webhook. They are compiled on first use.
 type Set struct {
-	Asked   []admissionv1.MatchCondition // as the configuration has them
+	Asked   []admissionv1.MatchCondition // from the configuration
 	compile sync.Once
 	ready   []Condition
-	broken  []error // of the same length: why one does not compile
+	broken  []error // parallel to ready; the error of compiling each condition
 }
 
-// Hold evaluates the conditions. A condition that is false wins over errors.
+// Hold reports whether all conditions are true. If one is false, it ignores the errors of the
+// others.
 func (c *Set) Hold(ctx context.Context, variables map[string]any) (bool, error) {
 	c.compile.Do(func() {
 		for _, asked := range c.Asked {
@@ -148,7 +155,7 @@ func (c *Set) Hold(ctx context.Context, variables map[string]any) (bool, error) 
 
 var errOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
 
-// eval evaluates one condition, and takes what that costs from the budget.
+// eval evaluates a condition and subtracts the cost from the budget.
 func (c *Condition) eval(ctx context.Context, variables map[string]any, budget *int64) (bool, error) {
 	value, details, err := c.program.ContextEval(ctx, variables)
 	if details == nil || details.ActualCost() == nil {

@@ -1,18 +1,19 @@
 package matching
 
-// This file: the two kinds of configurations, whose entries differ in one field, seen as one.
+// This file converts both kinds of webhook configurations to the same type, since they only differ
+// in one field.
 
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// A Webhook is a validating one, or a mutating one with a reinvocation policy.
+// A Webhook is a validating webhook, or a mutating webhook with a reinvocation policy.
 type Webhook struct {
 	admissionv1.ValidatingWebhook
-	Reinvocation *admissionv1.ReinvocationPolicyType // nil for a validating one
+	Reinvocation *admissionv1.ReinvocationPolicyType // nil for a validating webhook
 }
 
-// ValidatingHooks are the webhooks of a configuration, in its order.
+// ValidatingHooks returns the webhooks in a configuration.
 func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []Webhook) {
 	for i := range config.Webhooks {
 		hooks = append(hooks, Webhook{ValidatingWebhook: config.Webhooks[i]})
@@ -20,7 +21,7 @@ func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks 
 	return hooks
 }
 
-// MutatingHooks are the webhooks of a configuration, in its order.
+// MutatingHooks returns the webhooks in a configuration.
 func MutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []Webhook) {
 	for i := range config.Webhooks {
 		h := &config.Webhooks[i]

@@ -1,7 +1,9 @@
-// Package matching decides which requests a webhook or a policy receives. A configuration has rules, a namespace selector, an object selector
-// and match conditions. This file has the rules and the selectors, condition.go the conditions, which are CEL expressions.
+// Package matching decides which requests a webhook or a policy receives. A configuration has
+// rules, a namespace selector, an object selector and match conditions. This file implements the
+// rules and the selectors. condition.go implements the conditions, which are CEL expressions.
 //
-// The table shows one rule of each kind, for a request that creates the pod web/a:
+// The following table contains an example of each kind of rule, for a request that creates the pod
+// web/a:
 //
 //	rule                                                          matches  because
 //	apiGroups [""], apiVersions [v1], resources [pods], CREATE    yes
@@ -10,7 +12,8 @@
 //	... resources ["pods/status"] or ["*/status"]                 no
 //	... scope Cluster                                             no       a pod has a namespace
 //
-// An update through events.k8s.io also matches the core group's events: matchPolicy Equivalent calls a webhook that has a rule for either.
+// An update through events.k8s.io also matches a rule for the events of the core group: with
+// matchPolicy Equivalent, a rule for either group is sufficient.
 package matching
 
 import (
@@ -24,25 +27,27 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Target is what rules are held against.
+// A Target describes a request to be matched by rules.
 type Target struct {
-	Group, Version, Resource, Subresource string // of the request; the subresource is "" for the object itself
+	Group, Version, Resource, Subresource string // of the request; Subresource may be ""
 	Operation                             string // CREATE, UPDATE, DELETE or CONNECT
-	Namespace                             string // "" for what lies in none; of a Namespace its own name
+	// Namespace is empty if the resource is cluster-scoped. For a Namespace, it is the name of the
+	// object.
+	Namespace string
 }
 
-// IsNamespace says that the target is a Namespace, or a subresource of one.
+// IsNamespace reports whether the target is a Namespace or one of its subresources.
 func (t *Target) IsNamespace() bool {
 	return t.Group == "" && t.Version == "v1" && t.Resource == "namespaces"
 }
 
-// at is the target as another version of its resource shows it.
+// at returns the target with the group, version and resource of row.
 func (t Target) at(row *scheme.Resource) *Target {
 	t.Group, t.Version, t.Resource = row.Group, row.Version, row.Plural
 	return &t
 }
 
-// Rule holds one rule against a target.
+// Rule reports whether the rule matches the target.
 func Rule(rule *admissionv1.RuleWithOperations, t *Target) bool {
 	return scopeMatches(rule.Scope, t) &&
 		(slices.Contains(rule.Operations, admissionv1.OperationAll) || slices.Contains(rule.Operations, admissionv1.OperationType(t.Operation))) &&
@@ -54,13 +59,15 @@ func namesOrAll(list []string, item string) bool {
 	return slices.Contains(list, item) || slices.Contains(list, "*")
 }
 
-// resourceMatches: "*" and "pods" leave subresources out, "pods/*" has the pod itself in.
+// resourceMatches reports whether the pattern matches. "*" and "pods" do not match subresources,
+// and "pods/*" also matches the pod itself.
 func resourceMatches(pattern, resource, subresource string) bool {
 	res, sub, _ := strings.Cut(pattern, "/")
 	return (res == "*" || res == resource) && (sub == "*" || sub == subresource)
 }
 
-// scopeMatches: a Namespace lies in no namespace, although its requests name one.
+// scopeMatches reports whether the scope matches. A Namespace is cluster-scoped, although its
+// requests have a namespace.
 func scopeMatches(scope *admissionv1.ScopeType, t *Target) bool {
 	if scope == nil || *scope == admissionv1.AllScopes {
 		return true
@@ -71,17 +78,20 @@ func scopeMatches(scope *admissionv1.ScopeType, t *Target) bool {
 	return *scope == admissionv1.ClusterScope
 }
 
-// exemptKinds are never shown to a webhook or a policy: a bad one could not be removed any more.
+// exemptKinds are never sent to webhooks or policies, because otherwise a broken one could not be
+// removed.
 var exemptKinds = []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 	"ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
-// IsExempt says that no webhook and no policy is asked about a resource.
+// IsExempt reports whether webhooks and policies ignore the resource.
 func IsExempt(res *scheme.Resource) bool {
 	return res.Group == admissionv1.GroupName && slices.Contains(exemptKinds, res.Kind)
 }
 
-// Row returns the row in whose version a webhook or policy wants to see the target: the request's own, or with matchPolicy Equivalent (an
-// absent one is) the first of the equivalents that a rule names; nil when no rule does. matches holds one rule against a target.
+// Row returns the row whose version the webhook or policy receives, or nil if no rule matches. If
+// a rule matches the request, that is res. Otherwise, with matchPolicy Equivalent, which is the
+// default, it is the first equivalent row that a rule matches. The function matches reports
+// whether a rule matches a target.
 func Row[R any](rules []R, matches func(*R, *Target) bool, policy *admissionv1.MatchPolicyType, t *Target, res *scheme.Resource,
 	equivalents func() []*scheme.Resource) *scheme.Resource {
 	for i := range rules {
@@ -102,7 +112,8 @@ func Row[R any](rules []R, matches func(*R, *Target) bool, policy *admissionv1.M
 	return nil
 }
 
-// Equivalents are the other versions, and groups, that show the same stored objects.
+// Equivalents returns the other rows that serve the same stored objects, in other versions or
+// groups.
 func Equivalents(reg *scheme.Registry, res *scheme.Resource, subresource string) (rows []*scheme.Resource) {
 	for _, row := range reg.All() {
 		if row != res && row.Base == res.Base && (subresource == "" || row.Subresource(subresource) != nil) {
@@ -112,7 +123,7 @@ func Equivalents(reg *scheme.Registry, res *scheme.Resource, subresource string)
 	return rows
 }
 
-// Selector parses a selector; an absent one selects all.
+// Selector parses a selector. A nil selector selects everything.
 func Selector(selector *metav1.LabelSelector) (labels.Selector, error) {
 	if selector == nil {
 		return labels.Everything(), nil
@@ -120,7 +131,8 @@ func Selector(selector *metav1.LabelSelector) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(selector)
 }
 
-// Selects says that a selector picks one of the objects. nil objects have no labels, not even none.
+// Selects reports whether the selector matches any of the objects. A nil object is matched only by
+// the empty selector.
 func Selects(selector labels.Selector, objects ...scheme.Object) bool {
 	if selector.Empty() {
 		return true

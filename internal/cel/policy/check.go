@@ -1,7 +1,8 @@
 package policy
 
-// This file holds the expressions of a policy that is to be stored against the language: those that are new against what the language has
-// today, those that the stored policy has already against all that this server knows.
+// This file checks the expressions in a policy before it is stored. New expressions are limited to
+// the current language. Expressions that the stored policy already contains may use all functions
+// that the server supports.
 
 import (
 	"errors"
@@ -15,29 +16,34 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// statelessCompiler compiles what may not even speak of variables.
+// statelessCompiler compiles expressions that cannot use variables.
 var statelessCompiler = sync.OnceValue(func() plugincel.Compiler {
 	return plugincel.NewCompiler(celenv.Base())
 })
 
-// A Checker compiles the expressions of one policy, one after the other: variables before those that use them.
+// A Checker compiles the expressions in a policy. Variables must be checked before the expressions
+// that use them.
 type Checker struct {
 	declared plugincel.OptionalVariableDeclarations
-	plain    plugincel.Compiler            // of conditions
-	scope    plugincel.Compiler            // of all else
-	composed *plugincel.CompositedCompiler // of variables; nil: there are none
-	stored   map[string]bool               // expressions that may stay as they are
-	left     apierror.Budget               // of the answer's room for mistakes: a mistake in a long expression costs the compiler half a second
+	plain    plugincel.Compiler            // for conditions
+	scope    plugincel.Compiler            // for all other expressions
+	composed *plugincel.CompositedCompiler // used to compile variables; nil if there are none
+	stored   map[string]bool               // expressions in the stored policy
+	// Limits the total length of the errors, because an error in a long expression takes the
+	// compiler half a second.
+	left apierror.Budget
 }
 
 var errUnread = errors.New("was not compiled, for what stands before it has too many mistakes")
 
-// NewValidatingChecker returns one for a policy that is to replace old, or (old nil) is new. The error is the server's own.
+// NewValidatingChecker returns a Checker for a policy that replaces old, which is nil for a
+// create. An error is internal.
 func NewValidatingChecker(policy, old *admissionv1.ValidatingAdmissionPolicy) (*Checker, error) {
 	return newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
 }
 
-// NewMutatingChecker is the same for a mutating policy. Its expressions may speak of variables even if it has none.
+// NewMutatingChecker is NewValidatingChecker for mutating policies. Variables can be used in their
+// expressions even if the policy does not declare any.
 func NewMutatingChecker(policy, old *admissionv1.MutatingAdmissionPolicy) (*Checker, error) {
 	c, err := newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
 	if err == nil && c.composed == nil {
@@ -56,12 +62,12 @@ func newChecker(params *admissionv1.ParamKind, variables []admissionv1.Variable,
 	return c, err
 }
 
-// check returns what is wrong with an expression, in the compiler's words.
+// check returns the compiler's error for an expression.
 func (c *Checker) check(scope plugincel.Compiler, e *expression, declared plugincel.OptionalVariableDeclarations) error {
 	return c.within(func() plugincel.CompilationResult { return scope.CompileCELExpression(e, declared, c.language(e.text)) })
 }
 
-// within compiles as long as an answer has room for what is wrong.
+// within calls compile, unless the errors so far have used up the budget.
 func (c *Checker) within(compile func() plugincel.CompilationResult) error {
 	if c.left.Spent() {
 		return errUnread
@@ -81,12 +87,12 @@ func (c *Checker) language(text string) environment.Type {
 	return environment.NewExpressions
 }
 
-// Condition checks a matchCondition, which sees no variables.
+// Condition checks a matchCondition, which cannot use variables.
 func (c *Checker) Condition(text string) error {
 	return c.check(c.plain, &expression{text: text, types: conditionTypes}, c.declared)
 }
 
-// Variable checks one of the policy's variables, and declares it for what follows.
+// Variable checks a variable and declares it for later expressions.
 func (c *Checker) Variable(name, text string) error {
 	return c.within(func() plugincel.CompilationResult {
 		return c.composed.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
@@ -121,7 +127,7 @@ func (c *Checker) Mutation(kind admissionv1.PatchType, text string) error {
 	return c.check(c.scope, &expression{text: text, types: types}, declared)
 }
 
-// storedExpressions are those of a policy of either kind; none of a nil one.
+// storedExpressions returns the expressions of a policy of either kind. The policy may be nil.
 func storedExpressions[P admissionv1.ValidatingAdmissionPolicy | admissionv1.MutatingAdmissionPolicy](policy *P) map[string]bool {
 	found := map[string]bool{}
 	if policy == nil {

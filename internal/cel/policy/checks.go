@@ -1,23 +1,25 @@
 package policy
 
-// This file: what metrics are told of an evaluation, by the rules and with the labels of kube-apiserver. A validation is counted when it
-// says no or fails, once for each action that the binding draws from that; a mutation each time that it is evaluated.
+// This file defines the metrics for evaluations. The rules and labels are the same as in
+// kube-apiserver. A validation is counted if it is false or fails, once for each action of the
+// binding. Mutations are counted whenever they are evaluated.
 
 import (
 	"strings"
 	"time"
 )
 
-// A Check is one evaluation of a validation, an audit annotation or a mutation.
+// Check describes an evaluation of a validation, an audit annotation or a mutation.
 type Check struct {
-	Mutating        bool          // by a MutatingAdmissionPolicy
+	Mutating        bool          // of a MutatingAdmissionPolicy
 	Policy, Binding string        // their names
-	Error           string        // no_error, compile_error, out_of_budget, invalid_error
-	Action          string        // allow, deny, audit, warn; "" of a mutation
-	Took            time.Duration // how long the evaluation was
+	Error           string        // no_error, compile_error, out_of_budget or invalid_error
+	Action          string        // one of allow, deny, audit or warn; empty for a mutation
+	Took            time.Duration // duration of the evaluation
 }
 
-// errorType sorts what an evaluation said. A validation that is plainly false is an invalid_error, too, as in kube-apiserver.
+// errorType classifies the message of an evaluation. As in kube-apiserver, this includes
+// validations that are false.
 func errorType(message string) string {
 	switch {
 	case strings.HasPrefix(message, "compilation"):

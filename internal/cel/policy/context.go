@@ -1,7 +1,8 @@
 package policy
 
-// This file holds what policies see of one write, each part made when the first of them asks for it and shown to all others: the objects
-// in a version, the request, the namespace, the authorizer, and params.
+// This file computes the inputs of the policies for a write, such as the objects in each version,
+// the request, the namespace, the authorizer and the params. Each input is computed when it is
+// first used, and is shared by all policies.
 
 import (
 	"cmp"
@@ -29,20 +30,21 @@ import (
 	"apilet/internal/store"
 )
 
-// A Write is what policies are asked about.
+// A Write describes a write for the policies.
 type Write struct {
 	Resource    *scheme.Resource // the type, at the version of the request
 	Subresource string           // "" for the object itself
 	Operation   string           // CREATE, UPDATE, DELETE or CONNECT
-	Name        string           // "" when it is still to be generated
-	Namespace   string           // of the request; of a Namespace its own name
+	Name        string           // "" if the name is not generated yet
+	// Namespace is the namespace of the request, or the name of the object if it is a Namespace.
+	Namespace   string
 	DryRun      bool             // nothing is stored
 	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions; nil for CONNECT
-	Object, Old scheme.Object    // in the storage version; nil where there is none
-	Request     *request.Request // whose write it is
+	Object, Old scheme.Object    // in the storage version; may be nil
+	Request     *request.Request // the request for the write
 }
 
-// forbidden is a refusal of the write.
+// forbidden returns a 403 for the write.
 func (w *Write) forbidden(err error) *apierrors.StatusError {
 	name := w.Name
 	if name == "" {
@@ -54,24 +56,24 @@ func (w *Write) forbidden(err error) *apierrors.StatusError {
 	return apierrors.NewForbidden(w.Resource.GroupResource(), name, err)
 }
 
-// A writeContext is one write before the policies of one kind. One goroutine uses it.
+// writeContext contains the inputs of the policies for a write. It is not safe for concurrent use.
 type writeContext struct {
 	p      *Policies
 	w      *Write
 	target matching.Target
 
-	equivalents *[]*scheme.Resource // nil until asked for
+	equivalents *[]*scheme.Resource // nil until computed
 	documents   map[*scheme.Resource]*document
-	namespace   *store.Record  // nil until asked for
-	inside      map[string]any // the namespace as expressions see it; nil until asked for
-	who, where  ref.Val        // the authorizers; nil until asked for
+	namespace   *store.Record  // nil until read
+	inside      map[string]any // the value of namespaceObject; nil if not computed yet
+	who, where  ref.Val        // the authorizers; nil until created
 }
 
-// A document is the write as one version shows it.
+// A document contains the objects and the request in a given version.
 type document struct {
 	row         *scheme.Resource
-	object, old any            // what CEL sees: map[string]any or nil
-	request     map[string]any // nil until asked for
+	object, old any            // CEL values: map[string]any or nil
+	request     map[string]any // nil until computed
 }
 
 func newWriteContext(p *Policies, w *Write) *writeContext {
@@ -89,7 +91,7 @@ func (h *writeContext) equivalentRows() []*scheme.Resource {
 
 // ---- Objects
 
-// document shows the objects in a version.
+// document returns the objects in the version of row.
 func (h *writeContext) document(row *scheme.Resource) (*document, error) {
 	if d := h.documents[row]; d != nil {
 		return d, nil
@@ -128,7 +130,7 @@ func (h *writeContext) shown(row *scheme.Resource, obj scheme.Object) (any, erro
 	return members, nil
 }
 
-// request is the value of the variable of that name.
+// request returns the value of the CEL variable request.
 func (h *writeContext) request(d *document) map[string]any {
 	if d.request == nil {
 		d.request = h.requestAs(d.row, d.row)
@@ -136,7 +138,7 @@ func (h *writeContext) request(d *document) map[string]any {
 	return d.request
 }
 
-// requestAs shows the request with the kind of one row and the resource of another.
+// requestAs returns the request with the kind of kindOf and the resource of row.
 func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 	w, asked := h.w, h.w.Resource.BodyOf(h.w.Subresource)
 	kind := kindOf.BodyOf(w.Subresource)
@@ -149,7 +151,7 @@ func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 		RequestSubResource: w.Subresource, Name: w.Name, Namespace: w.Namespace, Operation: admissionreview.Operation(w.Operation),
 		UserInfo: w.Request.User.Wire(), DryRun: &w.DryRun, Options: runtime.RawExtension{Object: w.Options},
 	})
-	if err != nil { // cannot be: these are Go types of ours
+	if err != nil { // impossible, because these are our own Go types
 		return map[string]any{}
 	}
 	return members
@@ -157,7 +159,7 @@ func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 
 // ---- The namespace
 
-// record reads the write's namespace; nil when it lies in none.
+// record returns the namespace of the write, or nil if it does not have one.
 func (h *writeContext) record() (*store.Record, error) {
 	if h.namespace != nil || h.w.Namespace == "" {
 		return h.namespace, nil
@@ -173,7 +175,8 @@ func (h *writeContext) record() (*store.Record, error) {
 	return h.namespace, nil
 }
 
-// inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
+// inNamespace reports whether the labels of the object's namespace match the selector. Objects
+// without a namespace always match.
 func (h *writeContext) inNamespace(selector labels.Selector) (bool, error) {
 	if selector.Empty() || h.w.Namespace == "" {
 		return true, nil
@@ -196,14 +199,15 @@ func labelsOf(rec *store.Record) labels.Set {
 	return set
 }
 
-// namespaceMembers are those of its metadata that namespaceObject has.
+// namespaceMembers are the fields of metadata that namespaceObject contains.
 var namespaceMembers = []string{"name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
 	"deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "finalizers"}
 
-// hasNamespace says that namespaceObject is not null: a Namespace lies in none, though its requests name one.
+// hasNamespace reports whether namespaceObject is not null. A Namespace is cluster-scoped,
+// although its requests have a namespace.
 func (h *writeContext) hasNamespace() bool { return h.w.Namespace != "" && !h.target.IsNamespace() }
 
-// namespaceObject is the value of the variable of that name.
+// namespaceObject returns the value of the CEL variable namespaceObject.
 func (h *writeContext) namespaceObject() (any, error) {
 	if !h.hasNamespace() {
 		return nil, nil
@@ -259,14 +263,15 @@ func (h *writeContext) resourceAuthorizer() ref.Val {
 
 // ---- Params
 
-// A param is one object that a policy is evaluated with; value is nil when there is none, which is no error.
+// param is an object used to evaluate a policy. A nil value means that the policy has no params.
 type param struct {
 	name  string // namespace/name
 	value any
 }
 
-// params finds the objects that a binding names. None is an empty list; a policy without a kind, or a binding without a reference, has one
-// that is null.
+// params returns the objects that a binding refers to. The result is empty if none exists. If the
+// policy has no paramKind or the binding has no paramRef, the result is one param whose value is
+// null.
 func (h *writeContext) params(ctx context.Context, policy *policy, b *binding) ([]param, error) {
 	ref := b.params
 	if policy.paramKind == nil || ref == nil {
@@ -294,12 +299,12 @@ func (h *writeContext) params(ctx context.Context, policy *policy, b *binding) (
 	return found, nil
 }
 
-// errUnknownParams is the state of a policy whose paramKind no type is, or no longer.
+// errUnknownParams returns the error for a paramKind that does not exist.
 func errUnknownParams(gvk schema.GroupVersionKind) error {
 	return fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 }
 
-// paramRow is the type that a policy's paramKind names; nil when it names none.
+// paramRow returns the type specified by the policy's paramKind, or nil if there is none.
 func (h *writeContext) paramRow(policy *policy) (*scheme.Resource, error) {
 	if policy.paramKind == nil {
 		return nil, nil
@@ -311,7 +316,7 @@ func (h *writeContext) paramRow(policy *policy) (*scheme.Resource, error) {
 	return nil, errUnknownParams(gvk)
 }
 
-// rowOfKind is the stored resource of a kind; nil when there is none.
+// rowOfKind returns the stored resource of a kind, or nil.
 func rowOfKind(types *scheme.Registry, gvk schema.GroupVersionKind) *scheme.Resource {
 	for _, row := range types.All() {
 		if row.Kind == gvk.Kind && row.Group == gvk.Group && row.Version == gvk.Version && !row.Virtual {
@@ -365,7 +370,8 @@ func paramValue(row *scheme.Resource, rec *store.Record) (any, error) {
 	}
 	members["apiVersion"], members["kind"] = row.APIVersion(), row.Kind
 	if metadata, ok := members["metadata"].(map[string]any); ok {
-		metadata["resourceVersion"] = strconv.FormatInt(rec.Rev, 10) // what is stored does not know it
+		// The stored object does not contain its resourceVersion.
+		metadata["resourceVersion"] = strconv.FormatInt(rec.Rev, 10)
 	}
 	return members, nil
 }

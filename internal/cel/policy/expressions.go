@@ -1,16 +1,18 @@
 package policy
 
-// This file compiles and evaluates the expressions of one policy. Kubernetes' own compiler knows the language and the variables; here is
-// which expression may see what, and what evaluating costs:
+// This file compiles and evaluates the expressions in a policy. Kubernetes' compiler defines the
+// language and the variables. The following table lists the variables that each expression can
+// use, and the cost budget:
 //
 //	expressions                object oldObject request params variables   namespaceObject   authorizer   budget
-//	matchConditions            yes                                         null              yes          a quarter of the other, for all
+//	matchConditions            yes                                         null              yes          a quarter of the budget of validations, for all
 //	validations                yes                                         yes               yes          one for all, and
-//	  messageExpression        yes                                         yes               no           what validations have left of it
+//	  messageExpression        yes                                         yes               no           the rest of the validations' budget
 //	auditAnnotations           yes                                         yes               no           one for all
 //	mutations                  yes                                         yes               yes          one each
 //
-// A variable is evaluated when the first expression of a row asks for it, and its cost is that expression's.
+// A variable is evaluated when an expression first uses it. Its cost counts towards that
+// expression.
 
 import (
 	"context"
@@ -30,13 +32,13 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// programsIdle is how long programs that nobody uses are kept.
+// programsIdle is the duration after which unused programs are dropped.
 const programsIdle = 5 * time.Minute
 
-// errOutOfBudget ends an evaluation that costs more than a policy may.
+// errOutOfBudget is returned when an evaluation exceeds its cost budget.
 var errOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
 
-// An expression is a text and what it may evaluate to.
+// An expression is the text of an expression with its allowed result types.
 type expression struct {
 	name, text string
 	types      []*celgo.Type
@@ -46,7 +48,7 @@ func (e *expression) GetName() string            { return e.name }
 func (e *expression) GetExpression() string      { return e.text }
 func (e *expression) ReturnTypes() []*celgo.Type { return e.types }
 
-// What expressions may evaluate to.
+// Allowed result types.
 var (
 	conditionTypes  = []*celgo.Type{celgo.BoolType}
 	messageTypes    = []*celgo.Type{celgo.StringType}
@@ -58,15 +60,15 @@ var (
 
 // ---- Compiling
 
-// plainCompiler compiles what has no variables of its own, for all policies: an environment takes milliseconds, and 100 KiB while a
-// program of it lives.
+// plainCompiler is shared by all policies without variables, because an environment takes
+// milliseconds to create. It uses 100 KiB while any of its programs exists.
 var plainCompiler = sync.OnceValues(newCompiler)
 
 func newCompiler() (*plugincel.CompositedCompiler, error) {
 	return plugincel.NewCompositedCompiler(celenv.Base())
 }
 
-// compilerFor returns the compiler of a policy, which knows its variables.
+// compilerFor returns the compiler for a policy with the given variables.
 func compilerFor(variables []admissionv1.Variable) (*plugincel.CompositedCompiler, error) {
 	if len(variables) == 0 {
 		return plainCompiler()
@@ -74,7 +76,7 @@ func compilerFor(variables []admissionv1.Variable) (*plugincel.CompositedCompile
 	return newCompiler()
 }
 
-// of returns the programs, compiled if they are not.
+// of returns the programs and compiles them if necessary.
 func (p *programs) of(policy *policy) (*compiled, error) {
 	p.used.Store(time.Now().UnixNano())
 	p.mu.Lock()
@@ -89,7 +91,7 @@ func (p *programs) of(policy *policy) (*compiled, error) {
 	return c, err
 }
 
-// forget lets go of what was not used for a while.
+// forget drops the programs if they have not been used for programsIdle.
 func (p *programs) forget(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +100,8 @@ func (p *programs) forget(now time.Time) {
 	}
 }
 
-// compile compiles all expressions. One that does not compile fails when it is evaluated: it was stored by a server that knew more.
+// compile compiles all expressions. If an expression does not compile, an error is returned when
+// it is evaluated. It may have been stored by a later version of the server.
 func compile(policy *policy) (*compiled, error) {
 	scope, err := compilerFor(policy.variables)
 	if err != nil {
@@ -134,7 +137,7 @@ func compile(policy *policy) (*compiled, error) {
 			c.mutations = append(c.mutations, of(m.JSONPatch.Expression, patchTypes, patching))
 		case m.PatchType == admissionv1.PatchTypeApplyConfiguration && m.ApplyConfiguration != nil:
 			c.mutations = append(c.mutations, of(m.ApplyConfiguration.Expression, appliedTypes, patching))
-		default: // no write lets it in
+		default: // rejected by validation
 			c.mutations = append(c.mutations, plugincel.CompilationResult{})
 		}
 	}
@@ -143,18 +146,18 @@ func compile(policy *policy) (*compiled, error) {
 
 // ---- Evaluating
 
-// An activation is what one row of expressions sees. What nobody looks at is not made.
+// An activation provides the variables for a list of expressions. The values are computed lazily.
 type activation struct {
 	h          *writeContext
-	row        *document // the objects, as the policy wants to see them
-	params     any       // nil: none
-	authorized bool      // knows the authorizer
-	anywhere   bool      // does not know the namespace
+	row        *document // the objects in the version that the policy matches
+	params     any       // nil if there are none
+	authorized bool      // whether the authorizer is available
+	anywhere   bool      // whether namespaceObject is always null
 	variables  ref.Val
-	err        error // why a variable of the server could not be made
+	err        error // errors of computing variables
 }
 
-// ResolveName is asked for the value of a variable.
+// ResolveName returns the value of a variable.
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case plugincel.ObjectVarName:
@@ -182,10 +185,10 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	return nil, false
 }
 
-// Parent says that there is nothing around it.
+// Parent returns nil, because there is no enclosing activation.
 func (a *activation) Parent() interpreter.Activation { return nil }
 
-// An evaluation evaluates the expressions of one row, one after the other, on one budget.
+// An evaluation evaluates a list of expressions with a common budget.
 type evaluation struct {
 	a      *activation
 	scope  plugincel.CompositionContext
@@ -200,7 +203,8 @@ func newEvaluation(ctx context.Context, c *compiled, a *activation, budget int64
 	return e
 }
 
-// of evaluates one expression. failed is the expression's own error; err ends the row. Of a missing expression nothing comes.
+// of evaluates an expression. failed is the error returned by the expression itself. If err is not
+// nil, the whole evaluation must stop. If there is no expression, all results are nil.
 func (e *evaluation) of(c *plugincel.CompilationResult) (value ref.Val, failed, err error) {
 	switch {
 	case c.ExpressionAccessor == nil:

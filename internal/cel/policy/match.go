@@ -1,6 +1,6 @@
 package policy
 
-// This file says which writes a policy, or a binding, is about.
+// This file decides which writes a policy or a binding matches.
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// matcherOf returns nil for nil.
+// matcherOf parses the selectors. It returns nil for nil.
 func matcherOf(asked *admissionv1.MatchResources) *matcher {
 	if asked == nil {
 		return nil
@@ -25,7 +25,7 @@ func matcherOf(asked *admissionv1.MatchResources) *matcher {
 	return m
 }
 
-// matches returns the row in whose version the write is to be seen, nil when it is not matched.
+// matches returns the row whose version the policy receives, or nil if the write does not match.
 func (m *matcher) matches(h *writeContext) (*scheme.Resource, error) {
 	if m == nil {
 		return h.w.Resource, nil
@@ -44,7 +44,7 @@ func (m *matcher) matches(h *writeContext) (*scheme.Resource, error) {
 	if len(m.ResourceRules) > 0 {
 		row = m.rowOf(m.ResourceRules, h)
 	}
-	if row == nil { // the namespace is of no interest then
+	if row == nil { // ignore an error of the namespace
 		return nil, nil
 	}
 	return row, err

@@ -1,13 +1,14 @@
 package policy
 
-// This file asks mutating policies, and makes of an object what their expressions say:
+// This file runs mutating policies and applies their mutations to the object:
 //
-//	ApplyConfiguration   Object{metadata: Object.metadata{labels: {"team": "a"}}}      merged as an apply would, but nobody owns the fields
-//	JSONPatch            [JSONPatch{op: "add", path: "/spec/replicas", value: 3}]      a test that fails leaves the object as it is
+//	ApplyConfiguration   Object{metadata: Object.metadata{labels: {"team": "a"}}}      merged like an apply, but without field owners
+//	JSONPatch            [JSONPatch{op: "add", path: "/spec/replicas", value: 3}]      if a test fails, the object is unchanged
 //
-// Which policies match is decided by the object as it comes; matchConditions and mutations see what those before made of it. One pass
-// asks every invocation (policy, binding, param) once. A second pass, when whatever stands behind in the chain has changed the object,
-// asks those that have reinvocationPolicy IfNeeded and saw the object before a later change.
+// Matching uses the original object. matchConditions and mutations use the object as changed by
+// earlier policies. The first pass runs every invocation (policy, binding, param) once. If a later
+// plug-in in the chain changes the object, there is a second pass. It runs the invocations that
+// have reinvocationPolicy IfNeeded if the object has changed since.
 
 import (
 	"context"
@@ -38,17 +39,18 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Rounds remembers between the passes over one write who has to be asked again. The zero value is before the first.
+// Rounds records which invocations must run again in the second pass over a write. The zero value
+// is ready to use.
 type Rounds struct {
 	passes int
-	seen   []invocationKey // that would be asked again, had something changed since
+	seen   []invocationKey // would run again if the object changed now
 	again  map[invocationKey]bool
-	last   scheme.Object // as the last pass left it
+	last   scheme.Object // the object after the last pass
 }
 
 type invocationKey struct{ policy, binding, param string }
 
-// changed says that the object is another one than those who were asked saw.
+// changed marks the invocations in seen to run again, because the object has changed.
 func (r *Rounds) changed() {
 	for _, key := range r.seen {
 		if r.again == nil {
@@ -59,7 +61,7 @@ func (r *Rounds) changed() {
 	r.seen = nil
 }
 
-// An invocation is one policy to be asked by one binding with one param.
+// invocation represents the evaluation of a policy for a binding and a param.
 type invocation struct {
 	policy *policy
 	b      *binding
@@ -69,10 +71,10 @@ type invocation struct {
 
 func (i *invocation) key() invocationKey { return invocationKey{i.policy.name, i.b.name, i.param.name} }
 
-// A complaint is why a policy refuses, or could not be asked.
+// A complaint is the reason why a policy rejects the write or could not run.
 type complaint struct {
 	policy *policy
-	b      *binding // nil: the policy as a whole
+	b      *binding // nil if it concerns the whole policy
 	cause  error
 	reason metav1.StatusReason
 }
@@ -84,8 +86,8 @@ func (c *complaint) text() string {
 	return fmt.Sprintf("policy %q denied request: %v", c.policy.name, c.cause)
 }
 
-// Mutate lets the mutating policies that are in force change w.Object, in the next pass of rounds, and says whether they did. The error is
-// a Status that refuses the write.
+// Mutate runs the active mutating policies for the next pass of rounds. It reports whether they
+// changed w.Object. The error is a Status that rejects the write.
 func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (changed bool, err error) {
 	set := p.current.Load()
 	if set == nil || len(set.mutating) == 0 || w.Object == nil || matching.IsExempt(w.Resource) || w.Resource.Virtual {
@@ -103,7 +105,7 @@ func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (change
 	return m.mutated, m.refusal()
 }
 
-// A mutator is a write before the mutating policies, in which the object may change.
+// A mutator runs the mutating policies for a write. It may replace the object.
 type mutator struct {
 	*writeContext
 	rounds     *Rounds
@@ -115,7 +117,7 @@ func (m *mutator) complain(policy *policy, b *binding, cause error, reason metav
 	m.complaints = append(m.complaints, complaint{policy, b, cause, reason})
 }
 
-// refusal is what the complaints of policies that do not fail open come to.
+// refusal returns the error for the complaints. It ignores policies with failurePolicy Ignore.
 func (m *mutator) refusal() error {
 	var err *apierrors.StatusError
 	for i := range m.complaints {
@@ -127,7 +129,7 @@ func (m *mutator) refusal() error {
 		if err == nil {
 			err = m.w.forbidden(errors.New(text))
 			if err.ErrStatus.Message = text; c.reason != "" {
-				err.ErrStatus.Reason = c.reason // the code stays 403, as in the real server
+				err.ErrStatus.Reason = c.reason // the code stays 403, as in kube-apiserver
 			}
 		}
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: text})
@@ -190,7 +192,7 @@ func (m *mutator) invocations(ctx context.Context, policy *policy, b *binding, r
 	return calls, nil
 }
 
-// ask makes one invocation. An error ends the request.
+// ask runs one invocation. An error ends the request.
 func (m *mutator) ask(ctx context.Context, call *invocation) error {
 	document, err := m.document(call.row)
 	if err != nil {
@@ -235,7 +237,7 @@ func (m *mutator) ask(ctx context.Context, call *invocation) error {
 	return nil
 }
 
-// mutate evaluates one mutation and makes the object what it says.
+// mutate evaluates one mutation and applies it to the object.
 func (m *mutator) mutate(ctx context.Context, c *compiled, call *invocation, i int) error {
 	document, err := m.document(call.row)
 	if err != nil {
@@ -262,7 +264,7 @@ func (m *mutator) mutate(ctx context.Context, c *compiled, call *invocation, i i
 	return m.replace(document.row, body)
 }
 
-// replace makes the object what a version's document of it says.
+// replace decodes body, which is in the version of row, and makes it the current object.
 func (m *mutator) replace(row *scheme.Resource, body []byte) error {
 	obj, strictErrs, err := row.Decode(body, "application/json", m.w.Subresource)
 	if err != nil {
@@ -286,7 +288,7 @@ func (m *mutator) replace(row *scheme.Resource, body []byte) error {
 	return nil
 }
 
-// decodingCause takes from an error what a body's sender is told around it.
+// decodingCause removes the prefix that a decoding error has for clients.
 func decodingCause(err error) error {
 	if _, inner, found := strings.Cut(err.Error(), " cannot be handled as a "); found {
 		if _, cause, found := strings.Cut(inner, ": "); found {
@@ -298,7 +300,7 @@ func decodingCause(err error) error {
 
 // ---- ApplyConfiguration
 
-// applied is the document that an apply configuration makes.
+// applied returns the object with an apply configuration merged into it, as JSON.
 func (m *mutator) applied(document *document, value ref.Val) ([]byte, error) {
 	object, ok := value.(*dynamic.ObjectVal)
 	if !ok {
@@ -322,7 +324,8 @@ func (m *mutator) applied(document *document, value ref.Val) ([]byte, error) {
 
 // ---- JSONPatch
 
-// patched is the document that a list of operations makes; nil when a test of theirs fails.
+// patched returns the object with a list of operations applied, as JSON. It returns nil if a test
+// operation fails.
 func patched(document *document, value ref.Val) ([]byte, error) {
 	steps, err := stepsOf(value)
 	if err != nil {
@@ -345,8 +348,8 @@ func patched(document *document, value ref.Val) ([]byte, error) {
 	return doc.Root.Encode()
 }
 
-// patchWords says which operation does not apply. The real server's words follow from how its library looks for the place; these are the
-// usual ones.
+// patchWords returns the error message for an operation that does not apply. kube-apiserver's
+// messages depend on the details of its library. These are the most common ones.
 func patchWords(step *patch.PatchStep) string {
 	switch step.Op {
 	case "add":
@@ -369,7 +372,7 @@ func patchWords(step *patch.PatchStep) string {
 	return "Unexpected kind: " + step.Op
 }
 
-// stepsOf reads the operations that an expression has made.
+// stepsOf converts the result of an expression to patch operations.
 func stepsOf(value ref.Val) (steps []patch.PatchStep, err error) {
 	list, ok := value.(traits.Lister)
 	if !ok {

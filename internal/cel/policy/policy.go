@@ -1,22 +1,28 @@
-// Package policy decides about writes by ValidatingAdmissionPolicies and MutatingAdmissionPolicies: expressions in CEL that lie in the
-// store, and no webhook is called. A policy does nothing by itself; a binding puts it in force, for some objects, with some parameters:
+// Package policy implements ValidatingAdmissionPolicies and MutatingAdmissionPolicies. Policies
+// contain CEL expressions, so they need no webhook. A policy has no effect by itself. It must be
+// applied to certain objects by a binding, which may also provide parameters:
 //
 //	policy    at-most-N     matches deployments    paramKind rules.example.com/v1 Limit
 //	                        validations: object.spec.replicas <= params.max
 //	binding   for-tests     policyName at-most-N   namespaceSelector env=test   paramRef name: three      actions: Deny
 //	binding   for-all       policyName at-most-N                                paramRef selector: soft   actions: Warn, Audit
 //
-// A write of a deployment in a namespace of env=test is then evaluated once with the Limit three, and once with each of the soft ones:
+// If a client writes a deployment in a namespace with env=test, the policy is evaluated once with
+// the Limit three, and once with each Limit that matches soft:
 //
-//	policies in force ─▶ which match ─▶ bindings of these that match ─▶ params of each ─▶ matchConditions ─▶ expressions ─▶ actions
+//	active policies ─▶ matching policies ─▶ matching bindings ─▶ params of each ─▶ matchConditions ─▶ expressions ─▶ actions
 //
-// What cannot be evaluated (params that are missing, an expression that fails, or that costs too much) is refused, or with failurePolicy
-// Ignore let pass. Mutating policies are asked first, one after the other, each seeing what those before it made of the object; those with
-// reinvocationPolicy IfNeeded are asked once more when something has changed the object after them.
+// If a policy cannot be evaluated, because its params are missing or because an expression fails
+// or costs too much, the write is rejected. With failurePolicy Ignore it is allowed. Mutating
+// policies run before validating policies. They run one after another. The result of each policy
+// is passed to the next one. A policy with reinvocationPolicy IfNeeded runs again if the object
+// changes after it.
 //
-// The policies in force are read from the store after each write to one, before that write is answered, and hang on one atomic pointer:
-// while there are none a write pays for loading that. Expressions are compiled when a write first meets them, by Kubernetes' own compiler,
-// and let go of when no write has for a while. Objects become what CEL sees once for a write, however many policies look at them.
+// The active policies are read from the store after each write to a policy or a binding, before
+// that write is answered. They are stored in an atomic pointer, so the cost for a write is a
+// single load if there are none. Expressions are compiled by Kubernetes' own compiler on first
+// use. They are dropped if they have not been used for a while. The objects of a write are
+// converted to CEL values once for all policies.
 package policy
 
 import (
@@ -35,30 +41,33 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// ---- What is in force
+// ---- Active policies
 
-// Policies are the admission policies of a server.
+// Policies evaluates the admission policies of a server.
 type Policies struct {
-	Store      *store.Store                                                         // where policies, bindings and params are read
-	Types      *scheme.Registry                                                     // what rules and paramKinds speak of
-	Unreadable *unreadable.Unreadables                                              // notes policies and bindings that cannot be decoded
-	Log        zerolog.Logger                                                       // is told of a reload that failed
-	May        matching.May                                                         // for the variable authorizer
-	Defaults   func(res *scheme.Resource, obj scheme.Object) error                  // fills in what a mutation left out
-	Fields     func(res *scheme.Resource) *fieldmanager.Manager                     // knows what an ApplyConfiguration's lists and maps mean
-	Checked    func(Check)                                                          // is told of evaluations; may be nil
-	Convert    func(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) // a custom resource as another version shows it
+	Store      *store.Store            // source of policies, bindings and params
+	Types      *scheme.Registry        // resolves the types in rules and paramKinds
+	Unreadable *unreadable.Unreadables // records policies and bindings that cannot be decoded
+	Log        zerolog.Logger          // receives errors of reloads
+	May        matching.May            // for the CEL variable authorizer
+	// Defaults sets the default values of fields that may have been removed by a mutation.
+	Defaults func(res *scheme.Resource, obj scheme.Object) error
+	// Fields returns the manager that merges an ApplyConfiguration according to the schema.
+	Fields  func(res *scheme.Resource) *fieldmanager.Manager
+	Checked func(Check) // receives each evaluation; may be nil
+	// Convert converts a custom resource to another version.
+	Convert func(row *scheme.Resource, obj scheme.Object) (scheme.Object, error)
 
-	current atomic.Pointer[set] // nil: none are in force
+	current atomic.Pointer[set] // nil if no policy is active
 
-	mu       sync.Mutex           // one reload at a time; guards what follows
-	programs map[string]*programs // by plural and policy: they outlive a reload
+	mu       sync.Mutex           // serializes reloads and guards programs
+	programs map[string]*programs // by plural and name of the policy; survive a reload
 }
 
-// A set is what is in force, by name of the policy. Immutable.
+// A set contains the active policies, ordered by name. It is immutable.
 type set struct{ mutating, validating []*policy }
 
-// A policy is one of either kind, with its bindings.
+// policy is a validating or mutating policy with its bindings.
 type policy struct {
 	name        string
 	failsOpen   bool
@@ -76,52 +85,57 @@ type policy struct {
 	reinvocable bool
 }
 
-// A binding puts a policy in force.
+// A binding applies a policy to some objects.
 type binding struct {
 	name    string
-	matches *matcher // nil: whatever the policy matches
+	matches *matcher // if nil, the binding matches everything that the policy matches
 	params  *admissionv1.ParamRef
 	actions []admissionv1.ValidationAction
 }
 
-// Mutating says that some mutating policy is in force.
+// Mutating reports whether any mutating policy is active.
 func (p *Policies) Mutating() bool {
 	set := p.current.Load()
 	return set != nil && len(set.mutating) > 0
 }
 
-// Validating says that some validating policy is in force.
+// Validating reports whether any validating policy is active.
 func (p *Policies) Validating() bool {
 	set := p.current.Load()
 	return set != nil && len(set.validating) > 0
 }
 
-// tell passes a check on.
+// tell reports a check if Checked is set.
 func (p *Policies) tell(c Check) {
 	if p.Checked != nil {
 		p.Checked(c)
 	}
 }
 
-// A matcher is matchConstraints, or matchResources. Immutable.
+// A matcher is a parsed matchConstraints or matchResources. It is immutable.
 type matcher struct {
 	admissionv1.MatchResources
 	namespaces, objects labels.Selector
-	broken              error // a selector cannot be read: no write lets such a one in
+	// broken is the error from parsing a selector. It should be nil, because policies are
+	// validated.
+	broken error
 }
 
-// programs are a policy's, compiled at their first use. They outlive a reload that leaves the policy's spec as it was.
+// programs contains the compiled expressions of a policy. It survives reloads that do not change
+// the policy's spec.
 type programs struct {
-	spec string       // the text that they are made of
-	used atomic.Int64 // in Unix nanoseconds
+	spec string       // the spec that the programs were compiled from
+	used atomic.Int64 // time of the last use, in Unix nanoseconds
 
-	mu    sync.Mutex // guards ready, and serialises compiling
+	mu    sync.Mutex // guards ready, and serializes compiling
 	ready *compiled
 }
 
-// A compiled is what a policy's expressions became, each list in the order of the policy. Immutable.
+// A compiled contains the compiled expressions of a policy, in the order of the policy. It is
+// immutable.
 type compiled struct {
-	scope                                                     *plugincel.CompositedCompiler // makes the variables
-	composed                                                  bool                          // there are some
+	// scope evaluates the variables.
+	scope                                                     *plugincel.CompositedCompiler
+	composed                                                  bool // whether there are variables
 	conditions, validations, messages, annotations, mutations []plugincel.CompilationResult
 }

@@ -1,7 +1,7 @@
 package policy
 
-// This file brings into force what is stored: after each write to a policy or a binding all of them are read anew, and what was compiled for a policy
-// goes on with it while its spec is the same.
+// This file reloads the active policies. All of them are reloaded after a write to any policy or
+// binding. Compiled expressions are reused if the policy's spec has not changed.
 
 import (
 	"context"
@@ -16,15 +16,15 @@ import (
 	"apilet/internal/store"
 )
 
-// Committed brings what is in force up to date after a write to a resource.
+// Committed reloads the policies after a write to a policy or a binding.
 func (p *Policies) Committed(res *scheme.Resource) {
 	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		p.Reload()
 	}
 }
 
-// Reload reads policies and bindings. One that cannot be read is told in the log and left out; when the store cannot be read, what was in
-// force stays so.
+// Reload reads policies and bindings. If an object cannot be decoded, it is logged and skipped. If
+// the store cannot be read, the previous policies stay active.
 func (p *Policies) Reload() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,8 @@ func failsOpen(policy *admissionv1.FailurePolicyType) bool {
 	return policy != nil && *policy == admissionv1.Ignore
 }
 
-// keepLocked returns a policy's programs: those from before the reload, if its spec is the same.
+// keepLocked returns the programs of a policy. It reuses the programs in before if the spec is
+// unchanged.
 func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *programs {
 	kept := before[key]
 	if kept == nil || kept.spec != spec {
@@ -107,7 +108,8 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 	return kept
 }
 
-// each visits the stored objects of a resource in the order of their names; spec is the stored text of one's spec.
+// each calls visit for all stored objects of a resource, sorted by name. spec is the JSON
+// representation of the object's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
 	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
 	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
@@ -124,7 +126,7 @@ func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string
 	return nil
 }
 
-// Run lets go of programs that nobody uses, until ctx is done.
+// Run drops programs that have not been used for a while. It returns when ctx is done.
 func (p *Policies) Run(ctx context.Context) {
 	idle := time.NewTicker(programsIdle / 5)
 	defer idle.Stop()

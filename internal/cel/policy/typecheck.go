@@ -1,8 +1,9 @@
 package policy
 
-// This file looks for what is wrong with a validating policy's expressions when the types that it names are known: a field that no
-// Deployment has, a comparison of a number with a text. That is no error, since a policy may name types that differ. It is told in the
-// policy's status, which also says for which generation:
+// This file checks the expressions of validating policies against the types that the policies
+// name. It finds unknown fields and wrong types, such as a comparison of a number with a string.
+// These are not errors, because a policy may name several types. They are added to the status of
+// the policy, along with the generation that was checked:
 //
 //	status:
 //	  observedGeneration: 1
@@ -11,7 +12,8 @@ package policy
 //	    - fieldRef: spec.validations[0].expression
 //	      warning: "apps/v1, Kind=Deployment: ERROR: <input>:1:13: undefined field 'replica' ..."
 //
-// In a cluster kube-controller-manager does this; beside one it finds the work done.
+// In a cluster, this is done by kube-controller-manager. If it also runs, it finds the status up
+// to date.
 
 import (
 	"context"
@@ -41,21 +43,22 @@ import (
 	"apilet/internal/store"
 )
 
-// maxTypes is how many types one rule of a policy is checked against.
+// maxTypes is the maximum number of types that one rule is checked against.
 const maxTypes = 10
 
-// A TypeChecker keeps the status of validating policies.
+// A TypeChecker maintains the status of validating policies.
 type TypeChecker struct {
-	Store *store.Store     // where policies are read
-	Types *scheme.Registry // what the rules of a policy speak of
-	// Schemas are the OpenAPI schemas of a kind and of all that it refers to, by name, as a JSON object; root is the kind's name.
+	Store *store.Store     // source of policies
+	Types *scheme.Registry // resolves the types in the rules of a policy
+	// Schemas returns the OpenAPI schemas of a kind and of all kinds that it refers to, as a JSON
+	// object with the schemas by name. root is the name of the kind.
 	Schemas func(row *scheme.Resource) (root string, schemas []byte, err error)
-	// Write changes the status of the policy of a name, if there still is one.
+	// Write updates the status of the named policy, if the policy still exists.
 	Write func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error
-	Tell  func(error) // is told what went wrong
+	Tell  func(error) // receives the result of each pass
 }
 
-// Run checks policies as they come, until ctx is done.
+// Run checks policies when they have changed. It returns when ctx is done.
 func (c *TypeChecker) Run(ctx context.Context) {
 	row := c.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
 	for log := c.Store.Follow(row.Base); ctx.Err() == nil; {
@@ -67,7 +70,8 @@ func (c *TypeChecker) Run(ctx context.Context) {
 	}
 }
 
-// pass checks those policies whose status is of an earlier generation. One that fails leaves the others their turn.
+// pass checks all policies whose status has an outdated generation. If one fails, it continues
+// with the others.
 func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	var stale []*admissionv1.ValidatingAdmissionPolicy
 	var err error
@@ -88,7 +92,7 @@ func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 		}
 		warnings := c.check(policy)
 		err = errors.Join(err, c.Write(ctx, policy.Name, func(now *admissionv1.ValidatingAdmissionPolicy) {
-			if now.Generation != policy.Generation { // it has changed meanwhile
+			if now.Generation != policy.Generation { // it has changed in the meantime
 				return
 			}
 			now.Status.ObservedGeneration = now.Generation
@@ -98,7 +102,7 @@ func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	return err
 }
 
-// check returns what the types have against the expressions of a policy.
+// check returns the type errors in the expressions of a policy.
 func (c *TypeChecker) check(policy *admissionv1.ValidatingAdmissionPolicy) (warnings []admissionv1.ExpressionWarning) {
 	kinds := c.kinds(policy)
 	if len(kinds) == 0 {
@@ -128,13 +132,13 @@ func (c *TypeChecker) check(policy *admissionv1.ValidatingAdmissionPolicy) (warn
 
 // ---- Types
 
-// A checkedKind is a kind that a policy names, and the compiler that takes the object to be one.
+// checkedKind is a kind named by a policy, together with a compiler for objects of that kind.
 type checkedKind struct {
 	gvk      schema.GroupVersionKind
 	compiler *plugincel.CompositedCompiler
 }
 
-// kinds are those that the rules of a policy name without wildcards, in order.
+// kinds returns the sorted kinds that the rules of a policy name without wildcards.
 func (c *TypeChecker) kinds(policy *admissionv1.ValidatingAdmissionPolicy) (found []checkedKind) {
 	rows := map[schema.GroupVersionKind]*scheme.Resource{}
 	if policy.Spec.MatchConstraints == nil {
@@ -169,7 +173,7 @@ func orderOf(gvk schema.GroupVersionKind) string {
 	return gvk.Group + "\x00" + gvk.Version + "\x00" + gvk.Kind
 }
 
-// named adds the rows that one rule names; the first of them, if there are many.
+// named adds the rows named by a rule, up to maxTypes.
 func (c *TypeChecker) named(rule *admissionv1.Rule, rows map[schema.GroupVersionKind]*scheme.Resource) {
 	count := 0
 	for _, group := range slices.Sorted(slices.Values(rule.APIGroups)) {
@@ -186,7 +190,8 @@ func (c *TypeChecker) named(rule *admissionv1.Rule, rows map[schema.GroupVersion
 	}
 }
 
-// paramType is the type of params: nil when it is not known, declared false when the policy has none.
+// paramType returns the type of params. It is nil if the type is unknown. declared is false if the
+// policy has no paramKind.
 func (c *TypeChecker) paramType(policy *admissionv1.ValidatingAdmissionPolicy) (params *apiservercel.DeclType, declared bool) {
 	kind := policy.Spec.ParamKind
 	if kind == nil {
@@ -198,7 +203,7 @@ func (c *TypeChecker) paramType(policy *admissionv1.ValidatingAdmissionPolicy) (
 	return params, true
 }
 
-// declared is a kind as CEL knows it; nil when it has no schema.
+// declared returns the CEL type of a kind, or nil if it has no schema.
 func (c *TypeChecker) declared(row *scheme.Resource) *apiservercel.DeclType {
 	root, text, err := c.Schemas(row)
 	if err != nil {
@@ -216,8 +221,8 @@ func (c *TypeChecker) declared(row *scheme.Resource) *apiservercel.DeclType {
 	return declared.MaybeAssignTypeName(strings.ReplaceAll(row.APIVersion(), "/", ".") + "." + row.Kind)
 }
 
-// resolve puts what a schema refers to in its place. What contains itself ends as an object of which nothing is known. above are the names
-// that lie around it.
+// resolve replaces all references in a schema by the referenced schemas. A recursive reference
+// becomes an object without properties. above contains the names of the enclosing schemas.
 func resolve(schemas map[string]*spec.Schema, above map[string]bool, s *spec.Schema) *spec.Schema {
 	if name := referred(s); name != "" {
 		if above[name] || schemas[name] == nil {
@@ -243,7 +248,8 @@ func resolve(schemas map[string]*spec.Schema, above map[string]bool, s *spec.Sch
 	return &out
 }
 
-// referred is the name that a schema refers to, itself or, with a description beside, by allOf.
+// referred returns the name that a schema refers to, directly or by allOf, which is used to add a
+// description.
 func referred(s *spec.Schema) string {
 	if ref := s.Ref.String(); ref != "" {
 		return strings.TrimPrefix(ref, "#/components/schemas/")
@@ -256,12 +262,13 @@ func referred(s *spec.Schema) string {
 	return ""
 }
 
-// ---- Compilers that know types
+// ---- Compilers with types
 
-// typed is what a typed compiler does not look at: it has the variables of its making.
+// typed is ignored by typed compilers, because their variables are declared when the compiler is
+// created.
 var typed plugincel.OptionalVariableDeclarations
 
-// typedCompiler knows of what type object, oldObject and params are.
+// typedCompiler returns a compiler in which object, oldObject and params have the given types.
 func typedCompiler(object, params *apiservercel.DeclType, hasParams bool) (*plugincel.CompositedCompiler, error) {
 	namespace, request := plugincel.BuildNamespaceType(), plugincel.BuildRequestType()
 	types := []*apiservercel.DeclType{namespace, request, object}
@@ -290,7 +297,7 @@ func typedCompiler(object, params *apiservercel.DeclType, hasParams bool) (*plug
 	return compiler, nil
 }
 
-// typeOnly compiles as far as types go: any result is welcome, and there is no program.
+// typeOnly checks types without creating programs. It accepts any result type.
 type typeOnly struct{ scope *plugincel.CompositedCompiler }
 
 func (c typeOnly) CompileCELExpression(e plugincel.ExpressionAccessor, _ plugincel.OptionalVariableDeclarations, mode environment.Type) plugincel.CompilationResult {

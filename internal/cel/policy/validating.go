@@ -1,14 +1,16 @@
 package policy
 
-// This file asks validating policies. What one evaluation comes to, for each action of the binding:
+// This file runs validating policies. The following table shows how each result is handled,
+// depending on the actions of the binding:
 //
 //	                     Deny                      Warn               Audit                       failurePolicy Ignore
-//	validation false     refused, its reason       warning            audit annotation            the same
-//	validation fails     refused                   warning            audit annotation            nothing
-//	conditions fail      refused                   warning            audit annotation            nothing
-//	no params, no type   refused whatever the binding's actions are                               nothing
+//	validation false     rejected, its reason      warning            audit annotation            the same
+//	validation fails     rejected                  warning            audit annotation            nothing
+//	conditions fail      rejected                  warning            audit annotation            nothing
+//	no params, no type   rejected, regardless of the binding's actions                            nothing
 //
-// The first refusal is the request's; the policies after it are asked all the same, for what they have to warn of and to note.
+// The first rejection is returned to the client. The remaining policies still run, for their
+// warnings and audit annotations.
 
 import (
 	"context"
@@ -33,30 +35,30 @@ import (
 	"apilet/internal/scheme"
 )
 
-// maxAnnotation is how many bytes of an audit annotation are kept.
+// maxAnnotation is the maximum length of an audit annotation in bytes. Longer ones are truncated.
 const maxAnnotation = 10 << 10
 
-// A verdict is what a validation, or its failure to be evaluated, comes to.
+// A verdict is the result of a validation that is false or could not be evaluated.
 type verdict struct {
 	denied  bool
-	failed  bool // to be evaluated; denied says whether that is a refusal
+	failed  bool // the evaluation failed; denied is set if that rejects the write
 	message string
 	reason  metav1.StatusReason
 	took    time.Duration
 }
 
-// A finding is what became of one binding with one param.
+// A finding is the result of evaluating a binding with a param.
 type finding struct {
-	verdicts []verdict // by validation; one alone when none could be evaluated
+	verdicts []verdict // one for each validation, or a single verdict if there was an error
 	notes    []note
-	failures []verdict // of audit annotations: refusals, whatever the binding's actions are
+	failures []verdict // failed audit annotations, which reject the write regardless of the actions
 }
 
-// A note is the value of an audit annotation.
+// A note is an audit annotation.
 type note struct{ key, value string }
 
-// Validate asks the validating policies that are in force whether they let a write pass. The error is a Status: 422 Invalid, or what the
-// validation gives for its reason.
+// Validate runs the active validating policies. If one of them rejects the write, it returns a
+// Status: 422 Invalid, or the status for the reason that the validation specifies.
 func (p *Policies) Validate(ctx context.Context, w *Write) error {
 	set := p.current.Load()
 	if set == nil || len(set.validating) == 0 || matching.IsExempt(w.Resource) || w.Resource.Virtual {
@@ -74,13 +76,14 @@ func (p *Policies) Validate(ctx context.Context, w *Write) error {
 	return s.refusal
 }
 
-// A session is a writeContext and what has been refused in it.
+// A session is a writeContext with the first rejection.
 type session struct {
 	*writeContext
-	refusal error // the first
+	refusal error // the first rejection
 }
 
-// ask asks one policy, by each of its bindings. An error is no refusal but ends the request.
+// ask evaluates the given policy for every binding of it. An error does not reject the write but
+// ends the request.
 func (s *session) ask(ctx context.Context, policy *policy) error {
 	row, err := policy.constraints.matches(s.writeContext)
 	if err == nil && row != nil {
@@ -151,7 +154,8 @@ func (s *session) askBinding(ctx context.Context, policy *policy, b *binding, ro
 	return nil
 }
 
-// misconfigured is for what keeps a policy, or (b not nil) a binding, from being evaluated at all.
+// misconfigured rejects the write because a policy, or the binding b if it is not nil, cannot be
+// evaluated. With failurePolicy Ignore it does nothing.
 func (s *session) misconfigured(policy *policy, b *binding, err error) {
 	if policy.failsOpen {
 		return
@@ -163,7 +167,7 @@ func (s *session) misconfigured(policy *policy, b *binding, err error) {
 	s.refuse(policy, b, &verdict{message: fmt.Sprintf("failed to configure %s: %v", what, err)})
 }
 
-// refuse remembers a refusal, if it is the first.
+// refuse records the rejection if it is the first one.
 func (s *session) refuse(policy *policy, b *binding, v *verdict) {
 	if s.refusal != nil {
 		return
@@ -194,7 +198,7 @@ func codeOf(reason metav1.StatusReason) int32 {
 	return http.StatusUnprocessableEntity
 }
 
-// act does with each no what the binding says.
+// act applies the binding's actions to each failed validation.
 func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts []verdict) {
 	for i := range verdicts {
 		v := &verdicts[i]
@@ -220,7 +224,8 @@ func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts 
 	}
 }
 
-// audit notes a failed validation. Of several in one request the first stays.
+// audit adds an audit annotation for a failed validation. If there are several in a request, only
+// the first one is kept.
 func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 	type failure struct {
 		Message           string                         `json:"message"`
@@ -237,7 +242,7 @@ func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 
 // ---- One evaluation
 
-// evaluate holds a policy's expressions against the write, with one param.
+// evaluate evaluates all expressions in a policy with the given param.
 func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *document, params any) (found finding) {
 	failed := func(err error) finding {
 		return finding{verdicts: []verdict{{denied: !policy.failsOpen, failed: true, message: err.Error()}}}
@@ -282,14 +287,15 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 	return found
 }
 
-// A result is what an expression came to, or its error.
+// A result is the value or the error of an expression.
 type result struct {
 	value ref.Val
 	err   error
-	took  time.Duration // of a validation or an audit annotation
+	took  time.Duration // for validations and audit annotations
 }
 
-// wanted says that the matchConditions hold. One that is false wins over errors.
+// wanted reports whether all matchConditions are true. If one is false, it ignores the errors of
+// the others.
 func (h *writeContext) wanted(ctx context.Context, c *compiled, document *document, params any) (bool, error) {
 	if len(c.conditions) == 0 {
 		return true, nil
@@ -311,7 +317,8 @@ func (h *writeContext) wanted(ctx context.Context, c *compiled, document *docume
 	return len(errs) == 0, utilerrors.NewAggregate(errs)
 }
 
-// messages evaluates the messageExpressions, of all validations, though few will be needed: their cost is the policy's.
+// messages evaluates all messageExpressions, although only a few may be needed, because their cost
+// counts for the policy.
 func (h *writeContext) messages(ctx context.Context, c *compiled, document *document, params any, budget int64) (found []result, err error) {
 	none := func(m plugincel.CompilationResult) bool { return m.ExpressionAccessor == nil }
 	if !slices.ContainsFunc(c.messages, func(m plugincel.CompilationResult) bool { return !none(m) }) {
@@ -328,7 +335,7 @@ func (h *writeContext) messages(ctx context.Context, c *compiled, document *docu
 	return found, nil
 }
 
-// verdict is what a validation came to.
+// verdict returns the verdict for a validation.
 func (p *policy) verdict(i int, r result, messages []result, messageErr error) verdict {
 	v := &p.validations[i]
 	switch {
@@ -360,7 +367,7 @@ func (p *policy) verdict(i int, r result, messages []result, messageErr error) v
 	return no
 }
 
-// annotate adds what an audit annotation came to.
+// annotate adds the result of an audit annotation to found.
 func (p *policy) annotate(i int, r result, found *finding) {
 	annotation := &p.annotations[i]
 	switch {
@@ -368,7 +375,7 @@ func (p *policy) annotate(i int, r result, found *finding) {
 		found.failures = append(found.failures, verdict{message: r.err.Error(), took: r.took})
 	case r.err != nil:
 	default:
-		text, _ := r.value.Value().(string) // else it is null
+		text, _ := r.value.Value().(string) // null becomes ""
 		if text = strings.TrimSpace(text); text != "" {
 			found.notes = append(found.notes, note{annotation.Key, text[:min(len(text), maxAnnotation)]})
 		}

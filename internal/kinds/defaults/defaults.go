@@ -3,9 +3,9 @@
 //	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}}}
 //	defaults.Set(pod) // restartPolicy Always, dnsPolicy ClusterFirst, imagePullPolicy Always (no tag means latest), ...
 //
-// Kubernetes' own defaulting functions set the values. This package also makes the other changes that
-// kube-apiserver makes between the body of a request and the response, when it converts the object to
-// its internal type and back and encodes it as protobuf.
+// Kubernetes' own defaulting functions set the values. This package also makes other changes that
+// kube-apiserver makes when it converts the object to its internal type and back and encodes it as
+// protobuf.
 package defaults
 
 import (
@@ -16,8 +16,8 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// Set sets the default values of a built-in object and normalizes it as kube-apiserver does.
-// Setting them twice changes nothing.
+// Set sets the default values of a built-in object and normalizes it in the same way as
+// kube-apiserver. Setting them twice changes nothing.
 func Set(obj runtime.Object) {
 	internalversion.Default(obj)
 	if Normalizes(obj) {
@@ -31,8 +31,8 @@ func Set(obj runtime.Object) {
 	}
 }
 
-// Normalizes reports whether the conversion to the internal type and back can change obj. Examples are
-// fields that other fields replace (a Secret's stringData).
+// Normalizes reports whether the conversion to the internal type and back can change obj. Examples
+// are fields that other fields replace (a Secret's stringData).
 func Normalizes(obj runtime.Object) bool {
 	switch obj.(type) {
 	case *corev1.Node, *corev1.Secret, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
@@ -41,8 +41,8 @@ func Normalizes(obj runtime.Object) bool {
 	return false
 }
 
-// fillNulls replaces nil values by empty ones. Protobuf, in which kube-apiserver stores objects, has no nil
-// values in maps.
+// fillNulls replaces nil values by empty ones. Nil values in maps cannot be represented in
+// protobuf, in which kube-apiserver stores objects.
 func fillNulls(data map[string][]byte) {
 	for key, value := range data {
 		if value == nil {

@@ -1,7 +1,8 @@
 package defaults
 
-// This file removes empty lists and maps. Kubernetes stores protobuf, which does not distinguish them
-// from nil, so that kube-apiserver returns null for those that are encoded although they are empty.
+// This file removes empty lists and maps. Kubernetes stores objects as protobuf, which does not
+// distinguish empty lists from nil. Therefore kube-apiserver returns null for empty lists that are
+// always encoded.
 
 import (
 	"reflect"
@@ -14,18 +15,19 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. It also sets
-// the values that kube-apiserver fills in when it reads the stored object. The writer still owns an empty
-// field, so this must happen after the managedFields are written.
+// DropEmptyLists sets empty lists and maps to nil where their JSON would show the difference. It
+// also sets the values that kube-apiserver fills in when it reads the stored object. The writer
+// still owns an empty field, so this must happen after the managedFields are written.
 func DropEmptyLists(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Node:
 		if len(o.Status.Allocatable) == 0 {
-			o.Status.Allocatable = nil // whose default is the capacity
+			o.Status.Allocatable = nil // the default is the capacity
 			internalversion.Default(o)
 		}
 	case *corev1.Service:
-		if o.Spec.ClusterIP != "" && len(o.Spec.ClusterIPs) == 0 { // an ExternalName Service: validation requires the list of others
+		// This can only be an ExternalName Service. Validation requires the list for other types.
+		if o.Spec.ClusterIP != "" && len(o.Spec.ClusterIPs) == 0 {
 			o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
 		}
 	}
@@ -34,14 +36,14 @@ func DropEmptyLists(obj runtime.Object) {
 	}
 }
 
-// A dropper removes the empty lists inside a value. nil means that its type has none that matter.
+// A dropper removes empty lists from a value. It is nil if the type does not contain any.
 type dropper func(v reflect.Value)
 
 // droppers holds the dropper of each type.
 var droppers sync.Map
 
-// dropperOf returns the dropper of a type. outer are the types that it is made for, in which a recursive
-// type occurs again.
+// dropperOf returns the dropper for a type. outer contains the types for which droppers are
+// currently being created, which is used to detect recursive types.
 func dropperOf(t reflect.Type, outer []reflect.Type) dropper {
 	if known, ok := droppers.Load(t); ok {
 		return known.(dropper)

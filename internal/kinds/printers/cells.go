@@ -1,11 +1,13 @@
 package printers
 
-// This file works out what the cells of a table say, where that takes more than naming a field: that a pod is in CrashLoopBackOff, which
-// three of a service's nine endpoints to show. columns.go says which column each cell belongs to.
+// This file computes the cells that do not just display a field, such as the status
+// CrashLoopBackOff of a pod, or the first three endpoints of a service. columns.go defines the
+// column of each cell.
 //
-// Invariants: a function here fills its kind's columns in their order, reads nothing but the object and the clock it is given, and copes
-// with every object that the type can hold, however sparse. Of what defaulting would have filled in, only that is assumed whose absence
-// would print a falsehood: a Deployment without replicas wants one. Cells are strings, int64s and booleans.
+// Each function returns the cells in the same order as the columns. It uses only the object and
+// the given time, and must accept any object, however incomplete. Default values are only assumed
+// if the cell would otherwise be wrong. For example, the default for the replicas of a Deployment
+// is one. Cells are strings, int64s and booleans.
 
 import (
 	"cmp"
@@ -39,14 +41,14 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// The texts of cells without a value.
+// Cells without a value.
 const (
 	cellNone    = "<none>"
 	cellUnset   = "<unset>"
 	cellUnknown = "<unknown>"
 )
 
-// age is the time since then as people read it: 90s, 5m10s, 3d4h.
+// age returns the time since then in the form of kubectl: 90s, 5m10s, 3d4h.
 func age(then metav1.Time, now time.Time) string {
 	if then.IsZero() {
 		return cellUnknown
@@ -61,10 +63,10 @@ func derefOr[T any](p *T, absent T) T {
 	return *p
 }
 
-// joinOr joins with commas what is there to join.
+// joinOr joins the list with commas. If the result is empty, it returns empty.
 func joinOr(list []string, empty string) string { return cmp.Or(strings.Join(list, ","), empty) }
 
-// joinThree joins the first three and counts the others.
+// joinThree joins the first three elements and appends the number of the others.
 func joinThree(list []string, empty string) string {
 	if len(list) > 3 {
 		return fmt.Sprintf("%s + %d more...", strings.Join(list[:3], ","), len(list)-3)
@@ -72,7 +74,7 @@ func joinThree(list []string, empty string) string {
 	return joinOr(list, empty)
 }
 
-// joinSorted joins each non-empty string once.
+// joinSorted joins the distinct non-empty strings in order.
 func joinSorted(list []string) string {
 	slices.Sort(list)
 	list = slices.DeleteFunc(slices.Compact(list), func(s string) bool { return s == "" })
@@ -137,8 +139,9 @@ func podConditionTrue(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// A podSummary is what a pod's containers amount to. reason is the most telling word about the pod: the first init container that holds
-// it up, else the first container (in the spec's order) that is not running, else the phase.
+// A podSummary summarizes the state of the containers in a pod. reason is the state of the first
+// init container that is not done, or of the first container that is not running, or otherwise the
+// phase of the pod.
 type podSummary struct {
 	reason       string
 	ready, total int
@@ -178,7 +181,8 @@ func summarize(p *corev1.Pod) podSummary {
 	return sum
 }
 
-// deletedReason: NodeLost is what a node controller writes when nobody is left to stop the containers.
+// deletedReason returns the status to display for a pod that is being deleted. A node controller
+// sets NodeLost when the kubelet cannot stop the containers any more.
 func deletedReason(p *corev1.Pod, reason string) string {
 	switch {
 	case p.Status.Reason == "NodeLost":
@@ -189,8 +193,9 @@ func deletedReason(p *corev1.Pod, reason string) string {
 	return "Terminating"
 }
 
-// addInitContainers reports whether the pod is past its init containers: each is done or runs beside the others as a sidecar, or was so
-// once and the pod is initialized (a sidecar may crash later). Only restarts of sidecars count from then on.
+// addInitContainers reports whether the init containers are done. An init container is done if it
+// has succeeded or runs as a sidecar. A sidecar may fail after the pod was initialized. After
+// that, only restarts of sidecars are counted.
 func (sum *podSummary) addInitContainers(p *corev1.Pod) bool {
 	if len(p.Status.InitContainerStatuses) == 0 {
 		return true
@@ -227,7 +232,7 @@ func restartsAlways(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// sidecarNames returns the names of the init containers that run beside the others.
+// sidecarNames returns the names of the restartable init containers.
 func sidecarNames(containers []corev1.Container) map[string]bool {
 	names := make(map[string]bool, len(containers))
 	for i := range containers {
@@ -257,7 +262,7 @@ func endReason(end *corev1.ContainerStateTerminated) string {
 	return "ExitCode:" + strconv.Itoa(int(end.ExitCode))
 }
 
-// addContainers goes backwards, so that of several reasons the first container's stays.
+// addContainers iterates backwards in order to keep the reason of the first container.
 func (sum *podSummary) addContainers(p *corev1.Pod) {
 	running, failure := false, ""
 	for _, c := range slices.Backward(p.Status.ContainerStatuses) {
@@ -278,7 +283,7 @@ func (sum *podSummary) addContainers(p *corev1.Pod) {
 	if sum.reason != "Completed" {
 		return
 	}
-	// One container is done. That is not yet the pod's end.
+	// If a container has completed, the pod may still be running.
 	switch {
 	case running && slices.ContainsFunc(p.Status.Conditions, isReady):
 		sum.reason = "Running"
@@ -297,7 +302,7 @@ func isReady(c corev1.PodCondition) bool {
 
 func deploymentCells(o *appsv1.Deployment, now time.Time) []any {
 	names, images := containerCells(o.Spec.Template.Spec.Containers)
-	// Unlike the others' selectors this one is empty when it selects nothing or all.
+	// Other selectors display <none>, but this one is empty if it matches nothing or everything.
 	selector := "<invalid>"
 	if s, err := metav1.LabelSelectorAsSelector(o.Spec.Selector); err == nil {
 		selector = s.String()
@@ -349,7 +354,7 @@ func cronJobCells(o *batchv1.CronJob, now time.Time) []any {
 	if o.Status.LastScheduleTime != nil {
 		last = age(*o.Status.LastScheduleTime, now)
 	}
-	suspend := "False" // a string, for all that its column is boolean
+	suspend := "False" // kube-apiserver returns a string, although the column is boolean
 	if derefOr(o.Spec.Suspend, false) {
 		suspend = "True"
 	}
@@ -376,7 +381,8 @@ func autoscalerCells(o *autoscalingv2.HorizontalPodAutoscaler, now time.Time) []
 		age(o.CreationTimestamp, now)}
 }
 
-// metricsCell shows two metrics, each as current/target, and counts the others.
+// metricsCell returns the first two metrics as current/target, and the number of remaining
+// metrics.
 func metricsCell(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.MetricStatus) string {
 	var list []string
 	for i := range specs[:min(2, len(specs))] {
@@ -393,7 +399,8 @@ func metricsCell(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.Metr
 	return cell
 }
 
-// metricCell: each type of metric keeps the same two structs in members of its own.
+// metricCell returns one metric. The target and the current value are in different fields,
+// depending on the type of the metric.
 func metricCell(spec *autoscalingv2.MetricSpec, status *autoscalingv2.MetricStatus) string {
 	var current *autoscalingv2.MetricValueStatus
 	switch {
@@ -515,10 +522,11 @@ func endpointsCell(subsets []corev1.EndpointSubset) string {
 	if len(subsets) == 0 {
 		return cellNone
 	}
-	var list []string // no more than are shown
+	var list []string // at most three
 	count := 0
 	for _, subset := range subsets {
-		count += len(subset.Addresses) * max(1, len(subset.Ports)) // a headless service may have no ports
+		// A headless service may have no ports.
+		count += len(subset.Addresses) * max(1, len(subset.Ports))
 		for _, addr := range subset.Addresses {
 			if len(subset.Ports) == 0 && len(list) < 3 {
 				list = append(list, addr.IP)
@@ -564,7 +572,7 @@ func ingressCells(o *networkingv1.Ingress, now time.Time) []any {
 		age(o.CreationTimestamp, now)}
 }
 
-// hostsCell counts rules, not hosts, beyond the third host.
+// hostsCell returns three hosts and the number of the remaining rules.
 func hostsCell(rules []networkingv1.IngressRule) string {
 	var hosts []string
 	for _, rule := range rules {
@@ -593,7 +601,8 @@ func ingressClassCells(o *networkingv1.IngressClass, now time.Time) []any {
 	return []any{name, o.Spec.Controller, parameters, age(o.CreationTimestamp, now)}
 }
 
-// ipAddressCells has a cell more than there are columns, as kube-apiserver does; kubectl ignores it.
+// ipAddressCells returns an additional cell that does not have a column, like kube-apiserver. It
+// is ignored by kubectl.
 func ipAddressCells(o *networkingv1.IPAddress, now time.Time) []any {
 	parent := cellNone
 	if ref := o.Spec.ParentRef; ref != nil {
@@ -622,7 +631,7 @@ func persistentVolumeCells(o *corev1.PersistentVolume, now time.Time) []any {
 		string(derefOr(o.Spec.VolumeMode, cellUnset))}
 }
 
-// persistentVolumeClaimCells shows nothing of a capacity before there is a volume that has it.
+// persistentVolumeClaimCells leaves the capacity empty if the claim has no volume.
 func persistentVolumeClaimCells(o *corev1.PersistentVolumeClaim, now time.Time) []any {
 	phase, capacity, modes := o.Status.Phase, "", ""
 	if o.DeletionTimestamp != nil {
@@ -636,7 +645,8 @@ func persistentVolumeClaimCells(o *corev1.PersistentVolumeClaim, now time.Time) 
 		string(derefOr(o.Spec.VolumeMode, cellUnset))}
 }
 
-// volumeClass: the annotation is older than the field, and stronger.
+// volumeClass returns the class of a volume. The deprecated annotation takes precedence over the
+// field.
 func volumeClass(o metav1.Object, field string) string {
 	if class, ok := o.GetAnnotations()[corev1.BetaStorageClassAnnotation]; ok {
 		return class
@@ -705,7 +715,7 @@ func claimStateCell(o *resourcev1.ResourceClaim) string {
 	return strings.Join(states, ",")
 }
 
-// Who may do what
+// Access control
 
 func bindingCells(o metav1.Object, role rbacv1.RoleRef, subjects []rbacv1.Subject, now time.Time) []any {
 	var users, groups, accounts []string
@@ -746,7 +756,7 @@ func signingRequestCells(o *certificatesv1.CertificateSigningRequest, now time.T
 	return []any{o.Name, age(o.CreationTimestamp, now), cmp.Or(o.Spec.SignerName, cellNone), o.Spec.Username, lifetime, condition}
 }
 
-// podCertificateCells shows the last condition that decides a request.
+// podCertificateCells displays the last condition that decides the request.
 func podCertificateCells(o *certificatesv1.PodCertificateRequest, _ time.Time) []any {
 	state := "Pending"
 	for _, condition := range o.Status.Conditions {
@@ -768,7 +778,7 @@ func taintRuleCells(o *resourcev1.DeviceTaintRule, now time.Time) []any {
 	return []any{o.Name, taint.Key, taint.Value, string(taint.Effect), added, age(o.CreationTimestamp, now)}
 }
 
-// migrationCells shows the last condition that is true.
+// migrationCells displays the last condition that is true.
 func migrationCells(o *storagemigrationv1.StorageVersionMigration, _ time.Time) []any {
 	resource := metav1.GroupResource{Group: o.Spec.Resource.Group, Resource: o.Spec.Resource.Resource}
 	status := "Unknown"
@@ -783,7 +793,7 @@ func migrationCells(o *storagemigrationv1.StorageVersionMigration, _ time.Time) 
 	return []any{o.Name, resource.String(), status}
 }
 
-// definitionCells are the cells of a CustomResourceDefinition.
+// definitionCells returns the cells of a CustomResourceDefinition.
 func definitionCells(o *apiextensionsv1.CustomResourceDefinition, _ time.Time) []any {
 	var versions []string
 	for i := range o.Spec.Versions {
@@ -833,7 +843,8 @@ func nodeStatus(o *corev1.Node) string {
 	return status
 }
 
-// nodeRoles knows the two spellings: a label that ends in the role, and one whose value is the role.
+// nodeRoles returns the roles from both kinds of labels: the role is the suffix of the key or the
+// value.
 func nodeRoles(nodeLabels map[string]string) []string {
 	var roles []string
 	for key, value := range nodeLabels {
@@ -869,7 +880,7 @@ func componentStatusCells(o *corev1.ComponentStatus, _ time.Time) []any {
 	return []any{o.Name, "Unknown", "", ""}
 }
 
-// eventCells reads both ways of telling when and how often: core's two times and count, and the newer event time and series.
+// eventCells supports timestamps with a count as well as an event time with a series.
 func eventCells(o *corev1.Event, now time.Time) []any {
 	first := o.FirstTimestamp
 	if first.IsZero() {
@@ -894,7 +905,7 @@ func eventCells(o *corev1.Event, now time.Time) []any {
 		age(first, now), int64(count), o.Name}
 }
 
-// Rules that the API server itself keeps
+// Configuration of the API server
 
 func resourceQuotaCells(o *corev1.ResourceQuota, now time.Time) []any {
 	var requests, limits []string
@@ -917,7 +928,8 @@ func paramKindCell(kind *admissionv1.ParamKind) string {
 	return kind.APIVersion + "/" + kind.Kind
 }
 
-// paramRefCell cannot see whether the parameter lives in a namespace, so a bare name could be in any: */name.
+// paramRefCell displays */name for a reference without a namespace, because it does not know
+// whether the parameter is namespaced.
 func paramRefCell(ref *admissionv1.ParamRef) string {
 	switch {
 	case ref == nil:
@@ -971,7 +983,7 @@ func apiServiceCells(o *apiregistrationv1.APIService, now time.Time) []any {
 	return []any{o.Name, from, available, age(o.CreationTimestamp, now)}
 }
 
-// ScaleCells are a Scale's: name, desired, available, age.
+// ScaleCells returns the cells of a Scale: name, desired, available, age.
 func ScaleCells(o *autoscalingv1.Scale, now time.Time) []any {
 	return []any{o.Name, int64(o.Spec.Replicas), int64(o.Status.Replicas), age(o.CreationTimestamp, now)}
 }

@@ -1,15 +1,16 @@
 package printers
 
-// This file is the table of tables: for every built-in kind the columns that kubectl get shows, and the function that fills one row.
+// This file defines the columns that kubectl get displays for each built-in kind, and the function
+// that computes a row.
 //
-// kubectl asks for a Table and prints what comes, so a list looks as people know it only if the server sends the columns they know:
+// kubectl requests a Table and prints it, so the server must send the columns that users expect:
 //
 //	NAME    READY   STATUS             RESTARTS        AGE
 //	web-0   0/1     CrashLoopBackOff   12 (5m ago)     3d4h
 //
-// One printer is one row of the table. A column that shows one field is described by that field's own documentation. Wide columns
-// (priority 1) are always sent; that kubectl hides them without -o wide is kubectl's affair. A cell that takes more than naming a field
-// is worked out in cells.go.
+// A printer describes the table for a given kind. If a column displays a field, its description is
+// the documentation of the field. Wide columns (priority 1) are always sent. kubectl hides them
+// without -o wide. Cells that do not just display a field are computed in cells.go.
 
 import (
 	"cmp"
@@ -43,14 +44,14 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// A printer is how one kind is shown.
+// printer describes the table for a given kind.
 type printer struct {
 	goType  reflect.Type
 	columns []metav1.TableColumnDefinition
 	cells   func(obj scheme.Object, now time.Time) []any
 }
 
-// ColumnsOf returns the table columns of a resource, as kubectl get prints them. All callers share the slice: it is for reading.
+// ColumnsOf returns the table columns of a resource. Callers must not modify the slice.
 func ColumnsOf(res *scheme.Resource) []metav1.TableColumnDefinition {
 	if c := res.Custom; c != nil && c.Columns != nil {
 		return c.Columns()
@@ -58,13 +59,14 @@ func ColumnsOf(res *scheme.Resource) []metav1.TableColumnDefinition {
 	return printerOf(res).columns
 }
 
-// NullIfEmpty reports whether kube-apiserver leaves the rows of a resource's table null if there are none: those of types without a printer of
-// their own, and of definitions of custom resources.
+// NullIfEmpty reports whether kube-apiserver sends null for the rows of an empty table. This is
+// the case for types without their own printer and for CustomResourceDefinitions.
 func NullIfEmpty(res *scheme.Resource) bool {
 	return printerOf(res) == &plainPrinter || res.Group == "apiextensions.k8s.io"
 }
 
-// CellsOf returns one row's cells for ColumnsOf(res). now is for ages.
+// CellsOf returns the cells of one row, in the order of ColumnsOf(res). now is used to compute
+// ages.
 func CellsOf(res *scheme.Resource, obj scheme.Object, now time.Time) []any {
 	if c := res.Custom; c != nil && c.Cells != nil {
 		return c.Cells(obj, now)
@@ -72,7 +74,8 @@ func CellsOf(res *scheme.Resource, obj scheme.Object, now time.Time) []any {
 	return printerOf(res).cells(obj, now)
 }
 
-// RowConditionsOf tells a table's reader which rows are done with: pods that ran to their end, well or badly.
+// RowConditionsOf returns the condition of a completed Pod, which clients use to recognize
+// finished rows.
 func RowConditionsOf(obj scheme.Object) []metav1.TableRowCondition {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -90,8 +93,8 @@ func RowConditionsOf(obj scheme.Object) []metav1.TableRowCondition {
 	return []metav1.TableRowCondition{c}
 }
 
-// printerOf finds the printer of the resource's Go type; else that of its twin, the same kind in another version of the same group; else
-// the one that knows metadata alone.
+// printerOf returns the printer for the Go type of the resource. If there is none, it returns the
+// printer for another version of the same kind, or else plainPrinter.
 func printerOf(res *scheme.Resource) *printer {
 	if res.GoType == nil {
 		return &customPrinter
@@ -105,20 +108,22 @@ func printerOf(res *scheme.Resource) *printer {
 	return &plainPrinter
 }
 
-// cellsOfTwin prints an object of another version than the printer's.
+// cellsOfTwin returns the cells for an object that has a different version than the printer.
 func (p *printer) cellsOfTwin(obj scheme.Object, now time.Time) []any {
 	twin := reflect.New(p.goType).Interface().(scheme.Object)
 	internalversion.Into(twin, internalversion.From(obj))
 	return p.cells(twin, now)
 }
 
-// groupKindOf names a Go type without its version: k8s.io/api/batch.CronJob.
+// groupKindOf returns the name of a Go type without its version, such as
+// "k8s.io/api/batch.CronJob".
 func groupKindOf(t reflect.Type) string { return path.Dir(t.PkgPath()) + "." + t.Name() }
 
 var (
 	printers, twins = indexed(podPrinters, workloadPrinters, networkPrinters, storagePrinters, accessPrinters, clusterPrinters, policyPrinters)
 
-	// Roles, LimitRanges and CSIStorageCapacities never got columns of their own.
+	// plainPrinter is used for Roles, LimitRanges, CSIStorageCapacities and other types without a
+	// printer.
 	plainPrinter = printer{
 		columns: definitions(nameColumn,
 			&metav1.TableColumnDefinition{Name: "Created At", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}),
@@ -127,7 +132,7 @@ var (
 		},
 	}
 
-	// A custom resource whose definition asks for no columns.
+	// customPrinter is used for custom resources if the definition does not specify any columns.
 	customPrinter = printer{
 		columns: definitions(nameColumn,
 			&metav1.TableColumnDefinition{Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"]}),
@@ -147,12 +152,12 @@ func indexed(chapters ...[]printer) (byType map[reflect.Type]*printer, byGroupKi
 	return byType, byGroupKind
 }
 
-// prints makes a printer of a typed function.
+// prints returns a printer that uses a typed function.
 func prints[T any](cells func(o *T, now time.Time) []any, columns ...columnRef) printer {
 	return printer{reflect.TypeFor[T](), definitions(columns...), func(obj scheme.Object, now time.Time) []any { return cells(any(obj).(*T), now) }}
 }
 
-// printsMetadata makes a printer for a kind of which only the name and the age are shown.
+// printsMetadata returns a printer for a kind with only the columns name and age.
 func printsMetadata[T any]() printer {
 	return printer{reflect.TypeFor[T](), definitions(nameColumn, ageColumn), metadataCells}
 }
@@ -161,10 +166,12 @@ func metadataCells(obj scheme.Object, now time.Time) []any {
 	return []any{obj.GetName(), age(obj.GetCreationTimestamp(), now)}
 }
 
-// The vocabulary of columns.
+// Columns.
 
-// A columnRef is a column on its way into the tables below. They are code that runs once, at the start: with 72 bytes copied from call to
-// call, three hundred times, it was the longest function of the program. For the same reason what makes a column is not inlined.
+// A columnRef is a column in the tables below. It is a pointer, because the tables are initialized
+// by code that runs once. Copying structs of 72 bytes three hundred times made that code the
+// longest function of the program. For the same reason, the functions that create columns are not
+// inlined.
 type columnRef = *metav1.TableColumnDefinition
 
 var (
@@ -174,7 +181,7 @@ var (
 	imagesColumn     = column("Images", "Images referenced by each container in the template.")
 )
 
-// definitions are the columns themselves.
+// definitions returns the columns as values.
 func definitions(columns ...columnRef) []metav1.TableColumnDefinition {
 	out := make([]metav1.TableColumnDefinition, len(columns))
 	for i, c := range columns {
@@ -183,14 +190,15 @@ func definitions(columns ...columnRef) []metav1.TableColumnDefinition {
 	return out
 }
 
-// column is one that sums up more than one field and is described here.
+// column returns a column with a custom description, which is usually needed if it combines
+// several fields.
 //
 //go:noinline
 func column(title, description string) columnRef {
 	return &metav1.TableColumnDefinition{Name: title, Type: "string", Description: description}
 }
 
-// docColumn is one that shows a field and is described by the field's documentation.
+// docColumn returns a column that displays a field. Its description is the field's documentation.
 //
 //go:noinline
 func docColumn(title string, of interface{ SwaggerDoc() map[string]string }, field string) columnRef {
@@ -447,7 +455,8 @@ var storagePrinters = []printer{
 		ageColumn),
 }
 
-// Who may do what. Kubernetes describes these columns as in v1beta1, whose types are linked nowhere else; so what differs from v1 is here.
+// Access control. Kubernetes uses the descriptions from v1beta1. Those types are not linked for
+// any other purpose, so the descriptions that differ from v1 are repeated here.
 
 const signerDoc = "Requested signer for the request. It is a qualified name in the form: `scope-hostname.io/name`. If empty, it will be defaulted:\n" +
 	" 1. If it's a kubelet client certificate, it is assigned\n    \"kubernetes.io/kube-apiserver-client-kubelet\".\n" +
@@ -546,7 +555,7 @@ var clusterPrinters = []printer{
 		docColumn("PreemptionPolicy", schedulingv1.PriorityClass{}, "preemptionPolicy")),
 }
 
-// CustomScaleColumns are those of a custom resource's Scale.
+// CustomScaleColumns contains the columns for the Scale of a custom resource.
 var CustomScaleColumns = definitions(nameColumn,
 	intColumn(column("Desired", "Number of desired replicas")),
 	intColumn(column("Available", "Number of actual replicas")),
@@ -566,7 +575,7 @@ var eventColumns = []columnRef{
 	wideColumn(nameColumn),
 }
 
-// Rules that the API server itself keeps
+// Configuration of the API server
 
 var policyPrinters = []printer{
 	prints(resourceQuotaCells, nameColumn,

@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares CertificateSigningRequests, as
-// k8s.io/kubernetes/pkg/registry/certificates/certificates/strategy.go does.
+// This file prepares CertificateSigningRequests. It corresponds to
+// k8s.io/kubernetes/pkg/registry/certificates/certificates/strategy.go.
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func updateSigningRequestStatus(csr, old *certificatesv1.CertificateSigningReque
 	stampConditions(csr, old)
 }
 
-// approve keeps only the conditions of the new status.
+// approve only uses the conditions of the new status.
 func approve(csr, old *certificatesv1.CertificateSigningRequest) {
 	stampConditions(csr, old)
 	conditions := csr.Status.Conditions
@@ -51,8 +51,8 @@ func approve(csr, old *certificatesv1.CertificateSigningRequest) {
 	csr.Status.Conditions = conditions
 }
 
-// keepDecisions restores the conditions of a type. If their number differs, it leaves them for validation
-// to refuse.
+// keepDecisions restores the conditions of a type. If their number differs, it leaves them for
+// validation to refuse.
 func keepDecisions(csr, old *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) {
 	indices := func(conditions []certificatesv1.CertificateSigningRequestCondition) (found []int) {
 		for i := range conditions {
@@ -71,7 +71,8 @@ func keepDecisions(csr, old *certificatesv1.CertificateSigningRequest, kind cert
 	}
 }
 
-// stampConditions sets the times that a request omits. A condition that old has keeps its transition time.
+// stampConditions sets the times that are missing in the request. If old has the same condition,
+// the transition time is kept.
 func stampConditions(csr, old *certificatesv1.CertificateSigningRequest) {
 	now := Now()
 	for i := range csr.Status.Conditions {

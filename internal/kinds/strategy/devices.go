@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares the types of resource.k8s.io, as k8s.io/kubernetes/pkg/registry/resource does. A field
-// behind a disabled feature gate is dropped unless the old object uses the feature.
+// This file prepares the types in resource.k8s.io, like k8s.io/kubernetes/pkg/registry/resource. A
+// field behind a disabled feature gate is dropped unless the old object uses the feature.
 
 import (
 	"slices"
@@ -129,7 +129,7 @@ func updateResourceSlice(slice, old *resource.ResourceSlice) {
 	dropSliceFields(slice, old)
 }
 
-// A deviceFeature has fields in the devices of a ResourceSlice.
+// A deviceFeature describes a feature that adds fields to the devices in a ResourceSlice.
 type deviceFeature struct {
 	gates []featuregate.Feature
 	used  func(*resource.Device) bool

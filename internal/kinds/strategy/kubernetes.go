@@ -1,7 +1,7 @@
 package strategy
 
-// This file imports strategies from k8s.io/kubernetes/pkg/registry. Only packages that add little to the
-// server are imported (see the package documentation).
+// This file imports strategies from k8s.io/kubernetes/pkg/registry. Only packages that add little
+// to the server are imported (see the package documentation).
 
 import (
 	"context"
@@ -15,7 +15,8 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// Imported is the strategy of one resource in k8s.io/kubernetes/pkg/registry. Its methods take internal types.
+// Imported is a strategy imported from k8s.io/kubernetes/pkg/registry. Its methods take internal
+// types.
 type Imported struct {
 	Object Strategy
 	Status rest.RESTUpdateStrategy // nil for types without a status subresource
@@ -39,8 +40,8 @@ var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]Imported {
 	return all
 })
 
-// imported returns the row of a type T with an imported strategy. status is nil for types without a status
-// subresource.
+// imported returns the row of a type T with an imported strategy. status is nil for types without
+// a status subresource.
 func imported[T runtime.Object](object Strategy, status rest.RESTUpdateStrategy) *strategy {
 	row := &strategy{
 		goType:              reflect.TypeFor[T](),
@@ -67,7 +68,7 @@ func (s *strategy) keeping(whyNot string, names ...string) *strategy {
 	return s
 }
 
-// unless skips the preparation of objects that it would not change, and so their conversion.
+// unless skips the preparation, and thus the conversion, of objects that would not be changed.
 func (s *strategy) unless(unaffected func(obj runtime.Object) bool) *strategy {
 	create, update := s.create, s.updates[""]
 	s.create = func(ctx context.Context, obj runtime.Object) {

@@ -14,15 +14,16 @@ import (
 	"apilet/internal/scheme"
 )
 
-// FillSystemFields sets the uid and the creation time of a new object, and clears the other system fields.
+// FillSystemFields sets the uid and the creation time of a new object, and clears the other system
+// fields.
 func FillSystemFields(obj scheme.Object, now time.Time) {
 	WipeSystemFields(obj)
 	obj.SetUID(types.UID(uuid.NewString()))
 	obj.SetCreationTimestamp(metav1.NewTime(now).Rfc3339Copy())
 }
 
-// WipeSystemFields clears the fields that a new object cannot bring, except for the resourceVersion: the
-// store checks that one.
+// WipeSystemFields clears the fields that cannot be set when creating an object. It keeps the
+// resourceVersion, which is checked by the store.
 func WipeSystemFields(obj scheme.Object) { rest.WipeObjectMetaSystemFields(obj) }
 
 // NameNew sets a new object's name from its generateName.

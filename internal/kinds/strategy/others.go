@@ -1,7 +1,8 @@
 package strategy
 
-// This file prepares the other types whose strategies in k8s.io/kubernetes are not imported: cluster
-// objects, volumes, EndpointSlices, APIServices and the types of admissionregistration.k8s.io.
+// This file prepares all other types whose strategies are not imported from k8s.io/kubernetes:
+// cluster objects, volumes, EndpointSlices, APIServices and the types in
+// admissionregistration.k8s.io.
 
 import (
 	"context"
@@ -58,10 +59,11 @@ func LabelNamespace(ns *corev1.Namespace) {
 
 func terminateNamespace(ns *corev1.Namespace) { ns.Status.Phase = corev1.NamespaceTerminating }
 
-// namespaceFull reports whether a namespace has finalizers. They are removed when it has been emptied.
+// namespaceFull reports whether a namespace has finalizers. The finalizers are removed once the
+// namespace is empty.
 func namespaceFull(obj runtime.Object) bool { return len(obj.(*corev1.Namespace).Spec.Finalizers) > 0 }
 
-// createNode keeps the status, because kubelets register themselves.
+// createNode does not reset the status, because kubelets set it when they register.
 func createNode(node *corev1.Node) {
 	node.Spec.ConfigSource, node.Status.Config = nil, nil
 	if !enabled(features.NodeDeclaredFeatures) {
@@ -112,7 +114,7 @@ func updateVolume(pv, old *core.PersistentVolume) {
 	pvutil.DropDisabledSpecFields(&pv.Spec, &old.Spec)
 }
 
-// updateVolumeStatus sets the time of a phase transition, unless the request does.
+// updateVolumeStatus sets the time of a phase transition unless it is set by the request.
 func updateVolumeStatus(pv, old *corev1.PersistentVolume) {
 	pv.Spec = old.Spec
 	status, before := &pv.Status, &old.Status
@@ -132,7 +134,8 @@ func createClaim(claim *core.PersistentVolumeClaim) {
 	pvcutil.NormalizeDataSources(&claim.Spec)
 }
 
-// updateClaim changes both objects, so that an old claim without a dataSourceRef passes validation.
+// updateClaim modifies both objects, so that validation succeeds for an old claim without a
+// dataSourceRef.
 func updateClaim(_ context.Context, obj, old runtime.Object) {
 	claim, before := internalversion.From(obj).(*core.PersistentVolumeClaim), internalversion.From(old).(*core.PersistentVolumeClaim)
 	claim.Status = before.Status
@@ -167,8 +170,8 @@ func updateEndpointSlice(slice, old *discoveryv1.EndpointSlice) {
 	}
 }
 
-// dropTopology drops the deprecated topology, which v1 cannot write. If old has the topology of the same
-// node, its name is kept in nodeName. old is nil for a create.
+// dropTopology drops the deprecated topology, which v1 cannot write. If old has the topology of
+// the same node, its name is kept in nodeName. old is nil for a create.
 func dropTopology(slice, old *discoveryv1.EndpointSlice) {
 	for i := range slice.Endpoints {
 		endpoint := &slice.Endpoints[i]
@@ -204,8 +207,8 @@ func updateAPIServiceStatus(o, old *apiregistrationv1.APIService) {
 	o.Labels, o.Annotations, o.Finalizers, o.OwnerReferences = old.Labels, old.Annotations, old.Finalizers, old.OwnerReferences
 }
 
-// setLocalAvailability sets the condition of an APIService that this server serves. The availability of
-// other servers is checked later.
+// setLocalAvailability sets the condition of an APIService that this server serves. The
+// availability of other servers is checked later.
 func setLocalAvailability(o *apiregistrationv1.APIService) {
 	if o.Spec.Service != nil {
 		return
@@ -217,7 +220,8 @@ func setLocalAvailability(o *apiregistrationv1.APIService) {
 
 // ---- admissionregistration.k8s.io ----
 
-// countMutatingHooks increments the generation if the webhooks differ. An empty list differs from nil.
+// countMutatingHooks increments the generation if the webhooks differ. An empty list differs from
+// nil.
 func countMutatingHooks(o, old *admissionv1.MutatingWebhookConfiguration) {
 	if !reflect.DeepEqual(o.Webhooks, old.Webhooks) {
 		o.Generation = old.Generation + 1

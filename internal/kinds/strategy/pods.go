@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares Pods, as k8s.io/kubernetes/pkg/registry/core/pod/strategy.go does. The functions
-// take the internal type.
+// This file prepares Pods. It corresponds to k8s.io/kubernetes/pkg/registry/core/pod/strategy.go.
+// The functions take the internal type.
 
 import (
 	"context"
@@ -40,9 +40,9 @@ func createPod(ctx context.Context, obj runtime.Object) {
 // maxResourceSums limits the steps of defaultPodResources.
 const maxResourceSums = 1 << 20
 
-// defaultPodResources sets the resources of the whole Pod from those of its containers. Kubernetes'
-// function adds up the resources of all sidecars for each init container. It is not called for a Pod with
-// so many that it would take seconds.
+// defaultPodResources sets the pod-level resources based on the resources of the containers.
+// Kubernetes' function adds up the resources of all sidecars for each init container. It is not
+// called if this would take seconds.
 func defaultPodResources(pod *core.Pod) {
 	names := 0
 	for i := range pod.Spec.InitContainers {
@@ -53,7 +53,8 @@ func defaultPodResources(pod *core.Pod) {
 	}
 }
 
-// keepPodResources restores the resources of the whole Pod for clients that do not know the field.
+// keepPodResources restores the pod-level resources if they were omitted by a client that does not
+// know the field.
 func keepPodResources(pod, old *core.Pod) {
 	if enabled(features.PodLevelResourcesFixDefaulting) && pod.Spec.Resources == nil {
 		pod.Spec.Resources = old.Spec.Resources.DeepCopy()
@@ -86,8 +87,8 @@ func updatePodStatus(pod, old *core.Pod) {
 	podutil.DropDisabledPodFields(pod, old)
 }
 
-// keepClaimStatuses restores the statuses of claims for clients that do not know the fields. An empty list
-// clears a field.
+// keepClaimStatuses restores the statuses of claims if they were omitted by a client that does not
+// know the fields. An empty list clears a field.
 func keepClaimStatuses(status, old *core.PodStatus) {
 	if status.ResourceClaimStatuses == nil {
 		status.ResourceClaimStatuses = old.ResourceClaimStatuses
@@ -100,8 +101,8 @@ func keepClaimStatuses(status, old *core.PodStatus) {
 	}
 }
 
-// keepObservedGenerations restores the observedGenerations that the new status omits. A type may have
-// several conditions, which are matched in their order.
+// keepObservedGenerations restores the observedGenerations that the new status omits. A type may
+// have several conditions, which are matched in their order.
 func keepObservedGenerations(status, old *core.PodStatus) {
 	if status.ObservedGeneration == 0 {
 		status.ObservedGeneration = old.ObservedGeneration
@@ -132,14 +133,15 @@ func addEphemeralContainers(pod, old *core.Pod) {
 	countSpec(pod, old)
 }
 
-// restorePod replaces everything that a write to a subresource of old cannot change.
+// restorePod resets all fields that cannot be changed by a write to a subresource.
 func restorePod(pod, old *core.Pod) {
 	pod.Spec, pod.Status = old.Spec, old.Status
 	metav1.ResetObjectMetaForStatus(&pod.ObjectMeta, &old.ObjectMeta)
 }
 
-// resizePod keeps only the resources and resize policies of pod, and its volumes if they can be resized. If the number of containers differs, it
-// keeps everything for validation to refuse.
+// resizePod keeps only the resources and resize policies of pod, and its volumes if they can be
+// resized. If the number of containers differs, it keeps everything, and validation rejects the
+// update.
 func resizePod(pod, old *core.Pod) {
 	if len(pod.Spec.Containers) == len(old.Spec.Containers) && len(pod.Spec.InitContainers) == len(old.Spec.InitContainers) {
 		resources, volumes := pod.Spec.Resources, pod.Spec.Volumes
@@ -162,8 +164,8 @@ func resizePod(pod, old *core.Pod) {
 	countSpec(pod, old)
 }
 
-// resizedContainers returns the old containers with the new resources, or containers itself for validation
-// to refuse if a name differs.
+// resizedContainers returns the old containers with the new resources, or containers itself for
+// validation to refuse if a name differs.
 func resizedContainers(containers, old []core.Container) []core.Container {
 	resized := append([]core.Container(nil), old...)
 	for i := range containers {
@@ -221,8 +223,8 @@ func selectLabels(pod *core.Pod, selector *metav1.LabelSelector, keys []string, 
 
 // ---- AppArmor ----
 
-// copyAppArmorProfiles copies the profiles in the deprecated annotations of a Pod to the fields of its
-// containers. It warns about each annotation that differs from the profile of the Pod.
+// copyAppArmorProfiles copies the profiles in the deprecated annotations of a Pod to the fields of
+// its containers. It warns about each annotation that differs from the profile of the Pod.
 func copyAppArmorProfiles(ctx context.Context, pod *core.Pod) {
 	if len(pod.Annotations) == 0 || pod.Spec.OS != nil && pod.Spec.OS.Name == core.Windows {
 		return
@@ -249,8 +251,8 @@ func copyAppArmorProfiles(ctx context.Context, pod *core.Pod) {
 	})
 }
 
-// podGrace returns the grace period of a Pod that runs on a node. The kubelet stops the Pod and then
-// deletes it with a grace period of 0. Other Pods are deleted immediately.
+// podGrace returns the grace period of a Pod that runs on a node. The kubelet stops the Pod and
+// then deletes it with a grace period of 0. Other Pods are deleted immediately.
 func podGrace(obj runtime.Object, options *metav1.DeleteOptions) int64 {
 	pod := obj.(*corev1.Pod)
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {

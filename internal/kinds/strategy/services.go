@@ -1,7 +1,8 @@
 package strategy
 
 // This file prepares Services, as the strategy and the storage in
-// k8s.io/kubernetes/pkg/registry/core/service do. Package allocator gives them addresses afterwards.
+// k8s.io/kubernetes/pkg/registry/core/service do. Package allocator gives them addresses
+// afterwards.
 
 import (
 	"cmp"
@@ -30,8 +31,8 @@ func updateService(svc, old *corev1.Service) {
 
 func updateServiceStatus(svc, old *corev1.Service) { svc.Spec = old.Spec }
 
-// dropInternalPolicy drops the policy of a Service that has no cluster IP. It leaves an unknown policy for
-// validation to refuse.
+// dropInternalPolicy drops the policy of a Service that has no cluster IP. It leaves an unknown
+// policy for validation to refuse.
 func dropInternalPolicy(svc *corev1.Service) {
 	if needsClusterIP(svc) {
 		return
@@ -42,8 +43,8 @@ func dropInternalPolicy(svc *corev1.Service) {
 	}
 }
 
-// keepAllocated restores the addresses and ports that an update omits. Ports are matched by name, and a
-// node port that the update uses elsewhere is not restored.
+// keepAllocated restores the addresses and ports that an update omits. Ports are matched by name,
+// and a node port that the update uses elsewhere is not restored.
 func keepAllocated(svc, old *corev1.Service) {
 	spec, before := &svc.Spec, &old.Spec
 	if needsClusterIP(svc) && needsClusterIP(old) {
@@ -75,7 +76,7 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
-// pairAddresses makes clusterIP and clusterIPs agree after a client has changed only one of them.
+// pairAddresses updates clusterIP or clusterIPs if only the other one was changed.
 func pairAddresses(spec, old *corev1.ServiceSpec) {
 	unchanged := slices.Equal(spec.ClusterIPs, old.ClusterIPs)
 	switch {
@@ -132,7 +133,7 @@ func dropIfSame[T comparable](now, before *T) *T {
 }
 
 func addsNodePort(ports, old []corev1.ServicePort) bool {
-	before := map[int32]bool{0: true} // which stands for no node port
+	before := map[int32]bool{0: true} // 0 means that there is no node port
 	for i := range old {
 		before[old[i].NodePort] = true
 	}

@@ -1,7 +1,7 @@
 package strategy
 
-// This file has the functions that package registry calls. They look up the row of a resource or of an
-// object's type in the table.
+// This file contains the functions that are called by package registry. They look up the row in
+// the table by resource or by the type of an object.
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 // AllowCreateOnUpdate reports whether a PUT to a name that does not exist creates the object.
 func AllowCreateOnUpdate(res *scheme.Resource) bool { return strategyFor(res).allowCreateOnUpdate }
 
-// AllowUnconditionalUpdate reports whether an update may omit the resourceVersion. Updates of custom
-// resources may not. An imported strategy decides it by the version of the request.
+// AllowUnconditionalUpdate reports whether an update may omit the resourceVersion. Updates of
+// custom resources may not. An imported strategy decides it by the version of the request.
 func AllowUnconditionalUpdate(res *scheme.Resource) bool {
 	row := strategyFor(res)
 	if row.imported != nil {
@@ -39,11 +39,12 @@ func requestContext(res *scheme.Resource) context.Context {
 	return request.WithRequestInfo(context.Background(), info)
 }
 
-// ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a Status.
+// ReturnsDeleted reports whether the response to a DELETE is the deleted object instead of a
+// Status.
 func ReturnsDeleted(res *scheme.Resource) bool { return strategyFor(res).returnsDeleted }
 
-// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents. An imported
-// strategy decides it by the version of the request.
+// OrphansByDefault reports whether a DELETE without a propagation policy orphans the dependents.
+// An imported strategy decides it by the version of the request.
 func OrphansByDefault(res *scheme.Resource) bool {
 	row := strategyFor(res)
 	if row.imported == nil {
@@ -58,9 +59,9 @@ func OrphansByDefault(res *scheme.Resource) bool {
 
 // ---- Preparation ----
 
-// PrepareForCreate sets the initial status and generation of a new object with defaults, and the other
-// fields that clients cannot set. The caller has set uid and name. The context has the request, and
-// receives warnings.
+// PrepareForCreate sets the initial status and generation of a new object with defaults, and the
+// other fields that clients cannot set. The caller has set uid and name. The context must contain
+// the request, and is used to send warnings.
 func PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if prepare := of(obj).create; prepare != nil {
 		prepare(ctx, obj)
@@ -74,10 +75,10 @@ func Canonicalize(obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate restores the fields of obj that a write to a subresource of old cannot change. sub is
-// empty for the object itself. The caller has set the generation to that of old, and PrepareForUpdate
-// increments it if the change counts. It may change old where kube-apiserver does (the data sources of a
-// claim).
+// PrepareForUpdate restores the fields of obj that a write to a subresource of old cannot change.
+// sub is empty for the object itself. The caller has set the generation to that of old, and
+// PrepareForUpdate increments it if the change counts. In some cases it also modifies old, like
+// kube-apiserver (for the data sources of a claim).
 func PrepareForUpdate(ctx context.Context, sub string, obj, old runtime.Object) {
 	if prepare := of(obj).updates[sub]; prepare != nil {
 		prepare(ctx, obj, old)
@@ -99,7 +100,8 @@ func SameSpec(a, b runtime.Object) bool {
 	return true
 }
 
-// RestrictCustomStatus returns old with the status of obj, for a write to the /status of a custom resource.
+// RestrictCustomStatus returns old with the status of obj, for a write to the /status of a custom
+// resource.
 func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 	out := old.DeepCopy()
 	out.SetResourceVersion(obj.GetResourceVersion())
@@ -130,11 +132,12 @@ func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	return 0
 }
 
-// Graceful reports whether a deletion first marks the object, even without finalizers.
+// Graceful reports whether the object is marked before it is deleted, even if there are no
+// finalizers.
 func Graceful(obj scheme.Object) bool { return of(obj).grace != nil }
 
-// SetTerminating marks an object whose deletion has a phase instead of a grace period. It reports whether
-// obj is one.
+// SetTerminating marks an object that has a phase for its deletion instead of a grace period. It
+// reports whether obj is one.
 func SetTerminating(obj scheme.Object) bool {
 	mark := of(obj).terminating
 	if mark != nil {

@@ -1,10 +1,11 @@
 package strategy
 
-// This file is the table. It has one row for each resource that differs from the others. A resource without a row, such as a custom
-// resource, needs no preparation. The fields of a row are named like the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and
-// RESTDeleteStrategy, and Store.ReturnDeletedObject.
+// This file is the table. It contains a row for each resource that needs special rules. If there
+// is no row, as for custom resources, no preparation is needed. The names of the fields correspond
+// to the methods of rest.RESTCreateStrategy, RESTUpdateStrategy and RESTDeleteStrategy, and to
+// Store.ReturnDeletedObject.
 //
-// strategyFor finds a row by resource, and of finds it by the Go type of an object.
+// Rows can be looked up by resource (strategyFor) or by the Go type of an object (of).
 
 import (
 	"context"
@@ -71,7 +72,7 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// A strategy is the row of one resource. A nil function does nothing.
+// strategy contains the rules for a resource. A nil function does nothing.
 type strategy struct {
 	allowCreateOnUpdate bool     // a PUT to a name that does not exist creates the object
 	conditionalUpdate   bool     // an update must name a resourceVersion
@@ -80,15 +81,19 @@ type strategy struct {
 	undeletable         []string // names that every cluster must keep
 	whyNot              string   // the error of their deletion
 
-	goType       reflect.Type // pointer to the struct type that the functions take; nil for a row without functions
-	imported     *Imported    // nil if the strategy is not imported
+	// goType is the pointer type that the functions expect. It is nil if there are no functions.
+	goType       reflect.Type
+	imported     *Imported // nil if the strategy is not imported
 	create       createFunc
 	updates      updates
 	canonicalize func(obj runtime.Object)
-	rename       func(obj runtime.Object, before string)                       // called after a name was generated in place of another
-	grace        func(obj runtime.Object, options *metav1.DeleteOptions) int64 // seconds; the deletion first marks the object
-	terminating  func(obj runtime.Object)                                      // marks a deletion without a grace period
-	full         func(obj runtime.Object) bool                                 // something in it must be deleted first
+	// rename is called if a generated name has replaced another name.
+	rename func(obj runtime.Object, before string)
+	// grace returns the grace period in seconds. If grace is set, the object is marked before it is
+	// deleted.
+	grace       func(obj runtime.Object, options *metav1.DeleteOptions) int64
+	terminating func(obj runtime.Object)      // marks a deletion without a grace period
+	full        func(obj runtime.Object) bool // reports whether its contents must be deleted first
 }
 
 type (
@@ -105,7 +110,7 @@ func strategyFor(res *scheme.Resource) *strategy {
 	return &common
 }
 
-// of returns the row of an object's type.
+// of returns the row for the type of an object.
 func of(obj runtime.Object) *strategy {
 	if row := byType[reflect.TypeOf(obj)]; row != nil {
 		return row
@@ -113,7 +118,7 @@ func of(obj runtime.Object) *strategy {
 	return &common
 }
 
-// common is the row of resources without one.
+// common is used for resources without a row.
 var common strategy
 
 // table has the rows by Resource.Base.
@@ -223,7 +228,7 @@ var table = map[string]*strategy{
 		create: one(createAPIService), updates: updates{"": two(updateAPIService), "status": two(updateAPIServiceStatus)}},
 }
 
-// byType has the rows with functions by the Go type that the functions take.
+// byType contains the rows that have functions, by the Go type used by the functions.
 var byType = func() map[reflect.Type]*strategy {
 	rows := map[reflect.Type]*strategy{}
 	for _, row := range table {
@@ -277,7 +282,7 @@ func enabled(gate featuregate.Feature) bool { return utilfeature.DefaultFeatureG
 
 func disabled(gate featuregate.Feature) bool { return !enabled(gate) }
 
-// PriorityClasses is the start of the keys of PriorityClasses, before the name.
+// PriorityClasses is the prefix of the keys of all PriorityClasses.
 const PriorityClasses = "/scheduling.k8s.io/priorityclasses/"
 
 // The PriorityClasses that every cluster has.

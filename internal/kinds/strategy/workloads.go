@@ -1,7 +1,7 @@
 package strategy
 
-// This file prepares ReplicationControllers, ReplicaSets, Jobs and DaemonSets. The functions that take an
-// internal type do the work of the strategies in k8s.io/kubernetes/pkg/registry.
+// This file prepares ReplicationControllers, ReplicaSets, Jobs and DaemonSets. The functions that
+// take an internal type do the work of the strategies in k8s.io/kubernetes/pkg/registry.
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
@@ -110,16 +110,16 @@ func renameJob(obj runtime.Object, before string) {
 	}
 }
 
-// labelJob copies the labels of the Pods to a Job without labels. kube-apiserver does so when it reads the
-// stored object.
+// labelJob copies the labels of the Pods to a Job without labels. kube-apiserver does so when it
+// reads the stored object.
 func labelJob(job *batchv1.Job) {
 	if len(job.Labels) == 0 {
 		job.Labels = job.Spec.Template.Labels
 	}
 }
 
-// FillFolded adds the annotation that kube-apiserver derives from a field of its internal type, so that a
-// writer who omits the annotation owns it.
+// FillFolded adds the annotation that kube-apiserver derives from a field of its internal type. As
+// a result, a client that omits the annotation still becomes its owner.
 func FillFolded(obj runtime.Object) {
 	ds, ok := obj.(*appsv1.DaemonSet)
 	if !ok || ds.Annotations[appsv1.DeprecatedTemplateGeneration] != "" {

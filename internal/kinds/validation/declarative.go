@@ -1,11 +1,11 @@
 package validation
 
-// This file adds the errors of declarative validation, which Kubernetes generates from the comments of
-// the types in k8s.io/api. rest.ValidateCreate and rest.ValidateUpdate of k8s.io/apiserver do the same,
-// but they also compare each handwritten error with each declarative one, only to log differences, and
-// an object of 3 MB has room for a hundred thousand errors.
+// This file adds the errors of declarative validation, which Kubernetes generates from the
+// comments of the types in k8s.io/api. rest.ValidateCreate and rest.ValidateUpdate of
+// k8s.io/apiserver do the same, but they also compare each handwritten error with each declarative
+// one, only to log differences, and an object of 3 MB has room for a hundred thousand errors.
 //
-// The level of a rule decides which of its errors are reported:
+// The level of a rule determines which of its errors are reported:
 //
 //	level     errors
 //	standard  are reported; the handwritten rule is gone
@@ -43,14 +43,16 @@ func (r *rules) declare(gates ...featuregate.Feature) *rules {
 	return r
 }
 
-// normalize sets the rules by which paths in the served version become those of handwritten errors.
+// normalize sets the rules for converting paths in the served version to those used by handwritten
+// errors.
 func (r *rules) normalize(paths []field.NormalizationRule) *rules {
 	r.paths = paths
 	return r
 }
 
-// addDeclared returns errs, the handwritten errors of an object, together with its declarative errors.
-// obj and old are as the handwritten rules take them; old is nil for a create.
+// addDeclared returns the handwritten errors errs combined with the declarative errors of the
+// object. obj and old must have the type expected by the handwritten rules. old is nil for a
+// create.
 func (r *rules) addDeclared(ctx context.Context, sub string, errs field.ErrorList, obj, old runtime.Object) field.ErrorList {
 	switch {
 	case r.handwritten:
@@ -67,7 +69,8 @@ func (r *rules) addDeclared(ctx context.Context, sub string, errs field.ErrorLis
 	return append(withoutCovered(withoutRepeated(errs), declared, config.NormalizationRules), declared...)
 }
 
-// declaredErrors runs the declarative rules. A panic in them is reported as an error, as in kube-apiserver.
+// declaredErrors runs the declarative rules. As in kube-apiserver, a panic is reported as an
+// error.
 func declaredErrors(ctx context.Context, sub string, options map[string]bool, obj, old runtime.Object) (errs field.ErrorList) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -86,8 +89,8 @@ func declaredErrors(ctx context.Context, sub string, options map[string]bool, ob
 	return legacyscheme.Scheme.ValidateUpdate(ctx, options, obj, internalversion.To(gv, old), subresources...)
 }
 
-// withoutRepeated removes handwritten errors whose text is that of an earlier one, as far as an answer
-// has room for their texts.
+// withoutRepeated removes handwritten errors that have the same text as an earlier one. It stops
+// if the texts do not fit in a response.
 func withoutRepeated(errs field.ErrorList) field.ErrorList {
 	if len(errs) < 2 {
 		return errs
@@ -105,7 +108,7 @@ func withoutRepeated(errs field.ErrorList) field.ErrorList {
 	})
 }
 
-// A covering is what a declarative error has in common with the handwritten error that it replaces.
+// A covering identifies the handwritten errors that are replaced by a declarative error.
 type covering struct {
 	kind         field.ErrorType
 	path, origin string

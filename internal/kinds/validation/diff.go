@@ -1,7 +1,7 @@
 package validation
 
-// This file limits the unified diffs in errors. The time to compute one can grow with the product of
-// the two numbers of lines.
+// This file limits the unified diffs in errors. The time to compute one can grow with the product
+// of the two numbers of lines.
 
 import (
 	"bytes"
@@ -19,8 +19,8 @@ const (
 	tooLongToShow = "(the difference is too long to show)"
 )
 
-// Difference returns a unified diff of the internal forms of two objects of one type, as
-// kube-apiserver shows it.
+// Difference returns a unified diff between the internal forms of two objects of the same type, as
+// displayed by kube-apiserver.
 func Difference(old, obj runtime.Object) string {
 	a, b := internalversion.From(old), internalversion.From(obj)
 	if lines(a) > maxDiffLines || lines(b) > maxDiffLines {

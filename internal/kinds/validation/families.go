@@ -1,17 +1,18 @@
 package validation
 
-// This file: which IP families a Service has. It comes before all other rules of Services, since addresses are given by what it decides, and so it
-// fills in and refuses at once:
+// This file chooses the IP families of a Service. It must run before addresses are allocated and
+// before all other rules of Services, so it both sets and validates the fields:
 //
 //	policy        families named   addresses named   a cluster of IPv4 and IPv6      a cluster of IPv4
 //	none          none             none              SingleStack, IPv4               the same
 //	Prefer        none             an IPv6           PreferDualStack, IPv6 and IPv4  422: IPv6 is not configured
 //	Prefer        none             none              both                            PreferDualStack, IPv4
 //	Require       none             none              both                            422: not configured for dual-stack
-//	none          none             None, no selector RequireDualStack, both          the same: whoever makes its endpoints knows
+//	none          none             None, no selector RequireDualStack, both          the same, because the client manages the endpoints
 //
-// A Service goes from one family to two and back when its policy says so, never by itself: PreferDualStack on a cluster that has had another
-// family since stays what it is. The rules, their order and their words are those of pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
+// The number of families of a Service can only be changed by changing its policy. A Service with
+// PreferDualStack stays unchanged if the cluster gets another family later. The rules, their order
+// and the messages match pkg/registry/core/service/storage/alloc.go in k8s.io/kubernetes.
 
 import (
 	"slices"
@@ -26,8 +27,9 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// FitFamilies gives a Service the policy and the families that it has not named, out of those that the cluster offers, the first by default; or says
-// what does not fit. old is nil for a create.
+// FitFamilies sets the IP family policy and the families of a Service if they are missing, or
+// returns the errors. offered are the families of the cluster, the default first. old is nil for a
+// create.
 func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.ErrorList {
 	spec := &svc.Spec
 	if spec.Type == corev1.ServiceTypeExternalName || old != nil && prefersAsBefore(svc, old) {
@@ -61,7 +63,7 @@ func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.Erro
 	return nil
 }
 
-// validateClusterIPs returns the errors of the addresses, families and policy of a Service.
+// validateClusterIPs validates the addresses, families and policy of a Service.
 func validateClusterIPs(svc, old *corev1.Service) field.ErrorList {
 	var before *core.Service
 	if old != nil {
@@ -70,10 +72,11 @@ func validateClusterIPs(svc, old *corev1.Service) field.ErrorList {
 	return corevalidation.ValidateServiceClusterIPsRelatedFields(internalversion.From(svc).(*core.Service), before)
 }
 
-// A familyChecker collects the errors of the families of a Service.
+// A familyChecker collects errors for the families of a Service.
 type familyChecker struct{ *Checker }
 
-// prefersAsBefore says that an update leaves a Service that prefers two families alone in this: it stays as it is, whatever the cluster offers now.
+// prefersAsBefore reports whether an update leaves the families of a Service with PreferDualStack
+// unchanged. Such a Service keeps its families, even if the cluster now offers others.
 func prefersAsBefore(svc, old *corev1.Service) bool {
 	now, before := &svc.Spec, &old.Spec
 	prefers := func(policy *corev1.IPFamilyPolicy) bool {
@@ -83,8 +86,9 @@ func prefersAsBefore(svc, old *corev1.Service) bool {
 		slices.Equal(now.ClusterIPs, before.ClusterIPs) && slices.Equal(now.IPFamilies, before.IPFamilies)
 }
 
-// fillPolicy keeps the policy that a Service had. Of a new one it is one family, but both for one without addresses and selector: its endpoints may be
-// anything.
+// fillPolicy sets a missing policy. An update keeps the old policy. The default is SingleStack.
+// For headless Services without a selector, it is RequireDualStack, since the endpoints may have
+// any family.
 func fillPolicy(spec *corev1.ServiceSpec, old *corev1.Service, openEnded bool) {
 	switch {
 	case spec.IPFamilyPolicy != nil:
@@ -97,8 +101,8 @@ func fillPolicy(spec *corev1.ServiceSpec, old *corev1.Service, openEnded bool) {
 	}
 }
 
-// release drops the second address and family of a Service that is to have one, where the update leaves them as they were. Who takes one away has to
-// say SingleStack.
+// release drops the secondary address and family when a Service becomes SingleStack and the update
+// does not change them. Removing them with another policy is an error.
 func (k familyChecker) release(p *field.Path, now, before *corev1.ServiceSpec) {
 	if *now.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack {
 		if len(now.ClusterIPs) > 1 && slices.Equal(now.ClusterIPs, before.ClusterIPs) {
@@ -130,7 +134,7 @@ func (k familyChecker) singleStackHasOne(p *field.Path, spec *corev1.ServiceSpec
 	}
 }
 
-// familiesOfAddresses adds the families of the addresses that are named.
+// familiesOfAddresses appends the families of the addresses in the spec.
 func (k familyChecker) familiesOfAddresses(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
 	for i, ip := range spec.ClusterIPs {
 		if ip == corev1.ClusterIPNone {
@@ -147,7 +151,7 @@ func (k familyChecker) familiesOfAddresses(p *field.Path, spec *corev1.ServiceSp
 	}
 }
 
-// offered refuses what the cluster has not got.
+// offered adds errors for families that the cluster does not have.
 func (k familyChecker) offered(p *field.Path, spec *corev1.ServiceSpec, offered []corev1.IPFamily) {
 	if *spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack && len(offered) < 2 {
 		k.Invalid(p, "ipFamilyPolicy", *spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services")
@@ -159,7 +163,7 @@ func (k familyChecker) offered(p *field.Path, spec *corev1.ServiceSpec, offered 
 	}
 }
 
-// familyOf is that of an address that is one.
+// familyOf returns the family of a valid address.
 func familyOf(ip string) corev1.IPFamily {
 	if strings.Contains(ip, ":") {
 		return corev1.IPv6Protocol

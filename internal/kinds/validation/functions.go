@@ -1,8 +1,8 @@
 package validation
 
-// This file has the rules of the resources whose strategies are not imported, because their packages
-// also contain clients and storage. Each function calls
-// the validation functions that the strategy in k8s.io/kubernetes/pkg/registry/GROUP/RESOURCE calls.
+// This file contains the rules of resources whose strategies are not imported because their
+// packages also contain clients and storage. Each function calls the validation functions that the
+// strategy in k8s.io/kubernetes/pkg/registry/GROUP/RESOURCE calls.
 
 import (
 	"context"
@@ -94,7 +94,7 @@ func forUpdate[T any](f func(obj, old *T) field.ErrorList) updateFunc {
 	}
 }
 
-// both returns the rules of an update that validates the object as a new one first.
+// both returns the update rules for a type whose updates are also validated like a new object.
 func both[T any](create func(*T) field.ErrorList, update func(obj, old *T) field.ErrorList) func(obj, old *T) field.ErrorList {
 	return func(obj, old *T) field.ErrorList { return append(create(obj), update(obj, old)...) }
 }
@@ -102,7 +102,8 @@ func both[T any](create func(*T) field.ErrorList, update func(obj, old *T) field
 // noRules accepts every status.
 func noRules[T any](_, _ *T) field.ErrorList { return nil }
 
-// eventRules validates Events by the version of the request: those of events.k8s.io/v1 have more rules.
+// eventRules validates Events based on the version of the request, since there are more rules for
+// events.k8s.io/v1.
 func eventRules() *rules {
 	return &rules{
 		create: func(ctx context.Context, obj runtime.Object) field.ErrorList {
@@ -224,8 +225,8 @@ func apiServiceRules() *rules {
 	}
 }
 
-// PodLogOptions decodes the parameters of a request for a Pod's log. The error is a 400 if they cannot be read, and a 422 with all
-// errors if they are invalid.
+// PodLogOptions decodes the parameters of a request for the log of a Pod. The error is a 400 if
+// the parameters cannot be decoded, and a 422 with all errors if they are invalid.
 func PodLogOptions(pod string, query url.Values) (*corev1.PodLogOptions, error) {
 	options := new(corev1.PodLogOptions)
 	if err := internalversion.DecodeParameters(query, options); err != nil {

@@ -1,6 +1,7 @@
 package validation
 
-// This file has the rules of Jobs, whose strategy decides which of them apply from the changes.
+// This file contains the rules for Jobs. The strategy determines which rules apply, depending on
+// the changes.
 
 import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -29,8 +30,8 @@ func jobRules() *rules {
 	}).declare(features.WorkloadWithJob)
 }
 
-// readable removes the success policy of an indexed Job without completions. Kubernetes' rules for it
-// read spec.completions, although an earlier rule reports that it is missing.
+// readable removes the success policy of an indexed Job without completions. Kubernetes' rules for
+// it read spec.completions, although an earlier rule reports that it is missing.
 func readable(spec batch.JobSpec) batch.JobSpec {
 	if spec.Completions == nil && ptr.Deref(spec.CompletionMode, "") == batch.IndexedCompletion {
 		spec.SuccessPolicy = nil
@@ -78,9 +79,9 @@ func jobUpdateOptions(job, old *batch.Job) batchvalidation.JobValidationOptions 
 	return opts
 }
 
-// jobStatusOptions returns the rules for a change of the status. A rule applies if the change touches
-// one of its fields, so that other changes to a status that was invalid before are accepted. The Job
-// controller may need several updates to follow a change of the spec.
+// jobStatusOptions returns the rules for a change of the status. A rule is only used if one of its
+// fields has changed. As a result, it is possible to update a status that was already invalid. The
+// Job controller may need several updates to follow a change of the spec.
 func jobStatusOptions(job, old *batch.Job) batchvalidation.JobStatusValidationOptions {
 	if !enabled(features.JobManagedBy) {
 		return batchvalidation.JobStatusValidationOptions{}

@@ -1,7 +1,8 @@
 package validation
 
-// This file refuses what Kubernetes' rules would take too long to validate: lists that they compare
-// element by element, and updates whose refusal would show a unified diff of thousands of lines.
+// This file rejects objects that would take too long to validate with Kubernetes' rules, such as
+// long lists that are compared element by element, and updates that would produce a unified diff
+// of thousands of lines.
 
 import (
 	"slices"
@@ -21,12 +22,12 @@ import (
 )
 
 const (
-	maxQuadratic   = 100  // length of a list whose elements are compared with each other
+	maxQuadratic   = 100  // maximum length of a list if its elements are compared with each other
 	maxTolerations = 1000 // comparing two tolerations is cheap
 )
 
-// exceedsLimit returns an error for an internal object that must not be passed to Kubernetes' rules.
-// old is nil for a create.
+// exceedsLimit returns an error for an internal object that must not be passed to Kubernetes'
+// rules. old is nil for a create.
 func exceedsLimit(sub string, obj, old runtime.Object) *field.Error {
 	if spec := internalversion.PodSpecOf(obj); spec != nil {
 		if err := pageSizesExceedLimit(spec); err != nil {
@@ -68,7 +69,8 @@ func tooMany[T any](list []T, limit int, path *field.Path) *field.Error {
 	return field.TooMany(path, len(list), limit)
 }
 
-// scopesExceedLimit limits the scopes of a quota, each of which is compared with every resource.
+// scopesExceedLimit limits the number of scopes in a quota, because each of them is compared with
+// every resource.
 func scopesExceedLimit(spec *core.ResourceQuotaSpec) *field.Error {
 	if err := tooMany(spec.Scopes, maxQuadratic, field.NewPath("spec", "scopes")); err != nil || spec.ScopeSelector == nil {
 		return err
@@ -76,7 +78,7 @@ func scopesExceedLimit(spec *core.ResourceQuotaSpec) *field.Error {
 	return tooMany(spec.ScopeSelector.MatchExpressions, maxQuadratic, field.NewPath("spec", "scopeSelector", "matchExpressions"))
 }
 
-// diffExceedsLimit refuses a change to a value that is too long for a diff.
+// diffExceedsLimit returns an error if a value has changed that is too long for a diff.
 func diffExceedsLimit(path *field.Path, value, old any) *field.Error {
 	if equality.Semantic.DeepEqual(value, old) || lines(value) <= maxDiffLines && lines(old) <= maxDiffLines {
 		return nil
@@ -84,8 +86,9 @@ func diffExceedsLimit(path *field.Path, value, old any) *field.Error {
 	return field.Forbidden(path, "the value is too long to be changed "+tooLongToShow)
 }
 
-// podDiffExceedsLimit refuses a change that Kubernetes also refuses, if the specs are too long for a
-// diff. Kubernetes compares ephemeral containers in another subresource than the rest of the spec.
+// podDiffExceedsLimit refuses a change that Kubernetes also refuses, if the specs are too long for
+// a diff. Kubernetes compares ephemeral containers in another subresource than the rest of the
+// spec.
 func podDiffExceedsLimit(sub string, spec, old *core.PodSpec) *field.Error {
 	if equality.Semantic.DeepEqual(spec, old) || lines(spec) <= maxDiffLines && lines(old) <= maxDiffLines {
 		return nil
@@ -110,7 +113,8 @@ func podDiffExceedsLimit(sub string, spec, old *core.PodSpec) *field.Error {
 	return nil
 }
 
-// withoutMutable returns a copy of a Pod's spec without the fields that an update may change.
+// withoutMutable returns a copy of the Pod spec without the fields that can be changed by an
+// update.
 func withoutMutable(spec, old *core.PodSpec) *core.PodSpec {
 	s := *spec
 	s.Containers, s.InitContainers = withoutImages(s.Containers), withoutImages(s.InitContainers)
@@ -135,8 +139,8 @@ func withoutImages(list []core.Container) []core.Container {
 	return list
 }
 
-// pageSizesExceedLimit checks the quantities in the names of resources such as hugepages-2Mi. Kubernetes'
-// rules parse them, which takes hours for a large exponent.
+// pageSizesExceedLimit checks the quantities in the names of resources such as hugepages-2Mi.
+// Kubernetes' rules parse them, which can take hours if the exponent is large.
 func pageSizesExceedLimit(spec *core.PodSpec) (err *field.Error) {
 	check := func(list core.ResourceList) {
 		for name := range list {

@@ -2,8 +2,8 @@ package validation
 
 // This file has the rules of admission webhooks and admission policies, which are not imported:
 // k8s.io/kubernetes/pkg/apis/admissionregistration/validation depends on 500 packages of admission
-// plug-ins and clients. The errors are the same, in the same order. CEL expressions are compiled with
-// Kubernetes' own packages.
+// plug-ins and clients. The errors are returned in the same order. CEL expressions are compiled
+// with Kubernetes' own packages.
 
 import (
 	"context"
@@ -30,7 +30,7 @@ import (
 	admissionpolicy "apilet/internal/cel/policy"
 )
 
-// A policyChecker checks the fields of one object.
+// A policyChecker checks the fields of an object.
 type policyChecker struct{ *Checker }
 
 // policyRules returns the rules of admissionregistration.k8s.io.
@@ -55,8 +55,8 @@ func policyRules() map[reflect.Type]*rules {
 	}
 }
 
-// policyRule returns rules that check the metadata, and the other fields with check. old is nil for a
-// create.
+// policyRule returns rules that check the metadata, and the other fields with check. old is nil
+// for a create.
 func policyRule[T any, P interface {
 	*T
 	metav1.ObjectMetaAccessor
@@ -82,7 +82,7 @@ func (r *rules) withStatus(check func(obj runtime.Object) field.ErrorList) *rule
 	return r
 }
 
-// policyStatus returns the errors of the status of a ValidatingAdmissionPolicy.
+// policyStatus validates the status of a ValidatingAdmissionPolicy.
 func policyStatus(obj runtime.Object) field.ErrorList {
 	c, p, status := &Checker{}, field.NewPath("status"), &obj.(*admissionv1.ValidatingAdmissionPolicy).Status
 	if status.TypeChecking != nil {
@@ -162,7 +162,7 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 	})
 }
 
-// conditions: expressions have to compile.
+// conditions validates match conditions. The expressions must compile.
 func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchCondition, compile func(text string) error) {
 	const most = 64
 	if len(conditions) > most {
@@ -172,7 +172,7 @@ func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchC
 	for i, condition := range conditions {
 		if text := strings.TrimSpace(condition.Expression); text == "" {
 			c.Required(p.Index(i), "expression", "")
-		} else if i >= most { // which is refused as it is
+		} else if i >= most { // too many, which has been reported
 		} else if err := compile(text); err != nil {
 			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}
@@ -220,7 +220,8 @@ func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOper
 	oneOfRef(c.Checker, p, "scope", rule.Scope, ruleScopes)
 }
 
-// starAlone is for a list where * means all; others is what such a list has no more of.
+// starAlone adds an error if a list contains * with other elements. others names the elements in
+// the message.
 func (c policyChecker) starAlone(p *field.Path, name string, list []string, others string) {
 	if len(list) > 1 && slices.Contains(list, "*") {
 		c.Invalid(p, name, list, "if '*' is present, must not specify other "+others)
@@ -229,7 +230,9 @@ func (c policyChecker) starAlone(p *field.Path, name string, list []string, othe
 
 func (c policyChecker) webhookResources(p *field.Path, resources []string) {
 	c.Need(p, "", len(resources) > 0, "")
-	allOf, inAll := set{}, set{} // resources of which all, subresources of which everyone's are named
+	// allOf contains the resources for which all subresources are listed. inAll contains the
+	// subresources that are listed for all resources.
+	allOf, inAll := set{}, set{}
 	plain := false
 	for i, name := range resources {
 		resource, sub, subresource := strings.Cut(name, "/")
@@ -258,7 +261,7 @@ func (c policyChecker) webhookResources(p *field.Path, resources []string) {
 	}
 }
 
-// WebhookURL is for the address of a webhook, of whatever kind.
+// WebhookURL validates the URL of a webhook.
 func (c *Checker) WebhookURL(p *field.Path, address string) {
 	const form = "; desired format: https://host[/path]"
 	u, err := url.Parse(address)
@@ -282,9 +285,9 @@ func (c *Checker) WebhookURL(p *field.Path, address string) {
 	}
 }
 
-// WebhookService is for the Service that a webhook is reached by, whose port is defaulted.
+// WebhookService validates the Service of a webhook. The port must have its default.
 func (c *Checker) WebhookService(p *field.Path, service *admissionv1.ServiceReference) {
-	// the server calls its check with name and namespace exchanged
+	// Kubernetes passes the name and the namespace in the wrong order.
 	c.Filled(p, "name", service.Namespace, "namespace", service.Name)
 	if port := *service.Port; port < 1 || port > 65535 {
 		c.Invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
@@ -324,8 +327,10 @@ var (
 )
 
 const (
-	maxAuditAnnotations   = 20
-	maxAnnotationValueLen = 5 * 1024 // of an audit annotation's expression, in bytes
+	maxAuditAnnotations = 20
+	// maxAnnotationValueLen is the maximum length in bytes of the expression for an audit
+	// annotation.
+	maxAnnotationValueLen = 5 * 1024
 )
 
 func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmissionPolicy) {
@@ -351,12 +356,12 @@ func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmis
 	c.auditAnnotations(p.Child("auditAnnotations"), policy, compiler)
 }
 
-// sameConditions says that conditions were let in as they are.
+// sameConditions reports whether an update changes neither the conditions nor the paramKind.
 func sameConditions(params, before *admissionv1.ParamKind, conditions, old []admissionv1.MatchCondition) bool {
 	return equality.Semantic.DeepEqual(params, before) && equality.Semantic.DeepEqual(conditions, old)
 }
 
-// compiles reports an expression that does not compile. value is the text as sent.
+// compiles adds an error if an expression does not compile. value is the text in the request.
 func (c policyChecker) compiles(p *field.Path, name, value string, err error) {
 	if err != nil {
 		c.Invalid(p, name, value, err.Error())
@@ -462,7 +467,7 @@ func (c policyChecker) mutationExpression(p *field.Path, kind admissionv1.PatchT
 	c.compiles(p, "expression", text, compiler.Mutation(kind, text))
 }
 
-// policyFrame is what both kinds of policy have: when they act, and on what.
+// policyFrame validates the fields that are common to both kinds of policies.
 func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, params *admissionv1.ParamKind, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
 	oneOfRef(c.Checker, p, "failurePolicy", failure, failurePolicies)
@@ -517,7 +522,7 @@ func (c policyChecker) namedRule(p *field.Path, rule *admissionv1.NamedRuleWithO
 	c.webhookRule(p, &rule.RuleWithOperations)
 }
 
-// mutatingOperations: what is deleted cannot be changed on the way.
+// mutatingOperations adds an error for DELETE, because deleted objects cannot be mutated.
 func (c policyChecker) mutatingOperations(p *field.Path, match *admissionv1.MatchResources) {
 	if match == nil {
 		return

@@ -1,7 +1,7 @@
 package validation
 
-// This file has the Checker, with which the rules that are not imported are written. Each of its
-// methods is one kind of rule:
+// This file contains the Checker, which is used to implement the rules that are not imported.
+// There is a method for each kind of rule:
 //
 //	method                    error
 //	Required, Filled, Need    Required value, if the value is empty
@@ -12,9 +12,9 @@ package validation
 //	unique                    Duplicate value, for the second of two equal keys
 //	Same                      Invalid value: field is immutable
 //
-// A method takes the path of a struct and the name of a field, so that p.Child(name) is only built for
-// an error. The empty name stands for the struct itself. The rules of a struct read as a table, in the
-// order in which kube-apiserver reports them:
+// A method takes the path of a struct and the name of a field, so that p.Child(name) is only built
+// for an error. If the name is empty, the path of the struct is used. The rules for a struct are
+// written like a table. The order is the same as in kube-apiserver:
 //
 //	c.Name(p, "policyName", policy, validation.IsDNS1123Subdomain)
 //	c.Known(p, "patchType", string(m.PatchType), mutationPatches)
@@ -39,7 +39,7 @@ import (
 // A Format returns the errors of a string, or nil if it is well formed.
 type Format func(string) []string
 
-// A Checker collects the errors of one object in the order of the calls.
+// A Checker collects the errors for an object in the order of the calls.
 type Checker struct {
 	Errs field.ErrorList
 }
@@ -52,12 +52,12 @@ func at(p *field.Path, name string) *field.Path {
 	return p.Child(name)
 }
 
-// mistakesKept is the number of errors that a Checker keeps: ten times as many as a response lists,
-// because some of them are reported twice.
+// mistakesKept is the maximum number of errors kept by a Checker. This is ten times the number of
+// errors in a response, because some errors are reported twice.
 const mistakesKept = 10 * apierror.MaxErrors
 
-// Add adds errors. Each error beyond mistakesKept is replaced by a pointer to the last one kept, so
-// that it is counted but takes 8 bytes instead of about 200.
+// Add adds errors. To save memory, each error beyond mistakesKept is replaced by a pointer to the
+// last one kept. It is counted, but takes 8 bytes instead of about 200.
 func (c *Checker) Add(errs ...*field.Error) {
 	for _, err := range errs {
 		if len(c.Errs) >= mistakesKept {
@@ -91,7 +91,7 @@ func (c *Checker) Forbid(p *field.Path, name string, set bool, detail string) {
 	}
 }
 
-// Filled takes pairs of a field's name and value, and adds an error for each empty value.
+// Filled takes pairs of field names and values, and adds an error if a value is empty.
 func (c *Checker) Filled(p *field.Path, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		c.Need(p, pairs[i], pairs[i+1] != "", "")
@@ -142,7 +142,7 @@ func (c *Checker) Known(p *field.Path, name, value string, allowed []string) {
 	oneOf(c, p, name, enum(value), allowed)
 }
 
-// enum stands for the string types of Kubernetes, whose values errors show as JSON.
+// enum represents the string types of Kubernetes. Errors display their values as JSON.
 type enum string
 
 // oneOf is OneOf for a value that is not a plain string.
@@ -172,7 +172,7 @@ func (c *Checker) Same(p *field.Path, name string, value, old any) {
 	}
 }
 
-// A set holds the keys that were seen.
+// set contains the keys that have been seen.
 type set map[string]bool
 
 // unique adds an error if seen has the key, and adds the key to seen.
@@ -183,8 +183,8 @@ func (c *Checker) unique(p *field.Path, name string, seen set, key string) {
 	seen[key] = true
 }
 
-// goForm returns v so that it is printed like an internal type of Kubernetes, with the Go names of the
-// fields.
+// goForm returns v so that it is printed like an internal type of Kubernetes, with the Go names of
+// the fields.
 func goForm(v any) any {
 	switch v.(type) {
 	case nil, string, int, int32, int64, bool, field.OmitValueType:
@@ -195,7 +195,7 @@ func goForm(v any) any {
 
 type goValue struct{ reflect.Value }
 
-// MarshalJSON returns the fields of a struct in their order.
+// MarshalJSON encodes the fields of a struct in the order in which they are declared.
 func (g goValue) MarshalJSON() ([]byte, error) {
 	switch v := g.Value; {
 	case v.Kind() == reflect.Pointer && !v.IsNil():

@@ -1,7 +1,7 @@
 package validation
 
-// This file has the rules of the strategies that are imported from k8s.io/kubernetes/pkg/registry.
-// functions.go has the others.
+// This file contains the rules for strategies that are imported from
+// k8s.io/kubernetes/pkg/registry. The other rules are in functions.go.
 
 import (
 	"context"
@@ -35,7 +35,8 @@ func strategyRules() map[reflect.Type]*rules {
 	return all
 }
 
-// fromStrategy returns the rules of a strategy. status is nil for types without a status subresource.
+// fromStrategy returns the rules for a strategy. status is nil if the type does not have a status
+// subresource.
 func fromStrategy(s strategy, status statusStrategy) *rules {
 	r := &rules{create: s.Validate, updates: map[string]updateFunc{"": s.ValidateUpdate}, config: s.DeclarativeValidationConfig}
 	if status != nil {

@@ -20,8 +20,8 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// ValidateCreate returns the errors of a new object and its metadata. gv is the group and version of
-// the request, because the rules of Events depend on it.
+// ValidateCreate returns the errors of a new object and its metadata. gv is the group and version
+// of the request, because the rules of Events depend on it.
 func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Object) field.ErrorList {
 	rules, obj := rulesFor(obj)
 	if rules == nil {
@@ -34,9 +34,10 @@ func ValidateCreate(ctx context.Context, gv schema.GroupVersion, obj runtime.Obj
 	return rules.addDeclared(ctx, "", rules.create(ctx, obj), obj, nil)
 }
 
-// ValidateUpdate returns the errors of an object that replaces old. sub is the subresource that the
-// request writes to, or "". common are the errors that the caller has found in the metadata; the result
-// starts with them. Most rules find them again, but equal errors are reported once.
+// ValidateUpdate validates an object that replaces old. sub is the subresource that is being
+// updated, or "". common contains the errors that were already found in the metadata by the
+// caller, and is included in the result. Most rules find them again, but equal errors are reported
+// once.
 func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj, old runtime.Object, common ...*field.Error) field.ErrorList {
 	rules, obj := rulesFor(obj)
 	if rules == nil || rules.updates[sub] == nil {
@@ -50,7 +51,7 @@ func ValidateUpdate(ctx context.Context, gv schema.GroupVersion, sub string, obj
 	return rules.addDeclared(ctx, sub, append(common, rules.updates[sub](ctx, obj, old)...), obj, old)
 }
 
-// rules are the validation functions of one type.
+// rules contains the validation functions for a type.
 type rules struct {
 	create  createFunc
 	updates map[string]updateFunc     // by subresource; "" is the object itself
@@ -58,7 +59,7 @@ type rules struct {
 	paths   []field.NormalizationRule // for config
 
 	handwritten bool // there are no declarative rules
-	unreported  bool // all declarative rules are of level alpha, so that running them changes nothing
+	unreported  bool // if true, all declarative rules have level alpha and do not have to be run
 }
 
 type (
@@ -67,8 +68,8 @@ type (
 	configFunc func(ctx context.Context, obj, old runtime.Object) rest.DeclarativeValidationConfig
 )
 
-// rulesFor returns the rules of an object's type, and the object as they take it. The rules are nil for a
-// type without any.
+// rulesFor returns the rules for the type of an object, and the object converted to the type
+// expected by the rules. The rules are nil for a type without any.
 func rulesFor(obj runtime.Object) (*rules, runtime.Object) {
 	all := allRules()
 	if own := all[reflect.TypeOf(obj)]; own != nil {

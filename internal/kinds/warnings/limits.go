@@ -1,6 +1,7 @@
 package warnings
 
-// This file keeps lists away from Kubernetes' functions that compare each element with each other.
+// This file prevents Kubernetes' functions from being called with long lists if they compare each
+// element with all others.
 
 import (
 	"k8s.io/apimachinery/pkg/runtime"
@@ -11,7 +12,9 @@ import (
 )
 
 const (
-	maxComparisons = 5000    // pairs of ports that have the same number, or of files in the same volume
+	// maxComparisons is the maximum number of pairs of ports with the same number, or of files in
+	// the same volume.
+	maxComparisons = 5000
 	maxPathBytes   = 4 << 20 // bytes of all compared paths
 )
 
@@ -41,7 +44,8 @@ func portComparisons(spec *core.PodSpec) (pairs int) {
 	return pairs
 }
 
-// comparablePaths reports whether the paths of the files in each volume may be compared with each other.
+// comparablePaths reports whether the paths of the files in each volume may be compared with each
+// other.
 func comparablePaths(volumes []core.Volume) bool {
 	pairs, bytes := 0, 0
 	for i := range volumes {
@@ -52,7 +56,7 @@ func comparablePaths(volumes []core.Volume) bool {
 	return pairs <= maxComparisons && bytes <= maxPathBytes
 }
 
-// pathsIn returns the number of the paths of a volume and the sum of their lengths.
+// pathsIn returns the number of paths in a volume and their total length.
 func pathsIn(v *core.Volume) (n, length int) {
 	add := func(path string) { n, length = n+1, length+len(path) }
 	keys := func(items []core.KeyToPath) {

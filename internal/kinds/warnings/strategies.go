@@ -1,7 +1,8 @@
 package warnings
 
-// This file has the warnings of the types. Package strategy does not import the strategies that would bring
-// hundreds of packages into the program. Their few warnings are written here.
+// This file contains the warnings for specific types. Package strategy does not import the
+// strategies that would bring hundreds of packages into the program. Their few warnings are
+// written here.
 
 import (
 	"context"
@@ -80,7 +81,7 @@ func onUpdate(ctx context.Context, obj, old runtime.Object) []string {
 	return always(obj)
 }
 
-// onStatus returns the warnings about an update of a status.
+// onStatus returns the warnings for an update of the status.
 func onStatus(ctx context.Context, obj, old runtime.Object) (texts []string) {
 	status := field.NewPath("status")
 	switch o := obj.(type) {
@@ -177,7 +178,8 @@ func nodeWarnings(obj *core.Node) (texts []string) {
 }
 
 func endpoints(obj *core.Endpoints) (texts []string) {
-	if obj.Labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" { // which writes no such addresses
+	// The controller does not write such addresses.
+	if obj.Labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" {
 		return nil
 	}
 	add := func(path *field.Path, addresses []core.EndpointAddress) {
@@ -195,7 +197,8 @@ func endpoints(obj *core.Endpoints) (texts []string) {
 
 func endpointSlice(obj *discovery.EndpointSlice) (texts []string) {
 	switch obj.Labels[discoveryv1.LabelManagedBy] {
-	case "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io": // which write no such addresses
+	// These controllers do not write such addresses.
+	case "endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io":
 		return nil
 	}
 	for i := range obj.Endpoints {

@@ -1,13 +1,13 @@
-// Package warnings returns the warnings about objects that are valid: a deprecated field, a node selector
-// by a beta label, two environment variables of one name.
+// Package warnings returns the warnings for valid objects, such as a deprecated field, a node
+// selector that uses a beta label, or two environment variables with the same name.
 //
 //	for _, text := range warnings.ForObject(ctx, obj, old) {
 //		warning.AddWarning(ctx, "", text) // k8s.io/apiserver/pkg/warning: a Warning header of the response
 //	}
 //
-// Most warnings come from k8s.io/kubernetes. strategies.go calls the strategies that are small enough to
-// import and replaces the others by a few lines. KEP-1693 explains the purpose of warnings. warn.go in the
-// main package writes the header and limits its length.
+// Most warnings come from k8s.io/kubernetes. strategies.go calls the strategies that are small
+// enough to import and replaces the others by a few lines. KEP-1693 explains the purpose of
+// warnings. warn.go in the main package writes the header and limits its length.
 package warnings
 
 import (
@@ -29,16 +29,17 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy. That API version
-// keeps their Pods.
+// JobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy. That API
+// version keeps their Pods.
 const JobDeletionWarning = "child pods are preserved by default when jobs are deleted; " +
 	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
 
-// ForObject returns the warnings about a create or an update of an object. obj must be valid and complete,
-// as it will be stored. old is nil for a create.
+// ForObject returns the warnings about a create or an update of an object. obj must be valid and
+// complete, as it will be stored. old is nil for a create.
 func ForObject(ctx context.Context, obj, old runtime.Object) []string {
 	switch o := obj.(type) {
-	case *corev1.ConfigMap, *corev1.Event, *coordinationv1.Lease: // types that are written often and have no warnings
+	// Objects of these types are updated often and do not have any warnings.
+	case *corev1.ConfigMap, *corev1.Event, *coordinationv1.Lease:
 		return nil
 	case *unstructured.Unstructured:
 		return finalizers(o, old)
@@ -56,7 +57,7 @@ func ForObject(ctx context.Context, obj, old runtime.Object) []string {
 	return texts[:min(len(texts), apierror.MaxErrors)]
 }
 
-// ForStatus returns the warnings about an update of the status of an object.
+// ForStatus returns the warnings for an update of the status of an object.
 func ForStatus(ctx context.Context, obj, old runtime.Object) []string {
 	switch obj.(type) {
 	case *corev1.Pod, *corev1.Service, *networkingv1.Ingress:
@@ -66,10 +67,12 @@ func ForStatus(ctx context.Context, obj, old runtime.Object) []string {
 	return nil
 }
 
-// DropDuplicateOwners removes equal ownerReferences from the object of a request. It returns the warning about them, or "" if there were none.
+// DropDuplicateOwners removes duplicate ownerReferences from the object in a request. It returns a
+// warning, or "" if there were none.
 func DropDuplicateOwners(obj metav1.Object) string { return dropDuplicateOwners(obj, "") }
 
-// DropAdmittedDuplicates does the same for an object that a patch or the mutating plug-ins have made. Its warning says so.
+// DropAdmittedDuplicates is like DropDuplicateOwners, but for an object that was changed by a
+// patch or a mutating plug-in. The warning says so.
 func DropAdmittedDuplicates(obj metav1.Object) string {
 	return dropDuplicateOwners(obj, " after mutating admission happens")
 }
@@ -117,8 +120,8 @@ func valueOfOwner(ref metav1.OwnerReference) ownerValue {
 	return value
 }
 
-// finalizers returns warnings about new finalizers of a custom resource. Validation rejects such names
-// for built-in types.
+// finalizers returns warnings about new finalizers of a custom resource. Validation rejects such
+// names for built-in types.
 func finalizers(obj metav1.Object, old runtime.Object) (texts []string) {
 	known := sets.New(metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, string(corev1.FinalizerKubernetes))
 	if m, ok := old.(metav1.Object); ok {
