@@ -685,7 +685,7 @@ func (l *lister) step(ctx context.Context) error {
 	if err := l.rd.st.Chunk(s, l.chunk); err != nil {
 		return err
 	}
-	if len(l.chunk.Sealed) > 0 { // none of the objects is deleted
+	if len(l.chunk.Sealed) > 0 { // none of the objects in this chunk is deleted
 		return l.chunk.Sealed[0].Err
 	}
 	if n := heavy(l.chunk.Records); n > 0 {
