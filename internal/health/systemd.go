@@ -23,8 +23,8 @@ import (
 
 // A ServiceManager receives the state of this process. The zero value sends nothing.
 type ServiceManager struct {
-	socket   string        // a path, or an abstract name behind @; "": nobody listens
-	watchdog time.Duration // how long it waits for a sign of life; 0: it waits for none
+	socket   string        // a path, or an abstract name after @; "" means no service manager
+	watchdog time.Duration // the timeout of the watchdog; 0 means no watchdog
 }
 
 // FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a watchdog that is meant for another process.
@@ -38,22 +38,27 @@ func FindServiceManager(getenv func(string) string) ServiceManager {
 	return m
 }
 
-// maxWatchdog is more than a watchdog waits for: WatchdogSec=infinity is none.
+// maxWatchdog is longer than any real timeout. WatchdogSec=infinity exceeds it and means no
+// watchdog.
 const maxWatchdog = 10 * 365 * 24 * time.Hour
 
-// Ready says that the process serves, now or again, and what systemctl status is to show.
+// Ready reports that the process serves, after the start or after a reload. systemctl status shows
+// the text.
 func (m *ServiceManager) Ready(status string) error {
 	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
-// Reloading says that the process reads its configuration anew, or opens its log anew. Ready ends that.
+// Reloading reports that the process reloads its configuration or reopens its log. Ready must
+// follow.
 func (m *ServiceManager) Reloading() error { return m.tell("RELOADING=1") }
 
-// Stopping says that the process ends.
+// Stopping reports that the process is about to end.
 func (m *ServiceManager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
 
-// Watch feeds the watchdog until ctx ends: twice in the time that the manager waits, and each time after alive has returned nil. A failed proof is told,
-// and tried again after a tenth of that time. alive has until its context ends, half of that time; one that never returns is the end of the process.
+// Watch notifies the watchdog until ctx ends, twice in each timeout, each time after alive has
+// returned nil. If alive returns an error, Watch calls failed and tries again after a tenth of the
+// timeout. The context of alive ends after half of the timeout. If alive never returns, the
+// watchdog ends the process.
 func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {
 	if m.watchdog == 0 {
 		return
@@ -81,7 +86,8 @@ func (m *ServiceManager) feed(ctx context.Context, alive func(context.Context) e
 	return m.tell("WATCHDOG=1")
 }
 
-// tell sends variables in one datagram. net takes a leading @ for the abstract namespace, as systemd means it.
+// tell sends variables in one datagram. Both net and systemd use a leading @ for the abstract
+// namespace.
 func (m *ServiceManager) tell(variables ...string) error {
 	if m.socket == "" {
 		return nil
@@ -98,5 +104,5 @@ func (m *ServiceManager) tell(variables ...string) error {
 	return nil
 }
 
-// tellWithin bounds the wait for a manager that does not read what it is told.
+// tellWithin limits the wait for a service manager that does not read.
 const tellWithin = 5 * time.Second
