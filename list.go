@@ -169,7 +169,8 @@ func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, w
 	return rec, err
 }
 
-// visibleSince returns the first revision at which the user may see the requested objects. See history.Reach.
+// visibleSince returns the first revision at which the user may see the requested objects. See
+// history.Reach.
 func (rd *reads) visibleSince(ctx context.Context, res *scheme.Resource) (int64, error) {
 	rec := request.From(ctx)
 	return rd.past.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))

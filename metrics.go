@@ -161,7 +161,7 @@ type aggregationMetrics struct {
 	apiServices exposition.Bounded[string] // their names
 }
 
-// told returns l, or the labels for "other" once the limit of resources is reached.
+// told returns the labels l, or the labels for "other" once the limit of resources is reached.
 func (m *metrics) told(l requestLabels) requestLabels {
 	if !m.kinds.Admits([3]string{l.group, l.version, l.resource}) {
 		return requestLabels{verb: l.verb, resource: otherLabel, component: l.component}

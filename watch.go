@@ -178,7 +178,8 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	return nil
 }
 
-// mayResume returns an error if the log after from holds events that are hidden from the user. The client then lists again and misses nothing.
+// mayResume returns an error if the log after from holds events that are hidden from the user. The
+// client then lists again and misses nothing.
 func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
@@ -190,8 +191,9 @@ func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *quer
 	return err
 }
 
-// errTooOld returns the 410 after which clients list again. oldest is the first revision from which the client can watch.
-// kube-apiserver has a second text for Events, because it serves them without a watch cache.
+// errTooOld returns the 410 after which clients list again. oldest is the first revision from which
+// the client can watch. kube-apiserver has a second text for Events, because it serves them without
+// a watch cache.
 func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError {
 	if res.Custom == nil && res.Plural == "events" {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
@@ -258,7 +260,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// oldest returns the first revision after pos from which the client can watch. Where the log is damaged, that is the current revision.
+// oldest returns the first revision after pos from which the client can watch. Where the log is
+// damaged, that is the current revision.
 func (s *stream) oldest() int64 {
 	if compacted := s.wt.st.Compacted(); compacted > s.pos {
 		return compacted

@@ -208,8 +208,7 @@ func (p *Program) usage(row *Command) string {
 	return strings.TrimSpace(text + " " + row.Args)
 }
 
-// help prints the description and the flags of a command. For the command without a name it first
-// prints the list of commands.
+// ---- Help ----
 
 func (p *Program) printHelp(c Call) error {
 	name := ""
@@ -223,7 +222,8 @@ func (p *Program) printHelp(c Call) error {
 	return p.help(row, c.Out)
 }
 
-// help prints what a command is for, and its flags; with the commands before them where there is none.
+// help prints the description and the flags of a command. For the command without a name it first
+// prints the list of commands.
 func (p *Program) help(row *Command, out io.Writer) error {
 	var text strings.Builder
 	if row.Name == "" {

@@ -70,7 +70,7 @@ type Endpoint struct {
 	Name   string  // livez, readyz or healthz
 	Checks []Check // run and printed in this order
 	// Shows reports whether the user may get the page of a check, and so may see the reason of its
-	// failure. nil means that nobody may.
+	// failure. If it is nil, no user may.
 	Shows    func(r *http.Request, path string) bool
 	Observed func(check string, err error) // called with each result; may be nil
 }

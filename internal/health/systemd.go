@@ -1,15 +1,17 @@
 package health
 
-// This file informs the service manager that has started the process, for a unit with Type=notify and WatchdogSec=. It sends datagrams to
-// the socket that $NOTIFY_SOCKET names (sd_notify(3)), and serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
+// This file informs the service manager that has started the process, for a unit with Type=notify
+// and WatchdogSec=. It sends datagrams to the socket that $NOTIFY_SOCKET names (sd_notify(3)), and
+// serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
 //
 //	manager := health.FindServiceManager(os.Getenv) // sends nothing if no service manager has started the process
 //	err := manager.Ready("serving on :6443")        // systemctl start returns, and systemctl status shows the text
 //	go manager.Watch(ctx, alive, failed)            // sends WATCHDOG=1 twice in each WatchdogSec, as long as alive succeeds
 //	err = manager.Stopping()
 //
-// Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing is sent. Then systemd ends the process
-// with SIGABRT, so that Go prints the stack of each goroutine, and starts the process again.
+// Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing
+// is sent. Then systemd ends the process with SIGABRT, so that Go prints the stack of each
+// goroutine, and starts the process again.
 
 import (
 	"context"
@@ -27,7 +29,8 @@ type ServiceManager struct {
 	watchdog time.Duration // the timeout of the watchdog; 0 means no watchdog
 }
 
-// FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a watchdog that is meant for another process.
+// FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a
+// watchdog that is meant for another process.
 func FindServiceManager(getenv func(string) string) ServiceManager {
 	m := ServiceManager{socket: getenv("NOTIFY_SOCKET")}
 	usec, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
