@@ -67,8 +67,8 @@ const watchersTime = 5 * time.Millisecond
 
 const maxMutatingSeats = 10
 
-// A request lends its seats if a read from the client or a write to it takes longer than
-// stuckAfter.
+// stuckAfter is how long a read from the client or a write to it may take before the request lends
+// its seats.
 const stuckAfter = 10 * time.Millisecond
 
 const unsentBytes = 2048 // bytes that net/http buffers before it sends anything to the client

@@ -7,15 +7,14 @@ package main
 //
 // Metrics have the names, labels, buckets and help texts of Kubernetes, so that dashboards and
 // alerts for a cluster also work here. As in kube-apiserver, the help text begins with the
-// stability class. The names of apilet's own metrics begin with apilet_. There is no global
-// registry: each server has its own, and so does each test.
+// stability class. Metrics that only apilet has begin with apilet_. Every server creates its own
+// registry, so that tests are independent of each other.
 //
-// A request is counted once, when it ends. observe looks up the observers of its label set in a
-// map, and creates them on first use. The map also limits memory, because a Prometheus series is
-// never freed. After maxSeries label sets, every new one is counted as resource "other". Requests
-// stay far below the limit, because only served resources are named, and only for users who may
-// access them. Other labels with external values have a smaller limit of their own, for example the
-// names of webhooks and of custom types.
+// Each request is counted by observe when it ends. The observers of each label set are created on
+// first use and stored in a map. The map also limits memory, because a Prometheus series is never
+// freed. After maxSeries label sets, every new one is counted as resource "other". Requests stay
+// far below the limit, because only served resources are named, and only for users who may access
+// them. Labels such as the names of webhooks and custom types have a separate, smaller limit.
 //
 //	apiserver_request_total{verb="LIST",resource="pods",scope="namespace",code="200",...} 17
 
@@ -68,8 +67,8 @@ import (
 )
 
 const (
-	maxSeries   = 4096    // label sets of requests; further ones share one per verb
-	maxNames    = 1024    // resources with their versions, and names of webhooks; further ones share "other"
+	maxSeries   = 4096    // limit for label sets of requests; further ones share one per verb
+	maxNames    = 1024    // limit for resources and for names of webhooks; further ones share "other"
 	otherLabel  = "other" // replaces values beyond a limit
 	alpha, beta = "[ALPHA] ", "[BETA] "
 	stable      = "[STABLE] "
@@ -161,7 +160,7 @@ type aggregationMetrics struct {
 	apiServices exposition.Bounded[string] // their names
 }
 
-// told returns the labels l, or the labels for "other" once the limit of resources is reached.
+// told returns l if the number of resources is below the limit, and the labels for "other" if not.
 func (m *metrics) told(l requestLabels) requestLabels {
 	if !m.kinds.Admits([3]string{l.group, l.version, l.resource}) {
 		return requestLabels{verb: l.verb, resource: otherLabel, component: l.component}
@@ -367,7 +366,7 @@ func verbLabel(method, resourceVerb, subresource, contentType string) string {
 	return otherLabel // lower case, as in kube-apiserver
 }
 
-// scopeLabel returns the scope of a request: one object, a namespace or the cluster.
+// scopeLabel returns "resource", "namespace" or "cluster", or "" for a non-resource request.
 func scopeLabel(resourceVerb, namespace, name string) string {
 	switch {
 	case resourceVerb == "":
@@ -393,7 +392,7 @@ func dryRunLabel(values []string) string {
 	return "All"
 }
 
-// A requestResult contains the measurements of a request that has ended.
+// A requestResult is the result of a request.
 type requestResult struct {
 	code    int
 	bytes   int64         // of the body
@@ -505,7 +504,7 @@ func (m *metrics) terminated(l requestLabels, code int) {
 	m.terminations.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, l.component, strconv.Itoa(code)).Inc()
 }
 
-// aborted counts a response that was interrupted after its first byte.
+// aborted increments the counter of responses that were interrupted after the first byte.
 func (m *metrics) aborted(l requestLabels) {
 	l = m.told(l)
 	m.aborts.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope).Inc()
@@ -541,8 +540,8 @@ const (
 	maxLine        = 1 << 10 // bytes; net/http quotes data from clients and servers
 )
 
-// A lineLimit writes lines to log: at most linesPerMinute each minute, and at most maxLine bytes of
-// each. The first line beyond the limit is replaced by a note.
+// A lineLimit limits the lines that are written to log to linesPerMinute per minute and to maxLine
+// bytes per line. If there are more lines, it writes a note once.
 type lineLimit struct {
 	log io.Writer
 
@@ -635,7 +634,7 @@ func (m *metrics) clockBehind(behind func() time.Duration) {
 		func() float64 { return behind().Seconds() }))
 }
 
-// leader registers a gauge that is 1 while this server is the leader of its cluster.
+// leader registers a gauge that reports whether this server is the leader.
 func (m *metrics) leader(leads func() bool) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_leader",
 		Help: "1 while this server is the one that does what only one of several may do: garbage collection, tokens, statuses. A server on a file of its own always is."},
@@ -706,7 +705,7 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// knownPath returns the route of a non-resource request, or "" if there is none.
+// knownPath returns the route of a non-resource request, or "" if the path is unknown.
 func knownPath(path string) string {
 	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
 	case "api", "apis", "healthz", "livez", "readyz", "metrics", "openapi", "version", "debug":
@@ -717,8 +716,8 @@ func knownPath(path string) string {
 
 // ---- The record of a request ----
 
-// instrumentation creates the records of requests, and writes logs, metrics and audit events from
-// them.
+// instrumentation creates a record for each request and uses it for the log, the metrics and the
+// audit log.
 type instrumentation struct {
 	reg       *scheme.Registry
 	metrics   *metrics
@@ -730,8 +729,7 @@ type instrumentation struct {
 	bytes     *shares.Bytes // limits the memory of large responses; nil means no limit
 }
 
-// An exchange contains the record, the response and the warnings of one request in a single
-// allocation.
+// An exchange combines the record, the response and the warnings of a request in one allocation.
 type exchange struct {
 	request  request.Request
 	out      responseWriter
@@ -788,8 +786,8 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 	return asked
 }
 
-// close ends a request and must be deferred. It also recovers from its own panics, so that the
-// server continues and net/http logs nothing.
+// close ends a request and must be deferred. If close itself panics, it logs the panic, so that
+// net/http does not.
 func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
 	cause, now := recover(), time.Now()
 	out.claim.Release()
@@ -806,8 +804,8 @@ func (b *instrumentation) close(r *http.Request, rec *request.Request, out *resp
 	b.done(r, rec, out, now, cause)
 }
 
-// done writes everything about a request that ends now. If the request has panicked, done logs the
-// stack. The client's connection is closed, and the server continues.
+// done updates the metrics and the logs when a request ends. If the request has panicked, done logs
+// the stack. The client's connection is closed, and the server continues.
 func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, now time.Time, cause any) {
 	if cause != nil && cause != http.ErrAbortHandler {
 		b.logPanic(r, cause)
@@ -847,8 +845,8 @@ func (b *instrumentation) received(next http.Handler) http.Handler {
 	})
 }
 
-// own returns a context for a write of the server itself. The context has a record for admission.
-// The returned function must be called with the result and writes the audit event.
+// own is used for writes that the server makes itself. It returns a context with a record for
+// admission. The returned function must be called with the result and writes the audit event.
 func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
 	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
 	ctx = context.WithValue(ctx, request.Key{}, rec)

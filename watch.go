@@ -1,9 +1,9 @@
 // This file streams changes to watchers. A watch is a position in the event log of the store, which
-// is a revision. It sends the events after its position, advances, and sleeps until the next commit
-// that changes its resource. There is no queue per watcher. The events of a slow client wait in the
-// log, first in memory and then on disk, and only compaction deletes them. If a client reads
-// nothing for as long as a request may last, its watch ends. Because the log is on disk, a watch
-// can resume at any retained revision, even after a restart of the server.
+// is a revision. A stream sends the events after its position and then sleeps until the resource
+// changes again. There is no queue per watcher. The events of a slow client wait in the log, first
+// in memory and then on disk, and only compaction deletes them. The watch is closed if the client
+// does not read anything within --request-timeout. Because the log is on disk, a watch can resume
+// at any retained revision, even after a restart of the server.
 //
 //	resourceVersion  sendInitialEvents  starts with
 //	---------------  -----------------  ---------------------------------------------------------------
@@ -13,8 +13,8 @@
 //	"", 0, N         true               ADDED for every current object, then the bookmark that ends them, if requested
 //	"", 0 / N        false              the events from now on / after N
 //
-// A watch ends after its timeout, when the server stops, or when the definition of its type changes
-// or is deleted.
+// A watch also ends after its timeout, when the server stops, and when the definition of its type
+// is changed or deleted.
 //
 // If a selector matched an object before a change but not after it, the watcher receives DELETED
 // with the old content and the new revision. kube-apiserver sends nothing on a watch at a future
@@ -59,9 +59,9 @@ const (
 // watching handles WATCH.
 type watching struct {
 	*reads
-	minTimeout   time.Duration    // a watch without timeoutSeconds lasts between one and two times this
-	bookmarks    time.Duration    // the interval between two bookmarks of a watch
-	patience     time.Duration    // maximum wait for a client that reads nothing
+	minTimeout   time.Duration    // minimum duration of a watch without timeoutSeconds; the maximum is twice as long
+	bookmarks    time.Duration    // interval between bookmarks
+	patience     time.Duration    // timeout for a client that does not read
 	news         *notify.Notifier // wakes watches
 	shuttingDown <-chan struct{}  // closed when watches must end
 	sealed       sealedLog        // a cache of events encoded as protobuf
@@ -100,7 +100,7 @@ type stream struct {
 	logged bool
 }
 
-// A workspace contains the buffers of a stream. A sleeping stream has none.
+// A workspace holds the buffers that a stream needs while it is not sleeping.
 type workspace struct {
 	buf    []byte        // frames that were not written yet
 	events []store.Event // events read from the log
@@ -179,7 +179,7 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 }
 
 // mayResume returns an error if the log after from holds events that are hidden from the user. The
-// client then lists again and misses nothing.
+// client then lists again, so that it does not miss any event.
 func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
@@ -295,7 +295,7 @@ func (s *stream) begin(ctx context.Context) error {
 // fresh reports whether the client has not seen any revision yet.
 func (s *stream) fresh() bool { return s.q.ResourceVersion == "" || s.q.ResourceVersion == "0" }
 
-// sendAll sends ADDED for every object at one revision, in the order of the keys.
+// sendAll sends an ADDED event for each object. All objects are read at the same revision.
 func (s *stream) sendAll(ctx context.Context) error {
 	c := store.ChunkPool.Get().(*store.Chunk)
 	defer store.ChunkPool.Put(c)
@@ -346,7 +346,7 @@ func (s *stream) sendAll(ctx context.Context) error {
 	}
 }
 
-// follow sends the events after pos and sleeps until there are more. It skips the revisions that
+// follow sends all events after pos and then waits for new ones. It skips the revisions that
 // contain no events for this watch, according to Quiet.
 func (s *stream) follow(ctx context.Context) error {
 	reminder := s.remindOfBookmarks(ctx)
@@ -381,7 +381,8 @@ func (s *stream) follow(ctx context.Context) error {
 	}
 }
 
-// sleep waits for new events. Then it advances pos over the commits that did not wake it.
+// sleep waits for new events. It then sets pos to the revision of the last commit that was
+// irrelevant for this watch.
 func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
 	s.rest()
 	defer func() { s.workspace = workspaces.Get().(*workspace) }()
@@ -427,7 +428,7 @@ func (s *stream) lastBookmark() error {
 	return errStreamEnd
 }
 
-// drain sends all events up to the newest one, and then flushes.
+// drain sends all events up to the newest revision and flushes the connection.
 func (s *stream) drain(ctx context.Context) error {
 	s.logged = true
 	for {
@@ -489,8 +490,8 @@ func (s *stream) lighten() {
 }
 
 // heavyEvents returns the memory that the events of large objects need, including their previous
-// versions and frames. The log may already have them in memory, but a slow client keeps them after
-// the log has dropped them.
+// versions and frames. They are counted even if the log has them in memory, because a slow client
+// may keep them for longer than the log.
 func heavyEvents(events []store.Event) (n int) {
 	for i := range events {
 		if size := len(events[i].JSON); size > shares.Large {
@@ -619,11 +620,11 @@ func (s *stream) write() error {
 	return s.flush()
 }
 
-// push writes the pending frames to the connection in pieces. A client has the full patience for
-// each piece, so that a slow connection is no problem as long as the client reads. If the buffer is
-// large, the client has that time for all pieces together. The timer runs until the caller stops
-// it. A write deadline per piece would be simpler, but HTTP/2 ends a stream at its deadline even if
-// nothing is being written.
+// push writes the pending frames to the connection in pieces. The timeout applies to each piece, so
+// that a slow client is not disconnected as long as it reads. If the buffer is large, the client
+// has that time for all pieces together. The timer runs until the caller stops it. A write deadline
+// per piece would be simpler, but HTTP/2 ends a stream at its deadline even if nothing is being
+// written.
 func (s *stream) push() (err error) {
 	s.dirty = true
 	s.stalled.Reset(s.wt.patience)
@@ -708,8 +709,8 @@ func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byt
 	return res.EncodeStored(obj)
 }
 
-// sealedFrame appends an event as protobuf. Events of the log are cached after encoding, so that
-// many watchers share one encoding.
+// sealedFrame appends an event as protobuf. Encoded events of the log are cached, so that an event
+// is usually encoded only once for all watchers.
 func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []byte, err error) {
 	var sealed []byte
 	if s.logged {
@@ -730,8 +731,8 @@ const (
 	sealedEvents = 64
 )
 
-// A sealedLog caches the newest encoded events by revision. Two watchers that need the same event
-// at the same moment may both encode it, since there are no locks.
+// A sealedLog caches the newest encoded events by revision. It has no locks, so two watchers may
+// encode the same event at the same time.
 type sealedLog [sealedEvents]atomic.Pointer[sealedEvent]
 
 func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {
