@@ -1,8 +1,8 @@
 package main
 
-// This file connects the HTTP server with internal/flowcontrol. The middleware estimates how many
-// seats a request needs, and waits for them. If the dispatcher rejects the request, the middleware
-// sends a 429. This file also serves the debug pages of the dispatcher.
+// This file connects the HTTP server with internal/flowcontrol. The middleware estimates the number
+// of seats that a request needs and waits until they are available. If the dispatcher rejects the
+// request, the middleware sends a 429. This file also serves the debug pages of the dispatcher.
 //
 //	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: lends the seats while the client blocks ─▶ next
 //
@@ -18,9 +18,9 @@ package main
 // about the past are never served from a cache, and their running times are learned separately.
 //
 // Two things differ from kube-apiserver. The numbers of objects and bytes come directly from the
-// store and are always current. And a request lends its seats to other requests while it waits for
-// a slow client. Package shares limits the memory that such requests hold. A request also lends its
-// seats while it waits for memory.
+// store and are always current. While a request waits for a slow client, other requests can use its
+// seats. Package shares limits the memory that such requests hold. The same applies while a request
+// waits for memory.
 //
 // With --max-requests-inflight=auto, the estimates are corrected by the running times of similar
 // requests, and each request reports its running time at the end.
@@ -372,8 +372,8 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 }
 
 // workClass returns a hash that is equal for similar requests. They have the same verb and
-// resource, and a similar number of seats. They are all for one namespace or all for every
-// namespace, and all about the present or all about the past.
+// resource, and a similar number of seats. The hash also depends on whether the request is limited
+// to a namespace, and on whether it is about the past.
 func workClass(rec *request.Request, seats int) uint64 {
 	info, h := &rec.Info, uint64(14695981039346656037) // FNV-1a
 	for _, word := range [...]string{info.Verb, info.Group, info.Resource, info.Subresource} {
@@ -471,7 +471,7 @@ type watcherCounts struct {
 // register counts a watch until the returned function is called.
 func (wc *watcherCounts) register(dig *flowcontrol.Digest, fieldSelector string) func() {
 	if dig.Resource == "pods" && demandsNode(fieldSelector) {
-		return func() {} // such a watch receives only the events of one node
+		return func() {} // the watch of a kubelet receives only the events of its node
 	}
 	key := watchTarget{dig.Group, dig.Resource, dig.Namespace, dig.Name}
 	add := func(n int) {

@@ -8,11 +8,11 @@
 //	go ready.Run(ctx, health.LookEvery) // runs all checks regularly for ready.Observed, even without requests
 //
 // If a check with Warns fails, the server stays ready. Otherwise a load balancer would take the
-// server out of service and keep administrators from fixing the problem. The line of such a check
-// is [!]disk warns: ..., and its own page, /readyz/disk, returns an error.
+// server out of service and keep administrators from fixing the problem. In the output such a check
+// is shown as [!]disk warns: .... Its own page, /readyz/disk, returns an error.
 //
-// Probes have no credentials. Therefore the reason of a failure is returned only to users who may
-// see it.
+// Probes do not send credentials. The reason of a failure is only returned if the user is
+// authorized to see it.
 //
 // systemd.go reports the state of the process to a service manager and serves its watchdog.
 package health
@@ -43,8 +43,8 @@ type Check struct {
 // Ping always succeeds. It shows that the server responds.
 var Ping = Check{Name: "ping", Err: func() error { return nil }}
 
-// Shutdown returns a check that fails once stop is closed. It belongs only in /readyz: the server
-// then receives no new requests while it finishes running ones.
+// Shutdown returns a check that fails once stop is closed. Use it only for /readyz, so that the
+// server does not receive new requests while it finishes running ones.
 func Shutdown(stop <-chan struct{}) Check {
 	return Check{Name: "shutdown", Err: func() error {
 		select {
@@ -69,10 +69,10 @@ func Done(names ...string) (checks []Check) {
 type Endpoint struct {
 	Name   string  // livez, readyz or healthz
 	Checks []Check // run and printed in this order
-	// Shows reports whether the user may get the page of a check, and so may see the reason of its
-	// failure. If it is nil, no user may.
+	// Shows reports whether the user may get the page of a check. In that case he may also see the
+	// reason of its failure. If it is nil, no user may.
 	Shows    func(r *http.Request, path string) bool
-	Observed func(check string, err error) // called with each result; may be nil
+	Observed func(check string, err error) // called with the result of each check; may be nil
 }
 
 // Run runs all checks immediately and then at the given interval, until ctx ends. The results go to

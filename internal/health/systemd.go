@@ -26,7 +26,7 @@ import (
 // A ServiceManager receives the state of this process. The zero value sends nothing.
 type ServiceManager struct {
 	socket   string        // a path, or an abstract name after @; "" means no service manager
-	watchdog time.Duration // the timeout of the watchdog; 0 means no watchdog
+	watchdog time.Duration // timeout of the watchdog; 0 if there is no watchdog
 }
 
 // FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a
@@ -51,15 +51,15 @@ func (m *ServiceManager) Ready(status string) error {
 	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
-// Reloading reports that the process reloads its configuration or reopens its log. Ready must
-// follow.
+// Reloading reports that the process is reloading its configuration or reopening its log. Ready
+// must follow.
 func (m *ServiceManager) Reloading() error { return m.tell("RELOADING=1") }
 
 // Stopping reports that the process is about to end.
 func (m *ServiceManager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
 
-// Watch notifies the watchdog until ctx ends, twice in each timeout, each time after alive has
-// returned nil. If alive returns an error, Watch calls failed and tries again after a tenth of the
+// Watch calls alive twice per timeout until ctx ends. If alive returns nil, Watch notifies the
+// watchdog. If alive returns an error, Watch calls failed and tries again after a tenth of the
 // timeout. The context of alive ends after half of the timeout. If alive never returns, the
 // watchdog ends the process.
 func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {

@@ -1,5 +1,5 @@
-// Package options defines the flags of the command that serves, and validates their combinations.
-// Names, meanings and defaults follow kube-apiserver where it has the flag.
+// Package options defines the flags for serving and validates them. If kube-apiserver has a flag,
+// its name, meaning and default are the same.
 //
 //	var o options.Options
 //	for _, group := range o.Groups() { group.Define(set) } // sets the defaults
@@ -7,9 +7,8 @@
 //	err = o.Finish()                                       // returns an error for an invalid combination
 //
 // A flag is a field of [Options] and a line in the function of its group. Finish derives the
-// settings that depend on several flags, for example whether to use TLS, who is authorized for
-// everything, and how many seats there are. It opens no file and no port, so an error has no side
-// effects.
+// settings that depend on several flags, such as the use of TLS, the authorization modes and the
+// number of seats. It does not open files or ports, so that an error has no side effects.
 package options
 
 import (
@@ -81,7 +80,7 @@ const AutoSeats = -1
 
 // ---- The flags ----
 
-// Groups returns the flags of the command that serves. Defining them sets the defaults.
+// Groups returns the flags for serving. Defining the flags sets the defaults.
 func (o *Options) Groups() []commandline.FlagGroup {
 	return []commandline.FlagGroup{
 		{Title: "The data", Define: o.defineStorage},
@@ -322,7 +321,7 @@ func (o *Options) finishNumbers() error {
 	return nil
 }
 
-// Kept returns how long old versions are kept. 0 means that all are kept.
+// Kept returns the duration for which old versions are kept, or 0 if all are kept.
 func (o *Options) Kept() time.Duration {
 	if o.History == nil {
 		return o.CompactionInterval
