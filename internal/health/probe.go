@@ -18,8 +18,8 @@ type Probe struct {
 	client *http.Client
 }
 
-// NewProbe returns a Probe for the server at the given address. It sends no credentials. It does
-// not verify the certificate, which may be for other names.
+// NewProbe returns a Probe for the server at the given address. It uses TLS if secured is true. It
+// sends no credentials. It does not verify the certificate, which may be for other names.
 func NewProbe(at netip.AddrPort, secured bool) Probe {
 	host := at.Addr().Unmap()
 	if host.IsUnspecified() {
