@@ -7,8 +7,8 @@ package main
 //
 // Metrics have the names, labels, buckets and help texts of Kubernetes, so that dashboards and
 // alerts for a cluster also work here. As in kube-apiserver, the help text begins with the
-// stability class. Metrics that only apilet has begin with apilet_. Every server creates its own
-// registry, so that tests are independent of each other.
+// stability class. Metrics that only apilet has begin with apilet_. Each server has a separate
+// registry.
 //
 // Each request is counted by observe when it ends. The observers of each label set are created on
 // first use and stored in a map. The map also limits memory, because a Prometheus series is never
@@ -67,8 +67,8 @@ import (
 )
 
 const (
-	maxSeries   = 4096    // limit for label sets of requests; further ones share one per verb
-	maxNames    = 1024    // limit for resources and for names of webhooks; further ones share "other"
+	maxSeries   = 4096    // maximum number of label sets
+	maxNames    = 1024    // maximum number of resources and of webhook names
 	otherLabel  = "other" // replaces values beyond a limit
 	alpha, beta = "[ALPHA] ", "[BETA] "
 	stable      = "[STABLE] "
@@ -86,8 +86,8 @@ var (
 )
 
 // requestLabels selects the series of a request. Each label needs a bounded set of values.
-// Resources are named only if they are served. A non-resource request has its route as subresource,
-// such as "/livez", and no component.
+// Resources are named only if they are served. For a non-resource request, subresource is the
+// route, such as "/livez", and component is empty.
 type requestLabels struct {
 	verb                                  string // from verbLabel
 	group, version, resource, subresource string
@@ -724,7 +724,7 @@ type instrumentation struct {
 	audit     *audit.Log // nil if neither audit flag is set
 	findings  *findings.Detector
 	log       zerolog.Logger
-	verbosity int           // at 3 and above, each request is logged
+	verbosity int           // requests are logged if it is at least 3
 	timeout   time.Duration // for requests other than watches
 	bytes     *shares.Bytes // limits the memory of large responses; nil means no limit
 }
@@ -804,8 +804,8 @@ func (b *instrumentation) close(r *http.Request, rec *request.Request, out *resp
 	b.done(r, rec, out, now, cause)
 }
 
-// done updates the metrics and the logs when a request ends. If the request has panicked, done logs
-// the stack. The client's connection is closed, and the server continues.
+// done is called when a request ends. It updates the metrics and writes the logs. If the request
+// has panicked, done logs the stack. The client's connection is closed, and the server continues.
 func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, now time.Time, cause any) {
 	if cause != nil && cause != http.ErrAbortHandler {
 		b.logPanic(r, cause)
@@ -845,8 +845,8 @@ func (b *instrumentation) received(next http.Handler) http.Handler {
 	})
 }
 
-// own is used for writes that the server makes itself. It returns a context with a record for
-// admission. The returned function must be called with the result and writes the audit event.
+// own returns a context with a record for a write of the server itself, which is used by admission.
+// The returned function must be called with the result and writes the audit event.
 func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
 	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
 	ctx = context.WithValue(ctx, request.Key{}, rec)
@@ -906,7 +906,7 @@ type responseWriter struct {
 	http.ResponseWriter
 	code  int
 	bytes int64
-	begun func() // called before the head is sent; may be nil
+	begun func() // if not nil, it is called before the head is sent
 	claim shares.Claim
 	asked *request.Request // its audit policy may require the response body
 }
@@ -996,7 +996,7 @@ func (b *instrumentation) countDecisions(r *http.Request, rec *request.Request, 
 
 // labels returns the metric labels of a request. Resources that are not served have no labels, so
 // that clients cannot create series. The same applies to unauthenticated and forbidden requests,
-// which must not use up the limit of series. (kube-apiserver does not count either of them.)
+// which must not use up the limit of series. kube-apiserver does not count them either.
 func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestLabels {
 	info := &rec.Info
 	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}

@@ -1,9 +1,9 @@
 // This file streams changes to watchers. A watch is a position in the event log of the store, which
-// is a revision. A stream sends the events after its position and then sleeps until the resource
-// changes again. There is no queue per watcher. The events of a slow client wait in the log, first
-// in memory and then on disk, and only compaction deletes them. The watch is closed if the client
-// does not read anything within --request-timeout. Because the log is on disk, a watch can resume
-// at any retained revision, even after a restart of the server.
+// is a revision. The server sends all events after this position and then waits for the next change
+// of the resource. There is no queue per watcher. The events of a slow client wait in the log,
+// first in memory and then on disk, and only compaction deletes them. The watch is closed if the
+// client does not read anything within --request-timeout. Because the log is on disk, a watch can
+// resume at any retained revision, even after a restart of the server.
 //
 //	resourceVersion  sendInitialEvents  starts with
 //	---------------  -----------------  ---------------------------------------------------------------
@@ -59,7 +59,7 @@ const (
 // watching handles WATCH.
 type watching struct {
 	*reads
-	minTimeout   time.Duration    // minimum duration of a watch without timeoutSeconds; the maximum is twice as long
+	minTimeout   time.Duration    // minimum duration of a watch if timeoutSeconds is not set
 	bookmarks    time.Duration    // interval between bookmarks
 	patience     time.Duration    // timeout for a client that does not read
 	news         *notify.Notifier // wakes watches
@@ -95,8 +95,8 @@ type stream struct {
 	tell       atomic.Bool // a bookmark is due
 	*workspace             // nil while the stream sleeps
 	dirty      bool        // data was written since the last flush
-	// logged is true while the events come from the log. All readers of the log share their JSON,
-	// which is immutable.
+	// logged is true if the events are read from the log. Their JSON is immutable, because all
+	// readers of the log share it.
 	logged bool
 }
 
@@ -178,8 +178,8 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	return nil
 }
 
-// mayResume returns an error if the log after from holds events that are hidden from the user. The
-// client then lists again, so that it does not miss any event.
+// mayResume returns an error if the log after from holds events that are hidden from the user. In
+// this case the client lists again and does not miss any event.
 func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
@@ -622,9 +622,8 @@ func (s *stream) write() error {
 
 // push writes the pending frames to the connection in pieces. The timeout applies to each piece, so
 // that a slow client is not disconnected as long as it reads. If the buffer is large, the client
-// has that time for all pieces together. The timer runs until the caller stops it. A write deadline
-// per piece would be simpler, but HTTP/2 ends a stream at its deadline even if nothing is being
-// written.
+// has that time for all pieces together. The caller must stop the timer. A write deadline per piece
+// would be simpler, but HTTP/2 ends a stream at its deadline even if nothing is being written.
 func (s *stream) push() (err error) {
 	s.dirty = true
 	s.stalled.Reset(s.wt.patience)
@@ -731,8 +730,8 @@ const (
 	sealedEvents = 64
 )
 
-// A sealedLog caches the newest encoded events by revision. It has no locks, so two watchers may
-// encode the same event at the same time.
+// A sealedLog caches the newest encoded events by revision. There are no locks, so that two
+// watchers may encode the same event concurrently.
 type sealedLog [sealedEvents]atomic.Pointer[sealedEvent]
 
 func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {

@@ -36,8 +36,7 @@ import (
 
 const renewEvery = 6 * time.Hour // interval between checks of the certificates
 
-// An Endpoint manages the address of one server. Its methods must be called one after another, in
-// the order above.
+// An Endpoint represents the address of a server. The methods must be called in the order above.
 type Endpoint struct {
 	*options.Options
 	Log     zerolog.Logger // logs the renewal of certificates
@@ -46,10 +45,10 @@ type Endpoint struct {
 	given   *certs.Followed[tls.Certificate] // the certificate of --tls-cert-file, if it is set
 	url     string                           // set by Secure
 	nowhere bool                             // the URL works only on this machine, although the server is reachable from others
-	admin   atomic.Pointer[x509.Certificate] // the client certificate in the kubeconfig; nil if there is none
+	admin   atomic.Pointer[x509.Certificate] // client certificate in the kubeconfig, if any
 }
 
-// A Certificate is a certificate of the server or of its administrator.
+// A Certificate is used by the server or by its administrator.
 type Certificate struct {
 	Name string            // serving, authority or admin
 	Cert *x509.Certificate // the current certificate
@@ -83,9 +82,9 @@ func (e *Endpoint) Valid() error {
 	return errors.Join(ending...)
 }
 
-// KubeletCertificate returns a function that returns the client certificate for kubelets. It is the
-// certificate of --kubelet-client-certificate, or one of the server's own CA. Without either the
-// function returns nil.
+// KubeletCertificate returns a function that returns the client certificate for kubelets. The
+// certificate is from --kubelet-client-certificate, or issued by the server's own CA. If there is
+// neither, the function returns nil.
 func (e *Endpoint) KubeletCertificate() (func() *tls.Certificate, error) {
 	switch {
 	case e.Kubelet.CertFile != "":

@@ -5,11 +5,11 @@
 //	t := troubles.New(log)
 //	t.Tell("audit log", err) // called each time; logs the first error, and the first nil after an error
 //
-// Each failed request still returns its error and is counted in /metrics. TellWriting is for errors
-// of the store's Commit. Only one kind of these failures (full disk, quota, lost file) is current
-// at a time.
+// Each failed request still returns its error and is counted in /metrics. TellWriting is used for
+// the errors of Store.Commit. Only one kind of these failures (full disk, quota, lost file) is
+// current at a time.
 //
-// Invariant: for each name there is at most one line until its state changes. All names beyond the
+// Invariant: at most one line is logged for a name until its state changes. All names beyond the
 // first thousand share one line. A Log is safe for concurrent use.
 package troubles
 
@@ -22,7 +22,7 @@ import (
 	"apilet/internal/store"
 )
 
-const troublesMax = 1000 // limits the names, which may include those of short-lived webhooks
+const troublesMax = 1000 // maximum number of names, since webhooks come and go
 
 // A Log contains the current failures by name.
 type Log struct {
@@ -31,7 +31,7 @@ type Log struct {
 	mu      sync.Mutex // guards the fields below
 	now     map[string]struct{}
 	crowded bool   // whether the log has a line about failures beyond troublesMax
-	writing string // why the store cannot write; "" if it can
+	writing string // the reason why the store cannot write, or ""
 }
 
 // New returns a Log without failures that writes to log.
