@@ -1,25 +1,31 @@
 package main
 
-// This file stands between flow control and the world: it is the middleware that asks internal/flowcontrol for a seat, estimates how many seats
-// a request takes, answers those who get none, and shows the dispatcher's debug pages.
+// This file connects the HTTP server with internal/flowcontrol. The middleware estimates the number
+// of seats that a request needs and waits until they are available. If the dispatcher rejects the
+// request, the middleware sends a 429. This file also serves the debug pages of the dispatcher.
 //
-// The estimates are Kubernetes', in seats:
+//	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: lends the seats while the client blocks ─▶ next
 //
-//	LIST    one for each 100,000 bytes that it reads, at most 100; what the real server answers from its cache, at most 10
-//	WATCH   like the LIST of what it starts with; 1 if it starts with nothing. The seats come back once that is sent
-//	write   1, then for every 10 watchers of the object one more for 5 ms, at most 10 at a time and so much longer
+// The estimates follow Kubernetes. In seats:
+//
+//	LIST    one per 100,000 bytes that it reads, at most 100; at most 10 if kube-apiserver would serve it from its cache
+//	WATCH   like a LIST of its initial events, or 1 if it has none; the seats are returned once the events are sent
+//	write   1; after it, one for every 10 watchers of the object for 5 ms. Beyond 10 seats the time grows instead
 //	other   1
 //
-// What asks about a moment (/at/MOMENT/...) is classified as the same request now, but by its whole path where it is for no resource: /at/5/readyz is
-// no probe. It never comes from a cache, and what is learned from it is told apart.
+// A request about the past (/at/MOMENT/...) is classified like the same request about the present.
+// Only a non-resource request keeps its whole path, since /at/5/readyz is not a probe. Requests
+// about the past are never served from a cache, and their running times are learned separately.
 //
-// Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
-// response, be it a watch's beginning, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others. What it
-// has in memory meanwhile is bounded elsewhere, by package shares, whose line is waited in without a seat, too.
+// Two things differ from kube-apiserver. The numbers of objects and bytes come directly from the
+// store and are always current. While a request waits for a slow client, other requests can use its
+// seats. Package shares limits the memory that such requests hold. The same applies while a request
+// waits for memory.
 //
-// With --max-requests-inflight=auto estimates are corrected by what requests of the like took, and each that ends says what it took.
+// With --max-requests-inflight=auto, the estimates are corrected by the running times of similar
+// requests, and each request reports its running time at the end.
 //
-// The design is KEP-1040; its sections are named in docs/flow-control.md.
+// The design follows KEP-1040. See docs/flow-control.md for its sections.
 
 import (
 	"bytes"
@@ -48,9 +54,10 @@ import (
 
 const bytesPerSeat = 100_000
 
-const cachedBytes = 1_000_000 // that a LIST from the real server's cache is taken to hold at once, however long
+// cachedBytes is the estimated size of any LIST that kube-apiserver would serve from its cache.
+const cachedBytes = 1_000_000
 
-const unknownSize = 1_500_000 // of an object whose size nobody knows
+const unknownSize = 1_500_000 // size of an object if the sizes are unknown
 
 const maxListSeats = 100
 
@@ -60,25 +67,29 @@ const watchersTime = 5 * time.Millisecond
 
 const maxMutatingSeats = 10
 
-const stuckAfter = 10 * time.Millisecond // a write to the client, or a read from it, that takes longer lends its seat
+// stuckAfter is how long a read from the client or a write to it may take before the request lends
+// its seats.
+const stuckAfter = 10 * time.Millisecond
 
-const unsentBytes = 2048 // bytes that net/http keeps before it writes anything to the client
+const unsentBytes = 2048 // bytes that net/http buffers before it sends anything to the client
 
 const tooManyRequests = "Too many requests, please try again later."
 
-// storedCounts is what the store has of a resource, in one namespace or ("") all; objects is -1 if it has no such resource.
+// storedCounts returns the number and the bytes of the stored objects of a resource in a namespace,
+// or in all if namespace is "". objects is -1 if the store does not have the resource.
 type storedCounts func(group, resource, namespace string) (objects, bytes int64)
 
-// A flowControl is API Priority and Fairness for one server.
+// A flowControl implements API Priority and Fairness for one server.
 type flowControl struct {
 	dispatcher *flowcontrol.Dispatcher
-	auto       *flowcontrol.Auto // nil where the seats are a given number
+	auto       *flowcontrol.Auto // nil if the number of seats is fixed
 	stored     storedCounts
 	watchers   watcherCounts
 }
 
-// newFlowControl shares seats out by the mandatory objects until configure is called; options.AutoSeats: as many as the machine carries. timeout is that
-// of requests.
+// newFlowControl returns a flowControl with the mandatory configuration. If seats is
+// options.AutoSeats, the number of seats follows the capacity of the machine. timeout is the
+// request timeout.
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
 	fc := &flowControl{stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
 	if seats == options.AutoSeats {
@@ -90,13 +101,15 @@ func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flow
 	return fc
 }
 
-// configure is to be called with all objects whenever one has changed; it does not keep requests from flowing.
+// configure replaces the configuration. The caller must pass all objects and call configure again
+// after each change. Requests are served meanwhile.
 func (fc *flowControl) configure(objs flowcontrol.Objects) {
 	objs = flowcontrol.WithMandatory(objs)
 	fc.dispatcher.Configure(objs.Schemas, objs.Levels)
 }
 
-// run lends seats among levels, and keeps their number at what the machine carries if that is asked for, until ctx ends.
+// run lends seats between priority levels until ctx ends. With AutoSeats it also adjusts the number
+// of seats.
 func (fc *flowControl) run(ctx context.Context) {
 	var running sync.WaitGroup
 	if fc.auto != nil {
@@ -106,7 +119,8 @@ func (fc *flowControl) run(ctx context.Context) {
 	running.Wait()
 }
 
-// middleware lets a request through when it has its seats, before anything of its body is read, and answers 429 otherwise.
+// middleware waits for the seats of a request and then calls next. It does not read the body
+// before. It sends a 429 if the dispatcher rejects the request.
 func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := request.From(r.Context())
@@ -128,7 +142,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 			fc.serve(w, r, rec, t, next)
 		})
 		if err != nil {
-			rej := err.(*flowcontrol.Rejection) // there is no other
+			rej := err.(*flowcontrol.Rejection) // Dispatch returns no other errors
 			announceFlow(w, rec, rej.Schema)
 			refuseBusy(w, rej.RetryAfter)
 		}
@@ -157,15 +171,16 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *reques
 
 type connKey struct{}
 
-// withConn is for http.Server.ConnContext. Without it nobody notices that a client has left whose request with a body waits.
+// withConn is for http.Server.ConnContext. Without it, flow control does not notice when a client
+// closes the connection of a queued request with a body.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
 type seatKey struct{}
 
-// watchBegun gives the seats back of the watch that ctx belongs to: what was there at its start has been sent. Calls after the
-// first, and for other requests, do nothing.
+// watchBegun returns the seats of the watch that ctx belongs to, because its initial events are
+// sent. It does nothing for other requests and on further calls.
 func watchBegun(ctx context.Context) {
 	if seat, ok := ctx.Value(seatKey{}).(*yield); ok {
 		seat.returned = true
@@ -173,7 +188,8 @@ func watchBegun(ctx context.Context) {
 	}
 }
 
-// announceFlow says what class the request fell into: by UID to the client, so as not to tell it the configuration's names.
+// announceFlow records the flow schema and the priority level of a request. The client receives
+// only their UIDs, because the names are part of the configuration.
 func announceFlow(w http.ResponseWriter, rec *request.Request, schema *flowcontrol.FlowSchema) {
 	rec.FlowSchema, rec.Priority = schema.Name, schema.Level.Name
 	header := w.Header()
@@ -196,8 +212,8 @@ func digestOf(rec *request.Request) flowcontrol.Digest {
 		Name: info.Name, Received: rec.Received}
 }
 
-// maxInFlight is what there is without priority and fairness: so many requests that read and so many that do not, at a time;
-// 0 is no limit. Administrators always get in.
+// maxInFlight replaces flow control if that is disabled. It limits the number of concurrent reads
+// and writes separately. 0 means no limit. Administrators are always admitted.
 func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	seats := [2]chan struct{}{make(chan struct{}, readOnly), make(chan struct{}, mutating)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -224,20 +240,20 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	})
 }
 
-// A yield lends a request's seats to others while its handler waits for the client.
+// A yield lends the seats of a request while its handler waits for the client.
 type yield struct {
 	ticket   *flowcontrol.Ticket
-	waited   time.Duration // all in all; the handler's goroutine alone touches it,
-	returned bool          // and this: there is nothing to lend any more
+	waited   time.Duration // total time; used by the handler's goroutine only
+	returned bool          // the seats were returned; used by the handler's goroutine only
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting bool
 	began   time.Time
 	lent    bool
 	timer   *time.Timer
 }
 
-// begin and end enclose what may take as long as the client likes.
+// begin and end must be called before and after an operation that may wait for the client.
 func (seat *yield) begin() {
 	if seat.returned {
 		return
@@ -252,7 +268,7 @@ func (seat *yield) begin() {
 	}
 }
 
-// lend runs in the timer's goroutine, which may have started just before the wait ended.
+// lend runs in the timer's goroutine. It may run shortly after the wait has ended.
 func (seat *yield) lend() {
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
@@ -277,7 +293,7 @@ func (seat *yield) end() {
 	}
 }
 
-// A seatedWriter lends the request's seats whenever writing to the client is stuck.
+// A seatedWriter lends the seats of the request while a write to the client blocks.
 type seatedWriter struct {
 	http.ResponseWriter
 	seat    *yield
@@ -295,21 +311,21 @@ func (sw *seatedWriter) Write(p []byte) (int, error) {
 	return sw.ResponseWriter.Write(p)
 }
 
-// WhileLent lends the seats while the request waits for anything else that clients hold.
+// WhileLent calls wait and lends the seats meanwhile.
 func (sw *seatedWriter) WhileLent(wait func()) {
 	sw.seat.begin()
 	defer sw.seat.end()
 	wait()
 }
 
-// FlushError is what http.ResponseController calls.
+// FlushError implements the interface of http.ResponseController.
 func (sw *seatedWriter) FlushError() error {
 	sw.seat.begin()
 	defer sw.seat.end()
 	return http.NewResponseController(sw.ResponseWriter).Flush()
 }
 
-// A seatedBody lends them whenever the client keeps its body waiting.
+// A seatedBody lends the seats of the request while a read from the client blocks.
 type seatedBody struct {
 	io.ReadCloser
 	seat *yield
@@ -334,7 +350,7 @@ func (fc *flowControl) estimate(rec *request.Request) flowcontrol.Estimate {
 		fc.learn(rec, &one)
 		one.InitialSeats = min(one.InitialSeats, most)
 	case "create", "update", "patch", "delete":
-		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // nobody is told of a token
+		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // tokens have no watchers
 			return one
 		}
 		one = mutatingWork(fc.watchers.interested(info))
@@ -343,7 +359,7 @@ func (fc *flowControl) estimate(rec *request.Request) flowcontrol.Estimate {
 	return one
 }
 
-// learn corrects an estimate by experience, where there is any.
+// learn corrects an estimate by the running times of similar requests.
 func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 	if fc.auto == nil || rec.Info.Verb == "watch" {
 		return
@@ -355,7 +371,9 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 	fc.auto.Learn(workClass(rec, plain), list, est)
 }
 
-// workClass is a number for requests that take alike: of a verb and a resource, in a namespace or all, now or then, and as wide to a power of two.
+// workClass returns a hash that is equal for similar requests. They have the same verb and
+// resource, and a similar number of seats. The hash also depends on whether the request is limited
+// to a namespace, and on whether it is about the past.
 func workClass(rec *request.Request, seats int) uint64 {
 	info, h := &rec.Info, uint64(14695981039346656037) // FNV-1a
 	for _, word := range [...]string{info.Verb, info.Group, info.Resource, info.Subresource} {
@@ -373,11 +391,12 @@ func workClass(rec *request.Request, seats int) uint64 {
 	return (h ^ uint64(bits.Len(uint(seats)))) * 1099511628211
 }
 
-// listSeats is the width of a LIST or WATCH and the most that it may be corrected to, by how many objects there are of its resource and of how many bytes in all.
+// listSeats estimates the seats of a LIST or WATCH from the number and the bytes of the stored
+// objects. most is the upper limit for corrections.
 func (fc *flowControl) listSeats(rec *request.Request) (seats, most int) {
 	info, then := &rec.Info, rec.At != ""
 	options, err := info.ListOptions()
-	if err != nil { // it will be refused further on
+	if err != nil { // the request is rejected later
 		return maxListSeats, maxListSeats
 	}
 	if info.Verb == "watch" && !startsWithAll(&options) {
@@ -385,7 +404,7 @@ func (fc *flowControl) listSeats(rec *request.Request) (seats, most int) {
 	}
 	objects, size := fc.stored(info.Group, info.Resource, info.Namespace)
 	switch {
-	case objects < 0 && then: // nobody has counted what was
+	case objects < 0 && then: // the number of objects in the past is unknown
 		return cachedBytes / bytesPerSeat, maxListSeats
 	case objects < 0:
 		return 1, 1
@@ -418,8 +437,8 @@ func startsWithAll(options *metav1.ListOptions) bool {
 	return asked || options.ResourceVersion == "" || options.ResourceVersion == "0"
 }
 
-// listsFromCache tells whether kube-apiserver would answer a LIST from its cache; here there is none, but clients tune themselves by its
-// widths.
+// listsFromCache reports whether kube-apiserver would serve the LIST from its watch cache. apilet
+// has no such cache, but charges the same number of seats, because clients are tuned for them.
 func listsFromCache(options *metav1.ListOptions) bool {
 	switch {
 	case options.ResourceVersionMatch != "":
@@ -430,7 +449,7 @@ func listsFromCache(options *metav1.ListOptions) bool {
 	return options.Limit <= 0 || options.ResourceVersion == "" || options.ResourceVersion == "0"
 }
 
-// mutatingWork is what a write takes whose outcome so many watchers will hear of.
+// mutatingWork estimates the seats of a write whose event goes to the given number of watchers.
 func mutatingWork(watchers int) flowcontrol.Estimate {
 	est := flowcontrol.Estimate{InitialSeats: 1, Mutating: true, Watchers: watchers}
 	if watchers >= watchersPerSeat {
@@ -441,7 +460,7 @@ func mutatingWork(watchers int) flowcontrol.Estimate {
 	return est
 }
 
-// watchTarget is what a watch watches: a resource, a namespace of it, or one object.
+// A watchTarget identifies a resource, one of its namespaces, or a single object.
 type watchTarget struct{ group, resource, namespace, name string }
 
 type watcherCounts struct {
@@ -452,7 +471,7 @@ type watcherCounts struct {
 // register counts a watch until the returned function is called.
 func (wc *watcherCounts) register(dig *flowcontrol.Digest, fieldSelector string) func() {
 	if dig.Resource == "pods" && demandsNode(fieldSelector) {
-		return func() {} // each kubelet watches its own pods, and hears of few
+		return func() {} // the watch of a kubelet receives only the events of its node
 	}
 	key := watchTarget{dig.Group, dig.Resource, dig.Namespace, dig.Name}
 	add := func(n int) {
@@ -466,7 +485,7 @@ func (wc *watcherCounts) register(dig *flowcontrol.Digest, fieldSelector string)
 	return func() { add(-1) }
 }
 
-// demandsNode tells whether a field selector lets only the pods of one node through.
+// demandsNode reports whether a field selector selects the pods of a single node.
 func demandsNode(fieldSelector string) bool {
 	for term := range strings.SplitSeq(fieldSelector, ",") {
 		field, node, _ := strings.Cut(term, "=")
@@ -477,7 +496,8 @@ func demandsNode(fieldSelector string) bool {
 	return false
 }
 
-// interested counts the watches that a write to an object may concern. The name of what a POST creates is not known yet.
+// interested returns the number of watches that may receive the event of a write. For a POST, the
+// name of the new object is not known yet.
 func (wc *watcherCounts) interested(info *request.Info) int {
 	wc.mu.Lock()
 	defer wc.mu.Unlock()
@@ -496,7 +516,7 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 
 // ---- Seats that follow the machine ----
 
-// followMachine gives the choice of seats what it looks at, if there is one.
+// followMachine connects the automatic number of seats with the metrics of the store and the log.
 func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 	if fc.auto == nil {
 		return
@@ -511,7 +531,7 @@ func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 	}
 }
 
-// serveDump answers /debug/api_priority_and_fairness/{page}.
+// serveDump handles /debug/api_priority_and_fairness/{page}.
 func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	var text bytes.Buffer
 	page := strings.TrimPrefix(r.URL.Path, "/debug/api_priority_and_fairness/")

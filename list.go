@@ -1,25 +1,27 @@
-// This file answers the reads of objects one by one and in lists. It implements two design documents: "Allow clients to retrieve
-// consistent API lists in chunks" (limit and continue) and "Consistent Resource Version Semantics for List" (resourceVersionMatch).
-// A list names one revision, and the store can show any revision that is not compacted yet, so both come down to choosing where a
-// LIST reads: at which revision, and from which key on. That choice is the table below (RV is resourceVersion, N a revision that
-// exists, F one that does not yet; "now" is the newest revision at the first read):
+// This file handles reads of single objects and lists. It implements two Kubernetes designs: "Allow
+// clients to retrieve consistent API lists in chunks" (limit and continue) and "Consistent Resource
+// Version Semantics for List" (resourceVersionMatch). A list is read at one revision, and the store
+// can read any revision that is not compacted. Both designs therefore determine only the revision
+// and the first key, according to the table below. RV is the resourceVersion. N is an existing
+// revision, F is a future one, and "now" is the newest one at the first read.
 //
 //	continue  RV      match         limit   reads
 //	--------  ------  ------------  ------  -------------------------------------------------------------
 //	-         "", 0   -             any     now
 //	-         0, N    NotOlderThan  any     now (the only copy is the newest one)
-//	-         N       -             none    now: a plain RV is a lower bound
+//	-         N       -             none    now: without a match, RV is a lower bound
 //	-         N       -             n       exactly N: the legacy rule, paging pins the revision
 //	-         N       Exact         any     exactly N, or 410 Expired once N is compacted
-//	-         F       any           any     504 Timeout at once, cause ResourceVersionTooLarge
+//	-         F       any           any     504 Timeout, cause ResourceVersionTooLarge
 //	-         0       Exact         any     422
-//	-         ""      any           any     422: a match needs an RV
+//	-         ""      set           any     422: a match needs an RV
 //	token     "", 0   -             any     at the token's revision, from the token's key on
-//	token     N       -             any     400: the token names the revision
-//	token     any     any           any     422
+//	token     N       -             any     400: the token contains the revision
+//	token     any     set           any     422
 //
-// A LIST is never held in memory: chunks are copied out of short read transactions and sent on, at one revision throughout. What has
-// to be known before the first byte (the continue token of a limited list) is found first.
+// A LIST is never completely in memory. Each chunk is copied in a short read transaction and then
+// sent, and all chunks show the same revision. The continue token of a limited list comes before
+// the items, so a limited list is searched for its end first.
 package main
 
 import (
@@ -73,30 +75,32 @@ import (
 )
 
 const (
-	revisionPatience = 3 * time.Second // with a revision that another server has seen
+	revisionPatience = 3 * time.Second // maximum wait for a revision that another server has seen
 
-	listBuffer = 1 << 20 // bytes of encoded items that a limited list collects before it looks for its end
+	// listBuffer is the number of bytes that a limited list encodes before it looks for its end.
+	listBuffer = 1 << 20
 )
 
-// reads answers GET and LIST.
+// reads handles GET and LIST.
 type reads struct {
 	st     *store.Store
 	tokens *tokenCodec
-	lost   *unreadable.Unreadables // nil of the past, which nobody can mend
+	lost   *unreadable.Unreadables // nil when reading the past, which cannot be repaired
 
-	// readSlots bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
-	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
+	// readSlots limits the number of lists that read and encode concurrently to half of the
+	// processors. Other lists wait for a slot, so that writes do not have to compete with all of
+	// them for the processors. Sending is not limited.
 	readSlots chan struct{}
 
-	podsByNode *store.Index // nil of the past
+	podsByNode *store.Index // nil when reading the past
 
-	storage func() error // why what holds the objects does not answer, nil while it does; nil of the past
+	storage func() error // returns why the storage is unavailable, if it is; nil when reading the past
 
-	at   int64         // all is read as it was at this revision; 0: as it is
-	past history.Reach // who may see what of the past
+	at   int64         // if not 0, reads show this revision
+	past history.Reach // decides which revisions a user may see
 }
 
-// asOf answers as it was at a revision.
+// asOf returns a copy of rd that reads at revision rev.
 func (rd *reads) asOf(rev int64) *reads {
 	then := *rd
 	then.at, then.lost, then.podsByNode, then.storage = rev, nil, nil, nil
@@ -105,7 +109,7 @@ func (rd *reads) asOf(rev int64) *reads {
 
 // ---- GET ----
 
-// get answers one object. resourceVersion is a lower bound here, and the newest version satisfies every bound that exists.
+// get returns one object. resourceVersion is a lower bound, so the newest version is always valid.
 func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, asked, res)
 	if err != nil {
@@ -134,7 +138,7 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Requ
 	return v.Respond(w, r, http.StatusOK, &rec)
 }
 
-// newest is an object as it is, or was then.
+// newest returns the current version of the object, or its version at rd.at if that is set.
 func (rd *reads) newest(key string) (store.Record, error) {
 	if rd.at != 0 {
 		return rd.st.GetAt(key, rd.at)
@@ -142,7 +146,8 @@ func (rd *reads) newest(key string) (store.Record, error) {
 	return rd.st.Get(key)
 }
 
-// whole is newest for an answer that weighs what weigh makes of its size. What may be large is read when there is room for it.
+// whole reads an object like newest. Large objects are read only after memory was reserved. weigh
+// returns the memory that a response needs for an object of a given size.
 func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, weigh func(stored int) int) (store.Record, error) {
 	if rd.at == 0 {
 		rec, size, err := rd.st.GetUpTo(key, shares.Large/4)
@@ -154,8 +159,8 @@ func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, w
 		}
 	}
 	rec, err := rd.newest(key)
-	if n := weigh(len(rec.JSON)); err == nil && !shares.Fits(ctx, w, n) { // of the past, or larger by now
-		rec = store.Record{} // who waits holds nothing
+	if n := weigh(len(rec.JSON)); err == nil && !shares.Fits(ctx, w, n) { // the object is from the past or has grown
+		rec = store.Record{} // drop the object before waiting for memory
 		if err := shares.Hold(ctx, w, n); err != nil {
 			return rec, err
 		}
@@ -164,7 +169,8 @@ func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, w
 	return rec, err
 }
 
-// visibleSince returns the first revision at which the user may see the requested objects. See history.Reach.
+// visibleSince returns the first revision at which the user may see the requested objects. See
+// history.Reach.
 func (rd *reads) visibleSince(ctx context.Context, res *scheme.Resource) (int64, error) {
 	rec := request.From(ctx)
 	return rd.past.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
@@ -176,12 +182,12 @@ func (rd *reads) hides(ctx context.Context, res *scheme.Resource, rev int64) (bo
 	return rev < since, err
 }
 
-// warnOfHidden tells apart what is hidden from what was not there.
+// warnOfHidden warns that the name may have belonged to an older object that is not shown.
 func warnOfHidden(ctx context.Context, rev int64) {
 	warning.AddWarning(ctx, "", fmt.Sprintf("what is asked for begins after revision %d: what had its name before, or its namespace's, is not shown", rev))
 }
 
-// begun answers 404 for one object of the past that is hidden.
+// begun returns a 404 if the request names an object of the past that the user may not see.
 func (rd *reads) begun(ctx context.Context, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
 	if rd.at == 0 || !info.Form.Named {
@@ -195,8 +201,9 @@ func (rd *reads) begun(ctx context.Context, rec *request.Request, res *scheme.Re
 	return apierrors.NewNotFound(res.GroupResource(), info.Name)
 }
 
-// lowerBound parses a resourceVersion, and waits until the store shows it: for what is newest now if there is none, for nothing if it is 0. A
-// revision that does not come is refused. what names the failing part of a message.
+// lowerBound parses a resourceVersion and waits until the store has reached it. If rv is empty, it
+// waits for the newest revision; if rv is 0, it does not wait. It returns an error if the revision
+// does not arrive. what is a prefix of the error message.
 func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error) {
 	switch {
 	case rv == "" && rd.at == 0:
@@ -225,9 +232,10 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 	return int64(n), nil
 }
 
-// tooLarge is the answer to a revision of the future. As kube-apiserver a replica waits for it for three seconds and says when to ask again.
-// Where the file is all that there is no other server can be ahead, so the answer comes at once, and without Retry-After: client-go would ask ten
-// times before it lists anew.
+// tooLarge returns the error for a future revision. Like kube-apiserver, a replica waits three
+// seconds for the revision and returns an error with Retry-After. With a data file no other server
+// can be ahead. In that case tooLarge omits Retry-After and lowerBound does not wait. Otherwise
+// client-go would retry ten times before it lists again.
 func (rd *reads) tooLarge(rv string) error {
 	current, retry := cmp.Or(rd.at, rd.st.Revision()), 0
 	if rd.at == 0 && rd.st.Shared() {
@@ -238,11 +246,11 @@ func (rd *reads) tooLarge(rv string) error {
 	return err
 }
 
-// storageComponent is what kube-apiserver calls its etcd among the components that it watches over.
+// storageComponent is the name of etcd in kube-apiserver's list of components.
 const storageComponent = "etcd-0"
 
-// components answers GET and LIST of componentstatuses, of which nothing is stored. What holds the objects is the one component that a server knows
-// of; kube-apiserver also asks for a scheduler and a controller manager on its own machine.
+// components handles GET and LIST of componentstatuses, which are not stored. The only component is
+// the storage. kube-apiserver also checks a scheduler and a controller manager on its own machine.
 func (rd *reads) components(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	info := &asked.Info
 	v, err := response.NewView(r, asked, res)
@@ -283,7 +291,7 @@ func (rd *reads) components(w http.ResponseWriter, r *http.Request, asked *reque
 	return l.send(r.Context(), w, r, response.ListMeta{})
 }
 
-// storageStatus says how what holds the objects is.
+// storageStatus returns the ComponentStatus of the storage.
 func (rd *reads) storageStatus(res *scheme.Resource) (*store.Record, error) {
 	condition := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
 	if err := rd.storage(); err != nil {
@@ -293,7 +301,7 @@ func (rd *reads) storageStatus(res *scheme.Resource) (*store.Record, error) {
 	return &store.Record{Key: res.Key("", storageComponent), JSON: body}, err
 }
 
-// sendNothing answers with an empty list.
+// sendNothing sends an empty list.
 func sendNothing(w http.ResponseWriter, r *http.Request, v *response.View, rev int64) error {
 	l := &lister{v: v, walk: walk{done: true}}
 	return l.send(r.Context(), w, r, response.ListMeta{Rev: rev})
@@ -301,13 +309,13 @@ func sendNothing(w http.ResponseWriter, r *http.Request, v *response.View, rev i
 
 // ---- LIST ----
 
-// A query is what a LIST or WATCH asks for, parsed and checked.
+// A query contains the validated parameters of a LIST or WATCH.
 type query struct {
 	internalversion.ListOptions
 	match selector.Matcher
 }
 
-// parseQuery checks what a LIST, WATCH or DELETE of a collection asks for, and makes its selectors ready.
+// parseQuery parses and validates the parameters of a LIST, a WATCH or a DELETE of a collection.
 func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	options, err := info.ListOptions()
 	if err != nil {
@@ -329,15 +337,15 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	return q, err
 }
 
-// A position is where a LIST reads next.
+// A position is the place where a LIST continues to read.
 type position struct {
-	rev       int64  // 0 is "now"
-	start     string // the first key, "" for the beginning
-	remaining int64  // objects from start on, -1 when nobody has counted them
+	rev       int64  // 0 means the newest revision
+	start     string // the first key; "" means the beginning
+	remaining int64  // number of objects from start on; -1 if unknown
 	token     *continueToken
 }
 
-// locate is the decision table at the top of this file.
+// locate implements the decision table at the top of this file.
 func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
 	if q.Continue != "" {
 		return rd.resume(ctx, q)
@@ -354,7 +362,7 @@ func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
 	return pos, nil
 }
 
-// resume continues a list where its token says.
+// resume returns the position in the continue token.
 func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 	token, err := rd.tokens.open(q.Continue, &q.match)
 	if err != nil {
@@ -366,11 +374,12 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 	if token.rev == 0 && rd.at != 0 {
 		token.rev, token.lineage = rd.at, lineageMark(rd.st)
 	}
-	if token.rev == 0 { // "now", as without a token
+	if token.rev == 0 { // the newest revision, as without a token
 		if _, err := rd.st.Current(ctx); err != nil {
 			return position{}, err
 		}
-	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil { // another server was ahead
+		// Another server on the same cluster may be ahead.
+	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil {
 		return position{}, rd.tooLarge(strconv.FormatInt(token.rev, 10))
 	}
 	pos := position{rev: token.rev, start: q.match.Prefix + token.start, remaining: token.remaining, token: token}
@@ -380,7 +389,8 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 	return pos, nil
 }
 
-// expired is the 410 that offers a way on: a token for the same key at whatever revision is the newest then.
+// expired returns a 410 with a new token. With it the client can continue from the same key at the
+// newest revision.
 func (rd *reads) expired(m *selector.Matcher, token *continueToken) error {
 	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
 		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the " +
@@ -390,12 +400,13 @@ func (rd *reads) expired(m *selector.Matcher, token *continueToken) error {
 	return err
 }
 
-// list answers a collection. What is small is answered whole, the rest is streamed.
+// list handles a LIST. It sends small lists as a whole and streams the others.
 func (rd *reads) list(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	return rd.listAnd(w, r, asked, res, nil)
 }
 
-// listAnd is list with something done to the objects of each chunk before they are shown: DELETE of a collection.
+// listAnd handles a LIST. If do is not nil, listAnd calls it with the objects of each chunk before
+// sending them. It is used by DELETE of a collection.
 func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, do func(context.Context, []*store.Record) error) error {
 	v, err := response.NewView(r, asked, res)
 	if err != nil {
@@ -451,8 +462,8 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.
 	return rest.send(r.Context(), w, r, meta)
 }
 
-// keysOf narrows the Pods of a node, for which each kubelet asks, to their keys at a revision; 0 is the newest, which is then returned. nil: all are
-// looked at.
+// keysOf uses an index if the query selects the Pods of one node, as each kubelet does. It returns
+// nil if the index cannot be used. If rev is 0, keysOf returns the newest revision as at.
 func (rd *reads) keysOf(ctx context.Context, m *selector.Matcher, rev int64) (keys []string, at int64) {
 	_, field, node := m.Demands()
 	if rd.podsByNode == nil || field != podNode || node == "" || !strings.HasPrefix(m.Span, podKeys) {
@@ -468,10 +479,11 @@ func (rd *reads) keysOf(ctx context.Context, m *selector.Matcher, rev int64) (ke
 	return keys, at
 }
 
-// podKeys and podNode are what an index is for.
+// podKeys and podNode are the keys and the field of the index.
 const podKeys, podNode = "//pods/", "spec.nodeName"
 
-// listError is response.StoreError with the 410 of a continued list told apart.
+// listError is like response.StoreError, but returns the 410 for a continued list if the revision
+// is compacted.
 func (rd *reads) listError(err error, q *query, pos position, res *scheme.Resource) error {
 	if errors.Is(err, store.ErrCompacted) && pos.token != nil {
 		return rd.expired(&q.match, pos.token)
@@ -479,8 +491,8 @@ func (rd *reads) listError(err error, q *query, pos position, res *scheme.Resour
 	return response.StoreError(err, res, "")
 }
 
-// limitedMeta finds what a limited list says in its metadata: the token of the next chunk and how many objects are left. The lister
-// that it returns has the rest of the page before it.
+// limitedMeta returns the metadata of a limited list: the token of the next page and the number of
+// remaining objects. The returned lister sends the rest of the page.
 func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta response.ListMeta, err error) {
 	meta.Rev = l.rev
 	rest, err = l.findEnd(ctx)
@@ -509,30 +521,32 @@ type lister struct {
 	do func(context.Context, []*store.Record) error
 
 	items []byte // encoded items that were not sent yet
-	bare  bool   // nothing has been encoded yet: no separator before the next item
-	ahead int64  // bytes of the items that are still to be encoded, where that is measured
+	bare  bool   // the next item is the first and needs no separator
+	ahead int64  // bytes of the items that will be encoded later, if they are measured
 
-	w      http.ResponseWriter // whose request holds what the list takes
-	weight int                 // that it takes, in bytes, without large objects
-	heavy  int                 // with those of the present chunk
+	w      http.ResponseWriter // the memory is reserved for its request
+	weight int                 // bytes that the list needs without large objects
+	heavy  int                 // bytes that the list needs with the large objects of this chunk
 
-	uncounted bool // only where the page ends is of interest, not what its objects say
+	uncounted bool // skip the conversion, since only the end of the page matters
 }
 
-// A walk is how far a lister is.
+// A walk stores how far a lister has read.
 type walk struct {
 	chunk *store.Chunk
-	found []*store.Record // the objects of the present chunk
-	rev   int64           // the list's revision, known after the first chunk
-	keys  []string        // nil: all in the span are looked at
-	next  string          // where the next chunk starts
-	done  bool            // the range, or the limit, is exhausted
-	last  string          // the last key taken
-	taken int64           // objects taken so far
-	end   string          // where the next page starts, "" when this page is the last; known once done or after findEnd
+	found []*store.Record // the matching objects of the current chunk
+	rev   int64           // the revision of the list, known after the first chunk
+	keys  []string        // the keys to read; nil means all in the span
+	next  string          // the first key of the next chunk
+	done  bool            // no more objects belong to this page
+	last  string          // the last key of the page so far
+	taken int64           // number of objects in the page so far
+	// end is the first key of the next page, or "" if this is the last page. It is known once done
+	// is true or findEnd has returned.
+	end string
 }
 
-// errHeavy is for a chunk that has to be read again when there is room for it.
+// errHeavy is returned if there is not enough memory for the large objects of a chunk.
 var errHeavy = errors.New("no room for large objects")
 
 var (
@@ -544,7 +558,7 @@ func newLister(rd *reads, v *response.View, q *query, pos position) *lister {
 	return &lister{rd: rd, v: v, q: q, pos: pos, items: items[:0], walk: walk{rev: pos.rev, next: pos.start}, bare: true}
 }
 
-// release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
+// release returns the buffers to their pools. Oversized buffers are left to the garbage collector.
 func (l *lister) release() {
 	l.setAside()
 	if cap(l.items) <= 4*listBuffer {
@@ -553,7 +567,8 @@ func (l *lister) release() {
 	}
 }
 
-// setAside gives the chunk back while the client is waited for: what was found in it is encoded, and the next is read into another.
+// setAside returns the chunk to its pool before the lister waits for the client. Its objects are
+// already encoded.
 func (l *lister) setAside() {
 	if l.chunk == nil {
 		return
@@ -562,8 +577,9 @@ func (l *lister) setAside() {
 	l.chunk, l.found = nil, nil
 }
 
-// room is how much is collected before the head is sent. A limited list needs to know its end by then, and one whose length comes first
-// that; another one only whether it is small enough to be sent whole.
+// room returns the number of bytes to collect before the head is sent. A limited list must find its
+// end before that, and a list with a length prefix must find its length. Other lists only need to
+// know whether they are small enough to be sent as a whole.
 func (l *lister) room() int {
 	if l.q.Limit > 0 || l.v.Measured() {
 		return listBuffer
@@ -571,7 +587,7 @@ func (l *lister) room() int {
 	return response.GzipThreshold
 }
 
-// collect appends encoded items until room bytes are used or the page is complete.
+// collect appends encoded items until they have room bytes or the page is complete.
 func (l *lister) collect(ctx context.Context, room int) error {
 	for !l.done && len(l.items) < room {
 		if err := l.advance(ctx); err != nil {
@@ -581,7 +597,7 @@ func (l *lister) collect(ctx context.Context, room int) error {
 	return nil
 }
 
-// advance reads and encodes one chunk, in its turn. A list that waits for commits or for a conversion webhook holds no slot meanwhile.
+// advance reads and encodes one chunk, and calls do if it is set.
 func (l *lister) advance(ctx context.Context) error {
 	return l.inTurn(ctx, func() error {
 		if err := l.step(ctx); err != nil {
@@ -596,7 +612,9 @@ func (l *lister) advance(ctx context.Context) error {
 	})
 }
 
-// inTurn reads a chunk when it is its turn, and again if that has large objects for which there was no room.
+// inTurn calls read with a read slot. If the chunk has large objects and no memory is free, inTurn
+// waits for memory and calls read again. Lists that wait for commits or for a conversion webhook
+// use no slot.
 func (l *lister) inTurn(ctx context.Context, read func() error) error {
 	for {
 		err := l.oneTurn(ctx, read)
@@ -623,7 +641,7 @@ func (l *lister) oneTurn(ctx context.Context, read func() error) error {
 	}
 }
 
-// encode appends what was found. An object that cannot be read is left out, and the others are served.
+// encode appends the objects of the chunk. It omits objects that cannot be decoded.
 func (l *lister) encode(ctx context.Context) error {
 	for _, rec := range l.found {
 		if err := ctx.Err(); err != nil {
@@ -649,9 +667,10 @@ func (l *lister) encode(ctx context.Context) error {
 	return nil
 }
 
-// step reads one chunk and finds its matching objects, up to the limit. One object more than the limit is looked for: whether it
-// exists decides whether there is a next page. The next page starts right behind the last key taken, so that a list that goes on at a
-// newer revision shows what was created in between.
+// step reads one chunk and finds the matching objects, up to the limit. It reads one object beyond
+// the limit to find out whether there is a next page. The next page starts directly after the last
+// key of this page. If the list continues at a newer revision, it therefore shows objects that were
+// created in between.
 func (l *lister) step(ctx context.Context) error {
 	l.found = l.found[:0]
 	if err := ctx.Err(); err != nil {
@@ -667,7 +686,7 @@ func (l *lister) step(ctx context.Context) error {
 	if err := l.rd.st.Chunk(s, l.chunk); err != nil {
 		return err
 	}
-	if len(l.chunk.Sealed) > 0 { // what is to be done to all is done to none of these
+	if len(l.chunk.Sealed) > 0 { // none of the objects in this chunk is deleted
 		return l.chunk.Sealed[0].Err
 	}
 	if n := heavy(l.chunk.Records); n > 0 {
@@ -682,7 +701,7 @@ func (l *lister) step(ctx context.Context) error {
 	}
 	for i := range l.chunk.Records {
 		if err := ctx.Err(); err != nil {
-			return err // the chunk's objects may be megabytes each
+			return err // the objects may be large
 		}
 		rec := &l.chunk.Records[i]
 		if !l.q.match.Matches(rec.Key, rec.JSON) || l.do == nil && l.rd.lost.Has(rec) {
@@ -698,8 +717,8 @@ func (l *lister) step(ctx context.Context) error {
 	return nil
 }
 
-// damaged are the chunk's objects of which nothing but the key can be read, for a DELETE of all that there is: whether a selector matches them
-// nobody knows.
+// damaged returns records with only a key for the damaged objects of the chunk. It returns nothing
+// unless all objects are deleted, because a selector cannot be applied to a damaged object.
 func (l *lister) damaged() (records []*store.Record) {
 	if !l.q.match.Everything() || l.q.Limit > 0 {
 		return nil
@@ -710,7 +729,7 @@ func (l *lister) damaged() (records []*store.Record) {
 	return records
 }
 
-// heavy is what the large objects of a chunk take, here and in the answer; 0 where there are none.
+// heavy returns the memory that the large objects of a chunk need in the store and in the response.
 func heavy(records []store.Record) (n int) {
 	for i := range records {
 		if size := len(records[i].JSON); size > shares.Large {
@@ -720,7 +739,8 @@ func heavy(records []store.Record) (n int) {
 	return n
 }
 
-// convert has a webhook convert the chunk, if the type has one: all that may be shown at once, and before selectors look at it.
+// convert converts the objects of the chunk if the type has a conversion webhook. It runs before
+// selectors are applied, and calls the webhook only once.
 func (l *lister) convert(ctx context.Context) error {
 	if !l.v.Res.Converts() || l.uncounted && l.q.match.Everything() {
 		return nil
@@ -735,8 +755,10 @@ func (l *lister) convert(ctx context.Context) error {
 	return response.Convert(ctx, l.v.Res, records...)
 }
 
-// findEnd walks to the end of the page without keeping what did not fit into the buffer: how many objects the page has, where the next one
-// starts, and perhaps how long it is, is needed before the first byte. It returns the lister as it stood, to send the rest.
+// findEnd walks to the end of the page and discards the objects that do not fit into the buffer.
+// The head of the list needs the number of objects, the start of the next page, and sometimes the
+// length. findEnd returns a copy of the lister from before the walk, which sends the rest of the
+// page.
 func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 	if l.done {
 		return l, nil
@@ -753,7 +775,8 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 	return &rest, nil
 }
 
-// survey reads a chunk, and measures it where the length comes first. That takes as long as encoding it does, and waits for its turn.
+// survey reads a chunk and, if the format needs the length first, measures it. Measuring is as
+// expensive as encoding, so survey needs a read slot.
 func (l *lister) survey(ctx context.Context) error {
 	if !l.v.Measured() {
 		return l.inTurn(ctx, func() error { return l.step(ctx) })
@@ -766,7 +789,7 @@ func (l *lister) survey(ctx context.Context) error {
 	})
 }
 
-// measure adds up what the chunk's objects will take.
+// measure adds the encoded lengths of the chunk's objects to ahead.
 func (l *lister) measure() error {
 	scratch := itemsPool.Get().(*[]byte)
 	defer itemsPool.Put(scratch)
@@ -785,7 +808,8 @@ func (l *lister) measure() error {
 	return nil
 }
 
-// left counts the objects behind this page: from what the token says, from the store's counters, else by a walk over keys.
+// left returns the number of objects after this page. It uses the token or the counters of the
+// store if possible, and counts the keys otherwise.
 func (l *lister) left() (int64, error) {
 	if l.pos.remaining >= 0 {
 		return l.pos.remaining - l.taken, nil
@@ -796,7 +820,7 @@ func (l *lister) left() (int64, error) {
 	return l.rd.st.CountAt(l.q.match.Prefix, l.end, l.rev)
 }
 
-// send writes the list: head, what was collected, what is left to read, tail.
+// send writes the list: the head, the collected items, the remaining chunks and the tail.
 func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Request, meta response.ListMeta) error {
 	promised := int64(len(l.items)) + l.ahead
 	head, tail, err := l.ends(meta, promised)
@@ -812,7 +836,7 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 	if l.done {
 		l.slim()
-		l.items = append(l.items, tail...) // one write less than by itself
+		l.items = append(l.items, tail...) // saves a write
 		return sendWhole(w, r, head, l.items)
 	}
 	if l.v.Measured() && !response.Compresses(r, listBuffer) {
@@ -831,22 +855,23 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		if _, err := out.Write(l.items); err != nil {
 			return response.ErrAborted
 		}
-		if l.items = l.items[:0]; cap(l.items) > 2*listBuffer { // for a large object
+		if l.items = l.items[:0]; cap(l.items) > 2*listBuffer { // it was for a large object
 			l.items = nil
 		}
 		if err := l.collect(ctx, 1); err != nil {
-			return response.ErrAborted // the head is out, and a short list must not look whole
+			return response.ErrAborted // the head is sent, and the client must not take a partial list for a complete one
 		}
 	}
 	if l.v.Measured() && promised != 0 {
-		return response.ErrAborted // the length that stands in the head is not this list's
+		return response.ErrAborted // the Content-Length in the head is wrong
 	}
 	l.items = append(l.items, tail...)
 	_, err = out.Write(l.items)
 	return err
 }
 
-// slim changes a buffer that other lists have made wide for one that fits: nobody has asked for room for it.
+// slim replaces an oversized buffer from the pool with a smaller one, because no memory was
+// reserved for the excess.
 func (l *lister) slim() {
 	if cap(l.items) <= shares.Large || cap(l.items) <= 2*len(l.items) {
 		return
@@ -856,7 +881,7 @@ func (l *lister) slim() {
 	itemsPool.Put(&wide)
 }
 
-// ends are what stands before and behind the items, of which there are so many bytes.
+// ends returns the bytes that precede and follow the items. The items have the given total length.
 func (l *lister) ends(meta response.ListMeta, items int64) (head, tail []byte, err error) {
 	if l.v.Measured() {
 		return l.v.SealedEnds(meta, items)
@@ -868,7 +893,7 @@ func (l *lister) ends(meta response.ListMeta, items int64) (head, tail []byte, e
 	return head, tail, nil
 }
 
-// sendWhole answers with parts that are complete in memory.
+// sendWhole sends a response that is completely in memory.
 func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 	size := 0
 	for _, part := range parts {
@@ -889,7 +914,7 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 
 // ---- Continue tokens ----
 
-// A continue token is opaque to clients, but not to readers of this file:
+// A continue token is opaque to clients. This is its format:
 //
 //	OFFSET  SIZE  MEANING
 //	0       1     version, 1
@@ -897,30 +922,32 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 //	5       16    tag: HMAC-SHA-256 of everything below and of the list's identity, truncated
 //	21      -     AES-CTR ciphertext (the tag is its IV) of: lineage u32, revision varint, remaining varint, start key
 //
-// The tag as IV makes a synthetic IV: equal lists give equal tokens, and no nonce has to be kept apart. The list's identity (its key
-// prefix and its selectors) goes into the tag alone, so that a token opens for the list that it came from and for no other. The start
-// key, which may name an object that the client may not see, is readable to nobody else. base64 is the strict URL-safe kind without
-// padding: one token has one spelling.
+// The tag is used as a synthetic IV, so that equal lists have equal tokens and no unique nonce is
+// needed. The tag also covers the list's key prefix and selectors, so that a token is only valid
+// for the same list. The start key is encrypted because it may name an object that the client may
+// not see. The base64 is strict, URL-safe and without padding, so that each token has only one
+// spelling.
 type continueToken struct {
-	rev       int64  // 0: at whatever revision is newest, the way on after an expired token
+	rev       int64  // 0 means the newest revision, for continuing after a token has expired
 	start     string // relative to the list's prefix
-	remaining int64  // objects from start on, -1 when unknown
+	remaining int64  // number of objects from start on; -1 if unknown
 	lineage   uint32
 }
 
 const (
 	tokenVersion = 1
 	tokenHeader  = 1 + 4 + 16
-	maxToken     = 4096 // characters; a key is at most half of that
+	maxToken     = 4096 // in characters; keys are at most half as long
 )
 
-// lineageMark is what a token keeps of the file's lineage.
+// lineageMark returns a prefix of the file's lineage ID, which is included in tokens.
 func lineageMark(st *store.Store) uint32 {
 	id := st.Lineage()
 	return binary.BigEndian.Uint32(id[:])
 }
 
-// A tokenCodec seals and opens continue tokens. The first key seals, every key opens: that is how keys are rotated.
+// A tokenCodec encrypts and decrypts continue tokens. To allow rotation, it encrypts with the first
+// key and decrypts with any key.
 type tokenCodec struct{ keys []tokenKey }
 
 type tokenKey struct {
@@ -929,7 +956,8 @@ type tokenKey struct {
 	block cipher.Block
 }
 
-// newTokenCodec derives a signing and an encryption key from each secret. There is at least one secret, of 32 bytes or more.
+// newTokenCodec derives a signing key and an encryption key from each secret. The caller must pass
+// at least one secret of at least 32 bytes.
 func newTokenCodec(secrets [][]byte) *tokenCodec {
 	c := &tokenCodec{}
 	for _, secret := range secrets {
@@ -949,7 +977,7 @@ func newTokenCodec(secrets [][]byte) *tokenCodec {
 	return c
 }
 
-// tag signs a plaintext for one list.
+// tag signs a plaintext for the list that m selects.
 func (k *tokenKey) tag(plain []byte, m *selector.Matcher) []byte {
 	mac := hmac.New(sha256.New, k.mac)
 	var length [8]byte
@@ -962,7 +990,7 @@ func (k *tokenKey) tag(plain []byte, m *selector.Matcher) []byte {
 	return mac.Sum(nil)[:16]
 }
 
-// seal writes a token for the list that m selects.
+// seal returns an encrypted token for the list that m selects.
 func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
 	k := &c.keys[0]
 	plain := binary.BigEndian.AppendUint32(nil, t.lineage)
@@ -974,12 +1002,13 @@ func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
 	return base64.RawURLEncoding.EncodeToString(append(out, plain...))
 }
 
-// open reads a token back. What was never one of ours is told as kube-apiserver would; of a token of ours that is not whole, or belongs to another
-// list, the 400 says nothing about why.
+// open decrypts a token. If the token is from another program, the error follows kube-apiserver.
+// For an apilet token that is invalid or belongs to another list, the error is a 400 without a
+// reason.
 func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, error) {
 	const invalid = "invalid continue token: continue key is not valid"
 	bad := apierrors.NewBadRequest(invalid)
-	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // lines the decoder would skip
+	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // the decoder would ignore line breaks
 		return nil, bad
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(text)
@@ -1006,8 +1035,9 @@ func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, err
 	return nil, bad
 }
 
-// foreignToken is the answer to what another server may have made. A kube-apiserver may serve the same etcd behind the same balancer, and its client,
-// who has done nothing wrong, begins anew upon a 410, as with any token that has expired; a 400 it would take for the end.
+// foreignToken returns the error for a token that apilet has not created. If kube-apiserver has
+// created it, the error is a 410, since both servers may use the same etcd behind the same load
+// balancer. The client then starts a new list. After a 400 it would give up.
 func foreignToken(text string) error {
 	if _, _, err := kubestorage.DecodeContinue(text, "/"); err != nil {
 		return apierrors.NewBadRequest("invalid continue token: " + err.Error())
@@ -1034,9 +1064,9 @@ func parseToken(plain []byte) (*continueToken, bool) {
 
 // ---- The API of one moment ----
 
-const lateAnswer = 5 * time.Second // for a refusal to be written once the time of its request is over
+const lateAnswer = 5 * time.Second // time to write an error after the request's deadline
 
-// A readAPI is what is served at one moment, for reading.
+// A readAPI serves reads at one moment.
 type readAPI struct {
 	types      *scheme.Registry
 	rd         *reads
@@ -1057,7 +1087,7 @@ func (ra *readAPI) serveSwagger(w http.ResponseWriter, r *http.Request) {
 	discovery.ServeSwagger(ra.types, nil, w, r)
 }
 
-// serveAPI answers everything below /api/ and /apis/.
+// serveAPI handles all requests below /api/ and /apis/.
 func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 	rec := request.From(r.Context())
 	res, err := ra.typeOf(w, r, rec)
@@ -1067,15 +1097,15 @@ func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 	ra.end(w, r, err)
 }
 
-// typeOf is the type that a request is for, once it is known that it has such a path and method. It is nil where the request is for none and has been
-// answered.
+// typeOf returns the type of the requested resource, after checking the path and the method. It
+// returns nil if it has sent a response itself.
 func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.Request) (*scheme.Resource, error) {
 	info := &rec.Info
 	if !info.ResourceRequest {
 		ra.serveDiscovery(w, r)
 		return nil, nil
 	}
-	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // /apis//v1/pods
+	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // such as /apis//v1/pods
 		http.NotFound(w, r)
 		return nil, nil
 	}
@@ -1095,10 +1125,10 @@ func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.R
 	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
 	}
-	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed) // of a custom resource's version also where it has no such part
+	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed) // a deprecated custom version warns even if the subresource does not exist
 }
 
-// end is the end of a request that was answered, or is to be by an error.
+// end sends err to the client, if it is not nil.
 func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, response.ErrAborted) {
 		panic(http.ErrAbortHandler)
@@ -1108,10 +1138,10 @@ func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail answers with an error, and logs the ones that are nobody's fault but ours. A request that ran out
-// of time is not.
+// fail sends an error to the client and logs unexpected errors. It does not log a request that ran
+// out of time.
 func (ra *readAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // a computation may have gone on for longer than the connection was to be written to
+	if r.Context().Err() != nil { // the write deadline may have passed during a long computation
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -1122,7 +1152,7 @@ func (ra *readAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// serveResource answers a read of a resource that is served.
+// serveResource handles a read of a known resource.
 func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
 	if err := ra.rd.begun(r.Context(), rec, res); err != nil {
@@ -1142,7 +1172,7 @@ func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *re
 	return ra.rd.list(w, r, rec, res)
 }
 
-// serveSubresource answers a read of a part of an object.
+// serveSubresource handles a read of a subresource.
 func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
 	if err := routing.HasVerb(res, info); err != nil {

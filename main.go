@@ -1,5 +1,6 @@
-// Apilet is a Kubernetes-compatible API server: one program, one bbolt file, no etcd, no cluster. Unmodified kubectl, client-go and
-// controller-runtime talk to it. A request meets the parts in this order; what stands without .go is a package under internal/:
+// Apilet is a Kubernetes-compatible API server in one program with one bbolt file. It needs no etcd
+// and no cluster. Unmodified kubectl, client-go and controller-runtime work with it. A request
+// passes the parts below in this order. Names without .go are packages under internal/.
 //
 //	         ┌───────────────────────────── an api ──────────────────────────────┐
 //	request ─▶ record · warn.go · deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ route │
@@ -8,20 +9,22 @@
 //	                         ▼ reads                                        ▼ writes
 //	                  list.go, watch.go        registry ──▶ patch, fieldmanager, defaults, strategy, admission, validation
 //	                         │                                    │
-//	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which works off what was deleted
+//	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which collects garbage after deletes
 //
-// This file is the life of a server: what it is made of, the phases of its start, what it does beside requests, its health, and its end. Behind it
-// stands what answers requests, an api, which knows nothing of starts and stops: the chain of steps that every request goes through, the one list of
-// routes, and what is at their ends. The command line comes last.
+// This file implements the life cycle of a server. The first half starts the server, runs its
+// background work and health checks, and stops it. The second half defines the api type, which
+// handles requests and does not depend on the life cycle. The api contains the handler chain, the
+// route table and the handlers at its ends. The command line comes last.
 //
 //	record ──▶ deadline ──▶ Authenticate ──▶ Impersonate ──▶ seated ──▶ throughTime ──▶ routes ──▶ serveAPI ──▶ serveResource
 //
-// Two types answer. A readAPI (list.go) is what is served at one moment, for reading: types, and objects one by one and in lists. An api is the one of
-// now, which has what else there is: a writer, watches, pages about itself. What is asked about a moment that is over (/at/MOMENT/...) is answered by
-// a readAPI that is made for the request, and nothing that it has can write.
+// Two types handle requests. A readAPI (list.go) serves reads of types, objects and lists at a
+// single revision. An api serves the present. It adds a writer, watches and pages about the server.
+// For a request about the past (/at/MOMENT/...) the api creates a readAPI.
 //
-// Invariant: a handler is reached by whoever may ask for it, and by nobody else: each route stands behind withAuthorization or is serveAPI, which
-// authorizes itself, except for the routes that authorize each object in their answers.
+// Invariant: every route checks authorization. Most handlers are wrapped in withAuthorization.
+// serveAPI authorizes the request itself. The other handlers authorize each object that they
+// return.
 package main
 
 import (
@@ -106,34 +109,40 @@ import (
 
 const (
 	bookmarkEvery = time.Minute
-	stoppingGrace = 20 * time.Second // for requests that run when the server is told to stop; the work beside them has a fifth of it
-	closingGrace  = 4 * time.Second  // for the files and etcd, after that
-	stopWithin    = 30 * time.Second // for the process, from the end of --shutdown-delay-duration on, whatever it is doing: as long as Kubernetes gives a pod
+	// stoppingGrace limits the wait for running requests at shutdown. Background work has a fifth
+	// of it.
+	stoppingGrace = 20 * time.Second
+	// closingGrace limits the wait for the files and etcd after that.
+	closingGrace = 4 * time.Second
+	// stopWithin limits the whole shutdown after --shutdown-delay-duration. It is the default grace
+	// period of a Pod.
+	stopWithin = 30 * time.Second
 )
 
 // gitVersion is the version that /version reports.
 const gitVersion = scheme.KubernetesVersion + "+apilet"
 
-// config is how a server is to be: what the flags say, and what none says.
+// config contains the flags of a server and a few settings that have no flag.
 type config struct {
 	options.Options
 	namespaceGrace time.Duration
-	grace          time.Duration    // stoppingGrace
-	starting       context.Context  // ends a start; nil: nothing does
-	clock          func() time.Time // in place of the machine's clock; nil: that one
+	grace          time.Duration    // stoppingGrace, except in tests
+	starting       context.Context  // canceling it aborts the start; nil means context.Background
+	clock          func() time.Time // replaces the machine's clock; nil means time.Now
 	log            zerolog.Logger
-	manager        health.ServiceManager // is told how it goes
+	manager        health.ServiceManager // receives readiness, reload and stop notifications
 }
 
 func main() {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
-		startgc.Resume() // for commands that do not serve
+		startgc.Resume() // Commands other than serve run with the usual garbage collection.
 	}
-	uuid.EnableRandPool() // a system call for sixteen: ids are to be unlike each other, and keep no secret
+	// The pool needs one system call for sixteen IDs. IDs have to be unique, but are not secrets.
+	uuid.EnableRandPool()
 	os.Exit(commandAs(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// serve runs the server until SIGTERM or SIGINT. The second of these ends the process at once.
+// serve runs the server until SIGTERM or SIGINT. A second signal ends the process immediately.
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
@@ -146,14 +155,14 @@ func (c *config) serve(stderr io.Writer) error {
 	c.starting = stop
 	c.manager = health.FindServiceManager(os.Getenv)
 	context.AfterFunc(stop, func() { c.toldManager(c.manager.Stopping()) })
-	var serving atomic.Pointer[server] // nil while one starts or stops
+	var serving atomic.Pointer[server] // nil while a server starts or stops
 	watched, unwatch := context.WithCancel(context.Background())
 	defer unwatch()
 	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
 		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
 	for again := false; ; {
-		own := *c // the start completes it
+		own := *c // startServer completes this copy
 		s, err := startServer(&own)
 		if !again && replicaFailed(&c.Options, err) {
 			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; starting once more with a new one")
@@ -178,7 +187,7 @@ func (c *config) serve(stderr io.Writer) error {
 		case why := <-s.storage.cluster.Lost():
 			c.log.Error().Err(why).Msg("the replica of etcd is lost; restarting the server within this process")
 			serving.Store(nil)
-			c.Listen = s.entrance.listening // the port that it has now
+			c.Listen = s.entrance.listening // keep the port that the system has assigned
 			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
 				return err
 			}
@@ -188,7 +197,7 @@ func (c *config) serve(stderr io.Writer) error {
 	}
 }
 
-// toldManager is for what telling the service manager has come to.
+// toldManager logs an error from notifying the service manager.
 func (c *config) toldManager(err error) {
 	if err != nil {
 		c.log.Warn().Err(err).Msg("cannot notify systemd")
@@ -213,80 +222,85 @@ func isTerminal(file *os.File) bool {
 
 // ---- The server ----
 
-// A server is a running apilet: what starts, works beside requests, and stops. Requests are its api's.
+// A server is a running apilet. It owns the start, the background work and the shutdown. Its api
+// handles requests.
 type server struct {
 	cfg      *config
 	log      zerolog.Logger
 	clock    *clock.Clock
 	troubles *troubles.Log
 	metrics  *metrics
-	audit    *audit.Log // nil without --audit-log-path and --audit-webhook-config-file
+	audit    *audit.Log // nil if neither audit flag is set
 	storage  *storage
 	auth     *auth.Authenticator
 	api      *api
 	entrance entrance
 	beside   beside
 	leave    departure
-	idle     context.CancelFunc // ends the background work
-	work     drain.Work         // in the background
-	failed   chan error         // what ended the server, if it was not told to stop
+	idle     context.CancelFunc // cancels the background work
+	work     drain.Work         // the background work
+	failed   chan error         // receives an error if the server ends unexpectedly
 }
 
-// An entrance is where a server is reached.
+// An entrance holds the listener, the certificates and the HTTP server.
 type entrance struct {
 	endpoint  serving.Endpoint
 	listener  net.Listener
-	listening string // the address, with the port that it has
+	listening string // the address, with the assigned port
 	url       string
-	secured   *tls.Config // nil: it speaks plain HTTP
+	secured   *tls.Config // nil means plain HTTP
 	http      *http.Server
 	resting   drain.Conns
-	probe     health.Probe  // of itself
-	clockSet  chan struct{} // a token when the machine's clock has been set: certificates are looked at
+	probe     health.Probe  // checks this server over its own port
+	clockSet  chan struct{} // has a token if the machine's clock was set, so that certificates are checked
 }
 
-// at is the address as a client has it.
+// at returns the address of the listener.
 func (e *entrance) at() netip.AddrPort { return e.listener.Addr().(*net.TCPAddr).AddrPort() }
 
-// beside is what works beside requests, and follows what they write.
+// beside holds the components that run in the background.
 type beside struct {
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
 	definitions *crd.Definitions
-	proxy       certs.Introduction // what is shown to other servers
+	proxy       certs.Introduction // the client certificate for other servers
 	apiServices *bootstrap.APIServiceReconciler
-	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
-	flows       *bootstrap.FlowReconciler      // of flow control's configuration; nil without it
+	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults or --controllers
+	flows       *bootstrap.FlowReconciler      // reloads the configuration of flow control; nil without flow control
 	endpoints   *bootstrap.Endpoints
-	founded     error // why a part of what every cluster has is missing; nil: it is there
+	founded     error // the error of creating the default objects, if any
 }
 
-// A departure is what is heard of a server's end.
+// A departure announces the shutdown of a server.
 type departure struct {
-	leaving  chan struct{} // closed when the server is told to stop: /readyz fails, connections end with their next answer
-	once     sync.Once     // closes it
-	stopping chan struct{} // closed when the server ends serving: watches end
+	// leaving is closed when the shutdown begins. From then on /readyz fails.
+	leaving  chan struct{}
+	once     sync.Once     // closes leaving
+	stopping chan struct{} // closed when the server stops serving; watches end then
 }
 
-// phases are a start's, in their order; the first that fails ends it. The last column is what a phase cannot do without of the data file. The rooms whose
-// it is say so by an error when they are made, and preflight makes them before anything is written: a file that is refused stays as it is. No phase
-// needs an object: one that cannot be read is left out, told, and served again when it is mended.
+// phases are called in this order. The first error ends the start. The last column shows which
+// parts of the data file a phase requires. The packages that own these parts return an error if
+// they cannot read them. preflight calls these packages before anything is written, so that a
+// rejected file is not changed. No phase requires an object: unreadable objects are logged and
+// omitted until they are repaired.
 var phases = []func(*server, context.Context) error{
 	//                    WHAT                                                                      NEEDS OF THE FILE
-	(*server).listen,    // the port, before any file is made: one in use leaves none behind
-	(*server).reach,     // what is not the data file: etcd, certificates, users, the audit log
-	(*server).open,      // the data file, or the replica of what etcd has                            its meta pages, format, lineage
-	(*server).preflight, // what is needed of the file is read; it is hidden from others              maintenance's marks, the accounts' key
-	(*server).assemble,  // the parts that answer are put together: reads, writer, api
-	(*server).admit,     // the plug-ins that every write passes
-	(*server).observe,   // metrics are told where to look
-	(*server).populate,  // what is stored comes into force, what every server has is added
-	(*server).secure,    // the certificate is shown on the port
-	(*server).found,     // what every cluster has: Services, where this server is, whom it trusts
-	(*server).serve,     // requests are answered, and the work beside them begins
+	(*server).listen,    // bind the port before creating any file
+	(*server).reach,     // connect to etcd, read certificates and users, open the audit log
+	(*server).open,      // open the data file, or the replica of etcd                                its meta pages, format, lineage
+	(*server).preflight, // read the required parts of the file, and restrict its permissions         maintenance's marks, the accounts' key
+	(*server).assemble,  // create the reader, the writer and the api
+	(*server).admit,     // build the chain of admission plug-ins
+	(*server).observe,   // register the collectors of metrics
+	(*server).populate,  // load the stored configuration and create the required objects
+	(*server).secure,    // set up TLS on the listener
+	(*server).found,     // create the default Services, endpoints and CA bundles
+	(*server).serve,     // start to handle requests, and start the background work
 }
 
-// startServer goes through the phases. The caller stops the server, which serves in the background.
+// startServer runs the phases of a start. It returns a server that serves in the background. The
+// caller must stop the server.
 func startServer(c *config) (*server, error) {
 	if err := c.Finish(); err != nil {
 		return nil, err
@@ -294,7 +308,7 @@ func startServer(c *config) (*server, error) {
 	if err := c.SetFeatureGates(); err != nil {
 		return nil, err
 	}
-	go internalversion.Register() // concurrently with the first phases; the first write needs it
+	go internalversion.Register() // runs during the first phases; the first write needs it
 	if c.starting == nil {
 		c.starting = context.Background()
 	}
@@ -314,7 +328,7 @@ func startServer(c *config) (*server, error) {
 	return s, nil
 }
 
-// newServer is one that has not begun to start.
+// newServer returns a server that has not been started.
 func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
@@ -327,7 +341,7 @@ func newServer(c *config, types *scheme.Registry) *server {
 	return s
 }
 
-// giveUp closes what a start had opened that has failed.
+// giveUp cleans up after a failed start.
 func (s *server) giveUp(err error) error {
 	if s.entrance.listener == nil {
 		return err
@@ -380,10 +394,12 @@ func (s *server) preflight(context.Context) (err error) {
 	return kubeconfig.Clear(s.cfg.Kubeconfig)
 }
 
-// verbosityOfRefusals is the --v from which kube-apiserver logs why a bootstrap token was rejected.
+// verbosityOfRefusals is the --v level at which kube-apiserver logs why it rejects a bootstrap
+// token.
 const verbosityOfRefusals = 3
 
-// guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
+// guardSecrets restricts access to the data file and warns about readable files with secrets.
+// Package certs does the same for the key files that it creates.
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
 		if _, err := certs.Hide(s.log, s.storage.st.File.Path); err != nil {
@@ -396,7 +412,7 @@ func (s *server) guardSecrets() {
 	s.storage.warnOfCommittable()
 }
 
-// assemble makes the parts that work on the store, and puts them together.
+// assemble creates the components that use the store.
 func (s *server) assemble(context.Context) (err error) {
 	c, st, types, a := s.cfg, s.storage.st, s.api.types, s.api
 	if s.auth.WantsNodes() {
@@ -429,7 +445,7 @@ func (s *server) assemble(context.Context) (err error) {
 	return nil
 }
 
-// admit puts the chain of plug-ins together that every write passes.
+// admit builds the chain of admission plug-ins for writes.
 func (s *server) admit(context.Context) error {
 	st, types, wr := s.storage.st, s.api.types, s.api.wr
 	s.beside.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
@@ -463,7 +479,7 @@ func (s *server) admit(context.Context) error {
 	return nil
 }
 
-// observe tells metrics where to look.
+// observe registers the collectors of metrics.
 func (s *server) observe(context.Context) error {
 	m := s.metrics
 	m.registry.MustRegister(s.api.instruments.findings, certificateFigures(s.entrance.endpoint.Certificates), clusterFigures{s.storage.cluster},
@@ -477,7 +493,8 @@ func (s *server) observe(context.Context) error {
 	return nil
 }
 
-// populate brings what is stored into force (definitions, flow control, roles) and adds what every server has.
+// populate loads the stored definitions, roles and flow control configuration, and creates the
+// objects that every server needs.
 func (s *server) populate(ctx context.Context) error {
 	st, types, wr := s.storage.st, s.api.types, s.api.wr
 	if err := errors.Join(bootstrap.Initializer{Writer: wr, Types: types}.Namespaces(ctx), s.beside.definitions.Sync(ctx)); err != nil {
@@ -518,7 +535,8 @@ func (s *server) populate(ctx context.Context) error {
 	return nil
 }
 
-// aggregate makes what passes requests on to other servers. Without TLS nothing is made, or published, before there is such a server.
+// aggregate creates the aggregator, which forwards requests to other API servers. Without TLS, the
+// client certificate is created and published only when the first APIService names another server.
 func (s *server) aggregate(ctx context.Context) error {
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
@@ -540,7 +558,7 @@ func (s *server) aggregate(ctx context.Context) error {
 	return g.Load(ctx)
 }
 
-// connect makes the part of the server that connects clients with kubelets and Pods.
+// connect creates the connector, which forwards requests to kubelets and Pods.
 func (s *server) connect() error {
 	flags := &s.cfg.Kubelet
 	certificate, err := s.entrance.endpoint.KubeletCertificate()
@@ -560,7 +578,7 @@ func (s *server) connect() error {
 	return nil
 }
 
-// introduce has the certificate that is shown to other servers made, or read.
+// introduce reads or creates the client certificate for other servers.
 func (s *server) introduce() error {
 	flags := &s.cfg.Aggregation
 	return s.beside.proxy.Open(certs.Config{Dir: s.cfg.CertDir, Now: s.cfg.Auth.Now, Log: s.log}, flags.ProxyCert, flags.ProxyKey)
@@ -572,7 +590,8 @@ func (s *server) secure(context.Context) (err error) {
 	return err
 }
 
-// found adds what every cluster has. A part that is missing is told, and no reason not to serve.
+// found creates objects such as the default Services. If that fails, it logs the error and
+// continues.
 func (s *server) found(ctx context.Context) error {
 	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at(), s.api.wr.Allocator.Blocks
 	initializer.Warn = func(text string) { s.log.Warn().Msg(text) }
@@ -587,8 +606,9 @@ func (s *server) found(ctx context.Context) error {
 	return nil
 }
 
-// publishClusterInfo publishes the URL and the authority of this server for nodes with a bootstrap token. A server with a certificate of
-// the administrator's does not know the authority that has signed it.
+// publishClusterInfo publishes the URL and the CA of this server for nodes that join with a
+// bootstrap token. If the administrator provides the serving certificate, the server does not know
+// its CA and publishes nothing.
 func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.Initializer) {
 	switch {
 	case !s.cfg.Auth.BootstrapTokens:
@@ -603,8 +623,8 @@ func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.I
 	}
 }
 
-// publishAuthorities tells programs beside this server whose client certificates it takes, and by which it speaks to them for others. They learn of a
-// changed file at the next start.
+// publishAuthorities publishes the CAs of accepted client certificates and of the front proxy for
+// other programs in the cluster. Changes to the CA files are published at the next start.
 func (s *server) publishAuthorities(ctx context.Context) {
 	pem, err := s.cfg.Auth.Authorities()
 	proxies, problem := s.cfg.Auth.RequestHeader.Published()
@@ -619,7 +639,7 @@ func (s *server) publishAuthorities(ctx context.Context) {
 	}
 }
 
-// serve answers requests in the background.
+// serve starts to handle requests in the background.
 func (s *server) serve(context.Context) error {
 	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.plugins()...)}, {Name: "readyz", Checks: s.readiness()}}
 	for _, endpoint := range s.api.health {
@@ -632,11 +652,12 @@ func (s *server) serve(context.Context) error {
 		ReadTimeout:       s.cfg.RequestTimeout + 5*time.Second,
 		WriteTimeout:      s.cfg.RequestTimeout + 10*time.Second,
 		IdleTimeout:       3 * time.Minute,
-		HTTP2:             &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout}, // a stream's deadline is of no use on a connection that is stuck
-		MaxHeaderBytes:    64 << 10,
-		ConnContext:       withConn,
-		ConnState:         s.entrance.resting.Note,
-		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
+		// The deadline of a stream has no effect if the whole HTTP/2 connection is stuck.
+		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout},
+		MaxHeaderBytes: 64 << 10,
+		ConnContext:    withConn,
+		ConnState:      s.entrance.resting.Note,
+		ErrorLog:       stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
 	if err := s.entrance.endpoint.WriteKubeconfig(); err != nil {
 		return err
@@ -650,8 +671,9 @@ func (s *server) serve(context.Context) error {
 	return nil
 }
 
-// alive proves that the server lives, for a watchdog: it answers /livez at its own port, and the writer of its data file answers. What a restart would
-// not cure (a full disk, damage, an etcd that is away) is no lack of life. A proof that hangs lasts longer than ctx.
+// alive is the check for the watchdog. It requests /livez on the server's own port and waits for
+// the writer of the data file. It ignores problems that a restart does not fix, such as a full
+// disk, damage or an unavailable etcd. If the server hangs, alive may not return before ctx ends.
 func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -659,14 +681,14 @@ func (s *server) alive(ctx context.Context) error {
 	return errors.Join(s.entrance.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
 }
 
-// typeChecker keeps the status of admission policies.
+// typeChecker returns the controller that writes the status of admission policies.
 func (s *server) typeChecker() *policy.TypeChecker {
 	return &policy.TypeChecker{Store: s.storage.st, Types: s.api.types, Schemas: discovery.KindSchemas,
 		Tell: s.stands("checking the types of admission policies"), Write: s.api.wr.SavePolicyStatus}
 }
 
-// startWorkers runs what goes on beside requests: what kube-apiserver does in the background, and what kube-controller-manager would do.
-// stop ends it.
+// startWorkers starts the background work of kube-apiserver and the controllers of
+// kube-controller-manager. stop ends them.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
@@ -708,9 +730,10 @@ func (s *server) startWorkers() {
 	}
 }
 
-// heedHangups opens the audit log anew at each SIGHUP, until ctx ends. The service manager is told also where there is none: it may wait for that.
+// heedHangups reopens the audit log at each SIGHUP until ctx ends. Without an audit log it only
+// notifies the service manager, which may wait for the reload.
 func (s *server) heedHangups(ctx context.Context) {
-	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
+	hangup := make(chan os.Signal, 1) // one reload is enough for several signals
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	for {
@@ -729,21 +752,23 @@ func (s *server) heedHangups(ctx context.Context) {
 	}
 }
 
-// stands is what somebody in the background is given to tell how it stands, after each round.
+// stands returns a function that logs when the named work begins to fail and when it recovers.
 func (s *server) stands(what string) func(error) {
 	return func(err error) { s.troubles.Tell(what, err) }
 }
 
-// noteClockSet has the certificates looked at: the clock says by itself whether it is believed.
+// noteClockSet logs that the machine's clock was set, and triggers a check of the certificates.
+// Package clock decides whether the new time is plausible.
 func (s *server) noteClockSet(step time.Duration) {
 	s.log.Warn().Str("by", step.Round(time.Second).String()).Time("now", s.clock.Now()).Msg("the machine's clock has been set")
 	select {
 	case s.entrance.clockSet <- struct{}{}:
-	default: // they will be looked at
+	default: // a check is already pending
 	}
 }
 
-// workOff does what follows from writes, later than they. Where several servers share their objects, one of them does.
+// workOff runs the controllers. If several servers share an etcd cluster, only the leader runs
+// them.
 func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -776,7 +801,8 @@ func (s *server) accept() {
 	}
 }
 
-// sendAway goes on serving for a while, and has clients and load balancers go elsewhere meanwhile.
+// sendAway announces the shutdown and keeps serving for delay, so that clients and load balancers
+// switch to other servers.
 func (s *server) sendAway(delay time.Duration) {
 	s.leave.once.Do(func() { close(s.leave.leaving) })
 	if delay <= 0 {
@@ -790,8 +816,9 @@ func (s *server) sendAway(delay time.Duration) {
 	}
 }
 
-// closing ends connections with their answers once the server leaves: who asks again connects anew, and a load balancer knows where. In HTTP/2 the
-// header becomes a GOAWAY, after which what runs on the connection goes on.
+// closing is a middleware that sets Connection: close during shutdown. The client then opens a new
+// connection, and a load balancer routes it to another server. In HTTP/2 the header causes a
+// GOAWAY, and running requests continue.
 func (s *server) closing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -803,11 +830,13 @@ func (s *server) closing(next http.Handler) http.Handler {
 	})
 }
 
-// stop lets running requests end, ends watches, and closes the store. It waits for nothing without a bound, and says in the log what it has
-// given up. That loses nothing: a write is answered when it is in the file, or in etcd.
+// stop waits for running requests, ends watches and closes the store. All waits are limited. If a
+// limit is reached, stop logs a warning and continues. No acknowledged write is lost, since writes
+// are in the file or in etcd before their responses.
 func (s *server) stop() error {
 	s.sendAway(0)
-	s.entrance.http.RegisterOnShutdown(func() { close(s.leave.stopping) }) // behind the closed door: whose watch ends comes back at once
+	// Watches end after the listener is closed, because their clients reconnect immediately.
+	s.entrance.http.RegisterOnShutdown(func() { close(s.leave.stopping) })
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.grace)
 	defer cancel()
 	time.AfterFunc(drain.Delay, s.entrance.resting.Close)
@@ -823,7 +852,8 @@ func (s *server) stop() error {
 	return errors.Join(err, s.close())
 }
 
-// close closes what a server has open, when nobody uses it any more, or is waited for.
+// close closes the store and the audit log. It is called after the requests and the background
+// work.
 func (s *server) close() error {
 	var closing drain.Work
 	var stored, audited error
@@ -842,13 +872,14 @@ func (s *server) close() error {
 	return errors.Join(stored, audited)
 }
 
-// liveness lists what is looked at in /livez and /healthz. Storage that is away is told, but a restart would not bring it back.
+// liveness returns the checks of /livez and /healthz. If the storage is unavailable they only warn,
+// because a restart would not help.
 func (s *server) liveness() []health.Check {
 	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.started()...)
 }
 
-// started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, or
-// later, is not there.
+// started returns one check for each of kube-apiserver's start hooks. It omits hooks that this
+// server does not run, or that it runs after the start.
 func (s *server) started() []health.Check {
 	const hook = "poststarthook/"
 	checks := health.Done(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
@@ -866,8 +897,9 @@ func (s *server) started() []health.Check {
 	return checks
 }
 
-// readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
-// ready, since it answers reads and deletes, and whoever is to help must get at it.
+// readiness returns the checks of /readyz. A failed check makes the server unready, because the
+// server cannot do its work. A check with Warns set leaves it ready: the server still answers reads
+// and deletes, and administrators need access to fix the problem.
 func (s *server) readiness() []health.Check {
 	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
 		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.lost.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
@@ -875,13 +907,14 @@ func (s *server) readiness() []health.Check {
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
 	}
-	holds := s.storage.backing() // under the names that kube-apiserver's checks of its storage have
+	holds := s.storage.backing() // under the names of kube-apiserver's storage checks
 	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
 	return slices.Concat(checks, s.plugins(), health.Done("informer-sync"), s.started())
 }
 
-// plugins is the check of those that have the keys of what is encrypted, where there are any. A restart would not bring them back, so /livez has none.
+// plugins returns the check of the KMS plugins, if any are configured. /livez does not include it,
+// because a restart does not bring a plugin back.
 func (s *server) plugins() []health.Check {
 	if !s.storage.keys.HasHealth() {
 		return nil
@@ -889,7 +922,7 @@ func (s *server) plugins() []health.Check {
 	return []health.Check{{Name: "kms-providers", Err: s.storage.keys.Health}}
 }
 
-// clockRight is the check that shows whether the machine's clock is believed.
+// clockRight returns an error if the machine's clock is too far behind to be trusted.
 func (s *server) clockRight() error {
 	if by := s.clock.Behind(); by > 0 {
 		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
@@ -898,7 +931,8 @@ func (s *server) clockRight() error {
 	return nil
 }
 
-// observed counts how a check went, and has the log hear of those that nobody else tells it of.
+// observed returns a function that records the result of a check in a metric. For readyz it also
+// logs the checks that no other part of the server logs.
 func (s *server) observed(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.checked(endpoint, check, err == nil)
@@ -911,29 +945,29 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 
 // ---- The chain and the routes ----
 
-// speaks is the version of Kubernetes that this server speaks as.
+// speaks returns the version of Kubernetes that this server implements.
 func speaks() [2]int { return serverVersion("1", strings.Split(scheme.KubernetesVersion, ".")[1]) }
 
-// An api answers requests about now, and leads those about what was to a readAPI.
+// An api handles requests about the present. For requests about the past it creates a readAPI.
 type api struct {
 	readAPI
 	wr          *registry.Writer
 	wt          *watching
 	definitions *crd.Definitions
-	aggregated  *aggregation.Aggregator // passes on what is for other servers
-	connector   *kubelet.Connector      // passes on what is for kubelets and Pods
-	upgrades    *shares.Places          // for upgraded connections, of all handlers together
+	aggregated  *aggregation.Aggregator // forwards requests to other API servers
+	connector   *kubelet.Connector      // forwards requests to kubelets and Pods
+	upgrades    *shares.Places          // limits upgraded connections of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation
 	usage       *deprecations.Tracker
-	shown       dashboard.Watches  // that are served
-	health      []*health.Endpoint // /livez and its like
+	shown       dashboard.Watches  // the running watches
+	health      []*health.Endpoint // /livez, /healthz and /readyz
 	options     *options.Options
-	keysURL     string // where this server has the keys that check service accounts' tokens
+	keysURL     string // URL of the keys that verify the tokens of service accounts
 }
 
-// handler is the way of every request: what is done for all of them, from the outside in, then the route.
+// handler returns the chain of handlers for every request, from the outermost to the routes.
 func (a *api) handler() http.Handler {
 	way := a.routes()
 	steps := []func(http.Handler) http.Handler{
@@ -948,7 +982,8 @@ func (a *api) handler() http.Handler {
 	return way
 }
 
-// seated gives requests their seats: by flow control, or by counting alone when that is switched off.
+// seated limits the number of concurrent requests: by flow control, or by a plain count if flow
+// control is disabled.
 func (a *api) seated(next http.Handler) http.Handler {
 	if a.fc == nil {
 		return maxInFlight(a.options.MaxReadonly, a.options.MaxMutating, next)
@@ -956,7 +991,7 @@ func (a *api) seated(next http.Handler) http.Handler {
 	return a.fc.middleware(next)
 }
 
-// routes lists everything that is served.
+// routes returns the router with every route.
 func (a *api) routes() http.Handler {
 	r := chi.NewRouter()
 	var checked []string
@@ -979,7 +1014,7 @@ func (a *api) routes() http.Handler {
 	r.Handle("/openapi/v3", a.withAuthorization(a.serveOpenAPI))
 	r.Handle("/openapi/v3/*", a.withAuthorization(a.serveOpenAPI))
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
-	r.Handle(history.Path, a.history()) // which asks for each object that it tells of
+	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
 		a.instruments.findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.timeSince})
 	})
@@ -996,7 +1031,7 @@ func (a *api) routes() http.Handler {
 	r.Handle(request.PathBackup, a.withAuthorization(backups.ServeHTTP))
 	page := a.page()
 	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
-	r.HandleFunc(request.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
+	r.HandleFunc(request.PathUI+"*", page.ServePage) // no authorization, since the page contains no data
 	r.Handle(dashboard.DataPath, a.withAuthorization(page.ServeData))
 	r.Handle("/api", a.withAuthorization(a.serveDiscovery))
 	r.Handle("/apis", a.withAuthorization(a.serveGroups))
@@ -1017,11 +1052,11 @@ func document(contentType string, body []byte) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(body) // the client is gone otherwise
+		_, _ = w.Write(body) // fails only if the client is gone
 	}
 }
 
-// withAuthorization authorizes a request before it is handled.
+// withAuthorization authorizes each request before calling next.
 func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := a.auth.Authorize(request.From(r.Context())); err != nil {
@@ -1032,10 +1067,11 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
+// throughTime serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
+// now.
 func (a *api) throughTime(now http.Handler) http.Handler {
 	past := history.Past{Moments: a.moments(), Has: hadAnswer, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
-	then := a.withAuthorization(past.ServeHTTP) // by the rules of now
+	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
 			now.ServeHTTP(w, r)
@@ -1049,7 +1085,7 @@ func (a *api) moments() history.Moments {
 	return history.Moments{Store: a.storage.st, Maintenance: a.storage.upkeep}
 }
 
-// hadAnswer says which paths are shown as they were.
+// hadAnswer reports how a path can be served as of the past, if at all.
 func hadAnswer(path string) history.Answer {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch {
@@ -1061,7 +1097,8 @@ func hadAnswer(path string) history.Answer {
 	return history.Nothing
 }
 
-// serveThen answers with what this server showed at a revision; types is nil for what is the same at all times.
+// serveThen serves a request as of revision rev. If types is nil, the response does not depend on
+// time.
 func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
 	if types == nil {
 		serveVersion(w, r)
@@ -1072,28 +1109,30 @@ func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Re
 	case asked == "/openapi/v2":
 		then.serveSwagger(w, r)
 	case strings.HasPrefix(asked, "/openapi/"):
-		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r) // where it may be kept for a year
+		// The URLs contain the revision, so that clients may cache the documents for a year.
+		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r)
 	default:
 		then.serveAPI(w, r)
 	}
 }
 
-// at is the API as it was at a revision, by the rules of now.
+// at returns the API as of revision rev. The current authorization rules apply.
 func (a *api) at(types *scheme.Registry, rev int64) *readAPI {
 	return &readAPI{types: types, rd: a.rd.asOf(rev), auth: a.auth, deprecated: a.deprecated, log: a.log}
 }
 
-// history answers what has changed, to those who may list what it was.
+// history returns the handler of the change log. A user sees the changes of objects that he was
+// allowed to list.
 func (a *api) history() *history.Log {
 	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayAnything: a.auth.MayListAnything,
 		Begun: watchBegun, Fail: a.fail, Reach: a.rd.past,
 		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
 }
 
-// timeSince is from when on somebody may know of what a request is about.
+// timeSince returns the time since which the user may see the requested objects.
 func (a *api) timeSince(u request.User, info request.Info) time.Time {
 	switch rev, err := a.rd.past.Since(u, info, ""); {
-	case err != nil: // damage, of which a scrub tells
+	case err != nil: // if the file is damaged, the scrub reports it
 		return time.Now()
 	case rev > 0:
 		return a.rd.st.TimeOf(rev)
@@ -1101,7 +1140,7 @@ func (a *api) timeSince(u request.User, info request.Info) time.Time {
 	return time.Time{}
 }
 
-// may tells whether somebody may do something, by the rules of now.
+// may returns a function that reports whether the current rules allow a request.
 func may(by *auth.Authenticator) func(u request.User, info request.Info) bool {
 	return func(u request.User, info request.Info) bool {
 		allowed, _ := by.Decide(u, info)
@@ -1109,12 +1148,12 @@ func may(by *auth.Authenticator) func(u request.User, info request.Info) bool {
 	}
 }
 
-// maySee tells whether who asks may get another path, too.
+// maySee reports whether the user of r may get another path.
 func (a *api) maySee(r *http.Request, path string) bool {
 	return a.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
 }
 
-// page is what /debug/ui/ shows.
+// page returns the dashboard, which is served at /debug/ui/.
 func (a *api) page() *dashboard.Page {
 	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.shown, Version: gitVersion, Kept: a.options.Kept(),
 		Deprecations: func(most int) any { return a.usage.List(most) }}
@@ -1124,7 +1163,7 @@ func (a *api) page() *dashboard.Page {
 	return p
 }
 
-// serveGroups answers /apis.
+// serveGroups handles /apis.
 func (a *api) serveGroups(w http.ResponseWriter, r *http.Request) {
 	if others := a.aggregated.Others(); others != nil {
 		discovery.ServeMerged(a.types, others, w, r)
@@ -1133,7 +1172,7 @@ func (a *api) serveGroups(w http.ResponseWriter, r *http.Request) {
 	a.serveDiscovery(w, r)
 }
 
-// serveOpenAPI answers /openapi/v3 and what is below it.
+// serveOpenAPI handles /openapi/v3 and the paths below it.
 func (a *api) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
 	if !a.aggregated.ServeOpenAPI(w, r) {
 		a.readAPI.serveOpenAPI(w, r)
@@ -1144,7 +1183,7 @@ func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
 	discovery.ServeSwagger(a.types, a.aggregated.Others(), w, r)
 }
 
-// serveAPI authorizes and answers everything below /api/ and /apis/.
+// serveAPI authorizes and handles all requests below /api/ and /apis/.
 func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
 	rec := request.From(r.Context())
 	if err := a.auth.Authorize(rec); err != nil {
@@ -1165,10 +1204,11 @@ func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
 	a.end(w, r, err)
 }
 
-// serveResource answers a request for a resource that is served.
+// serveResource handles a request for a known resource.
 func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
-	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.Connects(info.Subresource) { // before anything is done: afterwards nothing can be refused
+	// Reserve memory before the write starts. Later the request can no longer be rejected.
+	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.Connects(info.Subresource) {
 		_, size, _ := a.rd.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
 		if err := shares.Hold(r.Context(), w, size); err != nil {
 			return err
@@ -1202,7 +1242,7 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 	case "delete":
 		return a.wr.Remove(w, r, rec, res)
 	case "deletecollection":
-		if _, err := parseQuery(res, info); err != nil { // told before what is wrong with the body
+		if _, err := parseQuery(res, info); err != nil { // report this error before errors in the body
 			return err
 		}
 		removeEach, err := a.wr.RemoveEach(w, r, rec, res)
@@ -1214,10 +1254,11 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 	return apierror.MethodNotAllowed()
 }
 
-// watchHooks connect a watch with flow control, the metrics and the page. done is to be called when it is over.
+// watchHooks connects a watch with flow control, metrics and the dashboard. The caller must call
+// done when the watch ends.
 func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
 	labels := a.instruments.watchLabels(&rec.Info)
-	options, _ := rec.Info.ListOptions() // those that are wrong are refused further on
+	options, _ := rec.Info.ListOptions() // invalid options are rejected later
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
 		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
 	a.shown.Begin(shown)
@@ -1229,7 +1270,7 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 	}, func() { a.shown.End(shown) }
 }
 
-// serveSubresource answers a request for a part of an object.
+// serveSubresource handles a request for a subresource.
 func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
 	if info.Verb == "get" && !request.Connects(info.Subresource) {
@@ -1260,7 +1301,7 @@ func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *requ
 	return apierror.MethodNotAllowed()
 }
 
-// noteUse remembers who has used a deprecated version.
+// noteUse records the use of a deprecated version.
 func (a *api) noteUse(r *http.Request, rec *request.Request, res *scheme.Resource) {
 	labels, release := a.instruments.labels(r, rec), removedRelease(res.Deprecation)
 	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
@@ -1282,7 +1323,7 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 
 // ---- The command line ----
 
-// program is apilet with its table of commands.
+// program returns apilet's command line program.
 func program() *commandline.Program {
 	return &commandline.Program{Name: "apilet", About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
 		Commands: func() []commandline.Command {
@@ -1290,7 +1331,7 @@ func program() *commandline.Program {
 		}, Version: printVersion}
 }
 
-// commands are apilet's; flags write into c.
+// commands returns apilet's commands. Their flags write into c.
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
 		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
@@ -1303,7 +1344,8 @@ func (c *config) commands() []commandline.Command {
 	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())
 }
 
-// commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
+// commandAs runs the program under the name called: as apilet, as the kubectl plug-in, or in place
+// of etcd or kube-apiserver in tests.
 func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 	var err error
 	name := envtest.ProgramName(called)
@@ -1313,7 +1355,7 @@ func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 	case "etcd":
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer cancel()
-		context.AfterFunc(ctx, cancel) // the second signal ends the process
+		context.AfterFunc(ctx, cancel) // a second signal ends the process
 		defer outliveHangups()()
 		err = envtest.ServeAsEtcd(ctx, args, stdout, stderr)
 	case "kube-apiserver":
@@ -1339,22 +1381,24 @@ func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// outliveHangups keeps a hangup from ending the process: a terminal that is closed, or a logrotate that signals where no audit log is.
+// outliveHangups ignores SIGHUP until stop is called. Closing a terminal sends SIGHUP, and so does
+// logrotate even if no audit log is configured.
 func outliveHangups() (stop func()) {
-	heard := make(chan os.Signal, 1) // never read: what does not fit is dropped
+	heard := make(chan os.Signal, 1) // never read; further signals are dropped
 	signal.Notify(heard, syscall.SIGHUP)
 	return func() { signal.Stop(heard) }
 }
 
-// printVersion prints which apilet this is, the format of the data files that it writes, and the version of Kubernetes that it answers /version with.
+// printVersion prints the version of apilet, the format of its data files, and the Kubernetes
+// version of /version.
 func printVersion(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "%sdata file format %d\nKubernetes %s\n", commandline.ThisBuild().Lines("apilet"), store.Format, gitVersion)
 	return err
 }
 
-// ---- Flags: names, meanings and defaults are kube-apiserver's where it has the flag ----
+// ---- Flags. Most have the names, meanings and defaults of kube-apiserver ----
 
-// newConfig returns the flags for serving with their defaults.
+// newConfig returns a default config and a FlagSet that writes into it.
 func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	c, f := &config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
 	f.SetOutput(stderr)

@@ -1,17 +1,20 @@
 package main
 
-// This file: what the server tells about itself in numbers, and the record of a request, the outermost step of its way: made when the request comes,
-// and log line, metrics and audit event are written from it when it is over. A panic ends its request and nothing else. The other chapters write to
-// this one, and it calls none of them, but for the recorder of warnings (warn.go).
+// This file contains the metrics of the server and the record of a request. Creating the record is
+// the first step of a request. When the request ends, the log line, the metrics and the audit event
+// are written from the record. A panic ends only its own request. The other files use this one. It
+// uses only the warning recorder in warn.go.
 //
-// Metrics carry Kubernetes' names, labels, buckets and help texts (with the stability class in front, as kube-apiserver prints it),
-// so that dashboards and alerts made for a cluster work here; what only this store has is called apilet_*. There is no global
-// registry: every server, and every test, has its own.
+// Metrics have the names, labels, buckets and help texts of Kubernetes, so that dashboards and
+// alerts for a cluster also work here. As in kube-apiserver, the help text begins with the
+// stability class. Metrics that only apilet has begin with apilet_. Each server has a separate
+// registry.
 //
-// A request is counted once, at its end, by observe: one map lookup finds the observers of its label set, made at the first use.
-// That map is also the bound on memory: a Prometheus series is never given back, so after maxSeries label sets every new one is
-// counted as resource "other". Callers keep far below it by naming only resources that are served, to those who may use them. What else
-// has labels that come from outside, such as types that come and go and the names of webhooks, has a smaller bound of its own kind.
+// Each request is counted by observe when it ends. The observers of each label set are created on
+// first use and stored in a map. The map also limits memory, because a Prometheus series is never
+// freed. After maxSeries label sets, every new one is counted as resource "other". Requests stay
+// far below the limit, because only served resources are named, and only for users who may access
+// them. Labels such as the names of webhooks and custom types have a separate, smaller limit.
 //
 //	apiserver_request_total{verb="LIST",resource="pods",scope="namespace",code="200",...} 17
 
@@ -64,24 +67,27 @@ import (
 )
 
 const (
-	maxSeries   = 4096    // label sets of requests; the next ones share one per verb
-	maxNames    = 1024    // resources at a version, and names of webhooks; the next ones share "other"
-	otherLabel  = "other" // what is not told apart
+	maxSeries   = 4096    // maximum number of label sets
+	maxNames    = 1024    // maximum number of resources and of webhook names
+	otherLabel  = "other" // replaces values beyond a limit
 	alpha, beta = "[ALPHA] ", "[BETA] "
 	stable      = "[STABLE] "
 )
 
-// Label names in the order in which requestLabels.values gives their values.
+// Label names, in the order in which newSeries passes the values.
 var (
 	sliLabels      = []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	durationLabels = append(slices.Clone(sliLabels), "dry_run")
 	totalLabels    = append(slices.Clone(durationLabels), "code")
 	kindLabels     = []string{"group", "version", "resource"}
-	notKept        = []string{"no-cache, private"} // no label: the Cache-Control of nearly all answers. Nobody writes into it
+	// notKept is not a label. It is the Cache-Control header of nearly all responses, and must not
+	// be modified.
+	notKept = []string{"no-cache, private"}
 )
 
-// requestLabels says in which series a request counts. Each must come from a bounded set: resources only when they are served.
-// A path that is no resource has its route ("/livez") as subresource and an empty component.
+// requestLabels selects the series of a request. Each label needs a bounded set of values.
+// Resources are named only if they are served. For a non-resource request, subresource is the
+// route, such as "/livez", and component is empty.
 type requestLabels struct {
 	verb                                  string // from verbLabel
 	group, version, resource, subresource string
@@ -90,7 +96,8 @@ type requestLabels struct {
 	dryRun                                string // "", "All" or "invalid"
 }
 
-// metrics are one server's. Counters without labels of their own are for the other chapters to increment.
+// metrics contains the metrics of one server. Other files increment the counters without labels
+// directly.
 type metrics struct {
 	registry exposition.Registry
 
@@ -122,7 +129,7 @@ type watchMetrics struct {
 }
 
 type securityMetrics struct {
-	authenticated, unauthenticated, authFailed prometheus.Counter // good credentials, none, bad ones
+	authenticated, unauthenticated, authFailed prometheus.Counter // valid credentials, none, invalid ones
 	allowed, forbidden                         prometheus.Counter
 	auditEvents, auditRejected                 prometheus.Counter
 	auditErrors, auditLevels                   *prometheus.CounterVec
@@ -145,7 +152,7 @@ type policyMetrics struct {
 
 type podMetrics struct {
 	podChecks, podExemptions *prometheus.CounterVec
-	newest                   podsecurity.Version // of its standards
+	newest                   podsecurity.Version // the newest version of the Pod security standards
 }
 
 type aggregationMetrics struct {
@@ -153,7 +160,7 @@ type aggregationMetrics struct {
 	apiServices exposition.Bounded[string] // their names
 }
 
-// told are labels whose kind may have series beside those of requests.
+// told returns l if the number of resources is below the limit, and the labels for "other" if not.
 func (m *metrics) told(l requestLabels) requestLabels {
 	if !m.kinds.Admits([3]string{l.group, l.version, l.resource}) {
 		return requestLabels{verb: l.verb, resource: otherLabel, component: l.component}
@@ -161,23 +168,24 @@ func (m *metrics) told(l requestLabels) requestLabels {
 	return l
 }
 
-// A seriesKey is a label set and a status code; code 0 is the request while it runs.
+// A seriesKey is a label set and a status code. Code 0 is for running requests.
 type seriesKey struct {
 	requestLabels
 	code int
 }
 
-// requestSeries are the observers of one seriesKey; nil where Kubernetes does not measure.
+// requestSeries contains the observers of one seriesKey. Observers that Kubernetes does not have
+// are nil.
 type requestSeries struct {
 	total               prometheus.Counter
 	duration, sli, size prometheus.Observer
 
-	running    prometheus.Gauge // these three for code 0
+	running    prometheus.Gauge // running, events and eventSizes are only for code 0
 	events     prometheus.Counter
 	eventSizes prometheus.Observer
 }
 
-// newMetrics are those of a server that speaks as a version of Kubernetes.
+// newMetrics returns the metrics of a server that implements the given version of Kubernetes.
 func newMetrics(kubernetes [2]int) *metrics {
 	m := &metrics{podMetrics: podMetrics{newest: podsecurity.MajorMinorVersion(kubernetes[0], kubernetes[1])},
 		registry: exposition.NewRegistry(), series: map[seriesKey]*requestSeries{}}
@@ -291,7 +299,7 @@ func (m *metrics) addPodSecurityMetrics() {
 	m.podExemptions = m.registry.Counters("pod_security_exemptions_total", alpha+"Number of exempt requests, not counting ignored or out of scope requests.", write)
 }
 
-// apiServiceUnavailable counts that the server of an APIService has been found away.
+// apiServiceUnavailable counts how often an APIService became unavailable.
 func (m *metrics) apiServiceUnavailable(name, reason string) {
 	if !m.apiServices.Admits(name) {
 		name = otherLabel
@@ -299,7 +307,8 @@ func (m *metrics) apiServiceUnavailable(name, reason string) {
 	m.unavailable.WithLabelValues(name, reason).Inc()
 }
 
-// podChecked counts what PodSecurity found. Standards of a version to come are one series: namespaces' labels may name any.
+// podChecked counts a check of the PodSecurity plug-in. Future versions of the standards share one
+// series, because the label of a namespace may contain any version.
 func (m *metrics) podChecked(c plugins.PodCheck) {
 	if c.Mode == "" {
 		m.podExemptions.WithLabelValues(c.Operation, c.Resource, c.Subresource).Inc()
@@ -318,7 +327,7 @@ func (m *metrics) podChecked(c plugins.PodCheck) {
 	m.podChecks.WithLabelValues(decision, string(c.Policy.Level), version, c.Mode, c.Operation, c.Resource, c.Subresource).Inc()
 }
 
-// policyChecked counts what an admission policy said.
+// policyChecked counts a check of an admission policy.
 func (m *metrics) policyChecked(c policy.Check) {
 	if !m.rules.Admits([2]string{c.Policy, c.Binding}) {
 		c.Policy, c.Binding = otherLabel, otherLabel
@@ -334,8 +343,9 @@ func (m *metrics) policyChecked(c policy.Check) {
 
 // --- Requests
 
-// verbLabel is the verb as the metrics tell it: the HTTP method in upper case, but LIST and WATCH for those reads, APPLY for a
-// server-side apply and CONNECT for streams into a pod. request.resourceVerb is "" when the request is for no resource.
+// verbLabel returns the verb for the metrics. Usually that is the HTTP method in upper case. It is
+// LIST or WATCH for these reads, APPLY for a server-side apply, and CONNECT for a stream to a pod.
+// resourceVerb is "" for a non-resource request.
 func verbLabel(method, resourceVerb, subresource, contentType string) string {
 	switch {
 	case resourceVerb != "" && request.Connects(subresource):
@@ -353,10 +363,10 @@ func verbLabel(method, resourceVerb, subresource, contentType string) string {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect:
 		return method
 	}
-	return otherLabel // in lower case, as kube-apiserver has it
+	return otherLabel // lower case, as in kube-apiserver
 }
 
-// scopeLabel says how much a request for a resource is about: one object, a namespace, or all.
+// scopeLabel returns "resource", "namespace" or "cluster", or "" for a non-resource request.
 func scopeLabel(resourceVerb, namespace, name string) string {
 	switch {
 	case resourceVerb == "":
@@ -369,7 +379,7 @@ func scopeLabel(resourceVerb, namespace, name string) string {
 	return "cluster"
 }
 
-// dryRunLabel cleans the values of the DryRun parameter.
+// dryRunLabel returns the label for the values of the dryRun parameter.
 func dryRunLabel(values []string) string {
 	for _, v := range values {
 		if v != "All" {
@@ -382,18 +392,18 @@ func dryRunLabel(values []string) string {
 	return "All"
 }
 
-// A requestResult is what there is to say about a request at its end.
+// A requestResult is the result of a request.
 type requestResult struct {
 	code    int
 	bytes   int64         // of the body
-	elapsed time.Duration // since it was received
-	waited  time.Duration // of that, in flow control's queue
+	elapsed time.Duration // since the request was received
+	waited  time.Duration // time in the queue of flow control
 }
 
 // observe counts a request that has ended.
 func (m *metrics) observe(labels requestLabels, res requestResult) {
 	if res.code == 0 {
-		res.code = http.StatusOK // what net/http sends for a handler that writes nothing
+		res.code = http.StatusOK // the default of net/http
 	}
 	s := m.seriesOf(seriesKey{labels, res.code})
 	s.total.Inc()
@@ -406,24 +416,27 @@ func (m *metrics) observe(labels requestLabels, res requestResult) {
 	}
 }
 
-// longRunning returns the series of a watch: running is to be raised and lowered by the caller, sent is called for each event.
+// longRunning returns the series of a watch. The caller must increment and decrement running, and
+// call sent for each event.
 func (m *metrics) longRunning(labels requestLabels) *requestSeries {
 	return m.seriesOf(seriesKey{requestLabels: labels})
 }
 
-// sent counts one event on its way to a watcher.
+// sent counts one event.
 func (s *requestSeries) sent(bytes int) {
 	s.events.Inc()
 	s.eventSizes.Observe(float64(bytes))
 }
 
-// deprecatedUse marks a deprecated version as used. removedRelease is like "1.32", "" when none is known.
+// deprecatedUse marks a deprecated version as used. removedRelease is a release such as "1.32", or
+// "" if it is unknown.
 func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 	labels = m.told(labels)
 	m.deprecated.WithLabelValues(labels.group, labels.version, labels.resource, labels.subresource, removedRelease).Set(1)
 }
 
-// webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
+// webhookCalled counts a call of an admission webhook. The number of names is limited, because
+// users who configure webhooks choose them.
 func (m *metrics) webhookCalled(c admission.Call) {
 	code, rejected := strconv.Itoa(c.Code), strconv.FormatBool(c.Rejected)
 	if !m.hooks.Admits(c.Name) {
@@ -439,7 +452,7 @@ func (m *metrics) webhookCalled(c admission.Call) {
 	}
 }
 
-// seriesOf finds or makes the observers of a key.
+// seriesOf returns the observers of a key, and creates them if necessary.
 func (m *metrics) seriesOf(key seriesKey) *requestSeries {
 	m.mu.RLock()
 	s := m.series[key]
@@ -474,7 +487,7 @@ func (m *metrics) newSeries(key seriesKey) *requestSeries {
 		total:    m.requests.WithLabelValues(append(slices.Clone(duration), strconv.Itoa(key.code))...),
 		duration: m.durations.WithLabelValues(duration...),
 	}
-	// The service level leaves out what lasts as long as its client likes, and dry runs.
+	// The SLI metric excludes dry runs and requests whose duration depends on the client.
 	if key.verb != "WATCH" && key.verb != "CONNECT" && key.dryRun == "" {
 		s.sli = m.sliDurations.WithLabelValues(sli...)
 	}
@@ -484,26 +497,27 @@ func (m *metrics) newSeries(key seriesKey) *requestSeries {
 	return s
 }
 
-// terminated counts a request that the server refused or ended to protect itself (429, 504); it is observed besides.
+// terminated counts a request that the server has rejected or ended to protect itself (429, 504).
+// observe counts it as well.
 func (m *metrics) terminated(l requestLabels, code int) {
 	l = m.told(l)
 	m.terminations.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, l.component, strconv.Itoa(code)).Inc()
 }
 
-// aborted counts a response that was broken off after its first byte.
+// aborted increments the counter of responses that were interrupted after the first byte.
 func (m *metrics) aborted(l requestLabels) {
 	l = m.told(l)
 	m.aborts.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope).Inc()
 }
 
-// watchListDone measures a watch's initial events, from its request to the bookmark that ends them.
+// watchListDone records the time from a watch request to the bookmark that ends its initial events.
 func (m *metrics) watchListDone(l requestLabels, elapsed time.Duration) {
 	l = m.told(l)
 	m.watchListDuration.WithLabelValues(l.group, l.version, l.resource, l.scope).Observe(elapsed.Seconds())
 }
 
-// An errorCounter is the error log of the http.Server, the only place where net/http reports failed TLS handshakes. It counts them.
-// Clients cause such lines and others, so each kind has a limit.
+// An errorCounter is the error log of an http.Server. It counts failed TLS handshakes, which
+// net/http reports only there. Clients can cause many lines, so the rate of each kind is limited.
 type errorCounter struct {
 	handshakes      prometheus.Counter
 	ofTLS, ofOthers lineLimit
@@ -523,16 +537,17 @@ func (c *errorCounter) Write(line []byte) (int, error) {
 
 const (
 	linesPerMinute = 10
-	maxLine        = 1 << 10 // bytes; net/http quotes what a server or client sent
+	maxLine        = 1 << 10 // bytes; net/http quotes data from clients and servers
 )
 
-// A lineLimit writes at most linesPerMinute lines a minute to log, each of at most maxLine bytes, and one that says that others are dropped.
+// A lineLimit limits the lines that are written to log to linesPerMinute per minute and to maxLine
+// bytes per line. If there are more lines, it writes a note once.
 type lineLimit struct {
 	log io.Writer
 
-	mu    sync.Mutex // guards what follows
-	since time.Time  // when the minute began
-	lines int        // in this minute
+	mu    sync.Mutex // guards the fields below
+	since time.Time  // start of the minute
+	lines int        // lines in this minute
 }
 
 func (l *lineLimit) Write(line []byte) (int, error) {
@@ -547,7 +562,7 @@ func (l *lineLimit) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// count returns how many lines this minute has, with the new one.
+// count adds a line and returns the number of lines in this minute.
 func (l *lineLimit) count(now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -575,7 +590,7 @@ func limitOtherLogs(log zerolog.Logger) (restore func()) {
 	}
 }
 
-// A levelWriter gives each line of another logger the level of a warning.
+// A levelWriter logs each line of another logger as a warning.
 type levelWriter struct{ log zerolog.Logger }
 
 func (w levelWriter) Write(line []byte) (int, error) {
@@ -583,7 +598,7 @@ func (w levelWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// buildInfo tells which Kubernetes this server speaks as.
+// buildInfo registers a gauge with the version of Kubernetes that this server implements.
 func (m *metrics) buildInfo(labels map[string]string) {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubernetes_build_info", ConstLabels: labels,
 		Help: beta + "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running."})
@@ -597,7 +612,8 @@ func (m *metrics) featureGates(gates featuregate.MutableFeatureGate) {
 		beta+"This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"}, nil)})
 }
 
-// A gateCollector asks for the gates when it is scraped. The first question about each gate is expensive, and a start has no time for them.
+// A gateCollector reads the feature gates at each scrape. The first read of each gate is expensive
+// and would slow down the start.
 type gateCollector struct {
 	gates featuregate.MutableFeatureGate
 	desc  *prometheus.Desc
@@ -611,21 +627,22 @@ func (c *gateCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// clockBehind tells how far the machine's clock lies behind what is known to have passed.
+// clockBehind registers a gauge with the lag of the machine's clock.
 func (m *metrics) clockBehind(behind func() time.Duration) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_clock_behind_seconds",
 		Help: "How far the machine's clock lies behind the newest moment that is known to have passed. The server goes on from that moment."},
 		func() float64 { return behind().Seconds() }))
 }
 
-// leader registers the gauge that says whether this server is the leader of those on the cluster.
+// leader registers a gauge that reports whether this server is the leader.
 func (m *metrics) leader(leads func() bool) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_leader",
 		Help: "1 while this server is the one that does what only one of several may do: garbage collection, tokens, statuses. A server on a file of its own always is."},
 		func() float64 { return oneIf(leads()) }))
 }
 
-// checked keeps how a check of /livez, /readyz or /healthz went, each time that it is asked. kube-apiserver shows it at /metrics/slis.
+// checked records the result of a check of /livez, /readyz or /healthz. kube-apiserver exposes this
+// metric at /metrics/slis.
 func (m *metrics) checked(endpoint, check string, well bool) {
 	m.health.WithLabelValues(check, endpoint).Set(oneIf(well))
 }
@@ -637,23 +654,23 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// certificateFigures tell when the certificates end that there are at a scrape.
+// certificateFigures collects the expiration times of the current certificates.
 type certificateFigures func() []serving.Certificate
 
 var certificateEnds = prometheus.NewDesc("apilet_certificate_expiration_timestamp_seconds",
 	"When a certificate that the server or its administrator depends on ends: serving, authority or admin.", []string{"certificate"}, nil)
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c certificateFigures) Describe(ch chan<- *prometheus.Desc) { ch <- certificateEnds }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c certificateFigures) Collect(ch chan<- prometheus.Metric) {
 	for _, one := range c() {
 		ch <- prometheus.MustNewConstMetric(certificateEnds, prometheus.GaugeValue, float64(one.Cert.NotAfter.Unix()), one.Name)
 	}
 }
 
-// clusterFigures tell how the etcd cluster was when it was last looked at; without one there are none.
+// clusterFigures collects the state of the etcd cluster. Without a cluster it collects nothing.
 type clusterFigures struct{ cluster *etcd.Cluster }
 
 var (
@@ -663,7 +680,7 @@ var (
 	lagSeconds    = prometheus.NewDesc("apilet_replica_lag_seconds", "Since when this server's replica lacks what etcd was seen to have; 0 while it lacks nothing.", nil, nil)
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c clusterFigures) Describe(ch chan<- *prometheus.Desc) {
 	ch <- etcdReachable
 	ch <- etcdNoSpace
@@ -671,7 +688,7 @@ func (c clusterFigures) Describe(ch chan<- *prometheus.Desc) {
 	ch <- lagSeconds
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c clusterFigures) Collect(ch chan<- prometheus.Metric) {
 	if c.cluster == nil {
 		return
@@ -683,12 +700,12 @@ func (c clusterFigures) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// handler serves /metrics.
+// handler returns the handler for /metrics.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// knownPath is the route of a request that is for no resource.
+// knownPath returns the route of a non-resource request, or "" if the path is unknown.
 func knownPath(path string) string {
 	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
 	case "api", "apis", "healthz", "livez", "readyz", "metrics", "openapi", "version", "debug":
@@ -699,27 +716,28 @@ func knownPath(path string) string {
 
 // ---- The record of a request ----
 
-// Instrumentation keeps the records of requests.
+// instrumentation creates a record for each request and uses it for the log, the metrics and the
+// audit log.
 type instrumentation struct {
 	reg       *scheme.Registry
 	metrics   *metrics
-	audit     *audit.Log // nil without --audit-log-path and --audit-webhook-config-file
+	audit     *audit.Log // nil if neither audit flag is set
 	findings  *findings.Detector
 	log       zerolog.Logger
-	verbosity int           // from 3 on every request has a log line
-	timeout   time.Duration // for a request that is no watch
-	bytes     *shares.Bytes // for what is large; nil: without bound
+	verbosity int           // requests are logged if it is at least 3
+	timeout   time.Duration // for requests other than watches
+	bytes     *shares.Bytes // limits the memory of large responses; nil means no limit
 }
 
-// An exchange is what there is of one request, in one piece of memory: its record, its response, and what that warns of.
+// An exchange combines the record, the response and the warnings of a request in one allocation.
 type exchange struct {
 	request  request.Request
 	out      responseWriter
 	warnings warningRecorder
 }
 
-// record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
-// first: nothing is done for a request that it does not see.
+// record creates the record of a request. When the request ends, record writes the log line, the
+// metrics and the audit event. It recovers from panics, so it must be the outermost handler.
 func (b *instrumentation) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: shares.Claim{Bytes: b.bytes}},
@@ -732,14 +750,16 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 			out.begun = func() { b.audit.Begun(r, rec, out.code) }
 		}
 		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
-		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec)) // the record last: everybody asks for it
-		inner.URL = asked                                                  // one copy of r for both: that is what a value costs most
+		// The record is the innermost value of the context, because it is looked up most often.
+		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec))
+		// Set the URL on the same copy of r, since copying a request is expensive.
+		inner.URL = asked
 		b.serveInTime(out, inner, rec, next)
 	})
 }
 
-// open makes the record, and counts the request among those that run. It returns the URL without the moment that it may ask about: log and
-// audit tell the whole.
+// open fills the record and counts the request as running. It returns the URL without the prefix
+// /at/MOMENT. Logs and audit events contain the full URL.
 func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) (asked *url.URL) {
 	asked = r.URL
 	if moment, rest, ok := history.Then(r.URL); ok {
@@ -757,15 +777,17 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 	}
 	w.Header()["Audit-Id"], w.Header()["Cache-Control"] = []string{rec.ID}, notKept
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
-		// a part of this one, so there is none (RFC 9112, section 6.1).
+		// net/http removes a Content-Length header that was sent together with Transfer-Encoding. A
+		// proxy may have used that length, and may have treated the next request as part of this
+		// one. Therefore the connection is closed (RFC 9112, section 6.1).
 		w.Header().Set("Connection", "close")
 	}
 	b.inflight(&rec.Info, +1, rec.Received)
 	return asked
 }
 
-// close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
+// close ends a request and must be deferred. If close itself panics, it logs the panic, so that
+// net/http does not.
 func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
 	cause, now := recover(), time.Now()
 	out.claim.Release()
@@ -782,7 +804,8 @@ func (b *instrumentation) close(r *http.Request, rec *request.Request, out *resp
 	b.done(r, rec, out, now, cause)
 }
 
-// done is the end of a request, which comes now. A panic is logged with its stack; the client's connection is closed, the server goes on.
+// done is called when a request ends. It updates the metrics and writes the logs. If the request
+// has panicked, done logs the stack. The client's connection is closed, and the server continues.
 func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, now time.Time, cause any) {
 	if cause != nil && cause != http.ErrAbortHandler {
 		b.logPanic(r, cause)
@@ -809,7 +832,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 	}
 }
 
-// received tells an audit policy's log that a request has come of which it is known who asks.
+// received reports each authenticated request to the audit log.
 func (b *instrumentation) received(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rec := request.From(r.Context()); b.audit.Received(r, rec) {
@@ -822,7 +845,8 @@ func (b *instrumentation) received(next http.Handler) http.Handler {
 	})
 }
 
-// own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
+// own returns a context with a record for a write of the server itself, which is used by admission.
+// The returned function must be called with the result and writes the audit event.
 func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
 	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
 	ctx = context.WithValue(ctx, request.Key{}, rec)
@@ -852,7 +876,8 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
 }
 
-// serveInTime calls next. It ends a request that is neither a watch nor a stream after --request-timeout, or sooner if the client asks for that.
+// serveInTime calls next. Unless the request is a watch or a stream, its context ends after
+// --request-timeout, or earlier if the client sets the timeout parameter.
 func (b *instrumentation) serveInTime(w http.ResponseWriter, r *http.Request, rec *request.Request, next http.Handler) {
 	if rec.Follows || request.LongRunning(&rec.Info) {
 		next.ServeHTTP(w, r)
@@ -872,21 +897,21 @@ func (b *instrumentation) serveInTime(w http.ResponseWriter, r *http.Request, re
 	}
 	ctx, cancel := context.WithDeadline(r.Context(), rec.Received.Add(limit))
 	defer cancel()
-	*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
+	*r = *r.WithContext(ctx) // The chain owns r since record has copied it.
 	next.ServeHTTP(w, r)
 }
 
-// responseWriter remembers what was answered.
+// A responseWriter records the status and the size of the response.
 type responseWriter struct {
 	http.ResponseWriter
 	code  int
 	bytes int64
-	begun func() // called before the head goes out; may be nil
+	begun func() // if not nil, it is called before the head is sent
 	claim shares.Claim
-	asked *request.Request // whose audit policy may want to have the answer
+	asked *request.Request // its audit policy may require the response body
 }
 
-// Claim is what the request holds of the memory for large answers.
+// Claim returns the memory for large responses that the request has reserved.
 func (w *responseWriter) Claim() *shares.Claim { return &w.claim }
 
 func (w *responseWriter) WriteHeader(code int) {
@@ -913,16 +938,18 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Hijack is what http.ResponseController calls: the connection goes on in another protocol.
+// Hijack implements the interface of http.ResponseController. The connection switches to another
+// protocol.
 func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.begin(http.StatusSwitchingProtocols)
 	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
 
-// Unwrap lets http.ResponseController reach the connection.
+// Unwrap implements the interface of http.ResponseController.
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// inflight counts a request among those that run. Watches are counted apart, once they are known to be let in; see watching.
+// inflight changes the number of running requests. It does not count watches, which watching counts
+// after they are authorized.
 func (b *instrumentation) inflight(info *request.Info, delta int, now time.Time) {
 	switch info.Verb {
 	case "watch":
@@ -933,20 +960,22 @@ func (b *instrumentation) inflight(info *request.Info, delta int, now time.Time)
 	}
 }
 
-// watching counts a watch of a resource that is served, for somebody who may, until the returned function is called.
+// watching counts a running watch until the returned function is called. The watch must be
+// authorized, and its resource must be served.
 func (b *instrumentation) watching(info *request.Info) (ended func()) {
 	running := b.metrics.longRunning(b.watchLabels(info)).running
 	running.Inc()
 	return running.Dec
 }
 
-// watchLabels are those of a watch that is let in, so that all of them are names of what is served.
+// watchLabels returns the labels of an authorized watch. They contain only names of served
+// resources.
 func (b *instrumentation) watchLabels(info *request.Info) requestLabels {
 	return requestLabels{verb: "WATCH", group: info.Group, version: info.Version, resource: info.Resource,
 		scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
 }
 
-// countDecisions counts how the request came through authentication and authorization.
+// countDecisions counts the results of authentication and authorization.
 func (b *instrumentation) countDecisions(r *http.Request, rec *request.Request, code int) {
 	m := b.metrics
 	switch shown := r.Header.Get("Authorization") != "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
@@ -965,9 +994,9 @@ func (b *instrumentation) countDecisions(r *http.Request, rec *request.Request, 
 	}
 }
 
-// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series. Nor has what
-// is refused before it is known who asks, or because they may not: strangers are not to fill the room for series either. (kube-apiserver
-// counts neither.)
+// labels returns the metric labels of a request. Resources that are not served have no labels, so
+// that clients cannot create series. The same applies to unauthenticated and forbidden requests,
+// which must not use up the limit of series. kube-apiserver does not count them either.
 func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestLabels {
 	info := &rec.Info
 	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
@@ -992,7 +1021,7 @@ func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestL
 
 // ---- The audit log ----
 
-// openAudit opens what is to hold, or to get, events of requests; nil: there is nobody to tell.
+// openAudit opens the audit log and the audit webhook. It returns nil if neither is configured.
 func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble *troubles.Log, log zerolog.Logger) (*audit.Log, error) {
 	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
 		Mode: audit.Mode(flags.Mode), Batches: flags.LogBatches, Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(types, sealed) }}
@@ -1020,7 +1049,7 @@ func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble
 	return opened, nil
 }
 
-// auditWebhook is who sends events to a webhook.
+// auditWebhook returns a sender of events to the audit webhook.
 func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *troubles.Log) (*audit.Sender, error) {
 	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
 	if err != nil {
@@ -1043,7 +1072,7 @@ func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *
 		}}, nil
 }
 
-// auditHooks count audit events, and tell the log when they cannot be written.
+// auditHooks returns hooks that count audit events and log when the audit log cannot be written.
 func (m *metrics) auditHooks(log zerolog.Logger) audit.Hooks {
 	return audit.Hooks{
 		Written: func(n int) { m.auditEvents.Add(float64(n)) },

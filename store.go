@@ -1,16 +1,18 @@
 package main
 
-// This file opens what holds the objects: the data file, or one that follows an etcd cluster; and does what goes with it, such as the work
-// that one of several servers on a cluster does, and the keys that are kept in the file. What a running server does for its file (scrub,
-// backups, figures) is package internal/datafile, and the commands for a file at rest are package internal/datafile/datacmd. How objects
-// lie in it is package internal/store, which knows nothing of HTTP:
+// This file opens the storage of the objects. The storage is the data file, or a replica of an etcd
+// cluster. This file also reads the keys that the data file contains, and elects the leader among
+// servers that share a cluster. Package internal/datafile maintains the file of a running server
+// (scrub, backups, metrics). Package internal/datafile/datacmd implements the commands for the file
+// of a stopped server. Package internal/store defines the format of the file and does not depend on
+// HTTP:
 //
-//	rev   revision (8 bytes)            one record each change: header, key, JSON      MVCC: nothing is written over
-//	keys  resource, namespace, name     the newest revision of each key                LIST walks it, and looks into rev
+//	rev   revision (8 bytes)            one record per change: header, key, JSON       MVCC: records are never overwritten
+//	keys  resource, namespace, name     the newest revision of each key                LIST iterates over it and reads rev
 //	meta  name                          newest and compacted revision, secrets, format
 //
-// A LIST at an older revision reads rev for keys that have changed since; compaction drops from rev what no revision that may still be
-// asked for needs.
+// A LIST at an older revision reads the older records in rev for keys that have changed since.
+// Compaction deletes the records that no readable revision needs.
 
 import (
 	"bufio"
@@ -39,7 +41,7 @@ import (
 	"apilet/internal/troubles"
 )
 
-// A storage is what holds the objects, and what goes with it.
+// A storage contains the store and the services that maintain it.
 type storage struct {
 	options  *options.Options
 	types    *scheme.Registry
@@ -47,20 +49,24 @@ type storage struct {
 	log      zerolog.Logger
 	troubles *troubles.Log
 
-	keys    *encryption.Providers // what is encrypted at rest
-	forget  context.CancelFunc    // ends the work for keys; nil until they are there
+	keys    *encryption.Providers // for encryption at rest
+	forget  context.CancelFunc    // stops the work for the keys; nil until readKeys
 	cluster *etcd.Cluster         // nil without --etcd-servers
-	st      *store.Store          // nil until it is open
-	upkeep  *store.Maintenance    // of st
-	scrub   *datafile.Scrub       // of st
-	leads   atomic.Bool           // this server is the leader of those on the cluster
+	st      *store.Store          // nil until open
+	upkeep  *store.Maintenance    // maintenance of st
+	scrub   *datafile.Scrub       // scrub of st
+	leads   atomic.Bool           // whether this server is the leader of the cluster
 
-	shortened bool // since the last regular compaction, history was deleted for lack of space; the compacting goroutine's
+	// shortened is true if history was deleted for lack of space since the last regular compaction.
+	// Only the goroutine of the compaction uses it.
+	shortened bool
 
-	sealed atomic.Pointer[func(key string, err error)] // is told of what cannot be decrypted; nil while nobody is there to be told
+	// sealed points to a function that reports objects that cannot be decrypted. It is nil until
+	// assemble sets it.
+	sealed atomic.Pointer[func(key string, err error)]
 }
 
-// readKeys puts --encryption-provider-config into force. close ends it.
+// readKeys loads --encryption-provider-config. The caller must call close.
 func (h *storage) readKeys() (err error) {
 	var ctx context.Context
 	ctx, h.forget = context.WithCancel(context.Background())
@@ -69,7 +75,7 @@ func (h *storage) readKeys() (err error) {
 	return err
 }
 
-// sealing is what is done to documents on their way to the disk and back.
+// sealing returns the encryption of documents on disk.
 func (h *storage) sealing() *store.Sealing {
 	s := h.keys.Sealing()
 	if h.cluster != nil {
@@ -83,7 +89,7 @@ func (h *storage) sealing() *store.Sealing {
 	return s
 }
 
-// reachEtcd reaches the cluster that holds the objects, if one does. close leaves it.
+// reachEtcd connects to the etcd cluster if --etcd-servers is set. close disconnects.
 func (h *storage) reachEtcd(ctx context.Context) (err error) {
 	o := &h.options.Etcd
 	if len(o.Servers) == 0 {
@@ -94,7 +100,8 @@ func (h *storage) reachEtcd(ctx context.Context) (err error) {
 	return err
 }
 
-// authorityShared is where the servers on a cluster keep the authority of their certificates; nil without a cluster.
+// authorityShared returns the function by which servers share a CA through etcd. It returns nil
+// without a cluster.
 func (h *storage) authorityShared(ctx context.Context) certs.Share {
 	if h.cluster == nil {
 		return nil
@@ -104,7 +111,7 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 	}
 }
 
-// open opens the data file, or the replica of what the cluster holds. close closes it.
+// open opens the data file, or the replica of the cluster. close closes it.
 func (h *storage) open(ctx context.Context) (err error) {
 	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota, Clock: h.clock.Now,
 		Author:  registry.Author,
@@ -129,18 +136,18 @@ func (h *storage) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// preflight reads what a start cannot do without of the file, beside the keys, which opening has read: what maintenance keeps there. Objects it can do
-// without, whichever they are.
+// preflight reads the maintenance records that a start requires. The encryption keys were already
+// read when the file was opened. A start does not require any object.
 func (h *storage) preflight() (err error) {
 	if h.upkeep, err = store.NewMaintenance(h.st); err != nil {
 		return err
 	}
-	h.upkeep.Yields = h.options.History == nil // what was asked for is kept
+	h.upkeep.Yields = h.options.History == nil // an explicit --history is kept even if space runs out
 	h.scrub = &datafile.Scrub{Store: h.st, Maintenance: h.upkeep, Log: h.log}
 	return nil
 }
 
-// warnOfCommittable warns once about files with secrets that the server writes, and that git would commit.
+// warnOfCommittable logs a warning if git would commit files with secrets that the server writes.
 func (h *storage) warnOfCommittable() {
 	files := []string{h.options.Kubeconfig, h.options.Audit.Path}
 	if h.options.OwnCerts && h.options.CertDir != "" {
@@ -154,11 +161,12 @@ func (h *storage) warnOfCommittable() {
 	datafile.WarnOfCommittable(h.log, files...)
 }
 
-// A backing is what holds the objects, as health checks ask for it: the file, or the cluster that a replica follows.
+// A backing contains the health checks of the storage, which is the data file or the etcd cluster.
 type backing struct {
-	check, seen func() error // seen is check for those who may not wait: how it was when /readyz last looked at it
-	quota       func() error // whether there is room for what is written
-	told        []string     // checks of /readyz that nobody else tells the log of
+	// seen is check without waiting. It returns the result of the last check of /readyz.
+	check, seen func() error
+	quota       func() error // returns an error if no space is left for writes
+	told        []string     // the checks of /readyz that no other part of the server logs
 }
 
 func (h *storage) backing() backing {
@@ -175,13 +183,15 @@ func (h *storage) clusterSeen() error {
 	return nil
 }
 
-// diskLost ends the process after an error of the disk: after a failed sync nobody knows what is there, and the next start reads it.
+// diskLost ends the process after a disk error. After a failed sync the contents of the file are
+// unknown, so the process has to read them again.
 func (h *storage) diskLost(err error) {
 	h.log.Error().Err(err).Msg("disk error: exiting, since what is on the disk is uncertain. Restart apilet; if it happens again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 
-// giveUp closes what a start that has failed had opened. A replica that is damaged is not used again: etcd has everything that was in it.
+// giveUp cleans up after a failed start. It marks a damaged replica so that the next start does not
+// use it. No data is lost, because etcd has all of it.
 func (h *storage) giveUp(err error) error {
 	if h.st != nil && errors.Is(err, store.ErrDamaged) {
 		h.st.Distrust()
@@ -189,7 +199,8 @@ func (h *storage) giveUp(err error) error {
 	return errors.Join(err, h.close())
 }
 
-// replicaFailed says that a start has failed by its replica alone: the next one has another.
+// replicaFailed reports whether a start has failed because of its replica. The next start then
+// creates a new replica.
 func replicaFailed(o *options.Options, err error) bool {
 	return len(o.Etcd.Servers) > 0 && (errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged))
 }
@@ -205,7 +216,7 @@ func (h *storage) close() (err error) {
 	return err
 }
 
-// lead runs work while this server is the one to do it: always, unless there are others on the same cluster.
+// lead runs work while this server is the leader. Without a cluster this is always the case.
 func (h *storage) lead(ctx context.Context, work func(context.Context)) {
 	h.cluster.Lead(ctx, func(ctx context.Context) {
 		h.leads.Store(true)
@@ -214,7 +225,7 @@ func (h *storage) lead(ctx context.Context, work func(context.Context)) {
 	})
 }
 
-// afterCompaction reports a round of compaction, and deletes expired Events in the same rhythm.
+// afterCompaction logs the result of a compaction and deletes expired Events.
 func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done store.Compaction, err error) {
 	h.noteShortened(done)
 	if err == nil && h.leads.Load() && (done.Deleted > 0 || !done.ForSpace) {
@@ -225,7 +236,7 @@ func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done st
 	}
 }
 
-// noteShortened logs that history was deleted early, once between two regular compactions.
+// noteShortened logs that history was deleted early, at most once between two regular compactions.
 func (h *storage) noteShortened(done store.Compaction) {
 	early := done.ForSpace && done.Deleted > 0 && h.upkeep.Yields
 	if early && !h.shortened {
@@ -235,7 +246,7 @@ func (h *storage) noteShortened(done store.Compaction) {
 	h.shortened = done.ForSpace && (h.shortened || early)
 }
 
-// continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
+// continueKeys returns the keys in --continue-key-file, or the key that is stored in the data file.
 func (h *storage) continueKeys() ([][]byte, error) {
 	if h.options.ContinueKeyFile == "" {
 		key, err := h.st.Secret("continue-key", func() []byte {
@@ -268,7 +279,7 @@ func (h *storage) continueKeys() ([][]byte, error) {
 	return keys, nil
 }
 
-// stored tells flow control how much a resource holds.
+// stored returns the number of stored objects and their bytes for flow control.
 func (h *storage) stored(group, resource, namespace string) (objects, bytes int64) {
 	for _, res := range h.types.All() {
 		if res.Group == group && res.Plural == resource {

@@ -1,18 +1,21 @@
 package main
 
-// This file: advice that travels beside an answer. Whatever goes well can still come with warnings, each a header of the response:
+// This file sends warnings to clients. Every response may have warnings, even an error. Each
+// warning is a header:
 //
 //	Warning: 299 - "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob"
 //
-// kubectl prints them on stderr, client-go logs them. They never change status or body, and they come with errors too.
+// For example, kubectl prints the warnings on stderr and client-go logs them. Warnings do not
+// change the status or the body of a response.
 //
-// Three parts, in the order in which a request meets them. The recorder lies in the request's context; warning.AddWarning reaches it from
-// anywhere below and writes the header at once, so whoever warns must do so before the first byte of the body. The deprecation of
-// API versions: the text, and the refusal under --deny-deprecated (who still uses what is remembered by package deprecations). And warnings.ForObject:
-// what is odd, though valid, about an object that is being written.
+// The file has two parts. The recorder is stored in the context of the request. Any package can
+// call warning.AddWarning, which writes the header immediately, so it must be called before the
+// first byte of the body. The second part handles deprecated API versions: the text of the warning,
+// and the error under --deny-deprecated. Package deprecations records who uses them. See
+// warnings.ForObject for warnings about valid but suspicious objects.
 //
-// Invariant: the headers of one response hold at most 4096 runes of text, or about that: once it would be more, every text is cut to
-// 256 runes and what does not fit is dropped.
+// Invariant: the text in the headers of a response is limited to about 4096 runes. If a warning
+// would exceed this limit, every text is cut to 256 runes, and texts beyond the limit are dropped.
 
 import (
 	"errors"
@@ -35,35 +38,35 @@ import (
 
 // --- The recorder
 
-// warningLimits are in runes of text, headers' other parts not counted.
+// warningLimits are in runes of text. The other parts of a header are not counted.
 type warningLimits struct{ total, each int }
 
 var kubernetesWarningLimits = warningLimits{total: 4096, each: 256}
 
-// A warningRecorder turns warnings into headers of one response, whose head is not out yet. It is k8s.io/apiserver's Recorder: whoever
-// warns calls warning.AddWarning with the request's context, and imports nothing of this package.
+// A warningRecorder adds warnings to the headers of a response. It implements the Recorder of
+// k8s.io/apiserver, so that callers of warning.AddWarning do not depend on this package.
 type warningRecorder struct {
 	header http.Header // of the response
 
-	mu   sync.Mutex  // guards said, what it points to, and header; webhooks warn in parallel
+	mu   sync.Mutex  // guards said and header, since webhooks warn concurrently
 	said *warningSet // nil before the first warning
 }
 
-// A warningSet is what a recorder has been told, and as which headers it is sent.
+// A warningSet holds the warnings of a response, and writes the headers.
 type warningSet struct {
 	header  http.Header
 	limits  warningLimits
 	seen    map[string]bool
 	ordered []message
 	written int  // runes of text in header
-	cutting bool // the total has been exceeded: texts are cut
+	cutting bool // the total limit was exceeded, so that texts are cut
 }
 
 // A message is one warning.
 type message struct{ agent, text string }
 
-// AddWarning sends text to the client as a Warning header, once per request. It has no effect once the response's first byte is out. A text
-// with a control character in it is lost, as in Kubernetes.
+// AddWarning adds a Warning header with the text. It ignores duplicates and, like Kubernetes, texts
+// with a control character. Calls after the first byte of the response have no effect.
 func (rec *warningRecorder) AddWarning(agent, text string) {
 	if text == "" {
 		return
@@ -76,7 +79,8 @@ func (rec *warningRecorder) AddWarning(agent, text string) {
 	rec.said.add(message{agent, text})
 }
 
-// add follows kube-apiserver step by step: which texts survive depends on the order of these checks.
+// add follows kube-apiserver exactly, because the order of these checks determines which texts are
+// kept.
 func (set *warningSet) add(w message) {
 	full := set.cutting && set.written >= set.limits.total
 	if w.text == "" || full || set.seen[w.text] {
@@ -90,9 +94,10 @@ func (set *warningSet) add(w message) {
 		return
 	}
 	if _, err := warningHeader(299, w.agent, w.text); err != nil {
-		return // what cannot be sent does not use up the limit either
+		return // an invalid text does not count against the limit
 	}
-	// Start over with every text cut. This replay does not stop at the limit.
+	// Write all headers again with cut texts. Like kube-apiserver, this loop does not check the
+	// limit.
 	set.cutting, set.written = true, 0
 	set.header.Del("Warning")
 	for _, earlier := range set.ordered {
@@ -124,7 +129,8 @@ func cutRunes(s string, n int) string {
 
 var errBadWarning = errors.New("a warning is UTF-8 without control characters, its agent has no spaces, quotes or backslashes either, its code three digits")
 
-// warningHeader builds a header's value, `299 - "text"`. Only quotes and backslashes are escaped; other runes travel as UTF-8.
+// warningHeader returns the value of a header, such as `299 - "text"`. It escapes only quotes and
+// backslashes. Other runes are sent as UTF-8.
 func warningHeader(code int, agent, text string) (string, error) {
 	if agent == "" {
 		agent = "-"
@@ -142,14 +148,15 @@ var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // --- Deprecated API versions
 
-// deprecatedVersions is how a server takes it that somebody uses a deprecated version.
+// A deprecatedVersions handles requests for deprecated API versions.
 type deprecatedVersions struct {
-	server [2]int                                                            // Kubernetes' version that it speaks as
+	server [2]int                                                            // the version of Kubernetes that this server implements
 	denied bool                                                              // --deny-deprecated
-	used   func(r *http.Request, rec *request.Request, res *scheme.Resource) // remembers who did
+	used   func(r *http.Request, rec *request.Request, res *scheme.Resource) // records the use
 }
 
-// note warns whoever uses a deprecated version, and remembers who did.
+// note adds a warning if the version is deprecated, and records the use. It returns an error if
+// deprecated versions are denied.
 func (d *deprecatedVersions) note(r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, d.server) {
 		return nil
@@ -170,7 +177,8 @@ func (d *deprecatedVersions) note(r *http.Request, rec *request.Request, res *sc
 	return nil
 }
 
-// deprecatedIn says whether a server of a version {major, minor} warns of d; the unknown version {0, 0} always does.
+// deprecatedIn reports whether d is deprecated in the given version of Kubernetes, {major, minor}.
+// The version {0, 0} means unknown and counts as the newest.
 func deprecatedIn(d *scheme.Deprecation, server [2]int) bool {
 	if d == nil || d.Deprecated == [2]int{} {
 		return false
@@ -178,7 +186,8 @@ func deprecatedIn(d *scheme.Deprecation, server [2]int) bool {
 	return server == [2]int{} || slices.Compare(d.Deprecated[:], server[:]) <= 0
 }
 
-// serverVersion reads the version of /version; of a minor like "36+" the leading digits count.
+// serverVersion parses the version fields of /version. It ignores the suffix of a minor version
+// such as "36+".
 func serverVersion(major, minor string) [2]int {
 	digits := strings.IndexFunc(minor, func(r rune) bool { return r < '0' || r > '9' })
 	if digits >= 0 {
@@ -192,7 +201,8 @@ func serverVersion(major, minor string) [2]int {
 	return [2]int{a, b}
 }
 
-// removedRelease is the release that no longer has the version, like "1.25"; "" when none is known.
+// removedRelease returns the first release without the version, such as "1.25", or "" if it is
+// unknown.
 func removedRelease(d *scheme.Deprecation) string {
 	if d.Removed == [2]int{} {
 		return ""
@@ -200,8 +210,8 @@ func removedRelease(d *scheme.Deprecation) string {
 	return fmt.Sprintf("%d.%d", d.Removed[0], d.Removed[1])
 }
 
-// deprecationWarning is the text for whoever uses a deprecated version. kind is that of one item, for lists too, and that of the
-// subresource's object for subresources.
+// deprecationWarning returns the warning for a deprecated version. For lists, kind is the kind of
+// an item; for subresources, it is the kind of the subresource's object.
 func deprecationWarning(group, version, kind string, d *scheme.Deprecation) string {
 	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", scheme.GroupVersionString(group, version), kind, d.Deprecated[0], d.Deprecated[1])
 	if release := removedRelease(d); release != "" {
@@ -213,7 +223,7 @@ func deprecationWarning(group, version, kind string, d *scheme.Deprecation) stri
 	return text
 }
 
-// replacementOf names what to use instead, "" when nothing is known.
+// replacementOf returns the API to use instead, or "" if it is unknown.
 func replacementOf(d *scheme.Deprecation) string {
 	if d.Replaced == "" {
 		return ""
@@ -221,7 +231,7 @@ func replacementOf(d *scheme.Deprecation) string {
 	return scheme.GroupVersionString(d.ReplacementGroup, d.ReplacementVersion) + " " + d.Replaced
 }
 
-// denyDeprecated is the refusal under --deny-deprecated; text is the warning that would have been sent.
+// denyDeprecated returns the error for --deny-deprecated. text is the text of the warning.
 func denyDeprecated(group, resource, name, text string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: resource}, name,
 		fmt.Errorf("%s (this server runs with --deny-deprecated)", text))

@@ -1,22 +1,25 @@
-// This file streams changes. A watch is nothing but a position, a revision, in the store's event log: it sends what happened after it,
-// moves on, and sleeps until the next commit that touches its resource. There is no queue per watcher, so a slow client is simply
-// behind: its events wait in the log, first in memory, then on disk, and only compaction can take them away. One that takes nothing at
-// all for as long as any other request may last is let go. Because the log is on disk, a watch resumes at any retained revision, also
-// across a restart.
+// This file streams changes to watchers. A watch is a position in the event log of the store, which
+// is a revision. The server sends all events after this position and then waits for the next change
+// of the resource. There is no queue per watcher. The events of a slow client wait in the log,
+// first in memory and then on disk, and only compaction deletes them. The watch is closed if the
+// client does not read anything within --request-timeout. Because the log is on disk, a watch can
+// resume at any retained revision, even after a restart of the server.
 //
 //	resourceVersion  sendInitialEvents  starts with
 //	---------------  -----------------  ---------------------------------------------------------------
-//	"", 0            unset              ADDED for everything (the same as true, the server's default)
-//	N                unset              what happened after N; an ERROR event 410 when N is compacted
+//	"", 0            unset              ADDED for every object (the same as true, the server's default)
+//	N                unset              the events after N; an ERROR event 410 if N is compacted
 //	F                any                an ERROR event 504, cause ResourceVersionTooLarge
-//	"", 0, N         true               ADDED for everything now, then the bookmark that ends them, if wanted
-//	"", 0 / N        false              what happens from now on / after N
+//	"", 0, N         true               ADDED for every current object, then the bookmark that ends them, if requested
+//	"", 0 / N        false              the events from now on / after N
 //
-// It ends after its timeout, when the server stops, or when the definition of its type changes or goes.
+// A watch also ends after its timeout, when the server stops, and when the definition of its type
+// is changed or deleted.
 //
-// An object that a selector matched before a change but not after it is DELETED for that watcher, with its old content and the new
-// revision. The real server is silent about a watch in the future; saying so at once spares the client a wait for nothing (it lists
-// again), and is how a client notices that the store was restored from a backup.
+// If a selector matched an object before a change but not after it, the watcher receives DELETED
+// with the old content and the new revision. kube-apiserver sends nothing on a watch at a future
+// revision. apilet reports the error immediately, so that the client lists again and does not wait
+// in vain. In this way a client also notices that the store was restored from a backup.
 package main
 
 import (
@@ -48,63 +51,71 @@ import (
 )
 
 const (
-	watchBuffer = 32 << 10 // bytes of frames that are collected before they are written
-	watchBatch  = 256      // events taken from the log at once
+	watchBuffer = 32 << 10 // bytes of frames to collect before writing them
+	watchBatch  = 256      // maximum number of events read from the log in one call
 	lastCall    = 2 * time.Second
 )
 
-// watching answers WATCH.
+// watching handles WATCH.
 type watching struct {
 	*reads
-	minTimeout   time.Duration    // a watch without timeoutSeconds lives between one and two of these
-	bookmarks    time.Duration    // between two bookmarks of a watch
-	patience     time.Duration    // with a watcher that takes nothing
+	minTimeout   time.Duration    // minimum duration of a watch if timeoutSeconds is not set
+	bookmarks    time.Duration    // interval between bookmarks
+	patience     time.Duration    // timeout for a client that does not read
 	news         *notify.Notifier // wakes watches
-	shuttingDown <-chan struct{}  // closed when watches are to end
-	sealed       sealedLog        // events as protobuf
+	shuttingDown <-chan struct{}  // closed when watches must end
+	sealed       sealedLog        // a cache of events encoded as protobuf
 }
 
-// watchHooks are told how a watch goes.
+// watchHooks are called as a watch proceeds.
 type watchHooks struct {
-	opened func(at func() int64) // it runs; at tells up to which revision everything is out
-	begun  func()                // the initial events are out, or none will come; called at least once
-	listed func()                // the bookmark that ends them is out
-	sent   func(bytes int)       // one event is
+	// opened is called when the watch is running. at returns the revision up to which all events
+	// were sent.
+	opened func(at func() int64)
+	// begun is called at least once, when the initial events were sent or if there are none.
+	begun func()
+	// listed is called after the bookmark that ends the initial events.
+	listed func()
+	// sent is called for each event.
+	sent func(bytes int)
 }
 
-// A stream is one watch in progress.
+// A stream is one running watch.
 type stream struct {
 	wt         *watching
 	hooks      watchHooks
-	sub        *notify.Subscription // rings when there is news
+	sub        *notify.Subscription // wakes the stream
 	w          http.ResponseWriter
 	flush      func() error
-	stalled    *time.Timer // runs while the client is waited for, and cuts the connection
+	stalled    *time.Timer // runs while the stream waits for the client, and closes the connection
 	v          *response.View
 	q          *query
-	resource   string      // the store's name of the resource: the prefix of its keys
-	pos        int64       // everything up to this revision has been sent
+	resource   string      // the prefix of the resource's keys in the store
+	pos        int64       // all events up to this revision were sent
 	tell       atomic.Bool // a bookmark is due
-	*workspace             // nil while it sleeps
-	dirty      bool        // something was written since the last flush: net/http may keep the end of it
-	logged     bool        // what is sent comes out of the log, whose JSON is shared by all who read it and never changes
+	*workspace             // nil while the stream sleeps
+	dirty      bool        // data was written since the last flush
+	// logged is true if the events are read from the log. Their JSON is immutable, because all
+	// readers of the log share it.
+	logged bool
 }
 
-// A workspace is what a stream needs while it is awake.
+// A workspace holds the buffers that a stream needs while it is not sleeping.
 type workspace struct {
-	buf    []byte        // frames not written yet
-	events []store.Event // out of the log
+	buf    []byte        // frames that were not written yet
+	events []store.Event // events read from the log
 }
 
 var (
 	workspaces = sync.Pool{New: func() any { return &workspace{buf: make([]byte, 0, watchBuffer+4096)} }}
-	errOver    = errors.New("the type has changed") // or has gone
+	errOver    = errors.New("the type has changed") // or was deleted
 )
 
-// errStreamEnd ends a stream that has said all it has to say.
+// errStreamEnd ends a stream without an ERROR event.
 var errStreamEnd = errors.New("end of stream")
 
-// serve answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
+// serve sends a stream of events. It returns errors before the first byte, and sends later ones as
+// an ERROR event.
 func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, hooks watchHooks) error {
 	defer hooks.begun()
 	if wt.leaving() {
@@ -139,13 +150,16 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	ctx, cancel := context.WithTimeout(r.Context(), lifetime)
 	defer cancel()
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // in place of the server's, which is too short
+	// The write deadline of the server is too short for a watch.
+	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second))
 	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
 	stalled.Stop()
 	s := &stream{wt: wt, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from,
 		workspace: workspaces.Get().(*workspace)}
 	if s.fresh() {
-		s.pos = wt.st.Revision() // before the client sees the head: what it writes then is news
+		// Read the revision before the client receives the head. The client expects events for its
+		// writes after that.
+		s.pos = wt.st.Revision()
 	}
 	w.Header().Set("Content-Type", v.StreamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
@@ -164,7 +178,8 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	return nil
 }
 
-// mayResume returns an error if the log after from holds events that are hidden from the user. The client then lists again and misses nothing.
+// mayResume returns an error if the log after from holds events that are hidden from the user. In
+// this case the client lists again and does not miss any event.
 func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
@@ -176,8 +191,9 @@ func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *quer
 	return err
 }
 
-// errTooOld returns the 410 after which clients list again. oldest is the first revision from which the client can watch.
-// kube-apiserver has a second text for Events, because it serves them without a watch cache.
+// errTooOld returns the 410 after which clients list again. oldest is the first revision from which
+// the client can watch. kube-apiserver has a second text for Events, because it serves them without
+// a watch cache.
 func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError {
 	if res.Custom == nil && res.Plural == "events" {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
@@ -185,8 +201,9 @@ func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError 
 	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldest))
 }
 
-// interest says which events may matter to a watch: those of its span, and of these, if a selector demands one value of a label or a field, those
-// that have it. What a webhook converts is not what is stored.
+// interest returns a filter for the events that may matter to a watch. If a selector requires one
+// value of a label or field, the filter includes it. It does not if the type has a conversion
+// webhook, because the filter applies to the stored objects.
 func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
 	in := notify.Interest{Resource: res.KeyPrefix(""), Span: m.Span}
 	if m.Span == m.Prefix && !res.Converts() {
@@ -195,7 +212,7 @@ func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
 	return in
 }
 
-// leaving tells that the server stops.
+// leaving reports whether the server is shutting down.
 func (wt *watching) leaving() bool {
 	select {
 	case <-wt.shuttingDown:
@@ -205,12 +222,14 @@ func (wt *watching) leaving() bool {
 	}
 }
 
-// errLeaving sends a client away for a moment: client-go resumes where it was, while a watch that ends as it begins would have it list anew.
+// errLeaving returns an error that makes client-go resume its watch after a moment. If the watch
+// started and then ended immediately, client-go would list again.
 func errLeaving() error {
 	return apierrors.NewTooManyRequests("The apiserver is shutting down, please try again later.", 1)
 }
 
-// lifetimeOf is how long a watch lasts: timeoutSeconds, or a random time so that watches do not all end at once.
+// lifetimeOf returns the duration of a watch: timeoutSeconds if it is set, and otherwise a random
+// time, so that watches do not all end together.
 func lifetimeOf(q *query, least time.Duration) time.Duration {
 	if q.TimeoutSeconds != nil && *q.TimeoutSeconds != 0 {
 		return time.Duration(max(*q.TimeoutSeconds, 0)) * time.Second
@@ -218,7 +237,8 @@ func lifetimeOf(q *query, least time.Duration) time.Duration {
 	return least + time.Duration(rand.Int64N(int64(least)+1))
 }
 
-// run is the whole life of a stream: initial events, then the log, until the client, the deadline or the server ends it.
+// run sends the initial events and then the log, until the client, the deadline or the server ends
+// the stream.
 func (s *stream) run(ctx context.Context) {
 	defer s.rest()
 	err := s.begin(ctx)
@@ -228,7 +248,9 @@ func (s *stream) run(ctx context.Context) {
 	}
 	var status *apierrors.StatusError
 	switch {
-	case errors.Is(err, crd.ErrNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
+	// The type was changed or deleted just now. The client gets the reason when it starts a new
+	// watch.
+	case errors.Is(err, crd.ErrNoSuchVersion):
 	case errors.Is(err, store.ErrCompacted):
 		s.sendError(errTooOld(s.v.Res, s.pos, s.oldest()))
 	case errors.As(err, &status):
@@ -238,7 +260,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// oldest returns the first revision after pos from which the client can watch. Where the log is damaged, that is the current revision.
+// oldest returns the first revision after pos from which the client can watch. Where the log is
+// damaged, that is the current revision.
 func (s *stream) oldest() int64 {
 	if compacted := s.wt.st.Compacted(); compacted > s.pos {
 		return compacted
@@ -246,13 +269,13 @@ func (s *stream) oldest() int64 {
 	return s.wt.st.Revision()
 }
 
-// begin sends the initial events, if any are due, and leaves pos at the revision that they show.
+// begin sends the initial events, if the client expects any, and sets pos to their revision.
 func (s *stream) begin(ctx context.Context) error {
 	initial := s.fresh()
 	if s.q.SendInitialEvents != nil {
 		initial = *s.q.SendInitialEvents
 	}
-	if ctx.Err() != nil { // timeoutSeconds=-1
+	if ctx.Err() != nil { // timeoutSeconds is negative
 		return errStreamEnd
 	}
 	if !initial {
@@ -269,15 +292,17 @@ func (s *stream) begin(ctx context.Context) error {
 	return s.write()
 }
 
-// fresh says that the client has seen nothing yet.
+// fresh reports whether the client has not seen any revision yet.
 func (s *stream) fresh() bool { return s.q.ResourceVersion == "" || s.q.ResourceVersion == "0" }
 
-// sendAll sends ADDED for every object as of one revision, in key order.
+// sendAll sends an ADDED event for each object. All objects are read at the same revision.
 func (s *stream) sendAll(ctx context.Context) error {
 	c := store.ChunkPool.Get().(*store.Chunk)
 	defer store.ChunkPool.Put(c)
 	at := store.Span{Prefix: s.q.match.Span}
-	if s.fresh() { // as of the moment before the client saw the head: what it deletes since then was there
+	// Use the revision from before the client received the head. Objects that the client has
+	// deleted since then still existed.
+	if s.fresh() {
 		at.Rev = s.pos
 	}
 	at.Keys, at.Rev = s.wt.keysOf(ctx, &s.q.match, at.Rev)
@@ -321,14 +346,14 @@ func (s *stream) sendAll(ctx context.Context) error {
 	}
 }
 
-// follow sends what the log has behind pos and sleeps for more. What others are told of meanwhile need not be looked through: it moves on by what
-// Quiet says.
+// follow sends all events after pos and then waits for new ones. It skips the revisions that
+// contain no events for this watch, according to Quiet.
 func (s *stream) follow(ctx context.Context) error {
 	reminder := s.remindOfBookmarks(ctx)
 	if reminder != nil {
 		defer reminder.Stop()
 	}
-	var over <-chan struct{} // a type that a definition made may change, or go
+	var over <-chan struct{} // closed when the definition of a custom type changes or is deleted
 	if s.v.Res.Custom != nil {
 		over = s.v.Res.Custom.Over
 	}
@@ -348,7 +373,7 @@ func (s *stream) follow(ctx context.Context) error {
 		switch err := s.sleep(ctx, over); err {
 		case nil:
 		case errOver:
-			_ = s.drain(ctx) // the deletions that came before; the type may be too far gone for it
+			_ = s.drain(ctx) // send the deletions before the end; this fails if the type is already gone
 			return errStreamEnd
 		default:
 			return err
@@ -356,7 +381,8 @@ func (s *stream) follow(ctx context.Context) error {
 	}
 }
 
-// sleep returns when there is news, and moves on by what it learns from not having been woken before.
+// sleep waits for new events. It then sets pos to the revision of the last commit that was
+// irrelevant for this watch.
 func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
 	s.rest()
 	defer func() { s.workspace = workspaces.Get().(*workspace) }()
@@ -371,7 +397,8 @@ func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
 	}
 }
 
-// remindOfBookmarks starts what wakes the stream when a bookmark is due; nil for a client that wants none.
+// remindOfBookmarks starts a timer that wakes the stream when a bookmark is due. It returns nil if
+// the client does not want bookmarks.
 func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 	if !s.q.AllowWatchBookmarks {
 		return nil
@@ -382,7 +409,8 @@ func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 	})
 }
 
-// untilBookmark is about a minute, or what is left until shortly before the deadline.
+// untilBookmark returns the time until the next bookmark: about a minute, or less if the deadline
+// is near.
 func (s *stream) untilBookmark(ctx context.Context) time.Duration {
 	deadline, _ := ctx.Deadline()
 	if left := time.Until(deadline) - lastCall; left > 0 {
@@ -391,7 +419,8 @@ func (s *stream) untilBookmark(ctx context.Context) time.Duration {
 	return s.wt.bookmarks
 }
 
-// lastBookmark lets a client that wants bookmarks resume at "now" after the server's restart.
+// lastBookmark sends a bookmark, if the client wants any, so that it can resume at the newest
+// revision after a restart of the server.
 func (s *stream) lastBookmark() error {
 	if s.q.AllowWatchBookmarks {
 		_ = s.bookmarkNow()
@@ -399,7 +428,7 @@ func (s *stream) lastBookmark() error {
 	return errStreamEnd
 }
 
-// drain sends every event up to the newest one and flushes once.
+// drain sends all events up to the newest revision and flushes the connection.
 func (s *stream) drain(ctx context.Context) error {
 	s.logged = true
 	for {
@@ -425,7 +454,7 @@ func (s *stream) drain(ctx context.Context) error {
 				return err
 			}
 		}
-		clear(events) // of what the log may forget
+		clear(events) // the log may drop these events
 		s.pos = upTo
 		if large > 0 {
 			s.lighten()
@@ -439,7 +468,7 @@ func (s *stream) drain(ctx context.Context) error {
 	return s.write()
 }
 
-// hold waits for room for large objects, with nothing in hand.
+// hold writes all pending frames and then waits for memory for large objects.
 func (s *stream) hold(ctx context.Context, n int) error {
 	if err := s.write(); err != nil {
 		return err
@@ -451,7 +480,8 @@ func (s *stream) hold(ctx context.Context, n int) error {
 	return err
 }
 
-// lighten gives the room back once large objects are out; what gathers behind them is not large.
+// lighten releases the memory after large objects were sent. Frames that are still pending are not
+// large.
 func (s *stream) lighten() {
 	if cap(s.buf) > 2*watchBuffer {
 		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
@@ -459,8 +489,9 @@ func (s *stream) lighten() {
 	shares.Release(s.w)
 }
 
-// heavyEvents is what events of large objects take, with what they replaced and as frames; 0 where there are none. Those that the log has in memory
-// are there anyway, but who reads them slowly keeps them when it has forgotten them.
+// heavyEvents returns the memory that the events of large objects need, including their previous
+// versions and frames. They are counted even if the log has them in memory, because a slow client
+// may keep them for longer than the log.
 func heavyEvents(events []store.Event) (n int) {
 	for i := range events {
 		if size := len(events[i].JSON); size > shares.Large {
@@ -470,7 +501,8 @@ func heavyEvents(events []store.Event) (n int) {
 	return n
 }
 
-// convertAll has a webhook convert objects, if the type has one, before selectors look at them.
+// convertAll converts the objects if the type has a conversion webhook. It runs before selectors
+// are applied.
 func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
 	if !s.v.Res.Converts() {
 		return nil
@@ -484,7 +516,8 @@ func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
 	return response.Convert(ctx, s.v.Res, readable...)
 }
 
-// convertEvents is the same for events, and for what selectors have to know of the time before.
+// convertEvents is like convertAll for events. It also converts the previous versions if there are
+// selectors.
 func (s *stream) convertEvents(ctx context.Context, events []store.Event) error {
 	if !s.v.Res.Converts() {
 		return nil
@@ -511,7 +544,7 @@ func (s *stream) convertEvents(ctx context.Context, events []store.Event) error 
 	return err
 }
 
-// deliver sends one event of the log as this watcher sees it, if it does.
+// deliver sends an event of the log, if the selectors match the object before or after the change.
 func (s *stream) deliver(ev *store.Event) error {
 	m := &s.q.match
 	created := ev.CreateRev == ev.Rev
@@ -533,7 +566,7 @@ func (s *stream) deliver(ev *store.Event) error {
 	return nil
 }
 
-// withRevision returns stored JSON with another resourceVersion.
+// withRevision returns a copy of the stored JSON with another resourceVersion.
 func withRevision(json []byte, rev int64) []byte {
 	at := gjson.GetBytes(json, "metadata.resourceVersion")
 	out := append(make([]byte, 0, len(json)+8), json[:at.Index]...)
@@ -541,13 +574,14 @@ func withRevision(json []byte, rev int64) []byte {
 	return append(out, json[at.Index+len(at.Raw):]...)
 }
 
-// send appends one frame and writes when enough of them have gathered.
+// send appends a frame, and writes the buffer when it is full.
 func (s *stream) send(kind string, rec *store.Record) (err error) {
 	if s.wt.lost.Has(rec) {
 		return nil
 	}
 	before := len(s.buf)
-	if s.buf, err = s.frame(s.buf, kind, rec); errors.Is(err, scheme.ErrUnreadable) { // of today's or of the log's: the rest is told
+	// If the object cannot be decoded, omit it and continue.
+	if s.buf, err = s.frame(s.buf, kind, rec); errors.Is(err, scheme.ErrUnreadable) {
 		s.buf = s.buf[:before]
 		return nil
 	}
@@ -563,7 +597,7 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	return s.push()
 }
 
-// frame appends one event.
+// frame appends an event.
 func (s *stream) frame(dst []byte, kind string, rec *store.Record) ([]byte, error) {
 	if s.v.Media.Format == scheme.ProtobufFormat {
 		return s.sealedFrame(dst, kind, rec)
@@ -573,7 +607,7 @@ func (s *stream) frame(dst []byte, kind string, rec *store.Record) ([]byte, erro
 	return append(dst, "}\n"...), err
 }
 
-// write sends and flushes what has gathered.
+// write writes the pending frames and flushes.
 func (s *stream) write() error {
 	if len(s.buf) == 0 && !s.dirty {
 		return nil
@@ -586,9 +620,10 @@ func (s *stream) write() error {
 	return s.flush()
 }
 
-// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time, for which it has
-// from here on until the caller stops the timer; of what is large, all of them. (A write deadline for each piece would say the same, but
-// HTTP/2 ends a stream at its deadline even when nothing is being written.)
+// push writes the pending frames to the connection in pieces. The timeout applies to each piece, so
+// that a slow client is not disconnected as long as it reads. If the buffer is large, the client
+// has that time for all pieces together. The caller must stop the timer. A write deadline per piece
+// would be simpler, but HTTP/2 ends a stream at its deadline even if nothing is being written.
 func (s *stream) push() (err error) {
 	s.dirty = true
 	s.stalled.Reset(s.wt.patience)
@@ -611,7 +646,8 @@ func (s *stream) push() (err error) {
 	return nil
 }
 
-// rest gives the workspace back: a sleeping watch costs its connection and its goroutine, nothing more.
+// rest returns the workspace to its pool. A sleeping watch then needs only its connection and its
+// goroutine.
 func (s *stream) rest() {
 	clear(s.events)
 	s.buf, s.events = s.buf[:0], s.events[:0]
@@ -622,7 +658,8 @@ func (s *stream) rest() {
 	s.sub.Rest(s.pos)
 }
 
-// bookmarkNow tells how far the stream is, also across commits that concern other resources.
+// bookmarkNow sends all pending events and then a bookmark with the newest revision, even if the
+// last commits changed other resources.
 func (s *stream) bookmarkNow() error {
 	if err := s.drain(context.Background()); err != nil {
 		return err
@@ -630,7 +667,8 @@ func (s *stream) bookmarkNow() error {
 	return s.bookmark(nil)
 }
 
-// bookmark sends an object that has nothing but its resourceVersion (and the annotation that ends the initial events).
+// bookmark sends an object that contains only its resourceVersion, and the annotation that ends the
+// initial events if it is given.
 func (s *stream) bookmark(annotations map[string]string) error {
 	json, revAt, err := bookmarkOf(s.v.Res, annotations)
 	if err != nil {
@@ -643,7 +681,7 @@ func (s *stream) bookmark(annotations map[string]string) error {
 	return s.write()
 }
 
-// sendError ends a stream with an ERROR event; its object is a Status whatever the client accepts.
+// sendError sends an ERROR event. Its object is always a Status.
 func (s *stream) sendError(status *apierrors.StatusError) {
 	doc, _ := response.ErrorStatus(status)
 	doc.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
@@ -663,14 +701,15 @@ func (s *stream) sendError(status *apierrors.StatusError) {
 	_ = s.write()
 }
 
-// bookmarkOf is an empty object of a resource.
+// bookmarkOf returns the stored form of an empty object.
 func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byte, revAt int, err error) {
 	obj := res.NewObject()
 	obj.SetAnnotations(annotations)
 	return res.EncodeStored(obj)
 }
 
-// sealedFrame appends one event. Those of the log are remembered as they were sealed: a hundred watchers cost one encoding, not a hundred.
+// sealedFrame appends an event as protobuf. Encoded events of the log are cached, so that an event
+// is usually encoded only once for all watchers.
 func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []byte, err error) {
 	var sealed []byte
 	if s.logged {
@@ -691,8 +730,8 @@ const (
 	sealedEvents = 64
 )
 
-// A sealedLog remembers events by their revision, the newest few. Two watchers that need the same one at the same moment may both encode
-// it; nobody waits for anybody.
+// A sealedLog caches the newest encoded events by revision. There are no locks, so that two
+// watchers may encode the same event concurrently.
 type sealedLog [sealedEvents]atomic.Pointer[sealedEvent]
 
 func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {
@@ -711,10 +750,13 @@ func (l *sealedLog) remember(v *response.View, rec *store.Record, sealed []byte)
 	l[rec.Rev%sealedEvents].Store(&sealedEvent{v.Res, v.Media.As, v.Media.Version, rec.JSON, sealed})
 }
 
-// A sealedEvent is what a view made of a record's JSON.
+// A sealedEvent is the encoded form of a record in one view.
 type sealedEvent struct {
 	res         *scheme.Resource
 	as, version string
-	json        []byte // told apart by where it lies, since nobody changes it: what leaves a selector shows other JSON at the same revision
-	sealed      []byte
+	// json identifies the record by its address, since stored JSON is immutable. The revision is
+	// not enough: if an object no longer matches a selector, the watcher receives other JSON with
+	// the same revision.
+	json   []byte
+	sealed []byte
 }

@@ -1,13 +1,13 @@
-// Package commandline is a command line as one table of commands, each with its flags in groups, from which everything else follows: what a
-// command understands and refuses, its help, and the completion of shells.
+// Package commandline implements a command line from a table of commands. Each command has its
+// flags in groups. The parser, the help and the shell completion are derived from the table.
 //
-//	apilet [FLAGS]             does what the command without a name does: it serves
-//	apilet COMMAND [FLAGS] ... does one thing, and ends
-//	apilet help [COMMAND]      commands first, then flags; COMMAND --help has that command's alone
+//	apilet [FLAGS]             runs the command without a name, which serves
+//	apilet COMMAND [FLAGS] ... runs one command and exits
+//	apilet help [COMMAND]      prints the commands and then the flags; COMMAND --help prints only the flags of that command
 //
-// A flag belongs to the command that defines it: `apilet check --listen :80` is an error, and so is a flag that only backup has where
-// nothing but serving was asked for. A mistake is told in one line that says where to look; exit code 2. The commands help, completion and
-// version are the package's own, and say what the table says.
+// A flag belongs to the command that defines it. Both `apilet check --listen :80` and the use of a
+// backup flag without the command backup are errors. An error is printed in one line that names the
+// help to read, and the exit code is 2. The package adds the commands help, completion and version.
 //
 //	p := commandline.Program{Name: "apilet", About: "...", Commands: func() []commandline.Command { ... }, Version: version}
 //	os.Exit(p.Run(os.Args[1:], os.Stdout, os.Stderr))
@@ -23,38 +23,40 @@ import (
 	"time"
 )
 
-// A Program is its table of commands.
+// A Program is a table of commands.
 type Program struct {
-	Name     string                // as it is called, in its help
-	About    string                // a sentence, for the head of its help
-	Commands func() []Command      // made anew for each use: flags write into what the rows' functions read. The first has no name
-	Version  func(io.Writer) error // what the command version prints
+	Name  string // the name of the program in its help
+	About string // a sentence for the beginning of the help
+	// Commands returns the table. It is called for each use, because flags write into variables
+	// that the Run functions read. The first command has no name.
+	Commands func() []Command
+	Version  func(io.Writer) error // prints the output of the command version
 }
 
 // A Command is a row of the table.
 type Command struct {
-	Name   string           // "" is what the program does when it is given no command
-	Args   string           // what follows the flags, as help shows it
-	Counts []int            // how many arguments that may be
-	What   string           // it does, in a few words
-	words  []string         // what the argument may be, for completion; nil: a file
-	Groups []FlagGroup      // its flags
-	Run    func(Call) error // does it; an error ends the program with status 1
+	Name   string           // "" for the command that runs if no command is given
+	Args   string           // the arguments after the flags, for the help
+	Counts []int            // the allowed numbers of arguments
+	What   string           // a short description
+	words  []string         // the possible arguments, for completion; nil means a file
+	Groups []FlagGroup      // the flags
+	Run    func(Call) error // runs the command; an error ends the program with exit code 1
 }
 
-// A FlagGroup is a part of a command's flags under a title.
+// A FlagGroup is a group of flags with a title.
 type FlagGroup struct {
-	Title  string              // a line of the help
+	Title  string              // the title in the help
 	Define func(*flag.FlagSet) // adds the flags to a set
 }
 
-// A Call is a command on its way: its arguments, and where answers go.
+// A Call contains the arguments and the output of one call of a command.
 type Call struct {
-	Args        []string  // what followed the flags
-	Out, Errors io.Writer // standard output and error
+	Args        []string  // the arguments after the flags
+	Out, Errors io.Writer // standard output and standard error
 }
 
-// commands is the whole table: the program's commands, and the three that every program has.
+// commands returns the program's commands, followed by completion, version and help.
 func (p *Program) commands() []*Command {
 	own := []Command{
 		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print a completion script for a shell", words: shells,
@@ -80,7 +82,8 @@ func (p *Program) find(name string) *Command {
 
 // ---- From arguments to a command ----
 
-// Run runs the command that args name, and returns the program's exit code: 0, 1 for an error, 2 for a misused command line.
+// Run runs the command that args name. It returns the exit code: 0 for success, 1 for an error and
+// 2 for an invalid command line.
 func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	name := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -117,8 +120,8 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// parse takes flags and arguments in whichever order they come; behind -- all are arguments. What begins like a negative number is one, too:
-// no flag does.
+// parse accepts flags and arguments in any order. After "--" there are only arguments. A negative
+// number is also an argument, because no flag begins with a digit.
 func parse(flags *flag.FlagSet, args []string) (plain []string, err error) {
 	for len(args) > 0 {
 		arg := args[0]
@@ -146,7 +149,7 @@ func takesValue(f *flag.Flag) bool {
 	return isSwitch == nil || !isSwitch.IsBoolFlag()
 }
 
-// flagSet has the flags of one command alone.
+// flagSet returns the flags of one command.
 func (p *Program) flagSet(row *Command) *flag.FlagSet {
 	f := flag.NewFlagSet(p.title(row), flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -156,7 +159,8 @@ func (p *Program) flagSet(row *Command) *flag.FlagSet {
 	return f
 }
 
-// plainFlagError says what package flag has to say with two dashes, as the flags are written everywhere else, and what it wanted to parse.
+// plainFlagError rewrites an error of package flag. It writes flags with two dashes, and explains
+// which kind of value was expected.
 func plainFlagError(flags *flag.FlagSet, err error) string {
 	text := strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag: --", 1)
 	if before, found := strings.CutSuffix(text, ": parse error"); found {
@@ -165,7 +169,7 @@ func plainFlagError(flags *flag.FlagSet, err error) string {
 	return strings.NewReplacer("for flag -", "for flag --", "an argument: -", "an argument: --", " for -", " for --").Replace(text)
 }
 
-// notParsed says what the value of a flag is not.
+// notParsed explains why the value of a flag is invalid.
 func notParsed(f *flag.Flag) string {
 	if f == nil {
 		return "parse error"
@@ -218,7 +222,8 @@ func (p *Program) printHelp(c Call) error {
 	return p.help(row, c.Out)
 }
 
-// help prints what a command is for, and its flags; with the commands before them where there is none.
+// help prints the description and the flags of a command. For the command without a name it first
+// prints the list of commands.
 func (p *Program) help(row *Command, out io.Writer) error {
 	var text strings.Builder
 	if row.Name == "" {
@@ -255,7 +260,7 @@ func flagHelp(f *flag.Flag) string {
 	value, usage := flag.UnquoteUsage(f)
 	line := "  " + dashed(f.Name)
 	switch {
-	case strings.Contains(value, "|"): // the words themselves
+	case strings.Contains(value, "|"): // the possible values
 		line += " " + value
 	case value != "":
 		line += " " + strings.ToUpper(value)
@@ -268,7 +273,7 @@ func flagHelp(f *flag.Flag) string {
 	return line + "\n        " + usage + "\n"
 }
 
-// dashed is a flag as people write it: a letter with one dash, a word with two. Either is understood.
+// dashed returns the usual spelling of a flag, -x or --name. The parser accepts both for any flag.
 func dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
@@ -280,7 +285,8 @@ func dashed(name string) string {
 
 var shells = []string{"bash", "zsh", "fish"}
 
-// printCompletion prints a shell's script. Each knows the commands, the flags of the command before the cursor, and files for the rest.
+// printCompletion prints the completion script for a shell. The scripts complete commands, the
+// flags of the current command, and files.
 func (p *Program) printCompletion(out io.Writer, shell string) error {
 	scripts := map[string]func() string{"bash": p.bashCompletion, "zsh": p.zshCompletion, "fish": p.fishCompletion}
 	script := scripts[shell]
@@ -291,7 +297,7 @@ func (p *Program) printCompletion(out io.Writer, shell string) error {
 	return err
 }
 
-// eachFlag visits a command's flags, --help last.
+// eachFlag calls visit for each flag of a command. --version and --help come last.
 func (p *Program) eachFlag(row *Command, visit func(name, usage string, takesValue bool)) {
 	p.flagSet(row).VisitAll(func(f *flag.Flag) {
 		_, usage := flag.UnquoteUsage(f)
@@ -315,7 +321,7 @@ func (p *Program) names() []string {
 	return names
 }
 
-// argumentWords are what a command's argument may be, "" when it is a file.
+// argumentWords returns the possible arguments of a command, or "" if the argument is a file.
 func (p *Program) argumentWords(row *Command) string {
 	if row.Name == "help" {
 		return strings.Join(p.names(), " ")
@@ -396,5 +402,5 @@ func (p *Program) fishCompletion() string {
 	return text.String()
 }
 
-// singleQuoted is a text that all three shells read as it is.
+// singleQuoted quotes a text for all three shells.
 func singleQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -1,6 +1,7 @@
 package commandline
 
-// This file has what several commands' flags and answers are made of: flags that may be repeated, and the version that the build has left.
+// This file contains helpers for the flags of several commands, and the build information of the
+// program.
 
 import (
 	"cmp"
@@ -11,18 +12,21 @@ import (
 	"strings"
 )
 
-// A Build is what the Go command has written into a program: nothing has to be passed to it, and who builds the same commit gets the same.
+// A Build contains the information that the Go command has recorded in the program. It needs no
+// linker flags, and two builds of the same commit have the same information.
 type Build struct {
-	Version  string // the tag; for a commit without one what Go makes of the tag before it; "(devel)" where no version control is to be seen
-	Commit   string // "" where none is to be seen
-	Date     string // the commit's, in RFC 3339
-	Changed  bool   // files were not as in the commit
+	// Version is the tag. For a commit without a tag, Go derives a version from the previous tag.
+	// Without version control it is "(devel)".
+	Version  string
+	Commit   string // "" if it is unknown
+	Date     string // the date of the commit in RFC 3339
+	Changed  bool   // whether files differ from the commit
 	Go       string // the version of Go
-	Platform string // linux/amd64
-	Tags     string // of the build, with commas
+	Platform string // such as linux/amd64
+	Tags     string // comma-separated build tags
 }
 
-// ThisBuild is the program's own.
+// ThisBuild returns the build information of this program.
 func ThisBuild() Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -42,7 +46,7 @@ func buildOf(info *debug.BuildInfo) Build {
 	return b
 }
 
-// String is the version, or where there is none the commit: a word.
+// String returns the version, or the commit if there is no version.
 func (b Build) String() string {
 	if b.Version == "(devel)" {
 		return cmp.Or(b.Commit, b.Version)
@@ -50,7 +54,7 @@ func (b Build) String() string {
 	return b.Version
 }
 
-// Lines are what a command `version` prints of the build, one thing a line.
+// Lines returns the text that the command version prints.
 func (b Build) Lines(program string) string {
 	text := program + " " + b.String() + "\n"
 	if b.Commit != "" {
@@ -70,7 +74,7 @@ func (b Build) Lines(program string) string {
 	return text
 }
 
-// Repeated is the value of a flag that may be repeated.
+// Repeated returns the function of a flag that may be repeated.
 func Repeated(list *[]string) func(string) error {
 	return func(value string) error {
 		if value == "" {
@@ -85,7 +89,8 @@ func Repeated(list *[]string) func(string) error {
 // grant access, an empty element might match everything.
 var ErrEmptyElement = errors.New("the list has an empty element")
 
-// Listed sets a flag that may be repeated, each time with a list as SplitList reads it.
+// Listed returns the function of a flag that may be repeated. Each value is a list in the format of
+// SplitList.
 func Listed(list *[]string) func(string) error {
 	return func(text string) error {
 		elements, err := SplitList(text)

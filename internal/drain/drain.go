@@ -1,7 +1,8 @@
-// Package drain is how a server stops in bounded time, whatever is away or hangs: told hears that it is to stop, resting closes the connections
-// that carry no request, and work says of what goes on beside requests what has not ended in time.
+// Package drain stops a server in bounded time, even if some work hangs. Told receives the signal
+// to stop. Conns closes connections without a request. Work reports the background work that does
+// not end in time.
 //
-//	told, forget := drain.Told(30*time.Second, end, syscall.SIGTERM)  // end ends the process, when the time is over or at a second signal
+//	told, forget := drain.Told(30*time.Second, end, syscall.SIGTERM)  // end exits the process, after the time or at a second signal
 //	var resting drain.Conns
 //	srv := &http.Server{ConnState: resting.Note}
 //	var work drain.Work
@@ -12,8 +13,9 @@
 //	err := srv.Shutdown(ctx)
 //	err = work.Wait(4*time.Second)                                    // the scrub did not end within 4s
 //
-// http.Server.Shutdown alone waits five seconds for the first request of a connection that was opened and not used yet, as clients that dial
-// ahead have them, and one for HTTP/2 clients to leave an idle one. Nobody who stops a server wants to wait for nothing.
+// http.Server.Shutdown alone would be slow. It waits five seconds for the first request on a new
+// connection, and some clients open connections in advance. It also waits one second for HTTP/2
+// clients to close an idle connection.
 package drain
 
 import (
@@ -23,14 +25,16 @@ import (
 	"time"
 )
 
-// Delay is how long a connection may rest once the server stops: HTTP/2 clients hear that it goes, and begin nothing new.
+// Delay is the time between the begin of the shutdown and the closing of idle connections. It lets
+// HTTP/2 clients receive the GOAWAY and send no new requests.
 const Delay = 50 * time.Millisecond
 
-// Conns are a server's connections without a request: new or idle. The zero value is ready.
+// Conns tracks the connections of a server that have no request, because they are new or idle. The
+// zero value is ready to use.
 type Conns struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	conns    map[net.Conn]bool
-	busy     map[net.Conn]bool // those with a request
+	busy     map[net.Conn]bool // connections with a request
 	stopping bool
 }
 
@@ -54,18 +58,19 @@ func (c *Conns) Note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// Close ends what rests, and a while later each connection that comes to rest after it.
+// Close closes all connections without a request. From then on it also closes each connection that
+// becomes idle, after Delay.
 func (c *Conns) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopping = true
 	for conn := range c.conns {
-		go conn.Close() // which waits for a client that reads nothing
+		go conn.Close() // Close may block if the client does not read
 	}
 	clear(c.conns)
 }
 
-// Busy is how many connections have a request.
+// Busy returns the number of connections with a request.
 func (c *Conns) Busy() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,7 @@
 package drain
 
-// This file bounds what a server waits for when it stops: its background work, and the process as a whole.
+// This file limits how long a stopping server waits for its background work and for the whole
+// process.
 
 import (
 	"context"
@@ -15,15 +16,15 @@ import (
 	"time"
 )
 
-// Work is what goes on beside requests, each piece under a name. The zero value is ready.
+// Work tracks background work by name. The zero value is ready to use.
 type Work struct {
 	group sync.WaitGroup
 
-	mu      sync.Mutex     // guards what follows
-	running map[string]int // by name
+	mu      sync.Mutex     // guards the field below
+	running map[string]int // number of running functions by name
 }
 
-// Go runs a piece of work. Its name is one that "did not end" goes well with.
+// Go runs piece in a goroutine. An error of Wait has the form "NAME did not end".
 func (w *Work) Go(name string, piece func()) {
 	w.count(name, 1)
 	w.group.Go(func() {
@@ -43,10 +44,11 @@ func (w *Work) count(name string, n int) {
 	}
 }
 
-// ErrUnfinished is what Wait's error is when the time was over.
+// ErrUnfinished is returned by Wait if some work has not ended in time.
 var ErrUnfinished = errors.New("did not end")
 
-// Wait waits until all work has ended, for a time at most. The error names what has not.
+// Wait waits until all work has ended, at most for the given time. The error names the unfinished
+// work.
 func (w *Work) Wait(most time.Duration) error {
 	ended := make(chan struct{})
 	go func() {
@@ -66,11 +68,12 @@ func (w *Work) Wait(most time.Duration) error {
 	return fmt.Errorf("%s %w within %v", strings.Join(slices.Sorted(maps.Keys(w.running)), ", "), ErrUnfinished, most)
 }
 
-// Told returns a context that ends at the first of the signals. From then on end is called once: when a time is over, or at the next signal. It
-// gets the reason, and does not return. forget ends all that.
+// Told returns a context that is canceled when the process receives one of the signals. After that,
+// end is called at the next signal or when the given time is over. end receives the reason and must
+// not return. forget stops the handling of signals and cancels the context.
 func Told(within time.Duration, end func(why string), signals ...os.Signal) (told context.Context, forget func()) {
 	told, tell := context.WithCancel(context.Background())
-	heard, over := make(chan os.Signal, 2), make(chan struct{}) // two: both may come before the first is looked at
+	heard, over := make(chan os.Signal, 2), make(chan struct{}) // both signals may arrive before the first is handled
 	signal.Notify(heard, signals...)
 	go func() {
 		select {

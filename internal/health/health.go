@@ -1,17 +1,20 @@
-// Package health answers /livez, /readyz and /healthz: each runs a list of named checks, and tells how they went in kube-apiserver's words.
+// Package health implements /livez, /readyz and /healthz. Each endpoint runs a list of named checks
+// and returns the results in the format of kube-apiserver.
 //
 //	ready := health.Endpoint{Name: "readyz", Checks: []health.Check{health.Ping, health.Shutdown(stopping), {Name: "store", Err: st.Writable},
 //		{Name: "disk", Err: st.HasRoom, Warns: true}}}
-//	mux.Handle("/readyz", &ready)  // ok, or 500; ?verbose has a line for each check, ?exclude=NAME leaves one out
-//	mux.Handle("/readyz/", &ready) // /readyz/store is one check alone
-//	go ready.Run(ctx, health.LookEvery) // asks all checks now and then, for ready.Observed, also where no probe asks
+//	mux.Handle("/readyz", &ready)  // ok, or 500; ?verbose prints a line for each check, ?exclude=NAME skips one
+//	mux.Handle("/readyz/", &ready) // /readyz/store runs one check
+//	go ready.Run(ctx, health.LookEvery) // runs all checks regularly for ready.Observed, even without requests
 //
-// A check that warns does not make the server unready: a load balancer that took it out of service would keep away those who can help. Its line is
-// [!]disk warns: ..., and its own page, /readyz/disk, fails.
+// If a check with Warns fails, the server stays ready. Otherwise a load balancer would take the
+// server out of service and keep administrators from fixing the problem. In the output such a check
+// is shown as [!]disk warns: .... Its own page, /readyz/disk, returns an error.
 //
-// Probes ask without credentials, so why a check fails is told to those alone who may see it.
+// Probes do not send credentials. The reason of a failure is only returned if the user is
+// authorized to see it.
 //
-// systemd.go reports the state of the process to a service manager, and feeds its watchdog.
+// systemd.go reports the state of the process to a service manager and serves its watchdog.
 package health
 
 import (
@@ -26,20 +29,22 @@ import (
 	"time"
 )
 
-// LookEvery is between two looks at the checks that nobody has asked for. A monitor that asks each half minute misses nothing that lasts.
+// LookEvery is the interval of the regular checks. It is shorter than the usual interval of
+// monitoring.
 const LookEvery = 10 * time.Second
 
-// A Check is one condition of /livez, /readyz or /healthz; names may contain slashes.
+// A Check is one condition of /livez, /readyz or /healthz. The name may contain slashes.
 type Check struct {
 	Name  string       // as in /readyz/NAME
-	Err   func() error // nil: well. It ends with what there is to do
-	Warns bool         // a failure is told, and leaves the whole well
+	Err   func() error // nil means success; the error ends with advice
+	Warns bool         // a failure is reported, but does not fail the endpoint
 }
 
-// Ping is always well: it answers, so it lives.
+// Ping always succeeds. It shows that the server responds.
 var Ping = Check{Name: "ping", Err: func() error { return nil }}
 
-// Shutdown fails once stop is closed; it belongs in /readyz alone, so that no new work is sent here while the old is finished.
+// Shutdown returns a check that fails once stop is closed. Use it only for /readyz, so that the
+// server does not receive new requests while it finishes running ones.
 func Shutdown(stop <-chan struct{}) Check {
 	return Check{Name: "shutdown", Err: func() error {
 		select {
@@ -51,7 +56,8 @@ func Shutdown(stop <-chan struct{}) Check {
 	}}
 }
 
-// Done are checks of what was done before the first request is answered, under the names of kube-apiserver's hooks: scripts wait for single ones.
+// Done returns checks that always succeed, for work that is done before the first request. They
+// have the names of kube-apiserver's hooks, since some scripts wait for a single hook.
 func Done(names ...string) (checks []Check) {
 	for _, name := range names {
 		checks = append(checks, Check{Name: name, Err: Ping.Err})
@@ -59,15 +65,18 @@ func Done(names ...string) (checks []Check) {
 	return checks
 }
 
-// An Endpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
+// An Endpoint serves /NAME (all checks) and /NAME/CHECK (one check).
 type Endpoint struct {
-	Name     string                                  // livez, readyz or healthz
-	Checks   []Check                                 // in the order in which they are run and told
-	Shows    func(r *http.Request, path string) bool // whether who asks may see the cause on a check's own page, and so here; nil: nobody
-	Observed func(check string, err error)           // told how each check went, each time; may be nil
+	Name   string  // livez, readyz or healthz
+	Checks []Check // run and printed in this order
+	// Shows reports whether the user may get the page of a check. In that case he may also see the
+	// reason of its failure. If it is nil, no user may.
+	Shows    func(r *http.Request, path string) bool
+	Observed func(check string, err error) // called with the result of each check; may be nil
 }
 
-// Run asks all checks at once and then every so often, until ctx ends, for Observed.
+// Run runs all checks immediately and then at the given interval, until ctx ends. The results go to
+// Observed.
 func (h *Endpoint) Run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -104,7 +113,7 @@ func (h *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// kube-apiserver shows the cause here, on the page of a single check.
+	// Like kube-apiserver, the page of a single check shows the reason.
 	if err := h.ask(h.Checks[i]); err != nil {
 		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
 		return
@@ -112,7 +121,8 @@ func (h *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "ok")
 }
 
-// serveAll runs all checks but those that ?exclude= names. Details are printed when asked for, and always on failure.
+// serveAll runs all checks except for those in ?exclude=. It prints details with ?verbose, and
+// always if a check has failed.
 func (h *Endpoint) serveAll(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	report, healthy := h.run(query["exclude"], func(check string) bool {

@@ -1,6 +1,6 @@
 package health
 
-// This file: a server asks itself whether it answers, at its own port.
+// This file checks from inside the process whether the server responds on its own port.
 
 import (
 	"context"
@@ -11,14 +11,15 @@ import (
 	"net/netip"
 )
 
-// A Probe asks the server of this process. It keeps one connection, so that a crowd of others does not keep it out. Make one with NewProbe.
+// A Probe sends requests to the server of this process. It keeps one connection open, so that it
+// works even if the server accepts no more connections. Use NewProbe to create one.
 type Probe struct {
 	url    string
 	client *http.Client
 }
 
-// NewProbe makes a probe of the server that listens at an address, with or without TLS. It shows no credentials, and does not look at the certificate,
-// which may be for other names.
+// NewProbe returns a Probe for the server at the given address. It uses TLS if secured is true. It
+// sends no credentials. It does not verify the certificate, which may be for other names.
 func NewProbe(at netip.AddrPort, secured bool) Probe {
 	host := at.Addr().Unmap()
 	if host.IsUnspecified() {
@@ -32,7 +33,8 @@ func NewProbe(at netip.AddrPort, secured bool) Probe {
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxConnsPerHost: 1}}}
 }
 
-// Ask asks for a path. That strangers may not ask is an answer, too.
+// Ask requests a path. The statuses 401 and 403 also count as success, because they show that the
+// server responds.
 func (p Probe) Ask(ctx context.Context, path string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
 	if err != nil {
@@ -44,7 +46,7 @@ func (p Probe) Ask(ctx context.Context, path string) error {
 		return fmt.Errorf("the server does not answer itself: %w", err)
 	}
 	defer answer.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection can be reused
 	switch answer.StatusCode {
 	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden:
 		return nil

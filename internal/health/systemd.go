@@ -1,15 +1,17 @@
 package health
 
-// This file informs the service manager that has started the process, for a unit with Type=notify and WatchdogSec=. It sends datagrams to
-// the socket that $NOTIFY_SOCKET names (sd_notify(3)), and serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
+// This file informs the service manager that has started the process, for a unit with Type=notify
+// and WatchdogSec=. It sends datagrams to the socket that $NOTIFY_SOCKET names (sd_notify(3)), and
+// serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
 //
 //	manager := health.FindServiceManager(os.Getenv) // sends nothing if no service manager has started the process
 //	err := manager.Ready("serving on :6443")        // systemctl start returns, and systemctl status shows the text
 //	go manager.Watch(ctx, alive, failed)            // sends WATCHDOG=1 twice in each WatchdogSec, as long as alive succeeds
 //	err = manager.Stopping()
 //
-// Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing is sent. Then systemd ends the process
-// with SIGABRT, so that Go prints the stack of each goroutine, and starts the process again.
+// Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing
+// is sent. Then systemd ends the process with SIGABRT, so that Go prints the stack of each
+// goroutine, and starts the process again.
 
 import (
 	"context"
@@ -23,11 +25,12 @@ import (
 
 // A ServiceManager receives the state of this process. The zero value sends nothing.
 type ServiceManager struct {
-	socket   string        // a path, or an abstract name behind @; "": nobody listens
-	watchdog time.Duration // how long it waits for a sign of life; 0: it waits for none
+	socket   string        // a path, or an abstract name after @; "" means no service manager
+	watchdog time.Duration // timeout of the watchdog; 0 if there is no watchdog
 }
 
-// FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a watchdog that is meant for another process.
+// FindServiceManager returns the manager that the variables of sd_notify(3) name. It ignores a
+// watchdog that is meant for another process.
 func FindServiceManager(getenv func(string) string) ServiceManager {
 	m := ServiceManager{socket: getenv("NOTIFY_SOCKET")}
 	usec, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
@@ -38,22 +41,27 @@ func FindServiceManager(getenv func(string) string) ServiceManager {
 	return m
 }
 
-// maxWatchdog is more than a watchdog waits for: WatchdogSec=infinity is none.
+// maxWatchdog is longer than any real timeout. WatchdogSec=infinity exceeds it and means no
+// watchdog.
 const maxWatchdog = 10 * 365 * 24 * time.Hour
 
-// Ready says that the process serves, now or again, and what systemctl status is to show.
+// Ready reports that the process serves, after the start or after a reload. systemctl status shows
+// the text.
 func (m *ServiceManager) Ready(status string) error {
 	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
-// Reloading says that the process reads its configuration anew, or opens its log anew. Ready ends that.
+// Reloading reports that the process is reloading its configuration or reopening its log. Ready
+// must follow.
 func (m *ServiceManager) Reloading() error { return m.tell("RELOADING=1") }
 
-// Stopping says that the process ends.
+// Stopping reports that the process is about to end.
 func (m *ServiceManager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
 
-// Watch feeds the watchdog until ctx ends: twice in the time that the manager waits, and each time after alive has returned nil. A failed proof is told,
-// and tried again after a tenth of that time. alive has until its context ends, half of that time; one that never returns is the end of the process.
+// Watch calls alive twice per timeout until ctx ends. If alive returns nil, Watch notifies the
+// watchdog. If alive returns an error, Watch calls failed and tries again after a tenth of the
+// timeout. The context of alive ends after half of the timeout. If alive never returns, the
+// watchdog ends the process.
 func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {
 	if m.watchdog == 0 {
 		return
@@ -81,7 +89,8 @@ func (m *ServiceManager) feed(ctx context.Context, alive func(context.Context) e
 	return m.tell("WATCHDOG=1")
 }
 
-// tell sends variables in one datagram. net takes a leading @ for the abstract namespace, as systemd means it.
+// tell sends variables in one datagram. Both net and systemd use a leading @ for the abstract
+// namespace.
 func (m *ServiceManager) tell(variables ...string) error {
 	if m.socket == "" {
 		return nil
@@ -98,5 +107,5 @@ func (m *ServiceManager) tell(variables ...string) error {
 	return nil
 }
 
-// tellWithin bounds the wait for a manager that does not read what it is told.
+// tellWithin limits the wait for a service manager that does not read.
 const tellWithin = 5 * time.Second

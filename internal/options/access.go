@@ -1,6 +1,7 @@
 package options
 
-// This file has the flags that say whom this server asks who somebody is, and whether they may: issuers of tokens and webhooks.
+// This file defines the flags for external authentication and authorization: OIDC issuers and
+// webhooks.
 
 import (
 	"cmp"
@@ -18,13 +19,13 @@ import (
 	"apilet/internal/commandline"
 )
 
-// OIDC is one issuer of tokens, as --oidc-... name it.
+// OIDC contains the --oidc-... flags, which describe one token issuer.
 type OIDC struct {
 	Issuer, Client, CAFile    string
 	UserClaim, UserPrefix     string
 	GroupsClaim, GroupsPrefix string
 	Algorithms                []string
-	Required                  []string // claim=value
+	Required                  []string // each has the form claim=value
 	given                     bool
 }
 
@@ -57,7 +58,7 @@ func (o *OIDC) define(f *flag.FlagSet) {
 	})
 }
 
-// configuration is what the flags say, as a file would.
+// configuration returns the flags as an AuthenticationConfiguration.
 func (o *OIDC) configuration() (*apiserver.AuthenticationConfiguration, error) {
 	one := apiserver.JWTAuthenticator{Issuer: apiserver.Issuer{URL: o.Issuer, Audiences: []string{o.Client}}}
 	prefix := o.UserPrefix
@@ -115,7 +116,8 @@ func (o *Options) defineOthers(f *flag.FlagSet) {
 	f.Func("authorization-webhook-cache-unauthorized-ttl", "how `long` it is remembered that somebody may not (default 30s)", hook("cache-unauthorized-ttl"))
 }
 
-// finishOthers checks what the flags say together. In kube-apiserver's words.
+// finishOthers validates the combination of these flags. The error messages are those of
+// kube-apiserver.
 func (o *Options) finishOthers() (err error) {
 	o.Auth.OwnIssuers = o.Accounts.Issuers
 	switch {
@@ -143,7 +145,7 @@ func (o *Options) finishOthers() (err error) {
 	return nil
 }
 
-// asksOthers says that one of these flags makes users known.
+// asksOthers reports whether an external authenticator is configured.
 func (o *Options) asksOthers() bool {
 	return cmp.Or(o.Auth.IssuersFile, o.OIDC.Issuer, o.Auth.TokenHook.File) != ""
 }

@@ -1,7 +1,8 @@
 package options
 
-// This file has the flags of servers elsewhere, to which requests are passed on, and of proxies in front, which pass requests on to this one. Both
-// sides speak by the same headers, and the --requestheader- flags are of the side that listens.
+// This file defines the flags for aggregated API servers, to which this server forwards requests,
+// and for authenticating proxies, which forward requests to this server. Both use the same headers.
+// The --requestheader- flags configure the server that receives a request.
 
 import (
 	"errors"
@@ -12,11 +13,13 @@ import (
 	"apilet/internal/commandline"
 )
 
-// Aggregation says how requests are passed on to the servers that APIServices name.
+// Aggregation contains the flags for requests to aggregated API servers.
 type Aggregation struct {
-	ProxyCert, ProxyKey string // --proxy-client-cert-file, --proxy-client-key-file; "": the server makes its own
-	RejectRedirects     bool   // --aggregator-reject-forwarding-redirect
-	Routing             bool   // --enable-aggregator-routing: endpoints are always dialled here
+	// The flags --proxy-client-cert-file and --proxy-client-key-file. If they are "", the server
+	// creates a certificate.
+	ProxyCert, ProxyKey string
+	RejectRedirects     bool // --aggregator-reject-forwarding-redirect
+	Routing             bool // --enable-aggregator-routing; this server always connects to endpoints
 }
 
 func (o *Options) defineAggregation(f *flag.FlagSet) {
@@ -33,7 +36,7 @@ func (o *Options) defineAggregation(f *flag.FlagSet) {
 	f.Func("requestheader-extra-headers-prefix", "comma-separated `beginnings` of headers with what else is known of the user: X-Remote-Extra-", commandline.Listed(&rh.Extras))
 }
 
-// finishAggregation refuses what kube-apiserver refuses.
+// finishAggregation returns the same errors as kube-apiserver.
 func (o *Options) finishAggregation() error {
 	if (o.Aggregation.ProxyCert == "") != (o.Aggregation.ProxyKey == "") {
 		return errors.New("--proxy-client-cert-file and --proxy-client-key-file belong together")

@@ -1,6 +1,6 @@
 package options
 
-// This file has the flags of the audit log.
+// This file defines the flags of the audit log.
 
 import (
 	"flag"
@@ -11,14 +11,15 @@ import (
 	"apilet/internal/audit"
 )
 
-// Audit says what is written down of requests, and where to; its flags are kube-apiserver's.
+// Audit contains the flags of the audit log and the audit webhook. They are those of
+// kube-apiserver.
 type Audit struct {
-	Path, Policy, Webhook     string // files
-	Format, Version, Mode     string // of the log
+	Path, Policy, Webhook     string // paths of files
+	Format, Version, Mode     string // for the log
 	Rotation                  audit.Rotation
 	LogTruncate, HookTruncate audit.Truncate
 	HookVersion, HookMode     string
-	Batches, LogBatches       audit.Batches // of the webhook and the log
+	Batches, LogBatches       audit.Batches // for the webhook and for the log
 }
 
 const auditVersion = "audit.k8s.io/v1"
@@ -45,9 +46,9 @@ func (a *Audit) define(f *flag.FlagSet) {
 	defineTruncate(f, "audit-webhook", &a.HookTruncate)
 }
 
-const bufferSize = 10000 // of either
+const bufferSize = 10000 // for the log and for the webhook
 
-// defineBatches are flags of the mode batch; what b is says what they are by default.
+// defineBatches defines the flags of the mode batch. b contains their defaults.
 func defineBatches(f *flag.FlagSet, of string, b *audit.Batches) {
 	f.IntVar(&b.BufferSize, of+"-batch-buffer-size", b.BufferSize, "in mode batch: how many `events` wait; what is beyond that, or beyond 64 MiB, is lost and counted")
 	f.IntVar(&b.MaxSize, of+"-batch-max-size", b.MaxSize, "how many `events` a batch has at most")
@@ -74,7 +75,7 @@ func defineTruncate(f *flag.FlagSet, of string, t *audit.Truncate) {
 	f.Int64Var(&t.MaxBatch, of+"-truncate-max-batch-size", 10<<20, "how many `bytes` a batch may have, about")
 }
 
-// finish checks what the flags say, in kube-apiserver's words.
+// finish validates the flags. The error messages are those of kube-apiserver.
 func (a *Audit) finish() error {
 	if a.Path != "" {
 		if err := a.finishLog(); err != nil {
@@ -107,7 +108,7 @@ func (a *Audit) finishLog() error {
 	return finishSink("log", a.LogTruncate, a.Version)
 }
 
-// finishMode checks how events are gathered, where they are.
+// finishMode validates the mode and its batches.
 func finishMode(name, mode string, b *audit.Batches) error {
 	switch {
 	case mode == string(audit.ModeBlocking) || mode == string(audit.ModeStrict):

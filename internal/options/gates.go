@@ -25,8 +25,8 @@ var FeatureGates = sync.OnceValue(func() featuregate.MutableVersionedFeatureGate
 	return gates
 })
 
-// SetFeatureGates sets the feature gates of the process as the flag says. The caller must do so before
-// anything reads them.
+// SetFeatureGates sets the feature gates of the process from --feature-gates. The caller must do so
+// before anything reads them.
 func (o *Options) SetFeatureGates() error { return setGates(FeatureGates(), o.FeatureGates) }
 
 // setGates sets gates from elements of the form GATE=true or kube:GATE=true.

@@ -1,6 +1,6 @@
 package options
 
-// This file has the flags about connections to kubelets. Their names and meanings are kube-apiserver's.
+// This file defines the flags for connections to kubelets. They are the same as in kube-apiserver.
 
 import (
 	"errors"

@@ -1,14 +1,14 @@
-// Package options has the flags of the command that serves: their names and defaults, and what they have to say together. Names, meanings
-// and defaults are kube-apiserver's where it has the flag.
+// Package options defines the flags for serving and validates them. If kube-apiserver has a flag,
+// its name, meaning and default are the same.
 //
 //	var o options.Options
-//	for _, group := range o.Groups() { group.Define(set) } // the defaults are in o now
-//	err := set.Parse(args)                                 // what is no value of a flag is refused here
-//	err = o.Finish()                                       // what does not go with another flag here
+//	for _, group := range o.Groups() { group.Define(set) } // sets the defaults
+//	err := set.Parse(args)                                 // returns an error for an invalid value
+//	err = o.Finish()                                       // returns an error for an invalid combination
 //
-// A flag is a field of [Options], and a line in the function of its group. What follows from several of them (whether there is TLS, who may
-// do everything, how many seats there are) is decided by Finish, which opens no file and no port: nothing has happened yet when a mistake
-// is told.
+// A flag is a field of [Options] and a line in the function of its group. Finish derives the
+// settings that depend on several flags, such as the use of TLS, the authorization modes and the
+// number of seats. It does not open files or ports, so that an error has no side effects.
 package options
 
 import (
@@ -32,19 +32,18 @@ import (
 	"apilet/internal/commandline"
 )
 
-// Options are what the flags say, each under the flag's name, which tells its meaning: apilet --help has a line for each. Names, meanings and
-// defaults are kube-apiserver's where it has the flag.
+// Options contains the values of the flags. `apilet --help` describes each flag.
 type Options struct {
 	Data, Listen, Kubeconfig                string
 	Etcd                                    Etcd
 	EncryptionConfig                        string
-	EncryptionReload                        bool // the file is read again when it changes
+	EncryptionReload                        bool // reload the file when it changes
 	Ephemeral                               bool
-	Base                                    string // what an ephemeral server begins with
+	Base                                    string // the initial data of an ephemeral server
 	Advertised, EndpointReconciler          string
 	TLSCert, TLSKey, CertDir                string
-	Names                                   []string // --tls-san
-	OwnCerts                                bool     // TLS with a certificate of the server's own making
+	Names                                   []string // from --tls-san
+	OwnCerts                                bool     // TLS with a certificate that the server creates
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
 	Aggregation                             Aggregation
@@ -53,16 +52,16 @@ type Options struct {
 	JWKSURI                                 string
 	Audit                                   Audit
 	OIDC                                    OIDC
-	Hook                                    callout.HookFlags // of --authorization-mode=Webhook
+	Hook                                    callout.HookFlags // for --authorization-mode=Webhook
 	hookGiven                               bool
 	DenyDeprecated, ManagedFields, Validate bool
 	FlowControl                             bool
-	MaxReadonly, MaxMutating                int // AutoSeats: flow control's seats are as many as the machine carries
+	MaxReadonly, MaxMutating                int // AutoSeats means that the number of seats follows the capacity of the machine
 	readonlyGiven, mutatingGiven            bool
 	RequestTimeout, MinTimeout              time.Duration
-	ShutdownDelay                           time.Duration // between a signal and the end of serving
+	ShutdownDelay                           time.Duration // time between the signal and the end of serving
 	CompactionInterval, EventTTL            time.Duration
-	History                                 *time.Duration // nil: --compaction-interval
+	History                                 *time.Duration // nil means the value of --compaction-interval
 	Controllers, NamespaceDefaults          bool
 	Quota                                   int64
 	ServiceRange                            string
@@ -76,12 +75,12 @@ type Options struct {
 	Verbosity                               int
 }
 
-// AutoSeats stands instead of a number of seats: as many as the machine carries.
+// AutoSeats replaces a number of seats. The number then follows the capacity of the machine.
 const AutoSeats = -1
 
 // ---- The flags ----
 
-// Groups are the flags of the command that serves, with their defaults.
+// Groups returns the flags for serving. Defining the flags sets the defaults.
 func (o *Options) Groups() []commandline.FlagGroup {
 	return []commandline.FlagGroup{
 		{Title: "The data", Define: o.defineStorage},
@@ -101,12 +100,12 @@ func (o *Options) Groups() []commandline.FlagGroup {
 
 const defaultData = "apilet.db"
 
-// Data defines the flag that names the data file.
+// Data defines the flag for the data file.
 func Data(f *flag.FlagSet, path *string) {
 	f.StringVar(path, "data", defaultData, "the `file` that holds everything")
 }
 
-// EncryptionConfig defines the flag that names the file about encryption at rest.
+// EncryptionConfig defines the flag for the configuration of encryption at rest.
 func EncryptionConfig(f *flag.FlagSet, path *string) {
 	f.StringVar(path, "encryption-provider-config", "", "`file` with an EncryptionConfiguration: which types are encrypted at rest, and with which keys")
 }
@@ -201,10 +200,11 @@ func (o *Options) defineLogs(f *flag.FlagSet) {
 	f.IntVar(&o.Verbosity, "v", 0, "the `level` of the log: 3 logs every request")
 }
 
-// Etcd says where the cluster is that holds the objects, if there is one; its flags are kube-apiserver's.
+// Etcd contains the flags for the etcd cluster that stores the objects. They are those of
+// kube-apiserver.
 type Etcd struct {
-	Servers                           []string // URLs; none: the objects are in a file
-	CAFile, CertFile, KeyFile, Prefix string   // as kube-apiserver's --etcd-... have them
+	Servers                           []string // URLs; if empty, the objects are stored in a file
+	CAFile, CertFile, KeyFile, Prefix string   // as in kube-apiserver's --etcd-... flags
 }
 
 // Define adds the flags to a set.
@@ -216,7 +216,7 @@ func (e *Etcd) Define(f *flag.FlagSet) {
 	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "the `path` with which all keys in etcd begin")
 }
 
-// addNames is the value of --tls-san.
+// addNames parses a value of --tls-san.
 func (o *Options) addNames(list string) error {
 	names, err := commandline.SplitList(list)
 	if err != nil || len(names) == 0 {
@@ -231,7 +231,7 @@ func (o *Options) addNames(list string) error {
 			continue
 		}
 		name := strings.ToLower(name)
-		_, err := strconv.Atoi(name[strings.LastIndex(name, ".")+1:]) // the last part of an address with a slip in it
+		_, err := strconv.Atoi(name[strings.LastIndex(name, ".")+1:]) // the last part of a mistyped IP address
 		if err == nil || len(validation.IsDNS1123Subdomain(name)) > 0 && len(validation.IsWildcardDNS1123Subdomain(name)) > 0 {
 			return fmt.Errorf("%q is neither a DNS name nor an IP address", name)
 		}
@@ -240,7 +240,7 @@ func (o *Options) addNames(list string) error {
 	return nil
 }
 
-// inflight is the value of a flag that limits requests: a number, or auto.
+// inflight returns the function of a flag that limits requests. Its value is a number or auto.
 func inflight(limit *int, given *bool) func(string) error {
 	return func(text string) error {
 		*given = true
@@ -257,9 +257,9 @@ func inflight(limit *int, given *bool) func(string) error {
 	}
 }
 
-// ---- What they say together ----
+// ---- Combinations of flags ----
 
-// Finish checks what the flags say together and derives what follows from it.
+// Finish validates the combination of the flags and derives further settings.
 func (o *Options) Finish() error {
 	if err := cmp.Or(o.finishNumbers(), o.finishAggregation(), o.finishKubelet(), o.finishTLS()); err != nil {
 		return err
@@ -303,7 +303,8 @@ func (o *Options) Finish() error {
 	return o.Auth.CheckListen(o.Listen)
 }
 
-// finishNumbers refuses those that mean nothing. A watch of a negative time would be no watch, and with no time for a request all would be late.
+// finishNumbers returns an error for durations that make no sense, such as a negative one or a
+// request timeout of zero.
 func (o *Options) finishNumbers() error {
 	switch {
 	case o.CompactionInterval < 0:
@@ -320,7 +321,7 @@ func (o *Options) finishNumbers() error {
 	return nil
 }
 
-// Kept is how far back history reaches; 0: all of it is kept.
+// Kept returns the duration for which old versions are kept, or 0 if all are kept.
 func (o *Options) Kept() time.Duration {
 	if o.History == nil {
 		return o.CompactionInterval
@@ -328,8 +329,10 @@ func (o *Options) Kept() time.Duration {
 	return *o.History
 }
 
-// finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
-// --cert-dir and --tls-san each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
+// finishTLS decides whether to use TLS, and with which certificate. TLS is required by an
+// authenticator, by an address that other machines can reach, and by --cert-dir and --tls-san. If
+// the server creates its own certificate, it also has its own CA, which can issue client
+// certificates.
 func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
@@ -343,7 +346,8 @@ func (o *Options) finishTLS() error {
 	return nil
 }
 
-// finishModes decides who is asked whether somebody may do something. AlwaysAllow leaves nothing for the others to decide.
+// finishModes chooses the authorizers. If AlwaysAllow is among the modes, RBAC and Node have no
+// effect.
 func (o *Options) finishModes(modes []string) error {
 	if len(modes) == 0 {
 		o.Auth.AlwaysAllow = o.Auth.Insecure
@@ -361,7 +365,7 @@ func (o *Options) finishModes(modes []string) error {
 			return fmt.Errorf("%s is there more than once", mode)
 		}
 	}
-	if slices.Contains(modes, callout.TypeWebhook) || slices.Contains(modes, callout.TypeAlwaysDeny) { // who may say no before others say yes
+	if slices.Contains(modes, callout.TypeWebhook) || slices.Contains(modes, callout.TypeAlwaysDeny) { // these modes may deny a request before another mode allows it
 		o.Auth.AlwaysAllow = false
 		plan, err := callout.PlanOf(modes, o.Hook)
 		o.Auth.Plan = plan
@@ -373,7 +377,7 @@ func (o *Options) finishModes(modes []string) error {
 	return nil
 }
 
-// Seats are flow control's.
+// Seats returns the number of seats of flow control.
 func (o *Options) Seats() int {
 	if o.MaxReadonly == AutoSeats {
 		return AutoSeats
@@ -381,7 +385,8 @@ func (o *Options) Seats() int {
 	return o.MaxReadonly + o.MaxMutating
 }
 
-// finishSeats lets "auto" for one of the two limits be that for both: flow control divides their sum by levels, not by who writes.
+// finishSeats applies "auto" to both limits, because flow control divides their sum by priority
+// level and does not distinguish reads and writes.
 func (o *Options) finishSeats() error {
 	switch {
 	case o.MaxReadonly != AutoSeats && o.MaxMutating != AutoSeats:

@@ -6,9 +6,11 @@ import (
 	"strings"
 )
 
-// ReachedAt returns the host and port of the URL of a server that listens at an address: the first name that is not a pattern, or else
-// the advertised address. A server that listens on a loopback address has no other one. localOnly reports that the server listens on
-// all addresses, but the options name none, so that the URL is of use on this machine only.
+// ReachedAt returns the host and port for the URL of a server that listens at the given address.
+// The host is the first of the names that is not a pattern, or else the advertised address. If the
+// server listens on a loopback address, the host is that address. localOnly is true if the server
+// listens on all addresses but the options contain no name, so that the URL works only on this
+// machine.
 func (o *Options) ReachedAt(listening *net.TCPAddr) (hostPort string, localOnly bool) {
 	port := strconv.Itoa(listening.Port)
 	if listening.IP.IsLoopback() {

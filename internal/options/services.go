@@ -1,6 +1,6 @@
 package options
 
-// This file: what one flag says to several rooms.
+// This file validates the IP ranges of Services.
 
 import (
 	"errors"
@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	fewestBits  = 3  // of the first range's addresses, beside its prefix
-	shortestSix = 64 // bits of a prefix of IPv6
+	fewestBits  = 3  // minimum number of host bits in the first range
+	shortestSix = 64 // minimum length of an IPv6 prefix
 )
 
-// ServiceBlocks is --service-cluster-ip-range: Services get their addresses out of it, and the first of the first one is the API server's own Service's.
-// One range, or two of different families.
+// ServiceBlocks parses --service-cluster-ip-range, which contains one range, or two of different IP
+// families. Services get their cluster IPs from these ranges. The first address of the first range
+// belongs to the Service of the API server.
 func (o *Options) ServiceBlocks() ([]netip.Prefix, error) {
 	var blocks []netip.Prefix
 	texts := strings.Split(o.ServiceRange, ",")
@@ -42,10 +43,10 @@ func (o *Options) ServiceBlocks() ([]netip.Prefix, error) {
 	return blocks, nil
 }
 
-// finishServices refuses ranges that are none, and a first one that is not of the address' family at which this server says that it is reached: its own
-// Service is of one family, and so are its endpoints.
+// finishServices validates the ranges. The first range must have the IP family of
+// --advertise-address, because the API server's Service and its endpoints have a single family.
 func (o *Options) finishServices() error {
-	if o.ServiceRange == "" { // nobody has parsed flags
+	if o.ServiceRange == "" { // the flags were not parsed
 		return nil
 	}
 	blocks, err := o.ServiceBlocks()

@@ -1,16 +1,16 @@
-// Package serving is where a server is reached: its address, the certificate that it shows there, and the kubeconfig that tells clients of
-// both.
+// Package serving manages the address of a server, the certificate that it uses there, and the
+// kubeconfig for clients.
 //
 //	e := &serving.Endpoint{Options: &options, Log: log}
-//	listener, err := e.Listen()                  // before any file is made: a port in use leaves none behind
-//	err = e.Open(share)                          // --cert-dir, where the server makes its own certificate; share: with which servers the authority is shared
-//	url, secured, err := e.Secure(listener, cas) // cas: whose client certificates are taken
-//	err = e.WriteKubeconfig()                    // for those who shall come, once they can be answered
-//	err = serving.Accept(server, listener)       // with secured in it
-//	go e.Run(ctx)                                // what the server has made is renewed before it expires
-//	err = e.Valid()                              // which of its certificates ends soon, or has expired, and what to do about it
+//	listener, err := e.Listen()                  // before any file is created: a port in use leaves no file behind
+//	err = e.Open(share)                          // opens --cert-dir for a generated certificate; share: where servers share their CA
+//	url, secured, err := e.Secure(listener, cas) // cas: the CAs of accepted client certificates
+//	err = e.WriteKubeconfig()                    // when the server is ready for clients
+//	err = serving.Accept(server, listener)       // the server uses secured
+//	go e.Run(ctx, clockSet)                      // renews generated certificates
+//	err = e.Valid()                              // names certificates that expire soon or have expired, with advice
 //
-// How certificates are made, kept and followed is package auth/certs.
+// Package auth/certs creates, stores and reloads certificates.
 package serving
 
 import (
@@ -34,28 +34,29 @@ import (
 	"apilet/internal/options"
 )
 
-const renewEvery = 6 * time.Hour // certificates are looked at
+const renewEvery = 6 * time.Hour // interval between checks of the certificates
 
-// An Endpoint is one server's. Its methods are called one after the other, in the order above.
+// An Endpoint represents the address of a server. The methods must be called in the order above.
 type Endpoint struct {
 	*options.Options
-	Log     zerolog.Logger // is told of certificates that are renewed
+	Log     zerolog.Logger // logs the renewal of certificates
 	Now     func() time.Time
 	certs   *certs.Folder                    // nil without TLS, or with --tls-cert-file
-	given   *certs.Followed[tls.Certificate] // of --tls-cert-file; nil without
-	url     string                           // known to Secure
-	nowhere bool                             // the URL is of use on this machine alone, although others reach the server
-	admin   atomic.Pointer[x509.Certificate] // in the kubeconfig; nil: none
+	given   *certs.Followed[tls.Certificate] // the certificate of --tls-cert-file, if it is set
+	url     string                           // set by Secure
+	nowhere bool                             // the URL works only on this machine, although the server is reachable from others
+	admin   atomic.Pointer[x509.Certificate] // client certificate in the kubeconfig, if any
 }
 
-// A Certificate is one that the server or its administrator depends on.
+// A Certificate is used by the server or by its administrator.
 type Certificate struct {
 	Name string            // serving, authority or admin
-	Cert *x509.Certificate // as it is now
-	help string            // what to do when it ends
+	Cert *x509.Certificate // the current certificate
+	help string            // advice for when it expires
 }
 
-// Certificates are those that there are: after Secure, and the administrator's after WriteKubeconfig.
+// Certificates returns the current certificates. The caller must have called Secure. The
+// administrator's certificate exists after WriteKubeconfig.
 func (e *Endpoint) Certificates() (all []Certificate) {
 	switch {
 	case e.certs != nil:
@@ -70,7 +71,7 @@ func (e *Endpoint) Certificates() (all []Certificate) {
 	return all
 }
 
-// Valid says which certificates have expired or will soon, and what to do; nil: none.
+// Valid returns an error that names the certificates that have expired or expire soon, with advice.
 func (e *Endpoint) Valid() error {
 	var ending []error
 	for _, c := range e.Certificates() {
@@ -81,8 +82,9 @@ func (e *Endpoint) Valid() error {
 	return errors.Join(ending...)
 }
 
-// KubeletCertificate returns the function that returns the client certificate for kubelets: that of --kubelet-client-certificate, or one
-// of the server's own authority. Without either the function returns nil.
+// KubeletCertificate returns a function that returns the client certificate for kubelets. The
+// certificate is from --kubelet-client-certificate, or issued by the server's own CA. If there is
+// neither, the function returns nil.
 func (e *Endpoint) KubeletCertificate() (func() *tls.Certificate, error) {
 	switch {
 	case e.Kubelet.CertFile != "":
@@ -97,7 +99,7 @@ func (e *Endpoint) KubeletCertificate() (func() *tls.Certificate, error) {
 	return func() *tls.Certificate { return nil }, nil
 }
 
-// Listen takes the port.
+// Listen binds the port.
 func (e *Endpoint) Listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", e.Options.Listen)
 	if err != nil {
@@ -106,7 +108,7 @@ func (e *Endpoint) Listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// explainListen says what to do about a port that cannot be had.
+// explainListen adds advice to an error of Listen.
 func explainListen(address string, err error) error {
 	advice := "name an address of this machine"
 	switch {
@@ -118,18 +120,18 @@ func explainListen(address string, err error) error {
 	return fmt.Errorf("--listen %s: %w: %s", address, err, advice)
 }
 
-// Open opens --cert-dir where the server needs it. The authority there is one that may sign client certificates; servers that share it have one. share
-// may be nil.
+// Open opens --cert-dir if the server creates its own certificate. The CA in that folder also signs
+// client certificates. share lets several servers use the same CA; it may be nil.
 func (e *Endpoint) Open(share certs.Share) error {
 	if !e.OwnCerts {
 		return nil
 	}
-	host, _, _ := net.SplitHostPort(e.Options.Listen) // checked with the flags
+	host, _, _ := net.SplitHostPort(e.Options.Listen) // validated with the flags
 	services, err := e.ServiceBlocks()
 	if err != nil {
 		return err
 	}
-	serviceIP := services[0].Addr().Next().AsSlice() // the API server's own Service's
+	serviceIP := services[0].Addr().Next().AsSlice() // the cluster IP of the API server's Service
 	named := e.Names
 	if e.Advertised != "" {
 		named = append(slices.Clip(named), e.Advertised)
@@ -142,8 +144,8 @@ func (e *Endpoint) Open(share certs.Share) error {
 	return err
 }
 
-// Secure says under which URL the listener is reached, and returns the TLS configuration if there is one. clientCAs may be nil: no client
-// shows a certificate then.
+// Secure returns the URL of the listener and the TLS configuration, if there is one. If clientCAs
+// is nil, clients are not asked for certificates.
 func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool) (url string, secured *tls.Config, err error) {
 	host, localOnly := e.ReachedAt(listener.Addr().(*net.TCPAddr))
 	e.nowhere = localOnly
@@ -173,7 +175,7 @@ func Accept(server *http.Server, listener net.Listener) error {
 	return server.ServeTLS(listener, "", "")
 }
 
-// WriteKubeconfig writes how to reach this server, at once and whole, where that is asked for.
+// WriteKubeconfig writes the kubeconfig atomically, if --kubeconfig is set.
 func (e *Endpoint) WriteKubeconfig() error {
 	if e.Kubeconfig == "" {
 		return nil
@@ -188,9 +190,10 @@ func (e *Endpoint) WriteKubeconfig() error {
 	return kubeconfig.Write(e.Kubeconfig, cluster, admin)
 }
 
-// access is what a client needs. On the plain port it says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise,
-// the others ignore it. A server with an authority of its own adds an administrator's certificate; another cannot make one, and leaves
-// the user empty.
+// access returns the contents of the kubeconfig. For plain HTTP it sets insecure-skip-tls-verify,
+// because the JavaScript client rejects plain HTTP without it and other clients ignore it. If the
+// server has its own CA, access adds an administrator's certificate. Otherwise it cannot issue one,
+// and the user is empty.
 func (e *Endpoint) access() (cluster, admin map[string]any, err error) {
 	cluster, admin = map[string]any{"server": e.url}, map[string]any{}
 	switch {
@@ -214,8 +217,8 @@ func (e *Endpoint) access() (cluster, admin map[string]any, err error) {
 	return cluster, admin, nil
 }
 
-// Run keeps the certificates that the server makes from expiring under it, until ctx ends. It looks at them now and then, and whenever the
-// clock has been set.
+// Run renews the certificates that the server has created, until ctx ends. It checks them regularly
+// and after each change of the clock.
 func (e *Endpoint) Run(ctx context.Context, clockSet <-chan struct{}) {
 	if e.certs == nil {
 		return

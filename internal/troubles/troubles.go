@@ -1,13 +1,16 @@
-// Package troubles tells the log of what goes wrong again and again once, when it begins, and once more when it is over: a disk that is full
-// makes every write fail, and a thousand equal lines would hide the one that says since when.
+// Package troubles logs a repeated failure only twice: when it begins and when it ends. For
+// example, a full disk makes every write fail. Thousands of equal lines would hide the line that
+// shows when the failure began.
 //
 //	t := troubles.New(log)
-//	t.Tell("audit log", err) // each time; the log hears of the first, and of nil after an error
+//	t.Tell("audit log", err) // called each time; logs the first error, and the first nil after an error
 //
-// Each failed request is answered with its cause all the same, and counted in /metrics. TellWriting is for what the store's Commit returns,
-// whose kinds of failure (a full disk, a quota, a file that is lost) take each other's place.
+// Each failed request still returns its error and is counted in /metrics. TellWriting is used for
+// the errors of Store.Commit. Only one kind of these failures (full disk, quota, lost file) is
+// current at a time.
 //
-// Invariant: at most one line for a name until its state changes, and one for all names beyond the first thousand; safe for concurrent use.
+// Invariant: at most one line is logged for a name until its state changes. All names beyond the
+// first thousand share one line. A Log is safe for concurrent use.
 package troubles
 
 import (
@@ -19,25 +22,26 @@ import (
 	"apilet/internal/store"
 )
 
-const troublesMax = 1000 // webhooks may come and go under ever new names
+const troublesMax = 1000 // maximum number of names, since webhooks come and go
 
-// Log are what is wrong now, by name.
+// A Log contains the current failures by name.
 type Log struct {
 	log zerolog.Logger
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	now     map[string]struct{}
-	crowded bool   // the log has heard that there are more than are kept apart
-	writing string // what keeps the store from writing; "" while nothing does
+	crowded bool   // whether the log has a line about failures beyond troublesMax
+	writing string // the reason why the store cannot write, or ""
 }
 
-// New knows of no trouble; log hears of those that come.
+// New returns a Log without failures that writes to log.
 func New(log zerolog.Logger) *Log {
 	return &Log{log: log, now: map[string]struct{}{}}
 }
 
-// Tell says how something stands: a nil error is that all is well. The log hears of it when that is news. Above troublesMax it hears once that
-// there are more, and of those nothing, until there is room: what nobody remembers would be told each time.
+// Tell records the result of an operation. A nil error means success. It logs the result if it
+// differs from the previous one. If troublesMax operations are failing, it logs once that there are
+// more, and no further failures until one of them recovers.
 func (t *Log) Tell(what string, err error) {
 	if t == nil {
 		return
@@ -52,17 +56,17 @@ func (t *Log) Tell(what string, err error) {
 	}
 }
 
-// A turn is what is new about something.
+// A turn is the change in the state of an operation.
 type turn int
 
 const (
 	nothing turn = iota
 	begins
-	beginsUnseen // and is not remembered, being the first for which there was no room
+	beginsUnseen // too many failures: this one is logged, but not remembered
 	ends
 )
 
-// note remembers what fails and forgets what works.
+// note records whether an operation fails, and returns the change.
 func (t *Log) note(what string, fails bool) turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +88,8 @@ func (t *Log) note(what string, fails bool) turn {
 	return beginsUnseen
 }
 
-// TellWriting is for the store, which fails in one way at a time: one trouble takes the place of another. There is room for it always.
+// TellWriting records the result of a write to the store. A new kind of failure replaces the
+// previous one. The limit of troublesMax does not apply.
 func (t *Log) TellWriting(err error) {
 	what := ""
 	switch {
