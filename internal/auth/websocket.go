@@ -26,7 +26,8 @@ func isHandshake(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") && strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade")
 }
 
-// requestToken returns the token of the Authorization header, or else of a WebSocket handshake. It is "" if there is none.
+// requestToken returns the token of the Authorization header or of a WebSocket handshake. It
+// returns "" if there is none.
 func requestToken(r *http.Request) (string, error) {
 	if token, _ := bearerToken(r.Header); token != "" || !isHandshake(r) {
 		return token, nil
