@@ -12,9 +12,9 @@
 //
 // Its user is system:bootstrap:07401b in the group system:bootstrappers and the groups of auth-extra-groups.
 //
-// The rules are those of Kubernetes' package plugin/pkg/auth/authenticator/token/bootstrap. It cannot be imported here, because it
-// depends on client-go's informers.
-// Every request reads the Secret from the store, so a token that expires or whose Secret is deleted is rejected immediately.
+// The rules are those of Kubernetes' package plugin/pkg/auth/authenticator/token/bootstrap, which
+// cannot be imported because it depends on client-go's informers. Every request reads the Secret
+// from the store, so a token that expires or whose Secret is deleted is rejected immediately.
 // kube-apiserver caches successful authentications for ten seconds.
 package bootstraptoken
 

@@ -14,8 +14,6 @@ package certs
 // If TLS is enabled without a certificate, the server creates and maintains four files in the
 // folder --cert-dir:
 //
-// Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
-//
 //	ca.key         ca.crt         an authority, valid for ten years; a year before its end its certificate is renewed with the same key (authority.go)
 //	apiserver.key  apiserver.crt  the serving certificate, signed by it, valid for a year; replaced 30 days before its end or for other host names
 //
