@@ -35,8 +35,8 @@ const (
 	clusterInfoReader = "kubeadm:bootstrap-signer-clusterinfo"
 )
 
-// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. It does not overwrite a kubeconfig that another
-// client has set.
+// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. It does not
+// overwrite a kubeconfig that another client has set.
 func (f Initializer) ClusterInfo(ctx context.Context, server string, authority []byte) error {
 	kubeconfig, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Config", "preferences": map[string]any{}, "current-context": "", "contexts": nil, "users": nil,
 		"clusters": []any{map[string]any{"name": "", "cluster": map[string]any{"server": server, "certificate-authority-data": authority}}}})
@@ -83,8 +83,9 @@ func (f Initializer) admitClusterInfoReaders(ctx context.Context) error {
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: request.UserAnonymous}}}))
 }
 
-// URLForNodes returns the URL at which other machines reach a server. If the server listens on all addresses and its own URL contains a
-// loopback address, URLForNodes replaces that address by one of the machine's other addresses.
+// URLForNodes returns the URL at which other machines reach a server. If the server listens on all
+// addresses and its own URL contains a loopback address, URLForNodes replaces that address with one
+// of the machine's other addresses.
 func URLForNodes(own string, listening netip.AddrPort, six bool) string {
 	parsed, err := url.Parse(own)
 	if err != nil || !listening.Addr().IsUnspecified() || !request.IsLoopback(parsed.Hostname()) {
