@@ -17,17 +17,17 @@
 //	store:  IPAddress 10.96.0.7, IPAddress 10.96.0.12, and the bits of the node ports if several servers share them
 //
 // ServiceCIDRs determine the ranges of addresses (ranges.go). The flag and the Service determine
-// the address families (validation.FitFamilies). A Service with two families gets both addresses or
-// none.
+// the address families (validation.FitFamilies). If a Service has two families, it gets both
+// addresses or none.
 //
-// The algorithms and errors are those of Kubernetes (pkg/registry/core/service/ipallocator,
-// portallocator, and the controllers that repair them), so that kube-apiserver may allocate from
+// The algorithms are the same as in Kubernetes (pkg/registry/core/service/ipallocator,
+// portallocator, and the controllers that repair them), so that kube-apiserver can allocate from
 // the same ranges. Packages defaults and strategy determine the needs of a Service. The claims are
 // written by the server itself, without admission plug-ins and webhooks.
 //
 // Invariants: No address or port is allocated to two Services, also by different servers. A failed
-// write does not keep its values. After a crash, claims without a Service are released within
-// minutes, and a Service without a claim gets it.
+// write does not keep its values. Claims without a Service, and Services without a claim, are
+// repaired within minutes after a crash.
 package allocator
 
 import (
@@ -80,7 +80,7 @@ type allocation string
 // use.
 type Allocator struct {
 	st *store.Store
-	// Blocks are the ranges of --service-cluster-ip-range: one, or one of each family. The first
+	// Blocks holds the values of --service-cluster-ip-range, at most one for each family. The first
 	// family is the default of Services.
 	Blocks  []netip.Prefix
 	Shared  bool   // node ports are claimed in the store, because several servers share it
@@ -101,7 +101,7 @@ type Allocator struct {
 	services *store.Follower   // for taken
 	claims   *store.Follower   // for claimed
 	cidrs    *store.Follower   // for ranges
-	taken    map[string]string // addresses and ports, with the key of their Service
+	taken    map[string]string // maps addresses and ports to the key of their Service
 	claimed  map[string]claim  // IPAddresses by address
 	ranges   map[string]cidr   // ServiceCIDRs by name
 	held     map[string]bool   // assigned to requests in progress
@@ -115,10 +115,10 @@ func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
 }
 
 // Assign assigns the missing families, addresses and ports to a Service, and checks the requested
-// ones. It returns nil for objects of other types. before is nil for a create. An update keeps its
-// address, and validation rejects a different one. As in kube-apiserver, a dry run may request a
-// port outside the range or an address that is taken, and does not get a real address. The caller
-// must call Claim before its write, and Done after it.
+// ones. It returns nil for objects of other types. before is nil for a create. On update, the
+// existing address is used, and validation rejects a different one. As in kube-apiserver, a dry run
+// may request a port outside the range or an address that is taken, and does not get a real
+// address. The caller must call Claim before its write, and Done after it.
 func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
@@ -231,8 +231,8 @@ func canonical(text string) string {
 	return text
 }
 
-// An Allotment holds the values that are assigned to one request. It is nil for an object that
-// needs none. The caller of its unexported methods must hold the allocator's lock.
+// An Allotment holds the values that are assigned to one request. If the object needs no values, it
+// is nil. The caller of its unexported methods must hold the allocator's lock.
 type Allotment struct {
 	a     *Allocator
 	svc   *corev1.Service
@@ -303,8 +303,8 @@ func (g *Allotment) addresses(old *corev1.Service) error {
 	for len(spec.ClusterIPs) < len(spec.IPFamilies) {
 		spec.ClusterIPs = append(spec.ClusterIPs, "")
 	}
-	// The addresses are set in the Service only when it has all of them, because errors show the
-	// requested ones.
+	// The Service is only changed after all addresses have been assigned, because errors contain
+	// the requested addresses.
 	var given []string
 	for i, family := range spec.IPFamilies[from:] {
 		ip, err := spec.ClusterIPs[from+i], error(nil)
@@ -364,8 +364,8 @@ func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
 	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %s", g.svc.Name, errFull))
 }
 
-// probe tries the addresses of a part of a block, starting at a random one. It returns "" if all
-// are taken. It skips the address of the Service "kubernetes", which every cluster has.
+// probe returns a free address in a part of a block. It starts at a random address. It returns ""
+// if all are taken. It skips the address of the Service "kubernetes", which every cluster has.
 func (g *Allotment) probe(b block, from, to uint64) string {
 	if from >= to {
 		return ""
@@ -381,8 +381,8 @@ func (g *Allotment) probe(b block, from, to uint64) string {
 	return ""
 }
 
-// nodePorts assigns or checks the node ports of a Service whose type has them. It stops at the
-// first error, as kube-apiserver does.
+// nodePorts assigns or checks the node ports of a Service. Like kube-apiserver, it stops at the
+// first error.
 func (g *Allotment) nodePorts(old *corev1.Service) error {
 	switch {
 	case g.svc.Spec.Type != corev1.ServiceTypeNodePort && g.svc.Spec.Type != corev1.ServiceTypeLoadBalancer:
@@ -418,7 +418,7 @@ func (g *Allotment) nodePorts(old *corev1.Service) error {
 	return nil
 }
 
-// changedNodePorts is like nodePorts for an update. The Service keeps the ports that it has.
+// changedNodePorts is like nodePorts for an update. Existing node ports are preserved.
 func (g *Allotment) changedNodePorts(old *corev1.Service) error {
 	type use struct {
 		Protocol corev1.Protocol
@@ -549,9 +549,9 @@ func (g *Allotment) Claim(ctx context.Context) error {
 	return nil
 }
 
-// Done ends the hold after the log has the Service or its write has failed. It releases the claims
-// if the write has certainly failed. After ErrLost it restores the Service to its state before
-// Assign.
+// Done must be called when the log has the Service or when its write has failed. It ends the hold.
+// It releases the claims if the write has certainly failed. After ErrLost it restores the Service
+// to its state before Assign.
 func (g *Allotment) Done(ctx context.Context, err error) {
 	if g == nil {
 		return

@@ -7,7 +7,7 @@ package allocator
 //	node port   a bit in the range of all node ports; the server that sets it has the port. It is only used if
 //	            several servers share the store (Shared)
 //
-// Both have the same form as in kube-apiserver, which may be one of the servers. A claim is written
+// Both use the same format as kube-apiserver, so that it can use the same store. A claim is written
 // before its Service, and released if the write of the Service fails or when a later write no
 // longer needs it. After a crash between the two writes, the repair corrects the claims
 // (repair.go).
@@ -107,8 +107,8 @@ func (a *Allocator) claimAddress(ctx context.Context, address, service string) e
 	return err
 }
 
-// freeAddress deletes the IPAddress of a Service. It does nothing if the IPAddress has another
-// owner or was changed meanwhile.
+// freeAddress deletes the IPAddress of a Service. If the IPAddress has another owner or has
+// changed, it does nothing.
 func (a *Allocator) freeAddress(ctx context.Context, address, service string) error {
 	rec, err := a.st.Get(addressType.Key("", address))
 	if errors.Is(err, store.ErrNotFound) {
@@ -220,9 +220,9 @@ func (a *Allocator) freePorts(ctx context.Context, unused []int32) error {
 
 // ---- Releasing claims
 
-// Freed releases the values that a Service no longer has after a write. before and after are its
-// stored JSON, and after is nil if it was deleted. Failures are left to the repair, because the
-// write has already happened.
+// Freed must be called after a write of a Service. It releases the values that are no longer used.
+// before and after contain the stored JSON. If the Service was deleted, after is nil. Failures are
+// left to the repair, because the write has already happened.
 func (a *Allocator) Freed(ctx context.Context, key string, before, after []byte) {
 	if !strings.HasPrefix(key, serviceRange) {
 		return

@@ -1,9 +1,9 @@
 package allocator
 
-// This file determines the ranges of addresses. As in kube-apiserver, they are the ranges of the
-// ServiceCIDRs: the one named kubernetes, which contains the ranges of the flag at the cluster's
-// first start, and others that an administrator has added. A ServiceCIDR that is being deleted or
-// not ready is not used for new addresses, but Services keep their addresses.
+// This file determines the ranges of addresses. As in kube-apiserver, they are taken from the
+// ServiceCIDRs. The ServiceCIDR kubernetes contains the ranges of the flag at the first start of
+// the cluster. The administrator can add others. A ServiceCIDR that is being deleted or not ready
+// is not used for new addresses, but Services keep their addresses.
 //
 //	10.96.0.0/24    .0        the network address, which is shown to dry runs
 //	                .1-.16    the band for requested addresses, which is used last for other addresses
@@ -55,8 +55,8 @@ func (a *Allocator) noteRange(key string, json []byte, has bool) {
 	a.ranges[name] = c
 }
 
-// blocks returns the ready ranges of an address family. The ranges of the ServiceCIDR kubernetes
-// come first.
+// blocks returns the ready ranges of an address family. The ServiceCIDR kubernetes is the first
+// one.
 func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	add := func(prefixes []netip.Prefix) {
 		for _, prefix := range prefixes {
@@ -80,7 +80,7 @@ func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	return found
 }
 
-// families returns the address families of the flag, in its order.
+// families returns the address families of a.Blocks.
 func (a *Allocator) families() (offered []corev1.IPFamily) {
 	for _, block := range a.Blocks {
 		family := corev1.IPv4Protocol

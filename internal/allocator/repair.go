@@ -27,7 +27,7 @@ const (
 	repairWorkers = 16          // maximum number of concurrent writes
 )
 
-// Run repairs claims regularly until ctx ends. Only one of the servers may call it at a time.
+// Run repairs claims regularly until ctx ends. It must only run on one server at a time.
 func (a *Allocator) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := a.repair(ctx); ctx.Err() == nil && a.Failed != nil {

@@ -4,10 +4,11 @@ package audit
 //
 //	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
 //
-// A request has one event when it ends (ResponseComplete, or Panic). A watch also has one when its
-// response begins (ResponseStarted), because it may end hours later. A request that was rejected
-// before its user was known only has a ResponseStarted event, as in Kubernetes. Without a policy
-// there is no event for the arrival of a request (RequestReceived), which most audit policies omit.
+// One event is written when a request ends (ResponseComplete, or Panic). A watch also has one when
+// its response begins (ResponseStarted), because it may end hours later. If a request is rejected
+// before its user is known, there is only a ResponseStarted event, as in Kubernetes. Without a
+// policy there is no event for the arrival of a request (RequestReceived), which most audit
+// policies omit.
 //
 // Each line is one write(2) to a file that was opened for appending, and the request waits for it.
 // So the event of an answered request is in the file, lines are never mixed, and logrotate may
@@ -15,7 +16,7 @@ package audit
 // --audit-log-mode=batch) is not faster, because encoding a line takes four times as long as
 // writing it, and a crash loses the collected lines. It is useful for a disk that blocks.
 //
-// A full disk must not stop the server. Lines that cannot be written are kept in memory, up to
+// A full disk must not stop the server. If a line cannot be written, it is kept in memory, up to
 // maxPendingAudit. If a line was written in part, its rest is written before all other lines. Lines
 // beyond the limit are lost, counted and reported.
 
@@ -54,22 +55,22 @@ type stage string
 const (
 	// stageRequestReceived means that the user is known. It is only used with a policy.
 	stageRequestReceived stage = "RequestReceived"
-	// stageResponseStarted means that the response of a watch has begun, or that the user is not
-	// known, as with a 401.
+	// stageResponseStarted is used at the start of a watch response. It is also used if the user is
+	// not known, for example for a 401.
 	stageResponseStarted  stage = "ResponseStarted"
 	stageResponseComplete stage = "ResponseComplete" // the response has been sent
 	stagePanic            stage = "Panic"            // the handler panicked
 )
 
-// An event describes a request at one of its stages. It has no headers, so that no secrets from
-// headers get into the log.
+// An event describes the state of a request at a given stage. It has no headers, so that no secrets
+// from headers get into the log.
 type event struct {
 	id           string
 	stage        stage
 	uri          *url.URL
 	verb         string
-	user         user     // who sent the request; empty if not known
-	impersonated *user    // the user that was impersonated, or nil
+	user         user     // the user, empty if not known
+	impersonated *user    // the impersonated user, or nil
 	constraint   string   // the impersonation mode, "" for plain "impersonate"
 	sourceIPs    []string // from the function sourceIPs
 	agent        string
@@ -82,7 +83,8 @@ type event struct {
 	annotations  map[string]string
 }
 
-// user is the part of a line that describes the user. Its fields are in the order of the line.
+// user is the part of a line that describes the user. The order of the fields is the same as in the
+// line.
 type user struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
@@ -374,7 +376,7 @@ func encode(buf *bytes.Buffer, line *auditLine) {
 	}
 }
 
-// truncated returns the event without bodies and with an annotation that they were omitted.
+// truncated returns a copy of the event without bodies. It adds an annotation.
 func (line *auditLine) truncated() *auditLine {
 	short := *line
 	short.RequestObject, short.ResponseObject, short.Annotations = nil, nil, maps.Clone(line.Annotations)
@@ -385,7 +387,7 @@ func (line *auditLine) truncated() *auditLine {
 	return &short
 }
 
-// truncatedNote is the annotation of an event whose bodies were omitted.
+// truncatedNote is an annotation. It is set if the bodies of an event were omitted.
 const truncatedNote = "audit.k8s.io/truncated"
 
 // append writes lines after all pending lines.

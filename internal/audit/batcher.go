@@ -45,7 +45,7 @@ const (
 // A batcher collects lines and delivers them in batches.
 type batcher struct {
 	Batches
-	most    int64                                     // maximum size of a batch in bytes; 0 means no limit
+	most    int64                                     // maximum size of a batch in bytes, or 0 for no limit
 	deliver func(ctx context.Context, batch [][]byte) // calls are not concurrent
 	stop    context.CancelFunc                        // cancels the context of run
 	wake    chan struct{}                             // buffered; receives a token when a line is queued

@@ -1,7 +1,7 @@
 package audit
 
-// This file converts the bodies of requests and responses for audit events. It converts them to
-// JSON, and removes managedFields if the policy says so.
+// This file converts the bodies of requests and responses for audit events. Bodies are converted to
+// JSON. managedFields are removed if the policy says so.
 
 import (
 	"bytes"

@@ -8,12 +8,12 @@
 //	log.Begun(r, rec, 200)      // a watch, when its response begins
 //	log.Done(r, rec, 200, nil)  // any request, when it has ended; the last argument is the value of a panic
 //
-// The fields, their order and the stages are those of k8s.io/apiserver/pkg/apis/audit/v1 and its
+// This package uses the fields and stages defined in k8s.io/apiserver/pkg/apis/audit/v1 and its
 // audit middleware (pkg/endpoints/filters/audit.go). The events are built from the records of
 // package request.
 //
 // Invariants: In the default mode, the event of a request that was answered is in the file. Lines
-// of different requests are never mixed. The log contains no headers, no tokens from URLs, and no
-// bodies unless a policy requires them. If the disk is full, lines are lost, counted and reported,
-// but no requests fail, and at most maxPendingAudit bytes of memory are used.
+// of different requests are never mixed. The log does not contain headers or tokens from URLs. It
+// only contains bodies if the policy requires them. If the disk is full, lines are lost, counted
+// and reported, but no requests fail, and at most maxPendingAudit bytes of memory are used.
 package audit

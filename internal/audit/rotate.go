@@ -1,8 +1,8 @@
 package audit
 
 // This file rotates the log file. A file that has reached its maximum size is renamed to include
-// the time, and a new one is created. Old files are compressed and removed. The names, flags and
-// limits are those of kube-apiserver, which uses gopkg.in/natefinch/lumberjack.v2:
+// the time, and a new one is created. Old files are compressed and removed. The file names and the
+// flags are the same as in kube-apiserver, which uses gopkg.in/natefinch/lumberjack.v2:
 //
 //	audit.log    audit-2026-11-26T10-00-00.000.log    audit-2026-11-25T10-00-00.000.log.gz
 //
@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// Rotation configures when the file is rotated and which old files are kept.
+// Rotation is the configuration of log rotation.
 type Rotation struct {
 	MaxSize    int  // mebibytes; 0 disables rotation
 	MaxAge     int  // days; 0 means no limit

@@ -1,8 +1,8 @@
 package auth
 
-// This file answers the first three questions about a request: its target (request.Info), its
-// sender (request.User), and whether the sender has permission. Later handlers see only the
-// answers, in the request's record.
+// This file determines three properties of a request: the target (request.Info), the sender
+// (request.User), and whether the sender has permission. Later handlers see only the answers, in
+// the request's record.
 //
 //	GET /api/v1/namespaces/shop/pods?watch=1      Authorization: Bearer s3cret      Impersonate-User: alice
 //	      │                                              │                                 │
@@ -76,12 +76,12 @@ import (
 
 // Config holds the flags for authentication and authorization.
 type Config struct {
-	TokenFile, ClientCAFile string // paths of --token-auth-file and --client-ca-file, may be empty
-	// OwnCA is the certificate of this server's own authority, nil if it has none. The server also
-	// accepts client certificates that this authority has signed.
+	TokenFile, ClientCAFile string // paths of --token-auth-file and --client-ca-file
+	// OwnCA is the PEM certificate of this server's own authority, or nil. The server also accepts
+	// client certificates that this authority has signed.
 	OwnCA         []byte
 	RequestHeader RequestHeader // --requestheader-...: trusted authenticating proxies
-	Anonymous     bool          // --anonymous-auth: clients without credentials are system:anonymous
+	Anonymous     bool          // --anonymous-auth: allow requests without credentials
 	Insecure      bool          // the plain loopback port: every client is system:unsecured
 	AlwaysAllow   bool          // --authorization-mode=AlwaysAllow
 	// Modes is set if --authorization-mode contains Node. It holds ModeNode and ModeRBAC in the
@@ -155,7 +155,7 @@ type Authenticator struct {
 	tokenHook *callout.Tokens               // may be nil
 	plans     *certs.Followed[callout.Plan] // nil without --authorization-config
 	proxies   *proxies                      // nil without --requestheader-client-ca-file
-	origins   []*regexp.Regexp              // origins of pages that may use this server; each matches whole texts
+	origins   []*regexp.Regexp              // patterns for --cors-allowed-origins
 	policy    atomic.Pointer[rbac.Index]    // nil with AlwaysAllow
 
 	verified memory.Of[certUser]
@@ -225,21 +225,22 @@ func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 }
 
 // These response headers stop browsers from guessing the content type, and pages of other sites
-// from embedding the response. All responses share the slices. Their capacity is 1, so that an
-// append copies them.
+// from embedding the response. All responses share the slices. The capacity is limited to 1, so
+// that append makes a copy.
 var noSniff, sameOrigin = []string{"nosniff"}[:1:1], []string{"same-origin"}[:1:1]
 
 // errBadToken is returned for a token that no authenticator recognizes.
 var errBadToken = errors.New("invalid bearer token")
 
-// identify returns the user who sent the request. It returns 401 for an invalid credential, and 403
-// for a page of another site unless the request has a token. A certificate takes precedence over a
-// token, and a valid token is accepted despite an invalid certificate.
+// identify returns the user who sent the request. If the credential is invalid, it returns 401. If
+// the request was sent by a page of another site, it returns 403, unless the request has a token. A
+// certificate takes precedence over a token, and a valid token is accepted despite an invalid
+// certificate.
 //
-// On the plain port a client without a token is an administrator. A service account's token
-// identifies the service account there too, and an invalid one is rejected: a controller must not
-// become an administrator because its account was deleted. Any other unknown token is ignored
-// there.
+// On the plain port a client without a token is an administrator. If the request has the token of a
+// service account, the user is that service account. An invalid one is rejected, so that a
+// controller does not become an administrator when its account is deleted. Any other unknown token
+// is ignored there.
 func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	token, malformed := requestToken(r)
 	if a.cfg.Insecure {
@@ -278,8 +279,8 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	return anonymousUser(), nil
 }
 
-// unauthorizedIf replaces the error of a credential with a 401 without a reason. Only a TokenReview
-// shows the reason, to users who may create one.
+// unauthorizedIf replaces the error of a credential with a 401 without a reason. The reason is only
+// returned in the status of a TokenReview.
 func unauthorizedIf(err error) error {
 	if err == nil {
 		return nil
@@ -379,8 +380,8 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 
 // ---- Tokens ----
 
-// tokenTable holds the users of --token-auth-file. Its keys are hashes of the tokens, so that the
-// time of a lookup reveals nothing about the tokens.
+// tokenTable holds the users of --token-auth-file. The map is indexed by the hash of the token, so
+// that the time of a lookup does not depend on the stored tokens.
 type tokenTable map[[sha256.Size]byte]request.User
 
 func parseTokenFile(contents [][]byte) (*tokenTable, error) {

@@ -39,7 +39,7 @@ func (v *chainVerifier) verify(ctx context.Context, shown []*x509.Certificate, r
 	if err != nil {
 		return until, err
 	}
-	// The cache needs its own clock, because an administrator may set back the other one.
+	// use the real time for the cache, because now may be set back
 	moment := time.Now()
 	if by, ok := v.rejected.Get(hash, moment); ok && by == roots {
 		return until, errBadChain

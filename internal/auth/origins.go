@@ -71,8 +71,8 @@ func (a *Authenticator) knowsOrigin(origin string) bool {
 	return slices.ContainsFunc(a.origins, func(whole *regexp.Regexp) bool { return slices.ContainsFunc(forms, whole.MatchString) })
 }
 
-// originForms returns the texts that a pattern may match: the origin, the origin without its scheme,
-// and both without the digits of the port.
+// originForms returns the strings to match against the patterns: the origin, the origin without its
+// scheme, and both without the port number.
 func originForms(origin string) []string {
 	forms := []string{origin}
 	scheme, host, ok := strings.Cut(origin, "//")
@@ -100,8 +100,9 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	return true
 }
 
-// checkSite rejects requests that a browser sends on behalf of another site's page. The browser adds its user's client certificate, or
-// connects to the plain port of its user's machine. The server would execute the request, although the page cannot read the response.
+// checkSite returns an error if the request was sent by a browser on behalf of another site's page.
+// The browser adds its user's client certificate, or connects to the plain port of its user's
+// machine. The server would execute the request, although the page cannot read the response.
 //
 // No page can set or remove the headers that identify its requests:
 //

@@ -182,8 +182,8 @@ func (a *Authenticator) asksWebhooks() bool {
 	return plan != nil && plan.Has(callout.TypeWebhook)
 }
 
-// byPlan evaluates the steps in order until one allows or denies the request. A refusal combines
-// the reasons of all steps, and the errors of the steps that failed.
+// byPlan evaluates the steps in order until one allows or denies the request. If the request is
+// refused, the result contains the reasons of all steps, and the errors of the failed ones.
 func (a *Authenticator) byPlan(plan *callout.Plan, u request.User, info request.Info) (callout.Verdict, string, error) {
 	var reasons []string
 	var problems error

@@ -48,8 +48,8 @@ func (rh *RequestHeader) Published() (p Published, err error) {
 	return p, err
 }
 
-// With returns p with this server's own authority, its common name and its headers added. An empty
-// list of names stays empty, because it allows any name.
+// With returns a copy of p. It adds this server's own authority, the common name and the headers.
+// An empty list of names stays empty, because it allows any name.
 func (p Published) With(authority []byte, name string) Published {
 	any := len(p.Authorities) > 0 && len(p.Names) == 0
 	p.Authorities = slices.Concat(p.Authorities, authority)
@@ -73,7 +73,7 @@ type proxies struct {
 	asked       *certs.Followed[x509.CertPool] // authorities of proxies and clients, for the TLS handshake
 	now         func() time.Time
 
-	verified memory.Of[*x509.CertPool] // the authorities that verified a certificate, by its hash
+	verified memory.Of[*x509.CertPool] // cache of verified certificates, with the authorities used
 	chains   chainVerifier
 }
 

@@ -1,8 +1,7 @@
 package auth
 
-// This file validates access reviews. Its functions are pure and return the errors of
-// kube-apiserver, in the same order and with the same texts. Authenticator.Review evaluates valid
-// reviews.
+// This file validates access reviews. It returns the same errors as kube-apiserver, in the same
+// order. Authenticator.Review evaluates valid reviews.
 
 import (
 	"fmt"
@@ -37,7 +36,7 @@ func validateReviewMeta(meta metav1.ObjectMeta, namespace, want string) field.Er
 	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, want)}
 }
 
-// printedPath has the fields that kube-apiserver prints in errors about non-resource attributes.
+// printedPath is used to print non-resource attributes in the same way as kube-apiserver.
 type printedPath struct{ Path, Verb string }
 
 func printPath(at *authorizationv1.NonResourceAttributes) any {
@@ -61,7 +60,7 @@ func validateSubject(spec authorizationv1.SubjectAccessReviewSpec) field.ErrorLi
 		return errs
 	}
 	nobody := field.Invalid(field.NewPath("spec", "user"), spec.User, "at least one of user or group must be specified")
-	after := 0 // after the errors about the attributes, before the errors about their selectors
+	after := 0 // insert it before the errors about selectors
 	if (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil) {
 		after = 1
 	}
@@ -117,8 +116,8 @@ func validateSelectorForm(raw string, requirements int, path *field.Path) field.
 	return nil
 }
 
-// unreadSelectors returns messages about selectors that cannot be parsed. Roles ignore selectors,
-// so the messages have no other effect.
+// unreadSelectors returns a message for each selector that cannot be parsed. Roles ignore
+// selectors, so the messages have no other effect.
 func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	note := func(which string, good, bad int) {
 		if bad > 0 && good > 0 {

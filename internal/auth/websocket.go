@@ -35,7 +35,8 @@ func requestToken(r *http.Request) (string, error) {
 	return protocolToken(r.Header)
 }
 
-// protocolToken returns the token among the subprotocols. Its errors are the same as in kube-apiserver.
+// protocolToken returns the token among the subprotocols. It returns the same errors as
+// kube-apiserver.
 func protocolToken(h http.Header) (string, error) {
 	tokens, others := splitProtocols(h)
 	if len(tokens) == 0 {

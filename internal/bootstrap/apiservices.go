@@ -117,8 +117,8 @@ func (k *APIServiceReconciler) Reconcile(ctx context.Context, starting bool) err
 	return k.write(ctx, create, update, remove)
 }
 
-// localAPIServices returns the APIServices of all served group versions by name. It omits
-// apiregistration.k8s.io itself and the versions that kube-apiserver has removed.
+// localAPIServices returns the APIServices of all served group versions by name. It does not return
+// the group apiregistration.k8s.io, or versions that have been removed from kube-apiserver.
 func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIService {
 	wanted := map[string]*apiregistrationv1.APIService{}
 	for _, rows := range c.GroupVersions() {

@@ -42,10 +42,10 @@ type Initializer struct {
 	Warn   func(string)     // called if stored objects disagree with flags, may be nil
 }
 
-// FirstNamespaces are the namespaces that every cluster needs.
+// FirstNamespaces is the list of namespaces to create before all other objects.
 var FirstNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
-// Namespaces creates FirstNamespaces. It joins the errors of all of them.
+// Namespaces creates FirstNamespaces. It returns all errors joined.
 func (f Initializer) Namespaces(ctx context.Context) (err error) {
 	for _, name := range FirstNamespaces {
 		err = errors.Join(err, f.create(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
@@ -82,8 +82,8 @@ func systemClass(name string, value int32, description string) *schedulingv1.Pri
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, Description: description}
 }
 
-// createOrUpdate creates an object of the server or updates the existing one. It replaces an object
-// that cannot be read.
+// createOrUpdate creates an object of the server or updates the existing one. If the existing
+// object cannot be read, it is replaced.
 func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	err := f.upsert(ctx, group, plural, fresh, set)
 	if !registry.Hopeless(err) {

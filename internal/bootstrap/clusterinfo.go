@@ -35,8 +35,8 @@ const (
 	clusterInfoReader = "kubeadm:bootstrap-signer-clusterinfo"
 )
 
-// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. It does not
-// overwrite a kubeconfig that another client has set.
+// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. If another
+// client has set the kubeconfig, it is not overwritten.
 func (f Initializer) ClusterInfo(ctx context.Context, server string, authority []byte) error {
 	kubeconfig, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Config", "preferences": map[string]any{}, "current-context": "", "contexts": nil, "users": nil,
 		"clusters": []any{map[string]any{"name": "", "cluster": map[string]any{"server": server, "certificate-authority-data": authority}}}})

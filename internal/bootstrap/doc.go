@@ -14,6 +14,6 @@
 // registry.Writer, in the same way as requests of clients.
 //
 // Invariants: All reconcilers are level-triggered. A reconciler compares the stored objects with
-// the desired ones, may be called too often, and writes nothing if nothing is missing. Changes by
-// users are preserved, unless an annotation says that the server maintains the object.
+// the desired ones, may be called too often, and writes nothing if nothing is missing. Changes made
+// by users are preserved, unless an annotation marks the object as maintained by the server.
 package bootstrap

@@ -3,7 +3,7 @@ package bootstrap
 // This file maintains the endpoints of Service default/kubernetes, which are the addresses of the
 // running servers, as Endpoints and EndpointSlice.
 //
-// A server that does not share its store writes its address at each start. If it listens on
+// If the store is not shared, the server writes its own address at each start. If it listens on
 // loopback, it writes a loopback address, although users may not write such an address.
 // kube-apiserver would have no endpoints in this case.
 //

@@ -7,13 +7,13 @@ package bootstrap
 //	ServiceAccount default              used by pods that name no other, and by `kubectl create token default`
 //	ConfigMap      kube-root-ca.crt     the certificate of this server's authority, if it has its own authority
 //
-// Both are created again when they are deleted, and the ConfigMap is corrected when its data is
-// changed, unless the namespace is being deleted. After the start, the server adds them to
-// namespaces without them, for example in an older or restored file. The request that creates a
-// namespace and the loop that reads the log may process the same namespace at the same time.
-// Therefore only missing objects are created. If a write is rejected (exceeded quota, immutable
-// ConfigMap) or an object cannot be read, it is retried after a second, then after two seconds, and
-// so on up to a minute. Other namespaces do not wait for it.
+// If one of them is deleted, it is created again. If the data of the ConfigMap is changed, it is
+// corrected. This does not apply to a namespace that is being deleted. After the start, the server
+// adds them to namespaces without them, for example in an older or restored file. The request that
+// creates a namespace and the loop that reads the log may process the same namespace at the same
+// time. Therefore only missing objects are created. If a write is rejected (exceeded quota,
+// immutable ConfigMap) or an object cannot be read, it is retried after a second, then after two
+// seconds, and so on up to a minute. Other namespaces do not wait for it.
 //
 // With --tls-cert-file there is no ConfigMap, because the file does not contain the authority.
 
@@ -62,7 +62,7 @@ const (
 type NamespaceReconciler struct {
 	st     *store.Store
 	wr     *registry.Writer
-	rootCA []byte // PEM, nil if the server has no authority of its own
+	rootCA []byte // PEM, or nil
 	log    zerolog.Logger
 
 	accounts, configMaps *scheme.Resource

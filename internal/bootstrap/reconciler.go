@@ -2,10 +2,9 @@ package bootstrap
 
 // This file keeps two parts of the server in sync with stored objects: the authorizer with roles
 // and bindings, and flow control with flow schemas and priority levels. Both use an immutable
-// configuration. A reconciler writes the default objects at the start, and replaces the
-// configuration after each commit that touches one of its kinds. The authorizer has the new
-// configuration before the write is answered. Flow control follows a moment later, when its log
-// reader wakes up.
+// configuration. At the start, a reconciler writes the default objects. It then replaces the
+// configuration after each commit to one of its kinds. The authorizer has the new configuration
+// before the write is answered. Flow control follows a moment later, when its log reader wakes up.
 
 import (
 	"context"
@@ -55,8 +54,8 @@ func (k *reconciler) follow() *store.Follower {
 	return k.st.Follow(bases...)
 }
 
-// load reads all objects of the kinds. It omits objects that cannot be read, so that changes of the
-// other objects still take effect.
+// load reads all objects of the kinds. If an object cannot be read, it is omitted, so that the
+// changes to other objects take effect.
 func (k *reconciler) load() (objects []scheme.Object, err error) {
 	for _, res := range k.kinds {
 		for rec, err := range k.st.All(store.Span{Prefix: res.Base, Sound: true}) {
@@ -71,7 +70,7 @@ func (k *reconciler) load() (objects []scheme.Object, err error) {
 	return objects, nil
 }
 
-// Run calls apply immediately and after each commit that touches one of the kinds, until ctx ends.
+// Run calls apply immediately, and again after each commit to one of the kinds, until ctx is done.
 // It calls report with the result of each round.
 func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error, report func(error)) {
 	for log := k.follow(); ctx.Err() == nil; {
@@ -138,7 +137,7 @@ type PolicyReconciler struct {
 	auth   *auth.Authenticator
 	report func(error) // called with errors when the policy cannot be read
 
-	mu     sync.Mutex      // guards the fields below, and is held while the policy is read
+	mu     sync.Mutex      // guards the fields below; held while the policy is read
 	log    *store.Follower // the policy contains all events that were read from log
 	policy *rbac.Policy
 }

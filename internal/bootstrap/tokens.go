@@ -2,14 +2,14 @@ package bootstrap
 
 // This file adds tokens to Secrets of type kubernetes.io/service-account-token, like the token
 // controller of kube-controller-manager: some milliseconds after the Secret was written, with a
-// write of its own. Neither the response of a create nor a dry run contains a token, so a user who
-// may create Secrets but not read them cannot get one. A token that was removed from a Secret is
-// replaced.
+// write of its own. The token is not included in the response to a create or a dry run. A user with
+// permission to create Secrets but not to read them does not see it. A token that was removed from
+// a Secret is replaced.
 //
 // A filler reads the log of Secrets. If the service account of a Secret does not exist, the Secret
 // waits for it, whereas the controller would delete the Secret. For these Secrets, the filler also
-// reads the log of service accounts. Failures are retried after a second, then after two seconds,
-// and so on up to a minute.
+// reads the log of service accounts. If a write fails, it is retried after a second, then after two
+// seconds, and so on up to a minute.
 
 import (
 	"bytes"
@@ -131,8 +131,8 @@ func (f *filler) accountKey(key string, secret []byte) string {
 	return f.accounts.Key(namespace, name)
 }
 
-// work processes Secrets concurrently, so that their commits share an fsync. It keeps the failed
-// ones for a retry.
+// work processes Secrets concurrently, so that their commits share an fsync. If that fails, the key
+// is kept for the next attempt.
 func (f *filler) work(ctx context.Context) error {
 	keys := slices.Collect(maps.Keys(f.lacking))
 	f.lacking = map[string]struct{}{} // a map never shrinks

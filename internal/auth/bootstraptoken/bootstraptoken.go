@@ -1,5 +1,6 @@
-// Package bootstraptoken authenticates bootstrap tokens (--enable-bootstrap-token-auth). A kubelet that has no client certificate yet
-// requests one with such a token. The token 07401b.f395accd246ae52d is this Secret:
+// Package bootstraptoken authenticates bootstrap tokens (--enable-bootstrap-token-auth). A kubelet
+// uses such a token to request its first client certificate. The token 07401b.f395accd246ae52d is
+// this Secret:
 //
 //	metadata: {namespace: kube-system, name: bootstrap-token-07401b}
 //	type: bootstrap.kubernetes.io/token
@@ -10,7 +11,8 @@
 //	  expiration: 2026-12-24T18:00:00Z                                    # optional
 //	  auth-extra-groups: system:bootstrappers:kubeadm:default-node-token  # optional
 //
-// Its user is system:bootstrap:07401b in the group system:bootstrappers and the groups of auth-extra-groups.
+// The user name is system:bootstrap:07401b. The groups are system:bootstrappers and the value of
+// auth-extra-groups.
 //
 // The rules are those of Kubernetes' package plugin/pkg/auth/authenticator/token/bootstrap, which
 // cannot be imported because it depends on client-go's informers. Every request reads the Secret

@@ -10,10 +10,10 @@
 //
 // A kubeconfig file contains the address of a webhook. The webhook may fail or be slow. Each call
 // has a deadline, reads a response of limited size, and is only retried after errors that may be
-// temporary. Responses are cached as long as the flags say, in limited memory. The cache contains
-// hashes of requests, and no tokens.
+// temporary. Responses are cached for the time set by the flags, and the size of the cache is
+// limited. The cache is indexed by the hash of the request and does not contain tokens.
 //
-// The files, defaults, texts and caching rules are those of kube-apiserver
+// The file formats, the defaults and the caching rules are the same as in kube-apiserver
 // (k8s.io/apiserver/plugin/pkg/authenticator/token/webhook, plugin/pkg/authorizer/webhook).
 package callout
 

@@ -1,8 +1,8 @@
 package certs
 
-// This file manages the certificate authority, which all servers on one etcd share. A client that
-// trusts one of these servers trusts all of them, also behind a load balancer, and a client
-// certificate issued by one server is valid at all of them.
+// This file manages the certificate authority, which all servers on one etcd share. If a client
+// trusts one of these servers, it trusts all of them, also behind a load balancer. Client
+// certificates are accepted by all servers.
 //
 // The servers share one JSON value in the store, and the folder of each server holds a copy. At the
 // start a server compares both:
@@ -83,7 +83,7 @@ func (f *Folder) openAuthority() error {
 	return nil
 }
 
-// readAuthority reads the authority of the folder. It returns nil if the folder has none.
+// readAuthority reads the authority of the folder. If the folder has no authority, it returns nil.
 func (f *Folder) readAuthority() (*KeyPair, error) {
 	if f.Dir == "" {
 		return nil, nil

@@ -1,7 +1,7 @@
 package certs
 
-// This file reloads files with credentials when they change, and creates the certificates of a
-// server without its own.
+// This file reloads certificate files when they change. It also creates certificates if none are
+// configured.
 //
 // The server follows files that the administrator maintains (--tls-cert-file, --client-ca-file,
 // --token-auth-file). Code that needs the contents checks whether a file has changed, at most once
@@ -19,15 +19,15 @@ package certs
 //
 // Certificates are valid from clock.Earliest, or from the first day of their authority, and not
 // from the current time. Therefore a wrong clock (package clock) does not produce certificates that
-// other machines reject because they begin in the future. An authority that has expired, or that
-// was created in 1970, is renewed like an authority that expires soon. Clients that trust its key
-// only need the new ca.crt, and no client needs a new certificate.
+// other machines reject because they begin in the future. If an authority has expired, or if it was
+// created in 1970, it is renewed. Clients that trust its key only need the new ca.crt, and no
+// client needs a new certificate.
 //
 // Files are replaced atomically, the key before its certificate. After a power failure there may be
-// no ca.crt, and a new authority is created, because no client trusts the old one yet. Or
-// apiserver.crt does not match its key, and the pair is created again. An existing ca.crt that is
-// invalid is an error: clients trust it, and a new one would lock all of them out. Only the
-// server's user can read the keys, see exposed.go.
+// no ca.crt, and a new authority is created, because no client trusts the old one yet. If
+// apiserver.crt does not match its key, both are created again. If ca.crt exists but is invalid,
+// the server returns an error. A new one would lock out all clients that trust the old one. Only
+// the server's user can read the keys, see exposed.go.
 
 import (
 	"cmp"
@@ -63,8 +63,8 @@ const (
 	certificateLife = 365 * 24 * time.Hour
 	// RenewBefore is the remaining validity at which Renew replaces a certificate.
 	RenewBefore = 30 * 24 * time.Hour
-	soonAtMost  = 14 * 24 * time.Hour // Ends reports a certificate at most this long before its end
-	soonShare   = 10                  // and only in this last fraction of its life: 1/soonShare
+	soonAtMost  = 14 * 24 * time.Hour // see Ends
+	soonShare   = 10                  // see Ends
 
 	// LookEvery is the minimum time between two checks of a followed file.
 	LookEvery = 20 * time.Millisecond
@@ -72,9 +72,9 @@ const (
 
 // ---- Files maintained by an administrator ----
 
-// Followed is a value that is read from files. It is read again when one of the files changes. It
-// is safe for concurrent use. Callers check the files, but only once per LookEvery, so that
-// thousands of requests a second do not need as many system calls.
+// Followed is a value that is read from files. If one of the files changes, it is read again. It is
+// safe for concurrent use. Callers check the files, but only once per LookEvery, so that thousands
+// of requests a second do not need as many system calls.
 type Followed[T any] struct {
 	paths  []string
 	parse  func(contents [][]byte) (*T, error)
@@ -157,7 +157,7 @@ func (f *Followed[T]) read() (*T, error) {
 	return f.parse(contents)
 }
 
-// FollowPair follows the files of a certificate and its key.
+// FollowPair is like Follow for a certificate and its key.
 func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Certificate], error) {
 	return Follow(log, func(contents [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
@@ -214,7 +214,7 @@ type Config struct {
 	Log   zerolog.Logger
 }
 
-// Folder is the folder --cert-dir with an authority and the certificates that it has signed.
+// Folder represents the folder --cert-dir. It contains an authority and its certificates.
 type Folder struct {
 	Config
 	Authority *KeyPair                        // signs what the server issues

@@ -1,6 +1,6 @@
 package certs
 
-// This file makes the certificate that the server shows to kubelets.
+// This file issues the client certificate for connections to kubelets.
 
 import (
 	"crypto/tls"

@@ -8,7 +8,7 @@
 //
 // The keys are hashes, so that credentials do not stay in memory.
 //
-// Invariants: A cache returns no value after its expiry, and its size never exceeds Most and
+// Invariants: Expired values are never returned. The size of a cache is limited by Most and
 // MostBytes. A full cache first removes the expired values, and then any half of the others. A
 // client that sends many credentials costs the other clients at most a repeated check.
 package memory
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// A Key is the hash of a credential or of a request.
+// A Key is a hash, for example of a token.
 type Key = [sha256.Size]byte
 
 // Of caches values. It is safe for concurrent use. Most and MostBytes must not change.

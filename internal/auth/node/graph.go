@@ -10,8 +10,8 @@ package node
 //	pod b on n1 refers to s             s: n1 2
 //	pod a goes                          c, v: none     s: n1 1
 //
-// Objects are identified by their keys in the store. An object is removed when nothing refers to
-// it.
+// Objects are identified by their keys in the store. An object is removed if it is no longer
+// referenced.
 
 import (
 	"context"
@@ -38,7 +38,7 @@ type graph struct {
 	volumes map[string]*volume // volumes that belong to a claim
 }
 
-// A kubelet is a node. It exists as long as it has holders.
+// A kubelet is a node. It is removed with its last holder.
 type kubelet struct {
 	name    string
 	holders int
@@ -61,7 +61,7 @@ type object struct {
 	key      string
 	mentions int              // number of references from holders and volumes
 	ways     map[*kubelet]int // number of paths to each node
-	onward   []*object        // the parts of the volumes of a claim
+	onward   []*object        // for a claim, the parts of its volumes
 }
 
 func newGraph() *graph {
@@ -188,7 +188,7 @@ func (o *object) shut(n *kubelet) {
 
 // ---- Stored objects ----
 
-// put adds a stored object to the graph. An object that cannot be decoded has no paths.
+// put adds a stored object to the graph. If the object cannot be decoded, it has no paths.
 func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	if res.Plural == "pods" && gjson.GetBytes(doc, "spec.nodeName").String() == "" {
 		g.release(key) // most new pods have no node and need not be decoded
@@ -221,7 +221,7 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	}
 }
 
-// own is like hold for an object without references, which may have no node.
+// own is like hold, but without references. If node is empty, the object is removed.
 func (g *graph) own(key, node string) {
 	if node == "" {
 		g.release(key)
@@ -260,7 +260,7 @@ type liveGraph struct {
 	read  func(error) // called with the result of each complete read, and with errors
 	kinds []*scheme.Resource
 
-	mu    sync.RWMutex // guards the fields below, and is held while the graph is read again
+	mu    sync.RWMutex // guards the fields below; held while the graph is read again
 	log   *store.Follower
 	graph *graph    // nil before the first use
 	retry time.Time // time of the next attempt if a read has failed, or zero
@@ -326,7 +326,7 @@ func (l *liveGraph) apply(ev *store.Event) {
 	}
 }
 
-// run keeps the graph up to date until ctx ends.
+// run updates the graph until ctx is done.
 func (l *liveGraph) run(ctx context.Context) {
 	for news := l.follow(); ctx.Err() == nil; { // l.log is guarded by l.mu, so this needs its own follower
 		news.From(l.store.Revision())

@@ -18,8 +18,7 @@
 // itself, has no paths. A node may get, list and watch Secrets and ConfigMaps only by name, and may
 // list and watch Pods and ResourceSlices only with a field selector for the node. It may access
 // only the Node, Lease and CSINode with its own name. The admission plug-in NodeRestriction checks
-// the writes of nodes. The rules and texts are those of Kubernetes'
-// plugin/pkg/auth/authorizer/node.
+// the writes of nodes. The rules are the same as in Kubernetes' plugin/pkg/auth/authorizer/node.
 //
 // Invariants: The authorizer never denies a request. It leaves requests that it does not allow to
 // the next authorizer. A path exists as soon as the write that created it has been acknowledged,
@@ -220,7 +219,7 @@ func (q *question) account() (bool, string) {
 	return q.related()
 }
 
-// itself is the rule for Nodes. A node may request its own Node before it exists.
+// itself is the rule for Nodes. The request is allowed even if the Node does not exist yet.
 func (q *question) itself() (bool, string) {
 	switch q.Subresource + "/" + q.Verb {
 	case "/create", "/update", "/patch", "status/update", "status/patch": // NodeRestriction checks the object

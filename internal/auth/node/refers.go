@@ -1,13 +1,13 @@
 package node
 
-// This file finds the objects to which a pod or a volume refers. The rules are those of Kubernetes'
-// pkg/api/v1/pod and pkg/api/v1/persistentvolume.
+// This file finds the objects to which a pod or a volume refers. The rules are the same as in
+// Kubernetes' pkg/api/v1/pod and pkg/api/v1/persistentvolume.
 
 import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// references collects the keys of objects in one namespace.
+// references is a list of keys, all in the same namespace.
 type references struct {
 	namespace string
 	keys      []string

@@ -35,7 +35,7 @@ const (
 	askerWaits   = time.Second
 )
 
-// A keySet holds the keys that were read at one time.
+// A keySet holds the result of reading the keys once.
 type keySet struct {
 	byID     map[string]crypto.PublicKey
 	all      []crypto.PublicKey

@@ -11,10 +11,10 @@
 // this program. The rules and error texts are the same (plugin/pkg/authenticator/token/oidc, and
 // github.com/coreos/go-oidc for tokens).
 //
-// Keys are read in the background: at the start, every ten minutes, and when a token names an
-// unknown key, but at most every ten seconds. A request waits at most one second for the keys. A
-// slow or failing issuer affects only its own tokens, and these are still verified once its keys
-// have been read. Distributed claims (_claim_names) are not supported.
+// Keys are read in the background, at the start and every ten minutes. They are also read if a
+// token has an unknown key, at most once in ten seconds. A request waits at most one second for the
+// keys. A slow or failing issuer affects only its own tokens, and these are still verified once its
+// keys have been read. Distributed claims (_claim_names) are not supported.
 package oidc
 
 import (
@@ -50,7 +50,7 @@ type Options struct {
 	Disallowed []string         // issuers of this server
 	Algorithms []string         // allowed signing algorithms, AllAlgorithms if empty
 	Now        func() time.Time // the clock, time.Now if nil
-	Before     *Set             // the previous set, whose keys are used until new ones have been read; may be nil
+	Before     *Set             // if not nil, its keys are used until new ones have been read
 	Log        zerolog.Logger
 }
 
@@ -192,7 +192,7 @@ func untrustedIssuer(token string) (string, error) {
 	return claims.Issuer, nil
 }
 
-// An issuer verifies the tokens of one issuer and maps their claims to users.
+// An issuer verifies tokens and maps their claims to users.
 type issuer struct {
 	config     apiserver.JWTAuthenticator
 	mapper     authenticationcel.CELMapper
@@ -231,7 +231,7 @@ func newIssuer(compiler authenticationcel.Compiler, config apiserver.JWTAuthenti
 	return i, nil
 }
 
-// A claimSet holds the claims of a token, each as JSON.
+// A claimSet holds the claims of a token as raw JSON.
 type claimSet map[string]json.RawMessage
 
 func (c claimSet) read(name string, into any) error {
@@ -257,7 +257,7 @@ func (i *issuer) user(ctx context.Context, token string) (u request.User, ends t
 	return u.Authenticated(), ends, nil
 }
 
-// verify returns the claims of a token if its audience, its times and its signature are valid. The
+// verify checks the audience, the times and the signature of a token, and returns its claims. The
 // signature is checked last because it is the most expensive check.
 func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time, error) {
 	var none time.Time

@@ -1,9 +1,9 @@
 package rbac
 
 // This file builds a new index from the previous one and a set of changes. The cost of a write
-// depends on the objects that it touches and not on the size of the policy. A Policy keeps the
-// objects and the bindings of each role. Each table of an index has 256 parts, and a new index
-// shares the unchanged parts with the previous one.
+// depends on the objects that it touches and not on the size of the policy. A Policy holds the
+// objects, and an index from roles to bindings. A table has 256 parts. The new index shares the
+// unchanged parts with the previous one.
 
 import (
 	"hash/maphash"

@@ -1,9 +1,9 @@
 package rbac
 
 // This file compares the permissions that a user grants with the permissions of the user. A rule is
-// the product of its lists: a rule with 100 groups, 100 resources and 100 verbs takes 2 KB and
-// holds a million permissions. Kubernetes expands the product and compares each permission with
-// each rule of the user. This file reduces the cost in three ways:
+// the product of its lists. For example, a rule with 100 groups, 100 resources and 100 verbs takes
+// 2 KB but contains a million permissions. Kubernetes expands the product and compares each
+// permission with each rule of the user. This file reduces the cost in three ways:
 //
 //  1. A rule is not expanded if a single rule of the user covers it. The rule of an administrator
 //     covers all.
@@ -27,7 +27,7 @@ const (
 	// The maximum number of permissions of a role that is written, which take some tenths of a
 	// second.
 	maxPermissions = 50_000
-	// The maximum number of comparisons of its permissions with rules, which take about a second.
+	// The maximum number of comparisons for a role, which takes about a second.
 	maxComparisons = 10_000_000
 )
 
@@ -39,7 +39,7 @@ type holdings struct {
 	comparisons                 int                // number of comparisons so far
 }
 
-// A heldRule is a rule with its lists as sets.
+// A heldRule is a rule, with sets instead of lists.
 type heldRule struct {
 	verbs, groups, resources, names, urls map[string]bool
 	patterns                              []string // URLs that end in *
@@ -205,7 +205,7 @@ func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
 	return false
 }
 
-// uncovered is like missing, for the server's own rules, which are few.
+// uncovered is like missing, but without an error. It is used for the default policy.
 func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	missing, _ := newHoldings(own).missing(rules)
 	return missing

@@ -6,14 +6,14 @@ package rbac
 //	may user bob in groups [dev] get pods in "shop"?
 //	    grants[User bob][""]   grants[User bob]["shop"]   grants[Group dev][""]   grants[Group dev]["shop"]
 //
-// The grants of a binding are stored under its subjects, so the bindings of other subjects cost
-// nothing. The first matching rule allows the request. No rule denies. A bit filter skips most
-// rules that do not match (type sieve). An index is immutable. A changed role or binding leads to a
-// new index, and a request keeps using the index with which it started.
+// The index is keyed by subject, so the bindings of other subjects are not evaluated. The first
+// matching rule allows the request. No rule denies. A bit filter skips most rules that do not match
+// (type sieve). An index is immutable. A changed role or binding leads to a new index, and a
+// request keeps using the index with which it started.
 //
-// A ClusterRole with an aggregation rule holds the rules of the roles that its selectors match. In
-// a cluster, a controller writes those rules into the role. Here the index computes them, and
-// aggregated returns the roles.
+// If a ClusterRole has an aggregation rule, its rules are copied from the roles that match its
+// selectors. In Kubernetes, a controller writes those rules into the role. In this package, the
+// index computes them. The function aggregated returns the result.
 //
 // The file also prevents privilege escalation. It contains the default policy, rbac_defaults.txt,
 // and reconciles the stored policy with it at the start.
@@ -65,14 +65,13 @@ type roleName struct{ namespace, name string }
 // subjectName identifies a user or a group. A service account is identified by its user name.
 type subjectName struct{ kind, name string }
 
-// place is the key of grants: a subject and a namespace. The namespace is "" for grants in all
-// namespaces.
+// place is the key for looking up grants. The namespace is "" for grants in all namespaces.
 type place struct {
 	subject   subjectName
 	namespace string
 }
 
-// roleRules are the rules of a role with their filters.
+// roleRules holds the rules of a role and a filter for each of them.
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
 	sieves []sieve
@@ -598,7 +597,7 @@ func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
 	return nil, nil
 }
 
-// PolicyChanges are the writes after which a policy contains the desired one.
+// PolicyChanges is the set of writes needed to update a policy.
 type PolicyChanges struct {
 	// Create and Update hold roles and bindings that are missing or incomplete, in their desired
 	// form.
@@ -609,8 +608,8 @@ type PolicyChanges struct {
 }
 
 // ReconcilePolicy compares an existing policy with the desired objects. It adds missing rules,
-// subjects, labels and annotations, keeps additions by others, and ignores objects whose autoupdate
-// annotation is "false". It does not modify its arguments.
+// subjects, labels and annotations, and keeps additional ones. If the autoupdate annotation of an
+// object is "false", it is not changed. It does not modify its arguments.
 func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) {
 	type id struct{ kind, namespace, name string }
 	idOf := func(obj scheme.Object) id { return id{fmt.Sprintf("%T", obj), obj.GetNamespace(), obj.GetName()} }

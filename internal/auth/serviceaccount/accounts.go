@@ -1,9 +1,9 @@
 package serviceaccount
 
-// This file implements the credentials of service accounts. It issues and verifies their tokens,
-// and publishes the public keys with which other programs verify them. A token is a JWT. It
-// consists of three base64url parts, separated by dots: a header, the claims, and a signature of
-// both.
+// This file implements the credentials of service accounts. It issues and verifies tokens. It also
+// publishes the public keys, so that other programs can verify the tokens. A token is a JWT. It has
+// three parts, which are encoded in base64url and separated by dots: the header, the claims and the
+// signature.
 //
 //	{"alg":"ES256","kid":"…"} . {"iss":"https://…","sub":"system:serviceaccount:shop:app","aud":[…],"exp":…,"iat":…,"nbf":…,"jti":"…",
 //	                             "kubernetes.io":{"namespace":"shop","serviceaccount":{"name":"app","uid":"…"},"pod":{…}}} . …
@@ -90,7 +90,7 @@ type Config struct {
 	// is used, or else the key in the data file.
 	SigningKeyFile string
 	KeyFiles       []string // paths of PEM keys that verify tokens
-	Issuers        []string // the first one issues tokens, all are accepted
+	Issuers        []string // the first one is used for new tokens
 	Audiences      []string // the audiences of this server, by default the issuers
 	RootCA         []byte   // PEM, for the ca.crt of Secrets, may be nil
 }
@@ -108,7 +108,7 @@ type Tokens struct {
 	known map[[sha256.Size]byte]*tokenClaims // claims of tokens with a verified signature, by the hash of the token
 
 	gate     signature.Gate
-	rejected memory.Of[struct{}] // hashes of tokens that no key has signed
+	rejected memory.Of[struct{}] // hashes of rejected tokens
 }
 
 // accountKey is a key with the algorithm for which it is used.
@@ -532,8 +532,8 @@ func claimedIssuer(token string) (string, bool) {
 	return claims.Issuer, err == nil && json.Unmarshal(payload, &claims) == nil && claims.Issuer != ""
 }
 
-// verified returns the claims of a token if one of the keys has signed it. It returns ErrNotOurs
-// for a token of an unknown issuer.
+// verified checks the signature of a token and returns its claims. It returns ErrNotOurs for a
+// token of an unknown issuer.
 func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
@@ -639,8 +639,8 @@ func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
 	return nil
 }
 
-// checkObjects checks that the objects to which a token is bound still exist. An object that is
-// being deleted counts as existing until one minute after its deletion timestamp.
+// checkObjects checks that the objects to which a token is bound still exist. If an object is being
+// deleted, it counts as existing until one minute after its deletion timestamp.
 func (t *Tokens) checkObjects(b *boundClaims, invalidBefore time.Time) error {
 	node := b.Node
 	if b.Pod != nil {

@@ -5,9 +5,9 @@
 //	token, err := signature.Parse(bearer)       // decodes the header; nothing is trusted yet
 //	err = gate.Verify(ctx, token, keys)         // nil: one of the keys has signed the token
 //
-// Invariants: At most half of the processors verify signatures of one Gate. No key is tried after
-// the request has ended. At most MaxKeys keys are tried for one token. A token with a critical
-// header extension is rejected, because this package does not implement any.
+// Invariants: Each Gate uses at most half of the processors. No key is tried after the request has
+// ended. It tries at most MaxKeys keys for a token. A token with a critical header extension is
+// rejected, because this package does not implement any.
 package signature
 
 import (
