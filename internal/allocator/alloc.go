@@ -25,8 +25,8 @@
 // the same ranges. Packages defaults and strategy determine the needs of a Service. The claims are
 // written by the server itself, without admission plug-ins and webhooks.
 //
-// Invariants: No address or port is allocated to two Services, also by different servers. A failed
-// write does not keep its values. Claims without a Service, and Services without a claim, are
+// Invariants: No address or port is allocated to two Services, also by different servers. If a
+// write fails, its values are released. Claims without a Service, and Services without a claim, are
 // repaired within minutes after a crash.
 package allocator
 
@@ -61,7 +61,7 @@ const (
 	firstNodePort = 30000
 	nodePortCount = 2768
 	nodePorts     = "30000-32767"
-	// maxProbes is the number of addresses that are tried before a range counts as full.
+	// maxProbes is the maximum number of addresses to try in a range.
 	maxProbes = 1 << 16
 	// giveBackWithin limits the time for releasing claims. The repair releases the remaining ones.
 	giveBackWithin            = 10 * time.Second
@@ -85,16 +85,16 @@ type Allocator struct {
 	Blocks  []netip.Prefix
 	Shared  bool   // node ports are claimed in the store, because several servers share it
 	Manager string // the manager of the fields of IPAddresses, may be empty
-	// Failed is called if claims cannot be released, and with the result of each repair. It may be
-	// nil.
+	// Failed is called if claims cannot be released. It is also called with the result of each
+	// repair. It may be nil.
 	Failed func(error)
 
-	// leaks counts the rounds of the repair in which a port was claimed without a Service. Only the
+	// leaks is the number of rounds for which a port has been claimed without a Service. Only the
 	// repair uses it.
 	leaks map[int32]int
 
-	// portLock is held while the range of node ports is changed, so that only one request of this
-	// server competes with other servers.
+	// portLock is held while the range of node ports is changed, to avoid conflicts within this
+	// server.
 	portLock sync.Mutex
 
 	mu       sync.Mutex        // guards the fields below
@@ -107,15 +107,14 @@ type Allocator struct {
 	held     map[string]bool   // assigned to requests in progress
 }
 
-// New returns an allocator for the Services of a store. blocks are one or two ranges, as in
-// --service-cluster-ip-range.
+// New returns an allocator for the given ranges, at most one for each family.
 func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
 	return &Allocator{st: st, Blocks: blocks, services: st.Follow(serviceRange), claims: st.Follow(addressRange), cidrs: st.Follow(cidrRange),
 		taken: map[string]string{}, claimed: map[string]claim{}, ranges: map[string]cidr{}, held: map[string]bool{}, leaks: map[int32]int{}}
 }
 
 // Assign assigns the missing families, addresses and ports to a Service, and checks the requested
-// ones. It returns nil for objects of other types. before is nil for a create. On update, the
+// ones. For objects of other types, it returns nil. before is nil for a create. On update, the
 // existing address is used, and validation rejects a different one. As in kube-apiserver, a dry run
 // may request a port outside the range or an address that is taken, and does not get a real
 // address. The caller must call Claim before its write, and Done after it.
@@ -245,11 +244,11 @@ type Allotment struct {
 	claims  []string // values claimed for the request
 	dryRun  bool
 	others  ports   // ports claimed in the store, if servers share them
-	ports   []int32 // free ports in the order of their use, nil before the first use
+	ports   []int32 // list of free ports, nil before the first use
 	errs    field.ErrorList
 }
 
-// take holds a value for the Service. It returns false if another Service has it.
+// take holds a value for the Service. If another Service has it, it returns false.
 func (g *Allotment) take(text string) bool {
 	if owner, taken := g.a.taken[text]; taken {
 		return owner == g.key
@@ -365,7 +364,8 @@ func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
 }
 
 // probe returns a free address in a part of a block. It starts at a random address. It returns ""
-// if all are taken. It skips the address of the Service "kubernetes", which every cluster has.
+// if all are taken. The address of the Service "kubernetes" is skipped, because every cluster has
+// that Service.
 func (g *Allotment) probe(b block, from, to uint64) string {
 	if from >= to {
 		return ""

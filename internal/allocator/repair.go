@@ -3,9 +3,8 @@ package allocator
 // This file repairs differences between claims and Services. They occur if a server stops between
 // two writes, if an earlier version allocated addresses without claims, or if a user deletes an
 // IPAddress. The Services take precedence: a Service gets the claims for its values, if necessary
-// from another owner. A claim without a Service may belong to a create in progress. Therefore it is
-// released only after a minute for an IPAddress, and after some rounds for a port, as in
-// kube-apiserver.
+// from another owner. A claim without a Service may belong to a create in progress. Therefore, as
+// in kube-apiserver, an IPAddress is released after one minute, and a port after several rounds.
 
 import (
 	"context"
@@ -52,8 +51,7 @@ func (a *Allocator) repair(ctx context.Context) error {
 	return errors.Join(a.repairAddresses(ctx, taken, claimed, time.Now()), a.repairPorts(ctx, taken))
 }
 
-// repairAddresses deletes the claims of owners without the address, and creates the claims of
-// Services with it.
+// repairAddresses deletes claims with a wrong owner, and creates missing claims.
 func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string, claimed map[string]claim, now time.Time) error {
 	type repair struct{ address, from, to string }
 	var repairs []repair
@@ -94,8 +92,8 @@ func (a *Allocator) stillHas(service, text string) (has bool) {
 	return has
 }
 
-// repairPorts sets the bits of the ports of all Services. It clears bits that had no Service for
-// some rounds.
+// repairPorts sets the bits of the ports of all Services. If a bit has had no Service for several
+// rounds, it is cleared.
 func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) error {
 	if !a.Shared {
 		return nil

@@ -7,14 +7,14 @@ package audit
 // One event is written when a request ends (ResponseComplete, or Panic). A watch also has one when
 // its response begins (ResponseStarted), because it may end hours later. If a request is rejected
 // before its user is known, there is only a ResponseStarted event, as in Kubernetes. Without a
-// policy there is no event for the arrival of a request (RequestReceived), which most audit
-// policies omit.
+// policy, no event is written for the arrival of a request (RequestReceived). Most audit policies
+// omit it.
 //
-// Each line is one write(2) to a file that was opened for appending, and the request waits for it.
-// So the event of an answered request is in the file, lines are never mixed, and logrotate may
-// truncate the file at any time. A goroutine that collects lines (batcher.go,
+// Each line is written with one write(2) to a file that was opened for appending, before the
+// response is complete. So the event of an answered request is in the file, lines are never mixed,
+// and logrotate may truncate the file at any time. A goroutine that collects lines (batcher.go,
 // --audit-log-mode=batch) is not faster, because encoding a line takes four times as long as
-// writing it, and a crash loses the collected lines. It is useful for a disk that blocks.
+// writing it, and a crash loses the collected lines. It is useful if the disk may block.
 //
 // A full disk must not stop the server. If a line cannot be written, it is kept in memory, up to
 // maxPendingAudit. If a line was written in part, its rest is written before all other lines. Lines
@@ -49,7 +49,7 @@ const (
 	maxAuditAgent   = 1024    // bytes of a user agent
 )
 
-// A stage is the point in a request's life at which an event was created.
+// A stage is the state of a request when an event is created.
 type stage string
 
 const (
@@ -62,8 +62,8 @@ const (
 	stagePanic            stage = "Panic"            // the handler panicked
 )
 
-// An event describes the state of a request at a given stage. It has no headers, so that no secrets
-// from headers get into the log.
+// An event describes the state of a request at a given stage. It does not contain headers, because
+// they may be secret.
 type event struct {
 	id           string
 	stage        stage
@@ -83,8 +83,7 @@ type event struct {
 	annotations  map[string]string
 }
 
-// user is the part of a line that describes the user. The order of the fields is the same as in the
-// line.
+// user is used to encode a user in a line. The order of the fields is the same as in the line.
 type user struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
@@ -136,8 +135,7 @@ type auditLine struct {
 // Hooks are callbacks that report the progress of a log. They may be nil.
 type Hooks struct {
 	Written func(events int) // called with the number of written events
-	// Dropped is called with the number of lost events and the plugin that lost them, as in
-	// kube-apiserver's metrics.
+	// Dropped is called with the number of lost events. plugin is used in the metrics.
 	Dropped func(plugin string, events int)
 	// Failing is called when writing begins to fail, and with nil when it works again. It is not
 	// called for each event.
@@ -161,7 +159,7 @@ type auditOutcome struct {
 
 // Config configures a log. The zero values of all fields except Path are the defaults.
 type Config struct {
-	Path     string // path of the file; "-" is standard output, "" means no file
+	Path     string // path of the file, "-" for standard output, or "" for no file
 	Policy   *Policy
 	Legacy   bool    // --audit-log-format=legacy: human-readable lines
 	Mode     Mode    // default: ModeBlocking
@@ -184,7 +182,7 @@ const (
 	pluginLog      = "log"      // the file
 	pluginWebhook  = "webhook"  // the webhook rejected the events
 	pluginBuffered = "buffered" // the queue was full
-	pluginTruncate = "truncate" // the events were too large even without bodies
+	pluginTruncate = "truncate" // too large, even without bodies
 )
 
 // A Log appends events to a file and sends them to a webhook.
@@ -194,14 +192,14 @@ type Log struct {
 	queue   *batcher // nil unless the mode is ModeBatch
 	hooks   Hooks
 	room    request.Room          // memory for response bodies
-	failing atomic.Pointer[error] // the reason why events cannot be written, or nil
+	failing atomic.Pointer[error] // the error if events cannot be written, or nil
 
 	// mu guards the fields below. It is held during writes, so that the rest of an incomplete line
 	// is written next.
 	mu      sync.Mutex
 	out     io.Writer // an *os.File, except in tests
 	pending []byte    // lines that could not be written yet
-	torn    bool      // pending begins in the middle of a line, and the file contains its first part
+	torn    bool      // the first part of pending's first line is in the file
 	closed  bool
 }
 
@@ -460,7 +458,7 @@ func (a *Log) flushLocked() auditOutcome {
 	return out
 }
 
-// Works returns an error while events cannot be written.
+// Works returns an error if events cannot be written.
 func (a *Log) Works() error {
 	if err := a.failing.Load(); err != nil {
 		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
@@ -582,8 +580,8 @@ func auditStatus(ev *event) *metav1.Status {
 }
 
 const (
-	// nameMax is the maximum length in bytes of texts that a client has chosen. Stored names are
-	// not longer.
+	// nameMax is the maximum length of a text chosen by a client, in bytes. Stored names are not
+	// longer.
 	nameMax    = 256
 	messageMax = 1024 // bytes of the message of a Status
 )
@@ -636,7 +634,7 @@ func holdsSecrets(o *objectRef) bool {
 	return o != nil && (o.Resource == "secrets" || o.Resource == "tokenreviews" || o.Subresource == "token")
 }
 
-// panicStatus returns the status of a request whose handler panicked.
+// panicStatus returns the status for a panic in a handler.
 func panicStatus(cause any) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
 		Message: fmt.Sprintf("APIServer panic'd: %v", cause)}

@@ -1,8 +1,8 @@
 package audit
 
 // This file sends events in the background (--audit-log-mode=batch, --audit-webhook-mode=batch), so
-// that requests do not wait. The queue is limited in number and in bytes. Events that do not fit
-// are lost and counted.
+// that requests do not wait. The queue is limited in number and in bytes. If an event does not fit,
+// it is dropped and counted.
 //
 //	request ──▶ add ──▶ lines that wait ──▶ a batch: full, or old enough ──▶ deliver: one write to the log's file, or a POST
 //
@@ -18,7 +18,7 @@ import (
 // A Mode determines whether requests wait until their events have been delivered.
 type Mode string
 
-// The modes have the same names as in kube-apiserver.
+// The names are the same as in kube-apiserver.
 const (
 	ModeBatch    Mode = "batch"           // requests do not wait
 	ModeBlocking Mode = "blocking"        // requests wait, but continue if the delivery fails
@@ -33,7 +33,8 @@ type Batches struct {
 	Throttle            bool
 	QPS                 float64 // batches a second
 	Burst               int
-	// Backoff is the time before the first retry of a webhook. Each later retry waits 50 % longer.
+	// Backoff is the time to wait before the first retry of a webhook. Each later retry waits 50 %
+	// longer.
 	Backoff time.Duration
 }
 
@@ -48,7 +49,7 @@ type batcher struct {
 	most    int64                                     // maximum size of a batch in bytes, or 0 for no limit
 	deliver func(ctx context.Context, batch [][]byte) // calls are not concurrent
 	stop    context.CancelFunc                        // cancels the context of run
-	wake    chan struct{}                             // buffered; receives a token when a line is queued
+	wake    chan struct{}                             // buffered, so that add does not block
 	done    chan struct{}                             // closed when run returns
 
 	mu     sync.Mutex // guards the fields below

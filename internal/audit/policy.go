@@ -29,8 +29,8 @@ func LoadPolicy(path string) (*Policy, error) {
 	return &Policy{policy.NewPolicyRuleEvaluator(rules)}, nil
 }
 
-// choose evaluates the policy for a request. The user is the authenticated one and not the
-// impersonated one.
+// choose evaluates the policy for a request. If the user is impersonated, it uses the authenticated
+// user.
 func (p *Policy) choose(rec *request.Request) *request.Audited {
 	info := &rec.Info
 	about := authorizer.AttributesRecord{Verb: info.Verb, Namespace: info.Namespace, APIGroup: info.Group, APIVersion: info.Version, Resource: info.Resource,

@@ -11,9 +11,10 @@ import (
 	"apilet/internal/request"
 )
 
-// Received evaluates the policy when the user of a request is known, and writes the event for its
-// arrival. Without a policy it does nothing. In ModeStrict it returns false if the event cannot be
-// delivered. The request must then be rejected, and has no other event.
+// Received must be called when the user of a request is known. It evaluates the policy and writes
+// an event for the arrival of the request. Without a policy it does nothing. In ModeStrict it
+// returns false if the event cannot be delivered. The request must then be rejected, and has no
+// other event.
 func (l *Log) Received(r *http.Request, rec *request.Request) (goesOn bool) {
 	if l.Policy == nil {
 		return true
@@ -32,7 +33,8 @@ func (l *Log) Begun(r *http.Request, rec *request.Request, code int) {
 	}
 }
 
-// Done writes the audit event of a request that has ended. cause is the value of a panic, or nil.
+// Done must be called when a request has ended. It writes the audit event. If the handler has
+// panicked, cause is the value.
 func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 	ev := event{stage: stageResponseComplete, code: code, status: rec.Answered}
 	switch {

@@ -8,8 +8,8 @@ package audit
 //
 // apilet does not use that library, because it splits lines and rejects long ones: it rotates the
 // file in the middle of a line if a full disk has accepted only its first part, and it always
-// rejects a line that is longer than the maximum size. Here a file always ends with a complete
-// line, and may exceed the limit by one line. If the file cannot be renamed, writing continues,
+// rejects a line that is longer than the maximum size. Here the file always ends with a complete
+// line. It may exceed the limit by one line. If the file cannot be renamed, writing continues,
 // because a large file is better than lost events.
 
 import (
@@ -73,7 +73,8 @@ func (w *rotating) open() error {
 	return nil
 }
 
-// Write appends complete lines, or the rest of an incomplete one.
+// Write appends p to the file, which must contain complete lines, or the rest of an incomplete
+// line.
 func (w *rotating) Write(p []byte) (int, error) {
 	if w.size > 0 && !w.torn && w.size+int64(len(p)) > w.most {
 		w.rotate()

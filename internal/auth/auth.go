@@ -1,8 +1,8 @@
 package auth
 
 // This file determines three properties of a request: the target (request.Info), the sender
-// (request.User), and whether the sender has permission. Later handlers see only the answers, in
-// the request's record.
+// (request.User), and whether the sender has permission. The results are stored in the request's
+// record for later handlers.
 //
 //	GET /api/v1/namespaces/shop/pods?watch=1      Authorization: Bearer s3cret      Impersonate-User: alice
 //	      │                                              │                                 │
@@ -16,11 +16,11 @@ package auth
 // the results on. Credentials and Impersonate-* headers are removed once they have been read, so
 // that no later handler can use them again.
 //
-// There are two modes. Without an authenticator the server listens only on loopback, and every
-// client is system:unsecured, a cluster administrator. Every web page in the user's browser can
+// There are two modes. Without an authenticator, the server only listens on loopback, and all
+// clients are system:unsecured, a cluster administrator. Every web page in the user's browser can
 // reach that port, so requests with a foreign Host or Origin are rejected. With an authenticator
-// (token file, client certificates) a client that sends a credential must send a valid one, and a
-// client without credentials is system:anonymous.
+// (token file, client certificates), credentials must be valid if they are sent, and a client
+// without credentials is system:anonymous.
 
 import (
 	"bytes"
@@ -100,7 +100,7 @@ type Config struct {
 	OwnIssuers     []string                               // issuers of service account tokens
 	TokenHook      callout.TokensConfig                   // --authentication-token-webhook-...
 	PlanFile       string                                 // --authorization-config
-	Plan           *callout.Plan                          // from --authorization-mode with a webhook, may be nil
+	Plan           *callout.Plan                          // set if --authorization-mode contains a webhook
 }
 
 // The authorization modes that are evaluated in turn.
@@ -145,8 +145,8 @@ type Authenticator struct {
 	// ClientCAs is nil if no certificate is accepted. The TLS listener requests certificates from
 	// these authorities but does not verify them.
 	ClientCAs *certs.Followed[x509.CertPool]
-	// Accounts verifies service account tokens. It is set once, after the store has been opened.
-	// Until then no such token is accepted.
+	// Accounts verifies service account tokens. It must be set once, when the store has been
+	// opened. Until then no such token is accepted.
 	Accounts  *serviceaccount.Tokens
 	Bootstrap *bootstraptoken.Tokens        // nil without --enable-bootstrap-token-auth; set like Accounts
 	Nodes     *node.Authorizer              // nil without ModeNode; set like Accounts
@@ -238,9 +238,9 @@ var errBadToken = errors.New("invalid bearer token")
 // certificate.
 //
 // On the plain port a client without a token is an administrator. If the request has the token of a
-// service account, the user is that service account. An invalid one is rejected, so that a
-// controller does not become an administrator when its account is deleted. Any other unknown token
-// is ignored there.
+// service account, the user is that service account. If the token is invalid, the request is
+// rejected, because a controller must not become an administrator when its account is deleted. Any
+// other unknown token is ignored there.
 func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	token, malformed := requestToken(r)
 	if a.cfg.Insecure {
@@ -288,9 +288,9 @@ func unauthorizedIf(err error) error {
 	return apierrors.NewUnauthorized("Unauthorized")
 }
 
-// tokenUser returns the user of a token that is valid for at least one of the audiences, and the
-// audiences for which it is valid. A token of --token-auth-file is valid for this server's
-// audiences. The error wraps errBadToken.
+// tokenUser checks a token and returns its user. The token must be valid for at least one of the
+// audiences, and meantFor contains these audiences. A token of --token-auth-file is valid for this
+// server's audiences. The error wraps errBadToken.
 func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
 	if u, ok := a.fileUser(token); ok {
 		if meantFor = a.ownAudiences(audiences); len(meantFor) == 0 {
@@ -319,7 +319,7 @@ func (a *Authenticator) ownAudiences(audiences []string) (own []string) {
 	return own
 }
 
-// anonymousUser returns system:anonymous, a member of the group system:unauthenticated.
+// anonymousUser returns the user for requests without credentials.
 func anonymousUser() request.User {
 	return request.User{Name: request.UserAnonymous, Groups: []string{request.GroupUnauthenticated}}
 }
@@ -364,9 +364,9 @@ func hasPrefixed(h http.Header, prefix string) bool {
 	return false
 }
 
-// checkHostAndOrigin rejects requests to the plain port that pages of other sites have sent. The
-// requests of a page carry its Origin. If the page's name was made to resolve to 127.0.0.1 (DNS
-// rebinding), they carry that name as Host.
+// checkHostAndOrigin rejects requests to the plain port that pages of other sites have sent. A
+// request from a page has the page's Origin header. If the page's name was made to resolve to
+// 127.0.0.1 (DNS rebinding), they carry that name as Host.
 func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -429,7 +429,7 @@ func readTokens(r io.Reader) (tokenTable, error) {
 
 // ---- Client certificates ----
 
-// certUser is the user of a verified certificate, with the authorities that verified it.
+// certUser is the result of verifying a certificate.
 type certUser struct {
 	user  request.User
 	roots *x509.CertPool
@@ -441,8 +441,8 @@ const maxVerified = 1024
 // certificateUser returns the user of the connection's client certificate. Like kube-apiserver, it
 // verifies the certificate for each request and not during the handshake. The client gets a 401 for
 // an invalid certificate, and a certificate that expires while the connection is open is no longer
-// accepted. Verifying a signature takes 0.1 milliseconds, so a verified certificate is cached until
-// its chain expires.
+// accepted. It takes 0.1 milliseconds to verify a signature, so the result is cached until the
+// chain expires.
 func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, bad bool) {
 	if a.ClientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return request.User{}, false, false
@@ -491,10 +491,9 @@ func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (request
 // ---- Impersonation ----
 
 // An impersonationMode is a narrower permission than plain "impersonate", which is checked last and
-// keeps its old meaning. A user with the permission impersonate:MODE for an identity may only
-// perform the actions that impersonate-on:MODE:VERB grants. kube-apiserver has another mode,
-// associated-node, with which a service account may act as the node of its token. apilet does not
-// implement it.
+// keeps its old meaning. If a user has the permission impersonate:MODE, the request must also be
+// allowed by impersonate-on:MODE:VERB. The mode associated-node of kube-apiserver, which allows a
+// service account to act as the node of its token, is not implemented.
 type impersonationMode struct {
 	name    string
 	applies func(want request.User) bool

@@ -20,7 +20,7 @@ import (
 // expensive to verify, and remembers rejected chains for a moment.
 type chainVerifier struct {
 	gate     signature.Gate
-	rejected memory.Of[*x509.CertPool] // authorities that did not sign a chain, by the hash of the chain
+	rejected memory.Of[*x509.CertPool] // cache of rejected chains, with the authorities used
 	searches atomic.Int64              // number of chains verified
 }
 

@@ -9,12 +9,11 @@
 // service account tokens, bootstraptoken verifies bootstrap tokens, and oidc verifies the tokens of
 // other issuers. Package rbac decides by roles, node decides by the objects that a node's pods
 // refer to, and callout calls webhooks. request.Info describes the request and request.User its
-// sender. The rules come from k8s.io/apiserver/pkg/authentication and pkg/authorization (the order
-// of authenticators, and that an invalid credential is rejected), pkg/endpoints/filters
-// (impersonation, with the constrained modes of KEP-5284), and
-// k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac.
+// sender. The rules are the same as in k8s.io/apiserver/pkg/authentication and pkg/authorization
+// (order of authenticators, handling of invalid credentials), pkg/endpoints/filters (impersonation,
+// with the constrained modes of KEP-5284), and k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac.
 //
-// Invariants: All permissions are decided in Decide. A request is forbidden unless an authorizer
-// allows it. Credentials and Impersonate-* headers are removed from a request once they have been
+// Invariants: All permissions are decided in Decide. If no authorizer allows a request, it is
+// forbidden. Credentials and Impersonate-* headers are removed from a request once they have been
 // read. The default roles are in effect until SetPolicy passes the stored policy.
 package auth

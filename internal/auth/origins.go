@@ -3,10 +3,11 @@ package auth
 // This file decides which web pages of other origins may use this server (--cors-allowed-origins), and rejects the requests
 // of all other pages.
 //
-// A page with an allowed origin acts with the credentials of the browser's user, on the plain port as an administrator.
-// For that reason a pattern has to match the origin as a whole, while kube-apiserver searches for a match anywhere in it.
-// Two parts may be left open, because kube-apiserver's documentation recommends patterns that leave them open: the scheme
-// if the pattern begins at the "//" before the host, and the port if the pattern ends with the colon after the host.
+// A page with an allowed origin acts with the credentials of the browser's user, on the plain port
+// as an administrator. Therefore a pattern must match the whole origin. In kube-apiserver it may
+// match anywhere. Two parts may be left open, because kube-apiserver's documentation recommends
+// patterns that leave them open: the scheme if the pattern begins at the "//" before the host, and
+// the port if the pattern ends with the colon after the host.
 //
 //	'//example\.com(:|$)'        matches https://example.com, http://example.com:8080
 //	'^https://example\.com$'     matches https://example.com
@@ -104,7 +105,7 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 // The browser adds its user's client certificate, or connects to the plain port of its user's
 // machine. The server would execute the request, although the page cannot read the response.
 //
-// No page can set or remove the headers that identify its requests:
+// The following headers are set by the browser and cannot be changed by a page:
 //
 //   - Sec-Fetch-Site comes with every request to an https URL or a loopback address from Chrome 76, Firefox 90, Safari 16.4 and
 //     later versions. WebSocket handshakes of Chrome (148 was tested) are the exception.
@@ -131,9 +132,10 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 // isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a browser. Many programs send an Origin
 // with it: golang.org/x/net/websocket requires one, and websocket-client for Python derives one from the URL.
 //
-// Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can change neither in a handshake.
-// One of them is enough to recognize a browser, because its user may have changed the other. The Origin "null" and Sec- headers
-// that do not belong to the WebSocket protocol also identify browsers.
+// Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can
+// change neither in a handshake. If one of them is found, the client is a browser, because the user
+// may have changed the other. The Origin "null" and Sec- headers that do not belong to the
+// WebSocket protocol also identify browsers.
 func isProgramHandshake(r *http.Request) bool {
 	if r.Method != http.MethodGet || !isHandshake(r) {
 		return false

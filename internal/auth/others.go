@@ -1,8 +1,8 @@
 package auth
 
 // This file calls external services for authentication and authorization: token issuers (package
-// oidc) and webhooks (package callout). The files that configure them are reloaded while the server
-// runs. If a file is invalid, the error is logged and the previous configuration stays in effect.
+// oidc) and webhooks (package callout). The configuration files are reloaded when they change. If a
+// file is invalid, the error is logged and the previous configuration stays in effect.
 
 import (
 	"context"
@@ -52,8 +52,8 @@ func (a *Authenticator) openOthers() (err error) {
 	return nil
 }
 
-// followIssuers loads the issuers of the file and reloads them when it changes. It closes the
-// previous issuers after each reload.
+// followIssuers loads the issuers of the file and reloads them when it changes. After each reload,
+// the previous set is closed.
 func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oidc.Set], error) {
 	var last *oidc.Set
 	return certs.Follow(a.cfg.Log, func(contents [][]byte) (*oidc.Set, error) {

@@ -28,7 +28,7 @@ import (
 type RequestHeader struct {
 	ClientCAFile                string   // if empty, no proxy is trusted
 	AllowedNames                []string // if empty, any common name is allowed
-	Users, UIDs, Groups, Extras []string // names of headers, for Extras prefixes of names
+	Users, UIDs, Groups, Extras []string // names of headers; Extras contains prefixes
 }
 
 // Published is the configuration that other servers need to trust the same proxies.
@@ -166,7 +166,7 @@ func (p *proxies) dropHeaders(h http.Header) {
 	}
 }
 
-// firstOf returns the value of the first of the headers that is not empty.
+// firstOf returns the first value that is not empty.
 func firstOf(h http.Header, names []string) string {
 	for _, name := range names {
 		if value := h.Get(name); value != "" {

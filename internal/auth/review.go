@@ -116,8 +116,8 @@ func validateSelectorForm(raw string, requirements int, path *field.Path) field.
 	return nil
 }
 
-// unreadSelectors returns a message for each selector that cannot be parsed. Roles ignore
-// selectors, so the messages have no other effect.
+// unreadSelectors returns a message for each selector that cannot be parsed. The messages have no
+// other effect, because selectors are not used by roles.
 func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	note := func(which string, good, bad int) {
 		if bad > 0 && good > 0 {
@@ -149,8 +149,8 @@ func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	return unread
 }
 
-// fieldSelector returns the field selector of an access review. Requirements that cannot be parsed
-// are omitted, which widens the question.
+// fieldSelector returns the field selector of an access review. If a requirement cannot be parsed,
+// it is omitted, so the question is about more objects.
 func fieldSelector(at *authorizationv1.ResourceAttributes) string {
 	if at.FieldSelector == nil {
 		return ""

@@ -11,11 +11,12 @@ package bootstrap
 //
 // In kube-apiserver these objects determine the routes. Here only APIServices with a Service do
 // (package aggregation), and the others are informational. They are stored like other objects. The
-// label kube-aggregator.kubernetes.io/automanaged selects the ones that the server maintains:
-// "onstart" for the built-in versions, which are corrected at each start, and "true" for the
-// versions of definitions, which are corrected at any time. An object without the label belongs to
-// its author. Versions that this server still serves but kube-apiserver has removed (batch/v1beta1)
-// have no APIService, because a kube-apiserver on the same etcd would delete it at each start.
+// label kube-aggregator.kubernetes.io/automanaged is set if the object is maintained by the server.
+// It is "onstart" for built-in versions, which are checked at each start, and "true" for versions
+// from definitions, which are checked all the time. If the label is not set, the object is not
+// changed. If a version has been removed from kube-apiserver but is still served here
+// (batch/v1beta1), it has no APIService, because it would be deleted by a kube-apiserver on the
+// same etcd at each start.
 
 import (
 	"context"

@@ -113,9 +113,9 @@ func (f Initializer) upsert(ctx context.Context, group, plural string, fresh sch
 }
 
 // ClientAuthorities publishes the PEM certificates of the authorities for client certificates, and
-// the trusted proxies. Programs use them to authenticate their clients in the same way as this
-// server: aggregated servers, kube-controller-manager and kube-scheduler. Other data in the
-// ConfigMap is preserved, including the proxies of other servers on the same etcd.
+// the trusted proxies. This is used by programs that authenticate their clients in the same way as
+// this server, such as aggregated servers, kube-controller-manager and kube-scheduler. Other data
+// in the ConfigMap is preserved, including the proxies of other servers on the same etcd.
 func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies auth.Published) error {
 	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"}}
 	return f.createOrUpdate(ctx, "", "configmaps", published, func(obj scheme.Object) {

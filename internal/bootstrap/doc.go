@@ -14,6 +14,7 @@
 // registry.Writer, in the same way as requests of clients.
 //
 // Invariants: All reconcilers are level-triggered. A reconciler compares the stored objects with
-// the desired ones, may be called too often, and writes nothing if nothing is missing. Changes made
-// by users are preserved, unless an annotation marks the object as maintained by the server.
+// the desired ones. It may be called more often than necessary. If nothing is missing, it does not
+// write anything. Changes made by users are preserved, unless an annotation marks the object as
+// maintained by the server.
 package bootstrap

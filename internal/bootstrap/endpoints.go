@@ -9,8 +9,8 @@ package bootstrap
 //
 // Servers that share an etcd write the addresses of all running servers (Cluster.Announce, like
 // kube-apiserver's lease reconciler). All addresses have the same port, the port of the first
-// server, as in kube-apiserver. A server on loopback cannot be reached from other machines. It
-// leaves the endpoints to the other servers, if there are any, unless --advertise-address is set.
+// server, as in kube-apiserver. A server on loopback cannot be reached from other machines. If
+// there are other servers, it does not write the endpoints unless --advertise-address is set.
 
 import (
 	"context"

@@ -1,8 +1,8 @@
 package bootstrap
 
-// This file creates the default objects of a namespace, on which pods, charts and tests rely. In a
-// cluster, two controllers of kube-controller-manager create them some milliseconds after the
-// namespace. Here they exist when the create request of the namespace is answered.
+// This file creates the default objects of a namespace, on which pods, charts and tests rely. In
+// Kubernetes, they are created by two controllers of kube-controller-manager, some milliseconds
+// after the namespace. Here they exist when the create request of the namespace is answered.
 //
 //	ServiceAccount default              used by pods that name no other, and by `kubectl create token default`
 //	ConfigMap      kube-root-ca.crt     the certificate of this server's authority, if it has its own authority
@@ -50,7 +50,7 @@ const (
 	// timeout.
 	reconcileTimeout = 10 * time.Second
 
-	// refusedFirst is the time until the first retry. It doubles with each retry, up to
+	// refusedFirst is the time until the first retry. It is doubled for each retry, up to
 	// refusedLast.
 	refusedFirst = time.Second
 	refusedLast  = time.Minute
@@ -144,8 +144,8 @@ func (s *NamespaceReconciler) forget(namespace string) {
 	delete(s.refused, namespace)
 }
 
-// due returns the namespaces that must be retried now, and the time of the next retry, or zero if
-// there is none.
+// due returns the namespaces to retry now, and the time of the next retry. If there is none, the
+// time is zero.
 func (s *NamespaceReconciler) due() (namespaces []string, first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

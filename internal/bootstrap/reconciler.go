@@ -2,9 +2,9 @@ package bootstrap
 
 // This file keeps two parts of the server in sync with stored objects: the authorizer with roles
 // and bindings, and flow control with flow schemas and priority levels. Both use an immutable
-// configuration. At the start, a reconciler writes the default objects. It then replaces the
-// configuration after each commit to one of its kinds. The authorizer has the new configuration
-// before the write is answered. Flow control follows a moment later, when its log reader wakes up.
+// configuration. At the start, a reconciler writes the default objects. After each commit to one of
+// its kinds, it replaces the configuration. The authorizer has the new configuration before the
+// write is answered. Flow control follows a moment later, when its log reader wakes up.
 
 import (
 	"context"
@@ -128,9 +128,9 @@ func (k *reconciler) kindAt(key string) *scheme.Resource {
 
 // ---- Roles and bindings
 
-// A PolicyReconciler keeps an authenticator's policy in sync with the store. A client that has
-// written a role or a binding may rely on it in its next request, and the permissions of a deleted
-// one must end immediately. Therefore each such write waits until the new policy is in effect. If
+// A PolicyReconciler keeps an authenticator's policy in sync with the store. After a role or a
+// binding has been written, it must be used for the next request. After one has been deleted, it
+// must no longer be used. Therefore each such write waits until the new policy is in effect. If
 // several writers wait at the same time, the first one reads the changes for all of them.
 type PolicyReconciler struct {
 	reconciler
@@ -220,8 +220,8 @@ func NewFlowReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Write
 	return &FlowReconciler{reconciler: newReconciler(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }
 
-// Start applies the configuration before the first request. It writes the objects in the first
-// round, and their conditions in the second.
+// Start applies the configuration before the first request. The objects are written in the first
+// round, and the conditions in the second.
 func (k *FlowReconciler) Start(ctx context.Context) error {
 	return errors.Join(k.Apply(ctx), k.Apply(ctx))
 }
@@ -265,8 +265,8 @@ func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object)
 	return found
 }
 
-// tellDangling writes the conditions that have changed. The pacer limits the writes, in case
-// another server disagrees about a condition.
+// tellDangling writes the conditions that have changed. The number of writes is limited, because
+// another server may disagree about a condition.
 func (k *FlowReconciler) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
 	now := time.Now()
 	missing := flowcontrol.Dangling(objs, now.Truncate(time.Second))

@@ -48,8 +48,8 @@ func NewTokenReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writ
 	return &TokenReconciler{st: st, wr: wr, log: log, secrets: reg.Lookup("", "v1", "secrets"), accounts: reg.Lookup("", "v1", "serviceaccounts")}
 }
 
-// Run processes all Secrets, and then changed ones, until ctx ends. It calls report with the result
-// of each round.
+// Run processes all Secrets. It then processes changed Secrets until ctx is done. It calls report
+// with the result of each round.
 func (s *TokenReconciler) Run(ctx context.Context, report func(error)) error {
 	f := &filler{TokenReconciler: s, lacking: map[string]struct{}{}, waiting: map[string]map[string]struct{}{}}
 	pause := refusedFirst
@@ -69,7 +69,7 @@ func (s *TokenReconciler) Run(ctx context.Context, report func(error)) error {
 	return nil
 }
 
-// A filler is the state of one call of Run. Only its goroutine uses it.
+// A filler holds the state of Run. Only its goroutine uses it.
 type filler struct {
 	*TokenReconciler
 	lacking map[string]struct{} // keys of Secrets to process

@@ -42,7 +42,7 @@ const secretPrefix = "//secrets/" + metav1.NamespaceSystem + "/" + bootstrapapi.
 // Tokens authenticates bootstrap tokens. It is safe for concurrent use.
 type Tokens struct {
 	Store *store.Store
-	Log   zerolog.Logger // receives the reason for each rejected token; zerolog.Nop() discards it
+	Log   zerolog.Logger // used to log the reason for each rejected token
 }
 
 // User returns the user of a token. ok is false if the token is not a bootstrap token or is not valid. It returns an error if the

@@ -150,7 +150,7 @@ func newPlan(compiler authorizationcel.Compiler, config *apiserver.Authorization
 // A Verdict is the decision of an authorizer.
 type Verdict int
 
-// NoOpinion leaves the decision to the next authorizer. Deny rejects the request.
+// NoOpinion means that the next authorizer decides. Deny rejects the request.
 const (
 	NoOpinion Verdict = iota
 	Allow
@@ -295,8 +295,8 @@ func specOf(u request.User, info request.Info) authorizationv1.SubjectAccessRevi
 	return spec
 }
 
-// addSelectors adds the selectors of the request. Selectors that cannot be parsed are omitted,
-// which widens the question.
+// addSelectors adds the selectors of the request. If a selector cannot be parsed, it is omitted, so
+// the question is about more objects.
 func addSelectors(at *authorizationv1.ResourceAttributes, info request.Info) {
 	options, err := info.ListOptions()
 	if err != nil {

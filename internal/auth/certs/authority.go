@@ -4,8 +4,8 @@ package certs
 // trusts one of these servers, it trusts all of them, also behind a load balancer. Client
 // certificates are accepted by all servers.
 //
-// The servers share one JSON value in the store, and the folder of each server holds a copy. At the
-// start a server compares both:
+// The shared value is stored in JSON. Each server keeps a copy in its folder. At the start, both
+// are compared:
 //
 //	shared        folder                      the server uses                         shared from then on
 //	nothing       nothing                     a new authority                         that, with its key
@@ -17,10 +17,10 @@ package certs
 //	another key   one of apilet's making      the folder's, and warns                 as before
 //
 // The folder always takes precedence, because clients trust the certificate in it. An authority
-// with the common name apilet-ca was created by apilet. Any other authority was provided by an
-// administrator, and its key never leaves the folder. The shared value is written with a
-// precondition. If several servers start at the same time, one of them creates the authority or
-// renews its certificate, and the others use the result.
+// with the common name apilet-ca was created by apilet. All other authorities were provided by an
+// administrator. The key of such an authority is never written to the store. The shared value is
+// written with a precondition. If several servers are started at the same time, one of them creates
+// the authority or renews its certificate, and the result is used by the others.
 
 import (
 	"bytes"

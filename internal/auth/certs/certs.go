@@ -3,13 +3,12 @@ package certs
 // This file reloads certificate files when they change. It also creates certificates if none are
 // configured.
 //
-// The server follows files that the administrator maintains (--tls-cert-file, --client-ca-file,
-// --token-auth-file). Code that needs the contents checks whether a file has changed, at most once
-// per LookEvery, and reads it again if so. There is no timer. A token that was removed from its
-// file is rejected by the first request after LookEvery, and each handshake uses the current
-// certificate, also when a mounted Secret changes by swapping a symlink. If a file cannot be read
-// or parsed, the error is logged once and the previous contents stay in effect. Open connections
-// continue.
+// Files maintained by the administrator are followed (--tls-cert-file, --client-ca-file,
+// --token-auth-file). Followed.Now checks whether a file has changed, at most once per LookEvery,
+// and reads it again if necessary. There is no timer. A token that was removed from its file is
+// rejected by the first request after LookEvery, and each handshake uses the current certificate,
+// also when a mounted Secret changes by swapping a symlink. If a file cannot be read or parsed, the
+// error is logged once and the previous contents stay in effect. Open connections continue.
 //
 // If TLS is enabled without a certificate, the server creates and maintains four files in the
 // folder --cert-dir:
@@ -23,8 +22,8 @@ package certs
 // created in 1970, it is renewed. Clients that trust its key only need the new ca.crt, and no
 // client needs a new certificate.
 //
-// Files are replaced atomically, the key before its certificate. After a power failure there may be
-// no ca.crt, and a new authority is created, because no client trusts the old one yet. If
+// Files are replaced atomically, the key before its certificate. If there is no ca.crt after a
+// power failure, a new authority is created, because no client can trust the old one yet. If
 // apiserver.crt does not match its key, both are created again. If ca.crt exists but is invalid,
 // the server returns an error. A new one would lock out all clients that trust the old one. Only
 // the server's user can read the keys, see exposed.go.
@@ -72,9 +71,9 @@ const (
 
 // ---- Files maintained by an administrator ----
 
-// Followed is a value that is read from files. If one of the files changes, it is read again. It is
-// safe for concurrent use. Callers check the files, but only once per LookEvery, so that thousands
-// of requests a second do not need as many system calls.
+// Followed holds a value that is read from files. If one of the files changes, it is read again. It
+// is safe for concurrent use. Callers check the files, but only once per LookEvery, so that
+// thousands of requests a second do not need as many system calls.
 type Followed[T any] struct {
 	paths  []string
 	parse  func(contents [][]byte) (*T, error)
@@ -84,10 +83,10 @@ type Followed[T any] struct {
 	looked atomic.Int64 // start of the last check, in nanoseconds since began
 }
 
-// reading is a value with the state of its files just before they were read. The value is older if
-// the files were invalid.
+// reading is a value and the state of the files before they were read. The value is older if the
+// files were invalid.
 type reading[T any] struct {
-	looks []os.FileInfo // nil for a file that does not exist
+	looks []os.FileInfo // nil if the file does not exist
 	value *T
 }
 
@@ -165,8 +164,8 @@ func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Cer
 	}, certFile, keyFile)
 }
 
-// FollowAuthorities follows files with certificates of authorities, and adds the certificates in
-// own. Empty file names are ignored.
+// FollowAuthorities is like Follow for files that contain certificates of authorities. It adds the
+// certificates in own. Empty file names are ignored.
 func FollowAuthorities(log zerolog.Logger, own []byte, files ...string) (*Followed[x509.CertPool], error) {
 	paths := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return file == "" })
 	return Follow(log, func(contents [][]byte) (*x509.CertPool, error) {

@@ -11,6 +11,6 @@
 // k8s.io/apiserver/pkg/server. Certificates follow RFC 5280, and keys are ECDSA P-256.
 //
 // Invariants: Files with keys have mode 0600. A file with another mode is corrected, or the server
-// does not start (exposed.go). Files are replaced atomically (package atomicfile). An authority
-// that clients may already trust is never replaced.
+// does not start (exposed.go). Files are replaced atomically (package atomicfile). An existing
+// authority is never replaced, because clients may trust it.
 package certs

@@ -61,7 +61,7 @@ func closeFolder(log zerolog.Logger, dir string) {
 	log.Warn().Err(err).Str("folder", dir).Str("mode", fmt.Sprintf("%04o", mode)).Msg(text)
 }
 
-// TellExposed logs a warning for each file that every user may read.
+// TellExposed logs a warning if a file can be read by every user.
 func TellExposed(log zerolog.Logger, paths ...string) {
 	for _, path := range paths {
 		if mode := modeOf(path); mode&forEverybody != 0 {
@@ -70,7 +70,8 @@ func TellExposed(log zerolog.Logger, paths ...string) {
 	}
 }
 
-// modeOf returns the permissions of a file, or 0 if there is no such file. It returns 0 on Windows.
+// modeOf returns the permissions of a file. If the file does not exist, it returns 0. It returns 0
+// on Windows.
 func modeOf(path string) os.FileMode {
 	info, err := os.Stat(path)
 	if err != nil || path == "" || runtime.GOOS == "windows" {

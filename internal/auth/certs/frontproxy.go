@@ -119,8 +119,8 @@ func (p *FrontProxy) Now() *tls.Certificate {
 	return &p.pair.shown
 }
 
-// An Introduction is the client certificate that this server presents to other servers. The server
-// has created it, or it is read from files. There is no certificate before Open.
+// An Introduction is the client certificate that this server presents to other servers. It is
+// created by the server or read from files. There is no certificate before Open.
 type Introduction struct {
 	shown atomic.Pointer[func() *tls.Certificate]
 	own   *FrontProxy // nil if the certificate is read from files

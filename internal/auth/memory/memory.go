@@ -6,11 +6,11 @@
 //	user, ok := checked.Get(hash, now)
 //	checked.Put(hash, user, now, now.Add(10*time.Second))
 //
-// The keys are hashes, so that credentials do not stay in memory.
+// The keys are hashes, because credentials should not be kept in memory.
 //
 // Invariants: Expired values are never returned. The size of a cache is limited by Most and
-// MostBytes. A full cache first removes the expired values, and then any half of the others. A
-// client that sends many credentials costs the other clients at most a repeated check.
+// MostBytes. A full cache first removes the expired values, and then any half of the others. If a
+// client sends many credentials, results for other clients may have to be computed again.
 package memory
 
 import (
@@ -49,13 +49,14 @@ func (m *Of[V]) Get(key Key, now time.Time) (value V, ok bool) {
 	return found.value, true
 }
 
-// Put caches a value until the given time. It does nothing if that time has passed.
+// Put caches a value until the given time. If that time has passed, it does nothing.
 func (m *Of[V]) Put(key Key, value V, now, until time.Time) {
 	m.PutSized(key, value, 0, now, until)
 }
 
-// PutSized is like Put for a value whose size is chosen by a client or another server. It does not
-// cache a value that is larger than a 64th of MostBytes.
+// PutSized is like Put, but the size of the value is also limited. It should be used if the size is
+// chosen by a client or another server. It does not cache a value that is larger than a 64th of
+// MostBytes.
 func (m *Of[V]) PutSized(key Key, value V, size int, now, until time.Time) {
 	if !now.Before(until) || m.MostBytes > 0 && size > m.MostBytes/64 {
 		return

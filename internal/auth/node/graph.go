@@ -34,7 +34,7 @@ import (
 type graph struct {
 	nodes   map[string]*kubelet
 	objects map[string]*object // referenced objects
-	holders map[string]*holder // pods, attachments and slices that belong to a node
+	holders map[string]*holder // pods, attachments and slices with a node
 	volumes map[string]*volume // volumes that belong to a claim
 }
 
@@ -44,7 +44,7 @@ type kubelet struct {
 	holders int
 }
 
-// A holder is an object that belongs to a node, with the objects to which it refers.
+// A holder is an object that belongs to a node. It may refer to other objects.
 type holder struct {
 	node    *kubelet
 	objects []*object
@@ -221,7 +221,7 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	}
 }
 
-// own is like hold, but without references. If node is empty, the object is removed.
+// own is like hold for an object without references. If node is empty, the object is removed.
 func (g *graph) own(key, node string) {
 	if node == "" {
 		g.release(key)
@@ -239,7 +239,7 @@ func (g *graph) drop(res *scheme.Resource, key string) {
 	g.release(key)
 }
 
-// same reports whether two versions of a pod have the same references. Most writes of pods only
+// same reports whether two versions of a pod refer to the same objects. Most writes of pods only
 // change the status.
 func same(before, after []byte) bool {
 	for _, path := range [...]string{"spec", "status.resourceClaimStatuses", "status.extendedResourceClaimStatus"} {
@@ -257,7 +257,7 @@ const retryAfter = time.Minute // after a failed read
 // A liveGraph is a graph that follows the store.
 type liveGraph struct {
 	store *store.Store
-	read  func(error) // called with the result of each complete read, and with errors
+	read  func(error) // called with the result of reading everything, and with errors
 	kinds []*scheme.Resource
 
 	mu    sync.RWMutex // guards the fields below; held while the graph is read again

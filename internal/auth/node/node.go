@@ -16,14 +16,14 @@
 //
 // A pod belongs to a node when it is bound to it. A mirror pod, which is created by the node
 // itself, has no paths. A node may get, list and watch Secrets and ConfigMaps only by name, and may
-// list and watch Pods and ResourceSlices only with a field selector for the node. It may access
-// only the Node, Lease and CSINode with its own name. The admission plug-in NodeRestriction checks
+// list and watch Pods and ResourceSlices only with a field selector for the node. For Node, Lease
+// and CSINode, the name must be the name of the node. The admission plug-in NodeRestriction checks
 // the writes of nodes. The rules are the same as in Kubernetes' plugin/pkg/auth/authorizer/node.
 //
-// Invariants: The authorizer never denies a request. It leaves requests that it does not allow to
+// Invariants: The authorizer never denies a request. If a request is not allowed, it is passed to
 // the next authorizer. A path exists as soon as the write that created it has been acknowledged,
-// because each question first reads the store's log to its end. On a replica, a refusal first waits
-// for the latest writes of the other servers. Memory grows with the number of bound pods, volumes
+// because each question first reads the store's log to its end. On a replica, the writes of other
+// servers are read before a request is refused. Memory grows with the number of bound pods, volumes
 // and attachments.
 package node
 
@@ -53,7 +53,7 @@ import (
 	"apilet/internal/store"
 )
 
-// patience is the maximum time that a refusal waits for writes of other servers.
+// patience is the maximum time to wait for writes of other servers.
 const patience = 2 * time.Second
 
 // Authorizer decides about requests of nodes. It is safe for concurrent use.
@@ -91,7 +91,7 @@ func nodeRules() *rbac.Index {
 
 const role = "system:node"
 
-// NoRules is the reason why the permissions of a node cannot be listed.
+// NoRules is returned because the permissions of a node cannot be listed.
 const NoRules = "node authorizer does not support user rule resolution"
 
 // Identify reports whether the user is a node, and returns its name. The name may be empty.
@@ -278,7 +278,7 @@ func (q *question) lease() (bool, string) {
 		return false, "can only get, create, update, patch, or delete a node lease"
 	case q.Namespace != corev1.NamespaceNodeLease:
 		return false, fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
-	case q.Verb != "create" && q.Name != q.node: // the name of a new lease is in its body, which NodeRestriction checks
+	case q.Verb != "create" && q.Name != q.node: // the name is in the body, see NodeRestriction
 		return false, "can only access node lease with the same name as the requesting node"
 	}
 	return true, ""

@@ -25,8 +25,8 @@ func (r *references) secret(ref *corev1.LocalObjectReference) {
 	}
 }
 
-// podRefers returns the keys of the objects that the pod's node may access. It returns nil for
-// mirror pods, because nodes create them.
+// podRefers returns the keys of all objects used by the pod. It returns nil for mirror pods,
+// because nodes create them.
 func podRefers(pod *corev1.Pod) []string {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return nil

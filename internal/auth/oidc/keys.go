@@ -39,7 +39,7 @@ const (
 type keySet struct {
 	byID     map[string]crypto.PublicKey
 	all      []crypto.PublicKey
-	rejected memory.Of[struct{}] // hashes of tokens that no key in this set has signed
+	rejected memory.Of[struct{}] // hashes of tokens rejected with these keys
 }
 
 // keys holds the keys of an issuer.
@@ -184,8 +184,8 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 	return k.keySetOf(found.Keys), nil
 }
 
-// keySetOf returns the set of the usable keys. It omits keys of other types, and keys that would
-// make verification too expensive.
+// keySetOf returns the set of the usable keys. Keys of other types are ignored. Keys are also
+// ignored if verification with them would be too expensive.
 func (k *keys) keySetOf(found []jsonKey) *keySet {
 	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: memory.Of[struct{}]{Most: rememberMost}}
 	costly := 0

@@ -6,10 +6,10 @@
 //	user, known, err := set.User(ctx, token)                                    // known: an issuer of ours names itself in the token
 //	set.Close()
 //
-// k8s.io/apiserver reads and validates the file, and compiles its expressions. This package does
-// not use the verifier of k8s.io/apiserver, because its dependencies would make up a quarter of
-// this program. The rules and error texts are the same (plugin/pkg/authenticator/token/oidc, and
-// github.com/coreos/go-oidc for tokens).
+// The file is read and validated by k8s.io/apiserver, which also compiles its expressions. This
+// package does not use the verifier of k8s.io/apiserver, because its dependencies would make up a
+// quarter of this program. The rules and error texts are the same
+// (plugin/pkg/authenticator/token/oidc, and github.com/coreos/go-oidc for tokens).
 //
 // Keys are read in the background, at the start and every ten minutes. They are also read if a
 // token has an unknown key, at most once in ten seconds. A request waits at most one second for the
@@ -57,7 +57,7 @@ type Options struct {
 // AllAlgorithms are the supported signing algorithms.
 var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"}
 
-// A Set holds the issuers of a configuration, and the configuration of anonymous requests.
+// A Set is a loaded configuration.
 type Set struct {
 	Anonymous *apiserver.AnonymousAuthConfig // nil if not configured
 	issuers   []*issuer
@@ -114,7 +114,7 @@ func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, 
 	return set, nil
 }
 
-// Close stops reading keys. The set continues to verify tokens with the keys that it has.
+// Close stops reading keys. The set can still be used to verify tokens.
 func (s *Set) Close() { s.stop() }
 
 // Admits reports whether a request without credentials is accepted for the path. It returns
@@ -296,7 +296,7 @@ func (i *issuer) checkSignature(ctx context.Context, token string, now time.Time
 	if alg := algorithm(token); !slices.Contains(i.algorithms, alg) {
 		return fmt.Errorf("oidc: id token signed with unsupported algorithm, expected %q got %q", i.algorithms, alg)
 	}
-	failed := errors.New("failed to verify signature: failed to verify id token signature") // the same error for all causes, as in kube-apiserver
+	failed := errors.New("failed to verify signature: failed to verify id token signature") // the same error in all cases, as in kube-apiserver
 	parsed, err := signature.Parse(token)
 	if err != nil {
 		return failed

@@ -21,8 +21,8 @@ import (
 type Policy struct {
 	objects map[string]scheme.Object       // by the caller's keys
 	cluster map[string]*rbacv1.ClusterRole // by name
-	sums    map[string][]rbacv1.PolicyRule // the rules of aggregated roles, by name
-	// The keys of the bindings that refer to a role, which may not exist.
+	sums    map[string][]rbacv1.PolicyRule // rules of aggregated roles by name
+	// The keys of bindings by role. The role may not exist.
 	bound  map[roleName]map[string]struct{}
 	grants map[string]*grant // by the binding's key
 	index  *Index

@@ -1,5 +1,5 @@
-// Package rbac authorizes requests by roles and bindings. It uses an index, which is rebuilt when
-// one of them changes:
+// Package rbac authorizes requests by roles and bindings. It builds an index from them, and a new
+// one when they change:
 //
 //	x := rbac.NewIndex(objects) // Roles, ClusterRoles and their bindings, as they are stored
 //	allowed, reason := x.Allows(&rbac.Access{User: "bob", Groups: []string{"dev"}, ResourceRequest: true,
@@ -12,6 +12,6 @@
 // plugin/pkg/auth/authorizer/rbac/bootstrappolicy. This package does not read the store.
 //
 // Invariants: No rule denies, so the order of rules and bindings does not matter. An [Index] is
-// immutable, so a request uses the same index until it is decided. If a role cannot be read, it
-// grants nothing. The cost of comparing rules is limited (escalation.go).
+// immutable, and a request is decided with a single index. If a role cannot be read, it grants
+// nothing. The cost of comparing rules is limited (escalation.go).
 package rbac

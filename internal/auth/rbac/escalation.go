@@ -1,9 +1,10 @@
 package rbac
 
-// This file compares the permissions that a user grants with the permissions of the user. A rule is
-// the product of its lists. For example, a rule with 100 groups, 100 resources and 100 verbs takes
-// 2 KB but contains a million permissions. Kubernetes expands the product and compares each
-// permission with each rule of the user. This file reduces the cost in three ways:
+// This file checks whether a user has all the permissions of a role before the role is written. A
+// rule allows all combinations of the items in its lists. For example, a rule with 100 groups, 100
+// resources and 100 verbs takes 2 KB but contains a million permissions. Kubernetes expands the
+// product and compares each permission with each rule of the user. This file reduces the cost in
+// three ways:
 //
 //  1. A rule is not expanded if a single rule of the user covers it. The rule of an administrator
 //     covers all.
@@ -24,8 +25,7 @@ import (
 )
 
 const (
-	// The maximum number of permissions of a role that is written, which take some tenths of a
-	// second.
+	// The maximum number of permissions of a role, which take a few tenths of a second.
 	maxPermissions = 50_000
 	// The maximum number of comparisons for a role, which takes about a second.
 	maxComparisons = 10_000_000
@@ -34,7 +34,7 @@ const (
 // holdings are the rules of a user.
 type holdings struct {
 	rules                       []heldRule
-	byVerb, byGroup, byResource map[string][]int32 // indexes of rules by the items in their lists, including "*"
+	byVerb, byGroup, byResource map[string][]int32 // indexes into rules by name, including "*"
 	ofURLs                      []int32            // rules with URLs
 	comparisons                 int                // number of comparisons so far
 }
@@ -224,7 +224,8 @@ func firstLines(lines []string) []string {
 	return lines
 }
 
-// breakDown splits a rule into rules with one verb and one group, resource and name (or one URL).
+// breakDown returns one rule for each combination of a verb, a group, a resource and a name, and
+// for each combination of a verb and a URL.
 func breakDown(rule rbacv1.PolicyRule) (parts []rbacv1.PolicyRule) {
 	names := [][]string{nil}
 	if len(rule.ResourceNames) > 0 {
@@ -247,8 +248,8 @@ func breakDown(rule rbacv1.PolicyRule) (parts []rbacv1.PolicyRule) {
 	return parts
 }
 
-// describe returns the texts of rules returned by breakDown in sorted order. It merges rules that
-// differ only in their verb.
+// describe returns the texts of rules returned by breakDown in sorted order. If rules differ only
+// in their verb, they are merged.
 func describe(parts []rbacv1.PolicyRule) []string {
 	verbs, texts := map[string][]string{}, map[string]bool{}
 	for _, part := range parts {

@@ -65,13 +65,14 @@ type roleName struct{ namespace, name string }
 // subjectName identifies a user or a group. A service account is identified by its user name.
 type subjectName struct{ kind, name string }
 
-// place is the key for looking up grants. The namespace is "" for grants in all namespaces.
+// place is the key for looking up grants. The namespace is "" if the grant applies to all
+// namespaces.
 type place struct {
 	subject   subjectName
 	namespace string
 }
 
-// roleRules holds the rules of a role and a filter for each of them.
+// roleRules is a list of rules with a filter for each rule.
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
 	sieves []sieve
@@ -304,7 +305,7 @@ func hasResource(list []string, resource, subresource string) bool {
 	})
 }
 
-// applicable returns the grants of a user in sorted order, without duplicates.
+// applicable returns the grants of a user, sorted and without duplicates.
 func (x *Index) applicable(q *Access) []*grant {
 	var grants []*grant
 	x.visit(q, func(g *grant) bool {
@@ -364,7 +365,7 @@ func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 			all = append(all, role)
 		}
 	}
-	// If roles aggregate each other, the order of their rules depends on the order of both lists.
+	// The order of rules depends on both lists if roles aggregate each other.
 	for _, list := range [...][]*rbacv1.ClusterRole{all, sums} {
 		slices.SortFunc(list, func(a, b *rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
 	}
@@ -599,8 +600,7 @@ func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
 
 // PolicyChanges is the set of writes needed to update a policy.
 type PolicyChanges struct {
-	// Create and Update hold roles and bindings that are missing or incomplete, in their desired
-	// form.
+	// Create and Update are lists of roles and bindings to write.
 	Create, Update []scheme.Object
 	// Replace holds bindings with a different roleRef. The caller must delete and create them,
 	// because a roleRef cannot be updated.
@@ -608,8 +608,8 @@ type PolicyChanges struct {
 }
 
 // ReconcilePolicy compares an existing policy with the desired objects. It adds missing rules,
-// subjects, labels and annotations, and keeps additional ones. If the autoupdate annotation of an
-// object is "false", it is not changed. It does not modify its arguments.
+// subjects, labels and annotations. It does not remove additional ones. If the autoupdate
+// annotation of an object is "false", it is not changed. It does not modify its arguments.
 func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) {
 	type id struct{ kind, namespace, name string }
 	idOf := func(obj scheme.Object) id { return id{fmt.Sprintf("%T", obj), obj.GetNamespace(), obj.GetName()} }
@@ -639,7 +639,7 @@ func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) 
 	return changes
 }
 
-// merge returns a copy of have with the parts of want that it lacks.
+// merge returns a copy of have, with missing parts added from want.
 func merge(have, want scheme.Object) scheme.Object {
 	merged := have.DeepCopyObject().(scheme.Object)
 	merged.SetLabels(mergeMaps(want.GetLabels(), merged.GetLabels()))

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// urlCovers reports whether the pattern covers the path. A trailing * matches every suffix, with
-// two exceptions. The path of the backup must be named in full, because a backup reveals more than
-// the authors of wildcard rules intended; system:masters may always request it. A user with only a
-// wildcard cannot grant access to the backup either. Paths below request.PathUI need a pattern that
-// begins with request.PathUI, or a role that allows everything.
+// urlCovers reports whether the pattern covers the path. There are two exceptions to a trailing *.
+// The path of the backup must be named in full, because a backup reveals more than the authors of
+// wildcard rules intended; system:masters may always request it. A user with only a wildcard cannot
+// grant access to the backup either. For paths below request.PathUI, the pattern must begin with
+// request.PathUI, or the role must allow everything.
 func urlCovers(pattern, path string) bool {
 	switch {
 	case pattern == path:

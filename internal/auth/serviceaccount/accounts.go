@@ -126,8 +126,8 @@ type tokenClaims struct {
 	legacyClaims
 }
 
-// boundClaims are the private claims of bound tokens, as in pkg/serviceaccount/claims.go of
-// k8s.io/kubernetes.
+// boundClaims is the private part of the claims of a bound token, see pkg/serviceaccount/claims.go
+// of k8s.io/kubernetes.
 type boundClaims struct {
 	Namespace string    `json:"namespace,omitempty"`
 	Account   objectID  `json:"serviceaccount"` // the token's service account
@@ -586,7 +586,7 @@ func (t *Tokens) checkSignature(ctx context.Context, token *signature.Token, has
 }
 
 // keysFor returns the keys that may have signed the token. This is the key with the token's key ID,
-// or all keys if the token has none. Keys of other algorithms are omitted, so the result may be
+// or all keys if the token has none. Keys for other algorithms are ignored, so the result may be
 // empty.
 func (t *Tokens) keysFor(token *signature.Token) (fit []crypto.PublicKey, err error) {
 	err = errNoKey
