@@ -23,11 +23,11 @@
 // The algorithms are the same as in Kubernetes (pkg/registry/core/service/ipallocator,
 // portallocator, and the controllers that repair them), so that kube-apiserver can allocate from
 // the same ranges. Packages defaults and strategy determine the needs of a Service. The claims are
-// written by the server itself, without admission plug-ins and webhooks.
+// written directly to the store, without calling admission plug-ins or webhooks.
 //
 // Invariants: No address or port is allocated to two Services, also by different servers. If a
-// write fails, its values are released. Claims without a Service, and Services without a claim, are
-// repaired within minutes after a crash.
+// write fails, its values are released. After a crash, differences between claims and Services are
+// repaired within minutes.
 package allocator
 
 import (
@@ -230,8 +230,8 @@ func canonical(text string) string {
 	return text
 }
 
-// An Allotment holds the values that are assigned to one request. If the object needs no values, it
-// is nil. The caller of its unexported methods must hold the allocator's lock.
+// An Allotment holds the values assigned to a request. If the object needs no values, it is nil.
+// The caller of its unexported methods must hold the allocator's lock.
 type Allotment struct {
 	a     *Allocator
 	svc   *corev1.Service
@@ -345,8 +345,9 @@ func (g *Allotment) refuse(ip, why string) {
 	g.errs = append(g.errs, field.Invalid(at, g.svc.Spec.ClusterIPs, "failed to allocate IP "+ip+": "+why))
 }
 
-// anyAddress selects a random free address. It prefers addresses above the band of a range that is
-// reserved for requested addresses. A dry run gets the network address, which is never allocated.
+// anyAddress selects a random free address. If possible, it does not use addresses in the band of a
+// range, which is for requested addresses. A dry run gets the network address, which is never
+// allocated.
 func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
 	for _, b := range g.a.blocks(family) {
 		if g.dryRun {

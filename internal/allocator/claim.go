@@ -44,7 +44,7 @@ const (
 		`"f:spec":{"f:parentRef":{".":{},"f:name":{},"f:namespace":{},"f:resource":{}}}}`
 )
 
-// ErrLost is returned if another server has claimed a value first.
+// ErrLost is returned if the value has been claimed by another server.
 var ErrLost = errors.New("another server has given it out")
 
 var addressType = scheme.GroupVersion(networkingv1.GroupName, "v1", scheme.Row[networkingv1.IPAddress](0, "ipaddresses", ""))[0]

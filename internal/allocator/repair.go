@@ -2,9 +2,10 @@ package allocator
 
 // This file repairs differences between claims and Services. They occur if a server stops between
 // two writes, if an earlier version allocated addresses without claims, or if a user deletes an
-// IPAddress. The Services take precedence: a Service gets the claims for its values, if necessary
-// from another owner. A claim without a Service may belong to a create in progress. Therefore, as
-// in kube-apiserver, an IPAddress is released after one minute, and a port after several rounds.
+// IPAddress. A Service always gets the claims for its values, even if they have another owner. A
+// claim without a Service may belong to a create in progress. Therefore an IPAddress is only
+// released if it is older than a minute, and a port is only released after several rounds. This is
+// the same as in kube-apiserver.
 
 import (
 	"context"

@@ -6,12 +6,12 @@ package audit
 //
 // One event is written when a request ends (ResponseComplete, or Panic). A watch also has one when
 // its response begins (ResponseStarted), because it may end hours later. If a request is rejected
-// before its user is known, there is only a ResponseStarted event, as in Kubernetes. Without a
+// before its user is known, there is only a ResponseStarted event, as in Kubernetes. If there is no
 // policy, no event is written for the arrival of a request (RequestReceived). Most audit policies
 // omit it.
 //
-// Each line is written with one write(2) to a file that was opened for appending, before the
-// response is complete. So the event of an answered request is in the file, lines are never mixed,
+// Each line is written with one write(2) to a file that was opened for appending, while the request
+// waits. So the event of a request that has ended is in the file, lines are never mixed,
 // and logrotate may truncate the file at any time. A goroutine that collects lines (batcher.go,
 // --audit-log-mode=batch) is not faster, because encoding a line takes four times as long as
 // writing it, and a crash loses the collected lines. It is useful if the disk may block.
@@ -140,7 +140,7 @@ type Hooks struct {
 	// Failing is called when writing begins to fail, and with nil when it works again. It is not
 	// called for each event.
 	Failing func(err error)
-	Leveled func(level string) // called with the level that the policy has chosen
+	Leveled func(level string) // called with the level of a request if there is a policy
 }
 
 func (h *Hooks) leveled(level string) {

@@ -18,7 +18,7 @@ import (
 // A Mode determines whether requests wait until their events have been delivered.
 type Mode string
 
-// The names are the same as in kube-apiserver.
+// The modes are named as in kube-apiserver.
 const (
 	ModeBatch    Mode = "batch"           // requests do not wait
 	ModeBlocking Mode = "blocking"        // requests wait, but continue if the delivery fails
@@ -58,7 +58,7 @@ type batcher struct {
 	closed bool
 }
 
-// startBatcher returns a batcher that delivers lines until close is called.
+// startBatcher starts a batcher. The caller must call close to stop it.
 func startBatcher(rules Batches, most int64, deliver func(ctx context.Context, batch [][]byte)) *batcher {
 	ctx, stop := context.WithCancel(context.Background())
 	b := &batcher{Batches: rules, most: most, deliver: deliver, stop: stop, wake: make(chan struct{}, 1), done: make(chan struct{})}
@@ -132,7 +132,7 @@ func (b *batcher) run(ctx context.Context) {
 	}
 }
 
-// gather waits until a batch is full or its first event has waited for MaxWait.
+// gather waits until there is a full batch, or until MaxWait has passed.
 func (b *batcher) gather(ctx context.Context) {
 	var over <-chan time.Time
 	for b.waiting() < b.MaxSize {
@@ -162,7 +162,7 @@ func (b *batcher) close() {
 	<-b.done
 }
 
-// A pace is a token bucket, which is full at first.
+// A pace is a token bucket. It is full at first.
 type pace struct {
 	tokens float64
 	last   time.Time

@@ -12,7 +12,7 @@
 // audit middleware (pkg/endpoints/filters/audit.go). The events are built from the records of
 // package request.
 //
-// Invariants: In the default mode, the event of a request that was answered is in the file. Lines
+// Invariants: In the default mode, an event is written to the file before its request ends. Lines
 // of different requests are never mixed. The log does not contain headers or tokens from URLs. It
 // only contains bodies if the policy requires them. If the disk is full, lines are lost, counted
 // and reported, but no requests fail, and at most maxPendingAudit bytes of memory are used.

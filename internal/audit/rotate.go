@@ -1,8 +1,8 @@
 package audit
 
-// This file rotates the log file. A file that has reached its maximum size is renamed to include
-// the time, and a new one is created. Old files are compressed and removed. The file names and the
-// flags are the same as in kube-apiserver, which uses gopkg.in/natefinch/lumberjack.v2:
+// This file rotates the log file. If the file is too large, it is renamed to include the time, and
+// a new file is created. Old files are compressed and removed. It is compatible with
+// kube-apiserver, which uses gopkg.in/natefinch/lumberjack.v2:
 //
 //	audit.log    audit-2026-11-26T10-00-00.000.log    audit-2026-11-25T10-00-00.000.log.gz
 //

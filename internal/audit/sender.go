@@ -1,8 +1,8 @@
 package audit
 
-// This file sends events to a webhook (--audit-webhook-config-file). It sends batches in the
-// background, or in the blocking modes each event while its request waits. Events that the webhook
-// has not accepted after five attempts are lost, counted and reported.
+// This file sends events to a webhook (--audit-webhook-config-file). Batches are sent in the
+// background. In the blocking modes, each event is sent while its request waits. Events that the
+// webhook has not accepted after five attempts are lost, counted and reported.
 //
 //	POST URL   {"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":[{"level":"Metadata",...},...]}
 

@@ -1,8 +1,7 @@
 package auth
 
-// This file determines three properties of a request: the target (request.Info), the sender
-// (request.User), and whether the sender has permission. The results are stored in the request's
-// record for later handlers.
+// This file checks the target of a request (request.Info), its sender (request.User), and whether
+// the sender has permission. The results are stored in the request's record for later handlers.
 //
 //	GET /api/v1/namespaces/shop/pods?watch=1      Authorization: Bearer s3cret      Impersonate-User: alice
 //	      │                                              │                                 │
@@ -13,8 +12,8 @@ package auth
 //	                                  authorize      nil, or 403: pods is forbidden: User "alice" cannot watch resource ...
 //
 // The functions that decide take values and return errors. The http.Handlers around them only pass
-// the results on. Credentials and Impersonate-* headers are removed once they have been read, so
-// that no later handler can use them again.
+// the results on. Credentials and Impersonate-* headers are removed after they have been read, so
+// that they cannot be used again.
 //
 // There are two modes. Without an authenticator, the server only listens on loopback, and all
 // clients are system:unsecured, a cluster administrator. Every web page in the user's browser can
@@ -84,8 +83,8 @@ type Config struct {
 	Anonymous     bool          // --anonymous-auth: allow requests without credentials
 	Insecure      bool          // the plain loopback port: every client is system:unsecured
 	AlwaysAllow   bool          // --authorization-mode=AlwaysAllow
-	// Modes is set if --authorization-mode contains Node. It holds ModeNode and ModeRBAC in the
-	// order in which they are evaluated.
+	// Modes is set if --authorization-mode contains Node. It is a list of ModeNode and ModeRBAC in
+	// the order of evaluation.
 	Modes       []string
 	CORSOrigins []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
 	Log         zerolog.Logger   // receives errors from reloading files
@@ -229,7 +228,7 @@ func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 // that append makes a copy.
 var noSniff, sameOrigin = []string{"nosniff"}[:1:1], []string{"same-origin"}[:1:1]
 
-// errBadToken is returned for a token that no authenticator recognizes.
+// errBadToken is returned if the token is not recognized.
 var errBadToken = errors.New("invalid bearer token")
 
 // identify returns the user who sent the request. If the credential is invalid, it returns 401. If
@@ -467,7 +466,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	return u, true, false
 }
 
-// uidOID identifies the attribute of a certificate's subject that holds the user's UID.
+// uidOID is the object identifier of the user's UID in a certificate.
 var uidOID = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 
 // subjectUser returns the user that the subject describes: the common name is the user name, and
@@ -695,8 +694,9 @@ func (a *Authenticator) Check(u request.User, info request.Info) error {
 	return nil
 }
 
-// MayCreate returns an error if an update or a patch would create its object and the user may not
-// create it. rec is nil for the server's own writes, which are always allowed.
+// MayCreate must be called if an update or a patch would create its object. It returns an error if
+// the user may not create it. If rec is nil, the write is allowed, because it was made by the
+// server.
 func (a *Authenticator) MayCreate(rec *request.Request) error {
 	if rec == nil {
 		return nil

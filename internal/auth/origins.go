@@ -102,7 +102,7 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 }
 
 // checkSite returns an error if the request was sent by a browser on behalf of another site's page.
-// The browser adds its user's client certificate, or connects to the plain port of its user's
+// The browser may use the client certificate of its user, or connect to the plain port of this
 // machine. The server would execute the request, although the page cannot read the response.
 //
 // The following headers are set by the browser and cannot be changed by a page:
@@ -129,8 +129,9 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 	return nil
 }
 
-// isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a browser. Many programs send an Origin
-// with it: golang.org/x/net/websocket requires one, and websocket-client for Python derives one from the URL.
+// isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a
+// browser. Many programs set the Origin header. For example, it is required by
+// golang.org/x/net/websocket, and derived from the URL by websocket-client for Python.
 //
 // Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can
 // change neither in a handshake. If one of them is found, the client is a browser, because the user

@@ -52,8 +52,8 @@ func (a *Authenticator) openOthers() (err error) {
 	return nil
 }
 
-// followIssuers loads the issuers of the file and reloads them when it changes. After each reload,
-// the previous set is closed.
+// followIssuers loads the configuration of issuers and follows the file. The previous set is closed
+// after each reload.
 func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oidc.Set], error) {
 	var last *oidc.Set
 	return certs.Follow(a.cfg.Log, func(contents [][]byte) (*oidc.Set, error) {
@@ -82,7 +82,7 @@ func (a *Authenticator) issuerSet() *oidc.Set {
 	return a.fixed
 }
 
-// admitsAnybody reports whether a request without credentials is accepted as system:anonymous.
+// admitsAnybody reports whether anonymous requests are allowed for the path.
 func (a *Authenticator) admitsAnybody(path string) bool {
 	if set := a.issuerSet(); set != nil {
 		return set.Admits(path, a.cfg.Anonymous)

@@ -6,8 +6,8 @@ package auth
 //
 // The proxy's certificate must be signed by an authority of --requestheader-client-ca-file, and its
 // common name must be one of --requestheader-allowed-names if that flag is set. The headers are
-// ignored and removed if any other client sends them. If a trusted proxy names no user, its own
-// credentials are checked like those of any client.
+// ignored and removed if any other client sends them. If a trusted proxy does not set a user, its
+// own credentials are used.
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func (rh *RequestHeader) Published() (p Published, err error) {
 	return p, err
 }
 
-// With returns a copy of p. It adds this server's own authority, the common name and the headers.
+// With returns a copy of p. It adds the authority, the common name and the headers of this server.
 // An empty list of names stays empty, because it allows any name.
 func (p Published) With(authority []byte, name string) Published {
 	any := len(p.Authorities) > 0 && len(p.Names) == 0
@@ -152,7 +152,7 @@ func (p *proxies) believes(ctx context.Context, shown []*x509.Certificate) bool 
 	return true
 }
 
-// dropHeaders removes the headers of proxies, so that no later handler can use them.
+// dropHeaders removes the headers of proxies to make sure that they cannot be used again.
 func (p *proxies) dropHeaders(h http.Header) {
 	if p == nil {
 		return

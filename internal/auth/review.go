@@ -116,7 +116,7 @@ func validateSelectorForm(raw string, requirements int, path *field.Path) field.
 	return nil
 }
 
-// unreadSelectors returns a message for each selector that cannot be parsed. The messages have no
+// unreadSelectors returns an error message if a selector cannot be parsed. The messages have no
 // other effect, because selectors are not used by roles.
 func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	note := func(which string, good, bad int) {

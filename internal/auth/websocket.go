@@ -1,7 +1,8 @@
 package auth
 
-// This file reads bearer tokens from WebSocket handshakes. Pages cannot set the Authorization header of a handshake, so they send
-// the token as one of the subprotocols, as kube-apiserver allows (k8s.io/apiserver/pkg/authentication/request/websocket):
+// This file reads bearer tokens from WebSocket handshakes. A page cannot set the Authorization
+// header of a handshake. Therefore the token can be sent as a subprotocol, as in kube-apiserver
+// (k8s.io/apiserver/pkg/authentication/request/websocket):
 //
 //	Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Ym9iLXRva2Vu, v5.channel.k8s.io
 //

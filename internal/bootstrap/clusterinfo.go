@@ -7,10 +7,10 @@ package bootstrap
 //	Role         kubeadm:bootstrap-signer-clusterinfo   get ConfigMap cluster-info
 //	RoleBinding  kubeadm:bootstrap-signer-clusterinfo   to User system:anonymous
 //
-// A joining node reads the ConfigMap anonymously. It checks the signature with its token, or the
-// hash of the authority's key. The server creates the Role and the RoleBinding only when it creates
-// the ConfigMap. An administrator can therefore delete the RoleBinding to stop anonymous users from
-// reading the ConfigMap, and a restart does not bring it back.
+// A joining node reads the ConfigMap anonymously. It checks the signature by using its token, or it
+// checks the hash of the authority's key. The server creates the Role and the RoleBinding only when
+// it creates the ConfigMap. An administrator can therefore delete the RoleBinding to stop anonymous
+// users from reading the ConfigMap, and a restart does not bring it back.
 
 import (
 	"context"

@@ -10,8 +10,8 @@
 // In a cluster this is done by kube-apiserver at its start (pkg/controlplane, its systemnamespaces
 // and kubernetesservice controllers, the post-start hooks of rbac and flowcontrol,
 // kube-aggregator's autoregister controller) and by three controllers of kube-controller-manager
-// (serviceaccounts, rootcacertpublisher, serviceaccount-token). Objects are written with
-// registry.Writer, in the same way as requests of clients.
+// (serviceaccounts, rootcacertpublisher, serviceaccount-token). All objects are written by using
+// registry.Writer, as for requests.
 //
 // Invariants: All reconcilers are level-triggered. A reconciler compares the stored objects with
 // the desired ones. It may be called more often than necessary. If nothing is missing, it does not

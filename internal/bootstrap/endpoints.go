@@ -83,8 +83,8 @@ func (e *Endpoints) Run(ctx context.Context, stopping <-chan struct{}) {
 	})
 }
 
-// lead writes both forms of the endpoints, with the given addresses and one port. If ours is false,
-// an existing port is preserved.
+// lead writes the Endpoints and the EndpointSlice with the given addresses. If ours is false, an
+// existing port is preserved.
 func (e *Endpoints) lead(ctx context.Context, to []netip.Addr, ours bool) error {
 	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}

@@ -7,7 +7,7 @@ package bootstrap
 //	ServiceAccount default              used by pods that name no other, and by `kubectl create token default`
 //	ConfigMap      kube-root-ca.crt     the certificate of this server's authority, if it has its own authority
 //
-// If one of them is deleted, it is created again. If the data of the ConfigMap is changed, it is
+// If one is deleted, it will be created again. If the data of the ConfigMap is changed, it is
 // corrected. This does not apply to a namespace that is being deleted. After the start, the server
 // adds them to namespaces without them, for example in an older or restored file. The request that
 // creates a namespace and the loop that reads the log may process the same namespace at the same
@@ -144,8 +144,8 @@ func (s *NamespaceReconciler) forget(namespace string) {
 	delete(s.refused, namespace)
 }
 
-// due returns the namespaces to retry now, and the time of the next retry. If there is none, the
-// time is zero.
+// due returns the namespaces to retry now, and the time of the next retry. The time is zero if
+// there is no retry.
 func (s *NamespaceReconciler) due() (namespaces []string, first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

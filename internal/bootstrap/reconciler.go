@@ -2,9 +2,9 @@ package bootstrap
 
 // This file keeps two parts of the server in sync with stored objects: the authorizer with roles
 // and bindings, and flow control with flow schemas and priority levels. Both use an immutable
-// configuration. At the start, a reconciler writes the default objects. After each commit to one of
-// its kinds, it replaces the configuration. The authorizer has the new configuration before the
-// write is answered. Flow control follows a moment later, when its log reader wakes up.
+// configuration. At the start, a reconciler writes the default objects. The configuration is
+// replaced after each commit to one of its kinds. The authorizer has the new configuration before
+// the write is answered. Flow control follows a moment later, when its log reader wakes up.
 
 import (
 	"context"
@@ -30,7 +30,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A reconciler reads and writes objects of a few kinds.
+// A reconciler reads and writes objects of the given kinds.
 type reconciler struct {
 	st    *store.Store
 	wr    *registry.Writer
@@ -70,8 +70,8 @@ func (k *reconciler) load() (objects []scheme.Object, err error) {
 	return objects, nil
 }
 
-// Run calls apply immediately, and again after each commit to one of the kinds, until ctx is done.
-// It calls report with the result of each round.
+// Run calls apply immediately. It calls apply again after each commit to one of the kinds, until
+// ctx is done. It calls report with the result of each round.
 func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error, report func(error)) {
 	for log := k.follow(); ctx.Err() == nil; {
 		log.From(k.st.Revision())
@@ -82,8 +82,8 @@ func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error,
 	}
 }
 
-// write creates, updates and deletes objects. Conflicts with other writers are left to the next
-// round.
+// write creates, updates and deletes objects. If there is a conflict with another writer, it is
+// resolved in the next round.
 func (k *reconciler) write(ctx context.Context, create, update, remove []scheme.Object) error {
 	for _, obj := range remove {
 		_, _, err := k.wr.Delete(ctx, k.kindOf(obj), obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{})
@@ -254,7 +254,7 @@ func (k *FlowReconciler) objects() (objs flowcontrol.Objects, err error) {
 	return objs, err
 }
 
-// named returns objects with the names, for deletion.
+// named returns objects for deletion.
 func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object) {
 	for _, name := range schemas {
 		found = append(found, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name}})

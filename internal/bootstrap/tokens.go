@@ -75,7 +75,7 @@ type filler struct {
 	lacking map[string]struct{} // keys of Secrets to process
 
 	mu      sync.Mutex                     // guards the fields below while Secrets are processed concurrently
-	waiting map[string]map[string]struct{} // keys of Secrets whose service account does not exist, by the key of the service account
+	waiting map[string]map[string]struct{} // keys of waiting Secrets, by the key of the missing service account
 }
 
 // tokenMark occurs in the JSON of each Secret that a filler must process.

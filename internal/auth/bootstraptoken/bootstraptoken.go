@@ -81,8 +81,9 @@ func (t *Tokens) secret(id string) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// check returns the groups of the token's user, or an error that completes the sentence "the bootstrap token's Secret ...". It compares
-// the secret part in constant time, and does so before it looks at the expiration, the usage and the groups.
+// check returns the groups of the token's user, or an error that completes the sentence "the
+// bootstrap token's Secret ...". To prevent timing attacks, it compares the secret part in constant
+// time before all other checks of the data.
 func (t *Tokens) check(secret *corev1.Secret, id, secretPart string) ([]string, error) {
 	value := func(key string) string { return secrets.GetData(secret, key) }
 	invalid := func(key string) error { return fmt.Errorf("has an invalid value for key %s", key) }

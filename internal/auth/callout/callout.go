@@ -9,7 +9,7 @@
 //	verdict, reason, err := plan.Steps[0].Hook.Decide(user, info)
 //
 // A kubeconfig file contains the address of a webhook. The webhook may fail or be slow. Each call
-// has a deadline, reads a response of limited size, and is only retried after errors that may be
+// has a deadline and a limit for the size of the response. It is only retried if the error may be
 // temporary. Responses are cached for the time set by the flags, and the size of the cache is
 // limited. The cache is indexed by the hash of the request and does not contain tokens.
 //

@@ -4,8 +4,8 @@ package certs
 // trusts one of these servers, it trusts all of them, also behind a load balancer. Client
 // certificates are accepted by all servers.
 //
-// The shared value is stored in JSON. Each server keeps a copy in its folder. At the start, both
-// are compared:
+// The shared value is stored in JSON. A copy is kept in the folder of each server. They are
+// compared at the start:
 //
 //	shared        folder                      the server uses                         shared from then on
 //	nothing       nothing                     a new authority                         that, with its key

@@ -16,15 +16,14 @@ package certs
 //	ca.key         ca.crt         an authority, valid for ten years; a year before its end its certificate is renewed with the same key (authority.go)
 //	apiserver.key  apiserver.crt  the serving certificate, signed by it, valid for a year; replaced 30 days before its end or for other host names
 //
-// Certificates are valid from clock.Earliest, or from the first day of their authority, and not
-// from the current time. Therefore a wrong clock (package clock) does not produce certificates that
-// other machines reject because they begin in the future. If an authority has expired, or if it was
-// created in 1970, it is renewed. Clients that trust its key only need the new ca.crt, and no
-// client needs a new certificate.
+// A certificate is valid from clock.Earliest, or from the first day of its authority. Therefore a
+// wrong clock (package clock) does not produce certificates that other machines reject because they
+// begin in the future. If an authority has expired, or if it was created in 1970, it is renewed.
+// Clients that trust its key only need the new ca.crt, and no client needs a new certificate.
 //
-// Files are replaced atomically, the key before its certificate. If there is no ca.crt after a
-// power failure, a new authority is created, because no client can trust the old one yet. If
-// apiserver.crt does not match its key, both are created again. If ca.crt exists but is invalid,
+// Files are replaced atomically. The key is written before its certificate. If there is no ca.crt
+// after a power failure, a new authority is created, because no client can trust the old one yet.
+// If apiserver.crt does not match its key, both are created again. If ca.crt exists but is invalid,
 // the server returns an error. A new one would lock out all clients that trust the old one. Only
 // the server's user can read the keys, see exposed.go.
 
@@ -118,7 +117,7 @@ func (f *Followed[T]) Now() *T {
 		value = last.value
 	}
 	if !f.last.CompareAndSwap(last, &reading[T]{looks, value}) {
-		return f.last.Load().value // another goroutine has read the files and logs the change
+		return f.last.Load().value // another goroutine has read the files
 	}
 	if err != nil {
 		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping what was in them before")
@@ -225,7 +224,7 @@ type KeyPair struct {
 	Cert            *x509.Certificate // the certificate, parsed
 	key             crypto.Signer
 	CertPEM, KeyPEM []byte          // contents of both files
-	shown           tls.Certificate // both, in the form that handshakes need
+	shown           tls.Certificate // used for handshakes
 }
 
 // OpenCertFolder reads the folder and creates missing files in it.

@@ -7,10 +7,10 @@
 //	pair, err := certs.FollowPair(log, "tls.crt", "tls.key")  // files of somebody else; pair.Now() is what they hold now
 //	listener = tls.NewListener(listener, certs.TLSConfig(pair.Now, authorities.Now))
 //
-// It does the work of kubeadm and cert-manager for kube-apiserver, and of dynamiccertificates in
+// It is used instead of kubeadm and cert-manager, and instead of dynamiccertificates in
 // k8s.io/apiserver/pkg/server. Certificates follow RFC 5280, and keys are ECDSA P-256.
 //
-// Invariants: Files with keys have mode 0600. A file with another mode is corrected, or the server
-// does not start (exposed.go). Files are replaced atomically (package atomicfile). An existing
-// authority is never replaced, because clients may trust it.
+// Invariants: Files with keys have mode 0600. If the mode of such a file is wrong, it is corrected,
+// or the server does not start (exposed.go). Files are replaced atomically (package atomicfile). An
+// existing authority is never replaced, because clients may trust it.
 package certs

@@ -149,7 +149,7 @@ func (i *Introduction) Open(c Config, certFile, keyFile string) error {
 	return nil
 }
 
-// Certificate returns the current certificate, or nil if there is none.
+// Certificate returns the current certificate. It returns nil if there is no certificate.
 func (i *Introduction) Certificate() *tls.Certificate {
 	if shown := i.shown.Load(); shown != nil {
 		return (*shown)()

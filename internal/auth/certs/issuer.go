@@ -20,7 +20,7 @@ type Request struct {
 	Hosts  []string // DNS names and IP addresses of a server; nil requests a client certificate
 }
 
-// An Issuer signs certificates with the CA of a server and stores them in a folder. It is not safe for concurrent use.
+// An Issuer issues certificates and stores them in a folder. It is not safe for concurrent use.
 type Issuer struct {
 	folder *Folder // contains the issued certificates, but not the CA
 }

@@ -9,8 +9,9 @@
 // The keys are hashes, because credentials should not be kept in memory.
 //
 // Invariants: Expired values are never returned. The size of a cache is limited by Most and
-// MostBytes. A full cache first removes the expired values, and then any half of the others. If a
-// client sends many credentials, results for other clients may have to be computed again.
+// MostBytes. If the cache is full, expired values are removed first, and then any half of the
+// others. If a client sends many credentials, results for other clients may have to be computed
+// again.
 package memory
 
 import (

@@ -34,7 +34,7 @@ import (
 type graph struct {
 	nodes   map[string]*kubelet
 	objects map[string]*object // referenced objects
-	holders map[string]*holder // pods, attachments and slices with a node
+	holders map[string]*holder // objects that belong to a node
 	volumes map[string]*volume // volumes that belong to a claim
 }
 
@@ -61,7 +61,7 @@ type object struct {
 	key      string
 	mentions int              // number of references from holders and volumes
 	ways     map[*kubelet]int // number of paths to each node
-	onward   []*object        // for a claim, the parts of its volumes
+	onward   []*object        // if it is a claim, the parts of its volumes
 }
 
 func newGraph() *graph {
@@ -221,7 +221,8 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	}
 }
 
-// own is like hold for an object without references. If node is empty, the object is removed.
+// If node is empty, own is like release. Otherwise it is like hold without references. If node is
+// empty, the object is removed.
 func (g *graph) own(key, node string) {
 	if node == "" {
 		g.release(key)
@@ -260,7 +261,7 @@ type liveGraph struct {
 	read  func(error) // called with the result of reading everything, and with errors
 	kinds []*scheme.Resource
 
-	mu    sync.RWMutex // guards the fields below; held while the graph is read again
+	mu    sync.RWMutex // guards the fields below
 	log   *store.Follower
 	graph *graph    // nil before the first use
 	retry time.Time // time of the next attempt if a read has failed, or zero
@@ -302,7 +303,7 @@ func (l *liveGraph) leads(key, node string) bool {
 func (l *liveGraph) upToDate() bool { return l.graph != nil && l.retry.IsZero() && !l.log.Behind() }
 
 // catchUpLocked reads the rest of the log, or all objects if the log no longer contains all
-// changes. After an error the graph contains the objects that could be read.
+// changes. If an error occurs, the graph contains the objects that could be read.
 func (l *liveGraph) catchUpLocked() {
 	anew := !l.retry.IsZero()
 	err := l.log.CatchUp(context.Background(), func() { l.graph, anew = newGraph(), true }, l.apply)

@@ -22,9 +22,9 @@
 //
 // Invariants: The authorizer never denies a request. If a request is not allowed, it is passed to
 // the next authorizer. A path exists as soon as the write that created it has been acknowledged,
-// because each question first reads the store's log to its end. On a replica, the writes of other
-// servers are read before a request is refused. Memory grows with the number of bound pods, volumes
-// and attachments.
+// because each question first reads the store's log to its end. Before a replica refuses a request,
+// it waits for the writes of other servers. Memory grows with the number of bound pods, volumes and
+// attachments.
 package node
 
 import (
@@ -143,7 +143,7 @@ type question struct {
 	graph *Authorizer
 }
 
-// special contains the rules for resources that a node may only access in part.
+// special is used for resources to which a node has limited access.
 var special = map[schema.GroupResource]func(*question) (bool, string){
 	{Resource: "secrets"}:                (*question).read,
 	{Resource: "configmaps"}:             (*question).read,

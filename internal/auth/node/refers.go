@@ -1,7 +1,7 @@
 package node
 
-// This file finds the objects to which a pod or a volume refers. The rules are the same as in
-// Kubernetes' pkg/api/v1/pod and pkg/api/v1/persistentvolume.
+// This file returns the objects used by a pod or a volume. The rules are the same as in Kubernetes'
+// pkg/api/v1/pod and pkg/api/v1/persistentvolume.
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -110,8 +110,8 @@ func (r *references) volume(pod *corev1.Pod, v *corev1.Volume) {
 	}
 }
 
-// deviceClaims adds the ResourceClaims that the pod names, the ones created from its templates, and
-// the one for its extended resources.
+// deviceClaims adds the ResourceClaims of the pod. They are named in the spec, created from
+// templates, or used for extended resources.
 func (r *references) deviceClaims(pod *corev1.Pod) {
 	add := func(name string) {
 		if name != "" {

@@ -8,13 +8,13 @@
 //
 // The file is read and validated by k8s.io/apiserver, which also compiles its expressions. This
 // package does not use the verifier of k8s.io/apiserver, because its dependencies would make up a
-// quarter of this program. The rules and error texts are the same
-// (plugin/pkg/authenticator/token/oidc, and github.com/coreos/go-oidc for tokens).
+// quarter of this program. The rules are the same as in k8s.io/apiserver
+// (plugin/pkg/authenticator/token/oidc) and, for tokens, github.com/coreos/go-oidc.
 //
-// Keys are read in the background, at the start and every ten minutes. They are also read if a
-// token has an unknown key, at most once in ten seconds. A request waits at most one second for the
-// keys. A slow or failing issuer affects only its own tokens, and these are still verified once its
-// keys have been read. Distributed claims (_claim_names) are not supported.
+// Keys are read in the background when the server starts, and every ten minutes. They are also read
+// if a token has an unknown key, at most once in ten seconds. A request waits at most one second
+// for the keys. A slow or failing issuer affects only its own tokens, and these are still verified
+// once its keys have been read. Distributed claims (_claim_names) are not supported.
 package oidc
 
 import (
@@ -257,8 +257,8 @@ func (i *issuer) user(ctx context.Context, token string) (u request.User, ends t
 	return u.Authenticated(), ends, nil
 }
 
-// verify checks the audience, the times and the signature of a token, and returns its claims. The
-// signature is checked last because it is the most expensive check.
+// verify checks if a token is valid, and returns its claims. The signature is checked last because
+// it is the most expensive check.
 func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time, error) {
 	var none time.Time
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])

@@ -1,9 +1,8 @@
 package rbac
 
-// This file builds a new index from the previous one and a set of changes. The cost of a write
-// depends on the objects that it touches and not on the size of the policy. A Policy holds the
-// objects, and an index from roles to bindings. A table has 256 parts. The new index shares the
-// unchanged parts with the previous one.
+// This file builds a new index from the previous one and a set of changes. The cost of a write does
+// not depend on the size of the policy. A Policy holds the objects, and an index from roles to
+// bindings. A table has 256 parts. The new index shares the unchanged parts with the previous one.
 
 import (
 	"hash/maphash"

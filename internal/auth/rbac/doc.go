@@ -1,5 +1,5 @@
-// Package rbac authorizes requests by roles and bindings. It builds an index from them, and a new
-// one when they change:
+// Package rbac authorizes requests by roles and bindings. An index is built from them, and built
+// again if they change:
 //
 //	x := rbac.NewIndex(objects) // Roles, ClusterRoles and their bindings, as they are stored
 //	allowed, reason := x.Allows(&rbac.Access{User: "bob", Groups: []string{"dev"}, ResourceRequest: true,

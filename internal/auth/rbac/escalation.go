@@ -1,7 +1,7 @@
 package rbac
 
 // This file checks whether a user has all the permissions of a role before the role is written. A
-// rule allows all combinations of the items in its lists. For example, a rule with 100 groups, 100
+// rule allows each combination of the items in its lists. For example, a rule with 100 groups, 100
 // resources and 100 verbs takes 2 KB but contains a million permissions. Kubernetes expands the
 // product and compares each permission with each rule of the user. This file reduces the cost in
 // three ways:
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// The maximum number of permissions of a role, which take a few tenths of a second.
+	// The maximum number of permissions of a role. It takes a few tenths of a second to check them.
 	maxPermissions = 50_000
-	// The maximum number of comparisons for a role, which takes about a second.
+	// The maximum number of comparisons for a role. It takes about a second to perform them.
 	maxComparisons = 10_000_000
 )
 
@@ -211,8 +211,8 @@ func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return missing
 }
 
-// firstLines returns the first lines that fit into an error, and a line with the number of omitted
-// ones.
+// firstLines limits the number of lines in an error. The last line contains the number of omitted
+// lines.
 func firstLines(lines []string) []string {
 	left := apierror.NewBudget()
 	for i, line := range lines {
@@ -224,8 +224,8 @@ func firstLines(lines []string) []string {
 	return lines
 }
 
-// breakDown returns one rule for each combination of a verb, a group, a resource and a name, and
-// for each combination of a verb and a URL.
+// breakDown expands a rule. Each result has exactly one verb and either a URL or a group, a
+// resource and at most one name.
 func breakDown(rule rbacv1.PolicyRule) (parts []rbacv1.PolicyRule) {
 	names := [][]string{nil}
 	if len(rule.ResourceNames) > 0 {

@@ -15,7 +15,7 @@ func (t *parts[K, V]) get(seed maphash.Seed, key K) V {
 	return t[maphash.Comparable(seed, key)%partCount][key]
 }
 
-// An editor is used to change a table. It copies a part before the first write to it.
+// An editor is used to change a table. A part is copied before it is changed for the first time.
 type editor[K comparable, V any] struct {
 	to    *parts[K, V]
 	seed  maphash.Seed

@@ -12,8 +12,8 @@ package rbac
 // request keeps using the index with which it started.
 //
 // If a ClusterRole has an aggregation rule, its rules are copied from the roles that match its
-// selectors. In Kubernetes, a controller writes those rules into the role. In this package, the
-// index computes them. The function aggregated returns the result.
+// selectors. In Kubernetes, this is done by a controller. In this package, the index computes them.
+// The function aggregated returns the result.
 //
 // The file also prevents privilege escalation. It contains the default policy, rbac_defaults.txt,
 // and reconciles the stored policy with it at the start.
@@ -41,7 +41,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Access is the question of whether a user may perform an action on a resource or a path.
+// Access describes the request to be authorized.
 type Access struct {
 	User                               string   // name of the user
 	Groups                             []string // all groups of the user, including system:authenticated
@@ -305,7 +305,7 @@ func hasResource(list []string, resource, subresource string) bool {
 	})
 }
 
-// applicable returns the grants of a user, sorted and without duplicates.
+// applicable returns a sorted list of the grants of a user.
 func (x *Index) applicable(q *Access) []*grant {
 	var grants []*grant
 	x.visit(q, func(g *grant) bool {

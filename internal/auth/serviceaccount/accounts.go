@@ -8,14 +8,15 @@ package serviceaccount
 //	{"alg":"ES256","kid":"…"} . {"iss":"https://…","sub":"system:serviceaccount:shop:app","aud":[…],"exp":…,"iat":…,"nbf":…,"jti":"…",
 //	                             "kubernetes.io":{"namespace":"shop","serviceaccount":{"name":"app","uid":"…"},"pod":{…}}} . …
 //
-// Tokens are not stored. The signature proves that this server (or another one with its key) has
-// issued the token. Each request also checks that the service account still has the UID in the
-// claims, and the same for the Pod, Secret or Node to which the token is bound. Deleting one of
-// these objects revokes the token immediately, whereas kube-apiserver caches results for up to ten
-// seconds. This package only caches verified signatures, because they are expensive to verify.
+// Tokens are not stored. The signature proves that the token was issued by this server, or by
+// another server with the same key. Each request also checks that the service account still has the
+// UID in the claims, and the same for the Pod, Secret or Node to which the token is bound. Deleting
+// one of these objects revokes the token immediately, whereas kube-apiserver caches results for up
+// to ten seconds. This package only caches verified signatures, because they are expensive to
+// verify.
 //
 // A Secret of type kubernetes.io/service-account-token holds a token of the legacy kind, which does
-// not expire and has other claims. The token is valid as long as the Secret exists and contains it.
+// not expire and has other claims. The token is valid until the Secret is deleted or changed.
 
 import (
 	"bytes"
@@ -91,7 +92,7 @@ type Config struct {
 	SigningKeyFile string
 	KeyFiles       []string // paths of PEM keys that verify tokens
 	Issuers        []string // the first one is used for new tokens
-	Audiences      []string // the audiences of this server, by default the issuers
+	Audiences      []string // the audiences of this server, or Issuers if empty
 	RootCA         []byte   // PEM, for the ca.crt of Secrets, may be nil
 }
 
@@ -105,7 +106,7 @@ type Tokens struct {
 	rootCA    []byte       // for the ca.crt of Secrets, may be nil
 
 	mu    sync.Mutex                         // guards known
-	known map[[sha256.Size]byte]*tokenClaims // claims of tokens with a verified signature, by the hash of the token
+	known map[[sha256.Size]byte]*tokenClaims // cache of verified tokens, by the hash of the token
 
 	gate     signature.Gate
 	rejected memory.Of[struct{}] // hashes of rejected tokens
@@ -532,7 +533,7 @@ func claimedIssuer(token string) (string, bool) {
 	return claims.Issuer, err == nil && json.Unmarshal(payload, &claims) == nil && claims.Issuer != ""
 }
 
-// verified checks the signature of a token and returns its claims. It returns ErrNotOurs for a
+// verified returns the claims of a token if its signature is valid. It returns ErrNotOurs for a
 // token of an unknown issuer.
 func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))

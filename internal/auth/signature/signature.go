@@ -1,13 +1,13 @@
-// Package signature verifies the signatures of JSON Web Tokens at a limited cost. It runs before
-// the server knows the client, and therefore before flow control.
+// Package signature verifies the signatures of JSON Web Tokens at a limited cost. It is used before
+// the client is authenticated, and therefore before flow control.
 //
 //	var gate signature.Gate                     // one per issuer: a costly issuer delays only its own tokens
 //	token, err := signature.Parse(bearer)       // decodes the header; nothing is trusted yet
 //	err = gate.Verify(ctx, token, keys)         // nil: one of the keys has signed the token
 //
-// Invariants: Each Gate uses at most half of the processors. No key is tried after the request has
-// ended. It tries at most MaxKeys keys for a token. A token with a critical header extension is
-// rejected, because this package does not implement any.
+// Invariants: A Gate uses at most half of the processors. Verification stops when the request has
+// ended. At most MaxKeys keys are used to verify a token. A token with a critical header extension
+// is rejected, because this package does not implement any.
 package signature
 
 import (
@@ -33,10 +33,10 @@ const (
 	MaxExponent    = 1<<24 + 1
 )
 
-// ErrInvalid reports that none of the keys has signed the token.
+// ErrInvalid is returned if the token was not signed with one of the keys.
 var ErrInvalid = errors.New("invalid signature")
 
-// A Token is a parsed token whose signature has not been verified.
+// A Token is a parsed token. The signature has not been verified.
 type Token struct {
 	KeyID     string // "" if the header names no key
 	Algorithm string
@@ -47,7 +47,7 @@ type Token struct {
 	signature []byte
 }
 
-// Parse splits a token and decodes its header. It rejects a header with "crit" (RFC 7515, section
+// Parse parses a token without verifying it. It rejects a header with "crit" (RFC 7515, section
 // 4.1.11).
 func Parse(text string) (*Token, error) {
 	parts := strings.Split(text, ".")
