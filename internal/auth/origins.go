@@ -1,7 +1,7 @@
 package auth
 
-// This file decides which web pages of other origins may use this server (--cors-allowed-origins), and rejects the requests
-// of all other pages.
+// This file decides which web pages of other origins may use this server (--cors-allowed-origins),
+// and rejects the requests of all other pages.
 //
 // A page with an allowed origin acts with the credentials of the browser's user, on the plain port
 // as an administrator. Therefore a pattern must match the whole origin. In kube-apiserver it may
@@ -32,8 +32,9 @@ const originsHelp = "List of allowed origins for CORS, comma separated. An allow
 	"If this list is empty CORS will not be enabled. Please ensure each expression matches the entire hostname by anchoring to the start with '^' or including the '//' prefix, " +
 	"and by anchoring to the end with '$' or including the ':' port separator suffix. Examples of valid expressions are '//example\\.com(:|$)' and '^https://example\\.com(:|$)'"
 
-// CheckOrigin returns an error if kube-apiserver refuses the pattern: it is empty, is no regular expression,
-// or has no sign of the start or of the end of the host. The messages are kube-apiserver's.
+// CheckOrigin returns an error if kube-apiserver refuses the pattern: it is empty, is no regular
+// expression, or has no sign of the start or of the end of the host. The messages are
+// kube-apiserver's.
 func CheckOrigin(pattern string) error {
 	if strings.TrimSpace(pattern) == "" {
 		return fmt.Errorf("empty value in --cors-allowed-origins, help: %s", originsHelp)
@@ -88,7 +89,8 @@ func originForms(origin string) []string {
 	return forms
 }
 
-// allowOrigin sets the headers that let pages of the origin read the response. It reports whether the origin is allowed.
+// allowOrigin sets the headers that let pages of the origin read the response. It reports whether
+// the origin is allowed.
 func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	if origin == "" || !a.knowsOrigin(origin) {
 		return false
@@ -112,8 +114,8 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 //   - Origin comes with every POST, PUT, PATCH, DELETE and WebSocket handshake, also from older browsers. Programs rarely send it
 //     except with WebSocket handshakes, see isProgramHandshake.
 //
-// Requests of pages behind kubectl proxy are same-origin, because pages and requests both have the origin of the proxy. Any site may
-// link to /debug/ui/, because that page contains no data.
+// Requests of pages behind kubectl proxy are same-origin, because pages and requests both have the
+// origin of the proxy. Any site may link to /debug/ui/, because that page contains no data.
 func (a *Authenticator) checkSite(r *http.Request) error {
 	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
 	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {

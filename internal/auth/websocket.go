@@ -6,7 +6,8 @@ package auth
 //
 //	Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Ym9iLXRva2Vu, v5.channel.k8s.io
 //
-// The client must offer at least one other subprotocol, because the server selects one of those for its response.
+// The client must offer at least one other subprotocol, because the server selects one of those for
+// its response.
 
 import (
 	"encoding/base64"

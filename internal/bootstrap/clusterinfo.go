@@ -1,7 +1,8 @@
 package bootstrap
 
-// This file publishes ConfigMap cluster-info in kube-public for nodes that join with a bootstrap token (kubeadm join). It contains a
-// kubeconfig with the URL of the server and the certificate of its authority, and no users. kubeadm init creates the same three objects.
+// This file publishes ConfigMap cluster-info in kube-public for nodes that join with a bootstrap
+// token (kubeadm join). It contains a kubeconfig with the URL of the server and the certificate of
+// its authority, and no users. kubeadm init creates the same three objects.
 //
 //	ConfigMap    cluster-info                           kubeconfig: ...; kube-controller-manager's bootstrapsigner adds jws-kubeconfig-ID
 //	Role         kubeadm:bootstrap-signer-clusterinfo   get ConfigMap cluster-info

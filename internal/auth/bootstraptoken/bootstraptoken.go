@@ -45,8 +45,8 @@ type Tokens struct {
 	Log   zerolog.Logger // used to log the reason for each rejected token
 }
 
-// User returns the user of a token. ok is false if the token is not a bootstrap token or is not valid. It returns an error if the
-// Secret cannot be read.
+// User returns the user of a token. ok is false if the token is not a bootstrap token or is not
+// valid. It returns an error if the Secret cannot be read.
 func (t *Tokens) User(token string) (u request.User, ok bool, err error) {
 	id, secretPart, err := tokens.ParseToken(token)
 	if err != nil {

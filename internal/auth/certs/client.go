@@ -13,7 +13,8 @@ import (
 // files this name.
 const KubeletClientName = "apiserver-kubelet-client"
 
-// A ClientPair is a client certificate that the authority of a folder signs. It is kept in memory only. It is safe for concurrent use.
+// A ClientPair is a client certificate that the authority of a folder signs. It is kept in memory
+// only. It is safe for concurrent use.
 type ClientPair struct {
 	folder *Folder
 	name   string

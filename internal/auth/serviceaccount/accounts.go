@@ -16,7 +16,8 @@ package serviceaccount
 // verify.
 //
 // A Secret of type kubernetes.io/service-account-token holds a token of the legacy kind, which does
-// not expire and has other claims. The token is valid until the Secret is deleted or changed.
+// not expire and has other claims. The token is valid until it is removed from the Secret or the
+// Secret is deleted.
 
 import (
 	"bytes"
