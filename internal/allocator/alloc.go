@@ -1,28 +1,33 @@
-// Package allocator hands out what Services share: cluster IPs of --service-cluster-ip-range, and node ports.
+// Package allocator allocates the cluster IPs of --service-cluster-ip-range and the node ports of
+// Services.
 //
 //	alloc := allocator.New(st, netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10::/108"))
-//	given, err := alloc.Assign(svc, nil, false) // fills spec.ipFamilies, clusterIPs and nodePorts in; 422 for what does not fit, or is taken
-//	err = given.Claim(ctx)                      // once nothing else is against the Service; ErrLost: another server was faster, begin again
-//	...                                         // the Service's own write
-//	given.Done(ctx, err)                        // well or not
-//	alloc.Freed(ctx, key, before, after)        // after a write that did without some of it, or a deletion
+//	given, err := alloc.Assign(svc, nil, false) // sets spec.ipFamilies, clusterIPs and nodePorts; 422 if a requested value is invalid or taken
+//	err = given.Claim(ctx)                      // when the Service is valid; ErrLost: another server was faster, start again
+//	...                                         // write the Service
+//	given.Done(ctx, err)                        // with the error of the write, if any
+//	alloc.Freed(ctx, key, before, after)        // after an update or a deletion
 //
-// What is taken is known from the stored Services and IPAddresses, and the event log says what has changed since. What a request was given is held
-// until its Service shows up in the log; so that other servers know of it, too, it is claimed in the store before the Service is written:
+// The allocator knows the allocated values from the stored Services and IPAddresses, and from the
+// event log. A value that was assigned to a request is held until its Service appears in the log.
+// To inform other servers, it is also claimed in the store before the Service is written:
 //
 //	log:    ... ADDED web 10.96.0.7 | DELETED db 10.96.0.9 | ...
-//	taken:  10.96.0.7                                        held: 10.96.0.12 (a create that is on its way)
-//	store:  IPAddress 10.96.0.7, IPAddress 10.96.0.12, and the bits of the node ports where servers share them
+//	taken:  10.96.0.7                                        held: 10.96.0.12 (a create in progress)
+//	store:  IPAddress 10.96.0.7, IPAddress 10.96.0.12, and the bits of the node ports if several servers share them
 //
-// Out of which ranges addresses come, ServiceCIDRs say (ranges.go); of which families, the flag and the Service (validation.FitFamilies). A Service
-// of two families has both addresses or none.
+// ServiceCIDRs determine the ranges of addresses (ranges.go). The flag and the Service determine
+// the address families (validation.FitFamilies). If a Service has two families, it gets both
+// addresses or none.
 //
-// It does as Kubernetes does (pkg/registry/core/service/ipallocator, portallocator, and the controllers that repair them), so that kube-apiserver
-// may give out of the same ranges; errors are worded as there. Which Service needs what is known to packages defaults and strategy. The claims
-// are the server's own writes: no plug-in or webhook is asked.
+// The algorithms are the same as in Kubernetes (pkg/registry/core/service/ipallocator,
+// portallocator, and the controllers that repair them), so that kube-apiserver can allocate from
+// the same ranges. Packages defaults and strategy determine the needs of a Service. The claims are
+// written directly to the store, without calling admission plug-ins or webhooks.
 //
-// Invariants: no address or port is given to two Services, whichever server gives it; a write that fails keeps none; what is claimed for no
-// Service, after a crash, is free again within minutes, and a Service without a claim gets it.
+// Invariants: No address or port is allocated to two Services, also by different servers. If a
+// write fails, its values are released. After a crash, differences between claims and Services are
+// repaired within minutes.
 package allocator
 
 import (
@@ -52,55 +57,67 @@ import (
 )
 
 const (
-	serviceRange              = "//services/"
-	firstNodePort             = 30000
-	nodePortCount             = 2768
-	nodePorts                 = "30000-32767"
-	maxProbes                 = 1 << 16          // addresses tried before the range counts as full
-	giveBackWithin            = 10 * time.Second // what is not given back by then is left to the repair
+	serviceRange  = "//services/"
+	firstNodePort = 30000
+	nodePortCount = 2768
+	nodePorts     = "30000-32767"
+	// maxProbes is the maximum number of addresses to try in a range.
+	maxProbes = 1 << 16
+	// giveBackWithin limits the time for releasing claims. The repair releases the remaining ones.
+	giveBackWithin            = 10 * time.Second
 	errTaken       allocation = "provided %s is already allocated"
 	errFull        allocation = "range is full"
 	errForeign     allocation = "the provided network does not match the current range"
 	errOutOfRange  allocation = "the provided IP (%s) is not in the valid range. The range of valid IPs is %s"
 )
 
-// Rounds is how often a create begins again after ErrLost, before it is told that the servers are too busy.
+// Rounds is the maximum number of attempts of a create after ErrLost.
 const Rounds = 16
 
 type allocation string
 
-// An Allocator knows which addresses and ports the stored Services have.
+// An Allocator tracks the addresses and ports of the stored Services. It is safe for concurrent
+// use.
 type Allocator struct {
-	st      *store.Store
-	Blocks  []netip.Prefix // --service-cluster-ip-range: one, or one of each family; the first is that of Services that name none
-	Shared  bool           // other servers give out of the same node ports: they are claimed in the store
-	Manager string         // of the IPAddresses' fields; "" for none
-	Failed  func(error)    // told of claims that could not be given back, and how each repair went (nil: well); may be nil
+	st *store.Store
+	// Blocks holds the values of --service-cluster-ip-range, at most one for each family. The first
+	// family is the default of Services.
+	Blocks  []netip.Prefix
+	Shared  bool   // node ports are claimed in the store, because several servers share it
+	Manager string // the manager of the fields of IPAddresses, may be empty
+	// Failed is called if claims cannot be released. It is also called with the result of each
+	// repair. It may be nil.
+	Failed func(error)
 
-	leaks map[int32]int // ports that are claimed for no Service: rounds of the repair, which alone uses it, that found them so
+	// leaks is the number of rounds for which a port has been claimed without a Service. Only the
+	// repair uses it.
+	leaks map[int32]int
 
-	portLock sync.Mutex // held while the range of node ports is changed: one request of this server competes with other servers
+	// portLock is held while the range of node ports is changed, to avoid conflicts within this
+	// server.
+	portLock sync.Mutex
 
-	mu       sync.Mutex        // guards what follows
-	services *store.Follower   // of taken
-	claims   *store.Follower   // of claimed
-	cidrs    *store.Follower   // of ranges
-	taken    map[string]string // address or port, as text, to the key of the Service that has it
-	claimed  map[string]claim  // address, as text, to its IPAddress
-	ranges   map[string]cidr   // by the names of the ServiceCIDRs
-	held     map[string]bool   // given to a request that is not committed yet
+	mu       sync.Mutex        // guards the fields below
+	services *store.Follower   // for taken
+	claims   *store.Follower   // for claimed
+	cidrs    *store.Follower   // for ranges
+	taken    map[string]string // maps addresses and ports to the key of their Service
+	claimed  map[string]claim  // IPAddresses by address
+	ranges   map[string]cidr   // ServiceCIDRs by name
+	held     map[string]bool   // assigned to requests in progress
 }
 
-// New gives the addresses of one block or two, as --service-cluster-ip-range names them, to the Services of a store.
+// New returns an allocator for the given ranges, at most one for each family.
 func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
 	return &Allocator{st: st, Blocks: blocks, services: st.Follow(serviceRange), claims: st.Follow(addressRange), cidrs: st.Follow(cidrRange),
 		taken: map[string]string{}, claimed: map[string]claim{}, ranges: map[string]cidr{}, held: map[string]bool{}, leaks: map[int32]int{}}
 }
 
-// Assign gives a Service the families, the addresses and the ports that it needs and lacks, and checks those that it brings; objects of other types
-// need none. before is nil for a create. An address that it has is its successor's; if that names another one, validation says that it may
-// not. A dry run is as kube-apiserver's: it may bring a port out of the range, or an address that is taken, and is given none that is real. The caller
-// calls Claim before its write, and Done when that is over.
+// Assign assigns the missing families, addresses and ports to a Service, and checks the requested
+// ones. For objects of other types, it returns nil. before is nil for a create. On update, the
+// existing address is used, and validation rejects a different one. As in kube-apiserver, a dry run
+// may request a port outside the range or an address that is taken, and does not get a real
+// address. The caller must call Claim before its write, and Done after it.
 func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
@@ -119,7 +136,7 @@ func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, 
 	return g, nil
 }
 
-// pick finds what a Service gets, and holds it.
+// pick selects and holds the values for a Service.
 func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,7 +166,7 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 	return g, nil
 }
 
-// catchUp reads the Services, IPAddresses and ServiceCIDRs at first, and what the log has of them later.
+// catchUp reads the Services, IPAddresses and ServiceCIDRs, and later their changes from the log.
 func (a *Allocator) catchUp() error {
 	ctx := context.Background()
 	err := a.cidrs.CatchUp(ctx, func() { clear(a.ranges) }, func(ev *store.Event) { a.noteRange(ev.Key, ev.JSON, !ev.Deleted) })
@@ -163,7 +180,7 @@ func (a *Allocator) catchUp() error {
 	}))
 }
 
-// noteClaim remembers an IPAddress, or forgets it.
+// noteClaim adds or removes an IPAddress.
 func (a *Allocator) noteClaim(key string, json []byte, has bool) {
 	_, address := scheme.NamespacedName(key)
 	if has {
@@ -173,7 +190,7 @@ func (a *Allocator) noteClaim(key string, json []byte, has bool) {
 	}
 }
 
-// note marks what a stored Service has as taken, or as free again.
+// note marks the values of a stored Service as taken or free.
 func (a *Allocator) note(key string, json []byte, has bool) {
 	given(json, func(text string) {
 		switch {
@@ -202,7 +219,8 @@ func given(json []byte, mark func(text string)) {
 	}
 }
 
-// canonical is an address as IPAddresses are called; ports are left alone.
+// canonical returns an address in the form of the names of IPAddresses. It returns a port
+// unchanged.
 func canonical(text string) string {
 	if strings.Contains(text, ":") {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -212,22 +230,25 @@ func canonical(text string) string {
 	return text
 }
 
-// An Allotment is what one request is given; nil for an object that needs nothing. Its unexported methods run under the allocator's lock.
+// An Allotment holds the values assigned to a request. If the object needs no values, it is nil.
+// The caller of its unexported methods must hold the allocator's lock.
 type Allotment struct {
-	a       *Allocator
-	svc     *corev1.Service
-	asked   *corev1.ServiceSpec // before anything was filled in
-	key     string
-	held    []string // in this server, as all that it was given
-	adopted []string // of them addresses with a claim of this Service's, from a create that was not finished
-	claims  []string // what was claimed for it
+	a     *Allocator
+	svc   *corev1.Service
+	asked *corev1.ServiceSpec // the spec before Assign
+	key   string
+	held  []string // all assigned values, which are held in this server
+	// adopted are the held addresses that an earlier incomplete create of the same Service has
+	// claimed.
+	adopted []string
+	claims  []string // values claimed for the request
 	dryRun  bool
-	others  ports   // that are claimed, where servers share them
-	ports   []int32 // that were free when the first was needed, in the order in which they are given; nil before
+	others  ports   // ports claimed in the store, if servers share them
+	ports   []int32 // list of free ports, nil before the first use
 	errs    field.ErrorList
 }
 
-// take holds a value for the Service; false when another one has it.
+// take holds a value for the Service. If another Service has it, it returns false.
 func (g *Allotment) take(text string) bool {
 	if owner, taken := g.a.taken[text]; taken {
 		return owner == g.key
@@ -244,7 +265,7 @@ func (g *Allotment) hold(text string) bool {
 	return true
 }
 
-// takeAddress is take for an address, which may be claimed.
+// takeAddress is like take for an address, and also checks the claims.
 func (g *Allotment) takeAddress(text string) bool {
 	c, claimed := g.a.claimed[text]
 	if claimed && c.owner != g.key {
@@ -256,7 +277,7 @@ func (g *Allotment) takeAddress(text string) bool {
 	return g.take(text)
 }
 
-// takePort is take for a port, which may be claimed.
+// takePort is like take for a port, and also checks the claims.
 func (g *Allotment) takePort(port int32) bool {
 	text := strconv.Itoa(int(port))
 	if owner := g.a.taken[text]; owner == "" && g.others.has(port) {
@@ -265,7 +286,8 @@ func (g *Allotment) takePort(port int32) bool {
 	return g.take(text)
 }
 
-// addresses gives a Service one of each of its families. Of a Service that has one already only the second may be wanted.
+// addresses assigns an address of each family to a Service. If the Service already has one, only
+// the second one may be assigned.
 func (g *Allotment) addresses(old *corev1.Service) error {
 	spec, from := &g.svc.Spec, 0
 	switch {
@@ -280,7 +302,9 @@ func (g *Allotment) addresses(old *corev1.Service) error {
 	for len(spec.ClusterIPs) < len(spec.IPFamilies) {
 		spec.ClusterIPs = append(spec.ClusterIPs, "")
 	}
-	var given []string // an address is seen in the Service when it has all: refusals show what was asked for
+	// The Service is only changed after all addresses have been assigned, because errors contain
+	// the requested addresses.
+	var given []string
 	for i, family := range spec.IPFamilies[from:] {
 		ip, err := spec.ClusterIPs[from+i], error(nil)
 		if ip == "" {
@@ -298,11 +322,11 @@ func (g *Allotment) addresses(old *corev1.Service) error {
 	return nil
 }
 
-// wantedAddress takes one that the Service brings.
+// wantedAddress takes an address that the Service requests.
 func (g *Allotment) wantedAddress(family corev1.IPFamily, ip string) {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil {
-		return // validation says it better
+		return // validation reports a better error
 	}
 	blocks := g.a.blocks(family)
 	in := slices.ContainsFunc(blocks, func(b block) bool { return b.has(addr) })
@@ -321,8 +345,9 @@ func (g *Allotment) refuse(ip, why string) {
 	g.errs = append(g.errs, field.Invalid(at, g.svc.Spec.ClusterIPs, "failed to allocate IP "+ip+": "+why))
 }
 
-// anyAddress picks a free address at random, above the band of its range that is for those who choose their address, as long as there is one. A dry run
-// gets what nobody has: the range's own.
+// anyAddress selects a random free address. If possible, it does not use addresses in the band of a
+// range, which is for requested addresses. A dry run gets the network address, which is never
+// allocated.
 func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
 	for _, b := range g.a.blocks(family) {
 		if g.dryRun {
@@ -339,8 +364,9 @@ func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
 	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %s", g.svc.Name, errFull))
 }
 
-// probe tries the addresses of a part of a block, from one of them on; "" when all are taken. That of Service "kubernetes", which every cluster
-// has, is given to nobody.
+// probe returns a free address in a part of a block. It starts at a random address. It returns ""
+// if all are taken. The address of the Service "kubernetes" is skipped, because every cluster has
+// that Service.
 func (g *Allotment) probe(b block, from, to uint64) string {
 	if from >= to {
 		return ""
@@ -356,8 +382,8 @@ func (g *Allotment) probe(b block, from, to uint64) string {
 	return ""
 }
 
-// nodePorts gives or checks the node ports of a Service whose type has them. It stops at the first
-// error, as kube-apiserver does.
+// nodePorts assigns or checks the node ports of a Service. Like kube-apiserver, it stops at the
+// first error.
 func (g *Allotment) nodePorts(old *corev1.Service) error {
 	switch {
 	case g.svc.Spec.Type != corev1.ServiceTypeNodePort && g.svc.Spec.Type != corev1.ServiceTypeLoadBalancer:
@@ -365,7 +391,7 @@ func (g *Allotment) nodePorts(old *corev1.Service) error {
 	case old != nil:
 		return g.changedNodePorts(old)
 	}
-	ports, given := g.svc.Spec.Ports, map[int32]int32{} // by port: TCP and UDP of one port share a node port
+	ports, given := g.svc.Spec.Ports, map[int32]int32{} // by port, because TCP and UDP of one port share a node port
 	for i := range ports {
 		p := &ports[i]
 		if p.NodePort == 0 && !strategy.NeedsNodePort(g.svc) {
@@ -393,7 +419,7 @@ func (g *Allotment) nodePorts(old *corev1.Service) error {
 	return nil
 }
 
-// changedNodePorts is nodePorts for an update. A port that the Service has already stays its own.
+// changedNodePorts is like nodePorts for an update. Existing node ports are preserved.
 func (g *Allotment) changedNodePorts(old *corev1.Service) error {
 	type use struct {
 		Protocol corev1.Protocol
@@ -426,8 +452,8 @@ func (g *Allotment) changedNodePorts(old *corev1.Service) error {
 	return nil
 }
 
-// wantedNodePort takes the node port that a port of the Service brings. It reports whether the Service
-// may have it.
+// wantedNodePort takes the node port that a port of the Service requests. It reports whether the
+// port is available.
 func (g *Allotment) wantedNodePort(i int) bool {
 	port := g.svc.Spec.Ports[i].NodePort
 	refusal := g.wantedPort(port)
@@ -437,8 +463,9 @@ func (g *Allotment) wantedNodePort(i int) bool {
 	return refusal == ""
 }
 
-// healthPort gives or checks the port at which load balancers ask for health. One that the Service has already it may not change, which validation
-// says. The error of one that it may not have is kube-apiserver's, a 500.
+// healthPort assigns or checks the port for health checks of load balancers. Validation rejects a
+// change of an existing one. If the requested port is not available, the error is a 500, as in
+// kube-apiserver.
 func (g *Allotment) healthPort(old *corev1.Service) error {
 	port := &g.svc.Spec.HealthCheckNodePort
 	switch {
@@ -454,7 +481,8 @@ func (g *Allotment) healthPort(old *corev1.Service) error {
 	return nil
 }
 
-// wantedPort takes a port that the Service brings. It returns why it may not have it; "" when it may.
+// wantedPort takes a port that the Service requests. It returns the reason if the port is not
+// available, or "".
 func (g *Allotment) wantedPort(port int32) (refusal string) {
 	if !inNodePorts(port) && !g.dryRun {
 		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, firstNodePort+nodePortCount-1)
@@ -467,14 +495,15 @@ func (g *Allotment) wantedPort(port int32) (refusal string) {
 
 func inNodePorts(port int32) bool { return port >= firstNodePort && port < firstNodePort+nodePortCount }
 
-// freePort gives one; false, and an error is noted, when all are taken. The range is looked through once for all ports of a Service.
+// freePort returns a free port. It returns false and adds an error if all are taken. The range is
+// searched once for all ports of a Service.
 func (g *Allotment) freePort() (port int32, ok bool) {
 	if g.ports == nil {
 		g.ports = g.freePorts()
 	}
 	for len(g.ports) > 0 {
 		port, g.ports = g.ports[0], g.ports[1:]
-		if g.takePort(port) { // else one that the Service brings
+		if g.takePort(port) { // the Service may have requested it
 			return port, true
 		}
 	}
@@ -493,7 +522,7 @@ func (g *Allotment) freePorts() []int32 {
 	return free
 }
 
-// Claim writes down what the Service is given: its address, then its ports. Of a dry run it writes nothing.
+// Claim writes claims for the addresses and then for the ports. It does nothing for a dry run.
 func (g *Allotment) Claim(ctx context.Context) error {
 	if g == nil || g.dryRun {
 		return nil
@@ -521,8 +550,9 @@ func (g *Allotment) Claim(ctx context.Context) error {
 	return nil
 }
 
-// Done ends the hold: by now the log has the Service, or its write failed. What was claimed for a write that has certainly failed is given back.
-// After ErrLost the Service is again what it was before Assign.
+// Done must be called when the log has the Service or when its write has failed. It ends the hold.
+// It releases the claims if the write has certainly failed. After ErrLost it restores the Service
+// to its state before Assign.
 func (g *Allotment) Done(ctx context.Context, err error) {
 	if g == nil {
 		return

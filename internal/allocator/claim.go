@@ -1,13 +1,16 @@
 package allocator
 
-// This file holds claims: what makes an address, or a node port, a Service's own before the Service is written, for all servers on one store.
+// This file implements claims. A claim reserves an address or a node port for a Service before the
+// Service is written, for all servers on one store.
 //
-//	address     an IPAddress object called as the address; who creates it has the address
-//	node port   a bit in the range of all of them; who sets it has the port. Only where several servers share the store (Shared): a server
-//	            that is alone knows what it has given
+//	address     an IPAddress object whose name is the address; the server that creates it has the address
+//	node port   a bit in the range of all node ports; the server that sets it has the port. It is only used if
+//	            several servers share the store (Shared)
 //
-// Both are kube-apiserver's own, so that it may be one of those servers. A claim is written before its Service, and given back when the Service's
-// write has failed, or when a later one does without it. What a crash leaves between the two, repair.go finds.
+// Both use the same format as kube-apiserver, so that it can use the same store. A claim is written
+// before its Service, and released if the write of the Service fails or when a later write no
+// longer needs it. After a crash between the two writes, the repair corrects the claims
+// (repair.go).
 
 import (
 	"context"
@@ -32,16 +35,16 @@ import (
 
 const (
 	addressRange = "/networking.k8s.io/ipaddresses/"
-	portRange    = "//rangeallocations//servicenodeports" // no resource of this name is served
+	portRange    = "//rangeallocations//servicenodeports" // a key in the store, not a served resource
 	allocatedBy  = "ipallocator.k8s.io"
-	rangeRounds  = 64 // of a change of the range that others change, too
+	rangeRounds  = 64 // maximum number of attempts to change the range of node ports
 
-	// claimedFields are what managedFields say of an IPAddress.
+	// claimedFields are the managedFields of an IPAddress.
 	claimedFields = `{"f:metadata":{"f:labels":{".":{},"f:ipaddress.kubernetes.io/ip-family":{},"f:ipaddress.kubernetes.io/managed-by":{}}},` +
 		`"f:spec":{"f:parentRef":{".":{},"f:name":{},"f:namespace":{},"f:resource":{}}}}`
 )
 
-// ErrLost says that another server was faster with what a Service was to get.
+// ErrLost is returned if the value has been claimed by another server.
 var ErrLost = errors.New("another server has given it out")
 
 var addressType = scheme.GroupVersion(networkingv1.GroupName, "v1", scheme.Row[networkingv1.IPAddress](0, "ipaddresses", ""))[0]
@@ -49,14 +52,14 @@ var portsType = scheme.GroupVersion("", "v1", scheme.Row[corev1.RangeAllocation]
 
 // ---- Addresses
 
-// A claim is an IPAddress of the store.
+// A claim is a stored IPAddress.
 type claim struct {
-	owner   string // the key of the Service; "" when it belongs to something else
-	managed bool   // an allocator made it, and its repair may take it away
+	owner   string // the key of the Service; "" if the IPAddress belongs to another object
+	managed bool   // created by an allocator, so that the repair may delete it
 	created time.Time
 }
 
-// claimOf reads an IPAddress.
+// claimOf parses an IPAddress.
 func claimOf(json []byte) (c claim) {
 	parent := gjson.GetBytes(json, "spec.parentRef")
 	if parent.Get("group").String() == "" && parent.Get("resource").String() == "services" {
@@ -68,7 +71,7 @@ func claimOf(json []byte) (c claim) {
 	return c
 }
 
-// claimAddress creates the IPAddress of an address for a Service; ErrLost when there is one.
+// claimAddress creates an IPAddress for a Service. It returns ErrLost if it exists.
 func (a *Allocator) claimAddress(ctx context.Context, address, service string) error {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
@@ -94,7 +97,7 @@ func (a *Allocator) claimAddress(ctx context.Context, address, service string) e
 	key := addressType.Key("", obj.Name)
 	_, err = a.st.Commit(ctx, store.Change{Op: store.OpCreate, Key: key, JSON: json, RevAt: revAt})
 	if errors.Is(err, store.ErrExists) {
-		if _, found := a.st.Get(key); errors.Is(found, store.ErrDamaged) { // nobody knows whose it is, nor can wait for it to go
+		if _, found := a.st.Get(key); errors.Is(found, store.ErrDamaged) { // the owner of a damaged IPAddress is unknown
 			_, err = a.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, JSON: json, RevAt: revAt, Damaged: true})
 		}
 	}
@@ -104,7 +107,8 @@ func (a *Allocator) claimAddress(ctx context.Context, address, service string) e
 	return err
 }
 
-// freeAddress deletes the IPAddress of an address that a Service had, unless somebody else has it now, or the Service has it again.
+// freeAddress deletes the IPAddress of a Service. If the IPAddress has another owner or has
+// changed, it does nothing.
 func (a *Allocator) freeAddress(ctx context.Context, address, service string) error {
 	rec, err := a.st.Get(addressType.Key("", address))
 	if errors.Is(err, store.ErrNotFound) {
@@ -123,13 +127,13 @@ func (a *Allocator) freeAddress(ctx context.Context, address, service string) er
 
 // ---- Node ports
 
-// ports are the bits of a range of node ports: bit 0 is the first port.
+// ports are the bits of the range of node ports. Bit 0 is the first port.
 type ports struct {
 	bits *big.Int
-	rev  int64 // of the record; 0: there is none yet
+	rev  int64 // revision of the record; 0 if it does not exist
 }
 
-// readPorts reads the range as this server knows it.
+// readPorts reads the range from this server's store.
 func (a *Allocator) readPorts() (ports, error) {
 	rec, err := a.st.Get(portRange)
 	if errors.Is(err, store.ErrNotFound) {
@@ -149,12 +153,13 @@ func (a *Allocator) readPorts() (ports, error) {
 	return ports{new(big.Int).SetBytes(r.Data), rec.Rev}, nil
 }
 
-// has says that a port is claimed.
+// has reports whether a port is claimed.
 func (p ports) has(port int32) bool {
 	return p.bits != nil && inNodePorts(port) && p.bits.Bit(int(port-firstNodePort)) == 1
 }
 
-// changePorts writes the range after change, as often as somebody else is faster. change returns false when it has changed nothing.
+// changePorts changes the range, and retries after conflicts. change reports whether it has changed
+// the bits.
 func (a *Allocator) changePorts(ctx context.Context, change func(bits *big.Int) (bool, error)) error {
 	a.portLock.Lock()
 	defer a.portLock.Unlock()
@@ -182,7 +187,7 @@ func (a *Allocator) changePorts(ctx context.Context, change func(bits *big.Int) 
 	return apierrors.NewServerTimeout(corev1.Resource("services"), "allocate node ports for", 0)
 }
 
-// claimPorts sets the bits of ports; ErrLost when one is set.
+// claimPorts sets the bits of ports. It returns ErrLost if one is already set.
 func (a *Allocator) claimPorts(ctx context.Context, wanted []int32) error {
 	if !a.Shared || len(wanted) == 0 {
 		return nil
@@ -213,10 +218,11 @@ func (a *Allocator) freePorts(ctx context.Context, unused []int32) error {
 	})
 }
 
-// ---- Giving back
+// ---- Releasing claims
 
-// Freed gives back what a Service does without since a write. before and after are its stored JSON; after is nil when it was deleted. Failures
-// are left to the repair: the write itself has happened.
+// Freed must be called after a write of a Service. It releases the values that are no longer used.
+// before and after contain the stored JSON. If the Service was deleted, after is nil. Failures are
+// left to the repair, because the write has already happened.
 func (a *Allocator) Freed(ctx context.Context, key string, before, after []byte) {
 	if !strings.HasPrefix(key, serviceRange) {
 		return
@@ -233,7 +239,8 @@ func (a *Allocator) Freed(ctx context.Context, key string, before, after []byte)
 	a.giveBack(ctx, key, lost)
 }
 
-// giveBack ends the claims of a Service to addresses and ports, but for what a Service has, or somebody here is being given.
+// giveBack releases the claims of a Service, except for values that a stored Service has or that
+// are assigned to a request.
 func (a *Allocator) giveBack(ctx context.Context, service string, texts []string) {
 	if len(texts) == 0 {
 		return
@@ -263,7 +270,7 @@ func (a *Allocator) giveBack(ctx context.Context, service string, texts []string
 	}
 }
 
-// inDoubt says of a write that it may have happened, or will.
+// inDoubt reports whether a write that returned err may have happened or may still happen.
 func inDoubt(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }

@@ -1,15 +1,17 @@
 package allocator
 
-// This file: the ranges that addresses come from. They are those of the ServiceCIDRs, as in kube-apiserver: kubernetes, which has what the flag said
-// when the cluster was new, and those that an administrator has added since. One that is being deleted, or is not ready, gives no more; what
-// Services have of it stays theirs.
+// This file determines the ranges of addresses. As in kube-apiserver, they are taken from the
+// ServiceCIDRs. The ServiceCIDR kubernetes contains the ranges of the flag at the first start of
+// the cluster. The administrator can add others. A ServiceCIDR that is being deleted or not ready
+// is not used for new addresses, but Services keep their addresses.
 //
-//	10.96.0.0/24    .0        the network's own, which dry runs are shown
-//	                .1-.16    the band for addresses that somebody chooses: others are given last
-//	                .17-.254  given at random
-//	                .255      the broadcast address (of IPv4; of IPv6 the last one is given, too)
+//	10.96.0.0/24    .0        the network address, which is shown to dry runs
+//	                .1-.16    the band for requested addresses, which is used last for other addresses
+//	                .17-.254  random addresses
+//	                .255      the broadcast address (only for IPv4; IPv6 also uses the last address)
 //
-// While there is no ServiceCIDR kubernetes, as before the first start is over, the flag's own ranges count.
+// The ranges of the flag are used as long as the ServiceCIDR kubernetes does not exist, which is
+// the case before the first start is complete.
 
 import (
 	"encoding/binary"
@@ -25,17 +27,17 @@ import (
 
 const (
 	cidrRange   = "/networking.k8s.io/servicecidrs/"
-	ownRange    = "kubernetes" // the ServiceCIDR that every cluster has
-	shortestSix = 64           // bits of a prefix of IPv6: shorter ones give nothing
+	ownRange    = "kubernetes" // the default ServiceCIDR
+	shortestSix = 64           // bits of the shortest IPv6 prefix that is used
 )
 
-// A cidr is a ServiceCIDR of the store.
+// A cidr is a stored ServiceCIDR.
 type cidr struct {
 	blocks []netip.Prefix
 	ready  bool
 }
 
-// noteRange remembers a ServiceCIDR, or forgets it.
+// noteRange adds or removes a ServiceCIDR.
 func (a *Allocator) noteRange(key string, json []byte, has bool) {
 	_, name := scheme.NamespacedName(key)
 	if !has {
@@ -53,7 +55,8 @@ func (a *Allocator) noteRange(key string, json []byte, has bool) {
 	a.ranges[name] = c
 }
 
-// blocks are the ranges of a family that are ready: the first is kubernetes' own.
+// blocks returns the ready ranges of an address family. The ServiceCIDR kubernetes is the first
+// one.
 func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	add := func(prefixes []netip.Prefix) {
 		for _, prefix := range prefixes {
@@ -77,7 +80,7 @@ func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	return found
 }
 
-// families are those that the flag names, in its order.
+// families returns the address families of a.Blocks.
 func (a *Allocator) families() (offered []corev1.IPFamily) {
 	for _, block := range a.Blocks {
 		family := corev1.IPv4Protocol
@@ -89,15 +92,15 @@ func (a *Allocator) families() (offered []corev1.IPFamily) {
 	return offered
 }
 
-// A block is a range with its addresses numbered: 0 is the one after the network's own.
+// A block is a range with numbered addresses. Number 0 is the address after the network address.
 type block struct {
 	prefix     netip.Prefix
-	size, band uint64 // how many addresses there are, and how many of them, from the first on, are for those who choose
+	size, band uint64 // number of addresses, and number of the first addresses that are reserved for requests
 }
 
 func blockOf(prefix netip.Prefix) block {
 	bits := prefix.Addr().BitLen() - prefix.Bits()
-	b := block{prefix: prefix, size: 1<<bits - 1} // 64 bits are 1<<64 - 1, too
+	b := block{prefix: prefix, size: 1<<bits - 1} // a shift by 64 bits also results in 1<<64 - 1
 	if prefix.Addr().Is4() {
 		b.size = max(b.size, 1) - 1
 	}
@@ -107,7 +110,7 @@ func blockOf(prefix netip.Prefix) block {
 	return b
 }
 
-// at is the address of a number.
+// at returns the address with the number.
 func (b block) at(n uint64) netip.Addr {
 	bytes := b.prefix.Addr().As16()
 	low := bytes[8:]
@@ -115,7 +118,7 @@ func (b block) at(n uint64) netip.Addr {
 	return netip.AddrFrom16(bytes).Unmap()
 }
 
-// has says of an address that it is one of the numbered.
+// has reports whether addr has a number.
 func (b block) has(addr netip.Addr) bool {
 	return b.size > 0 && b.prefix.Contains(addr) && addr != b.prefix.Addr() && (addr.Is6() || addr != b.at(b.size))
 }

@@ -1,9 +1,11 @@
 package allocator
 
-// This file brings claims and Services together again. They part where a server stops between two writes, where an older one gave addresses out
-// without claiming them, and where somebody deletes an IPAddress. What a Service has counts: it gets its claim, if need be from another owner.
-// A claim without its Service may belong to a create that is on its way, so it has time: an IPAddress a minute, a port some rounds, as
-// with kube-apiserver.
+// This file repairs differences between claims and Services. They occur if a server stops between
+// two writes, if an earlier version allocated addresses without claims, or if a user deletes an
+// IPAddress. A Service always gets the claims for its values, even if they have another owner. A
+// claim without a Service may belong to a create in progress. Therefore an IPAddress is only
+// released if it is older than a minute, and a port is only released after several rounds. This is
+// the same as in kube-apiserver.
 
 import (
 	"context"
@@ -20,12 +22,12 @@ import (
 
 const (
 	repairEvery   = 3 * time.Minute
-	orphanGrace   = time.Minute // of an IPAddress
-	leakRounds    = 3           // of a node port
-	repairWorkers = 16          // writes at once
+	orphanGrace   = time.Minute // age of an IPAddress without a Service
+	leakRounds    = 3           // rounds that a node port may be claimed without a Service
+	repairWorkers = 16          // maximum number of concurrent writes
 )
 
-// Run repairs until ctx ends. One server does it for all.
+// Run repairs claims regularly until ctx ends. It must only run on one server at a time.
 func (a *Allocator) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := a.repair(ctx); ctx.Err() == nil && a.Failed != nil {
@@ -38,7 +40,7 @@ func (a *Allocator) Run(ctx context.Context) {
 	}
 }
 
-// repair is one round.
+// repair runs one round.
 func (a *Allocator) repair(ctx context.Context) error {
 	a.mu.Lock()
 	err := a.catchUp()
@@ -50,7 +52,7 @@ func (a *Allocator) repair(ctx context.Context) error {
 	return errors.Join(a.repairAddresses(ctx, taken, claimed, time.Now()), a.repairPorts(ctx, taken))
 }
 
-// repairAddresses takes away the claims of those that have not got the address, and claims for those that have.
+// repairAddresses deletes claims with a wrong owner, and creates missing claims.
 func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string, claimed map[string]claim, now time.Time) error {
 	type repair struct{ address, from, to string }
 	var repairs []repair
@@ -82,7 +84,7 @@ func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string
 	})
 }
 
-// stillHas says that a Service has an address or port now.
+// stillHas reports whether the stored Service has the address or port.
 func (a *Allocator) stillHas(service, text string) (has bool) {
 	rec, err := a.st.Get(service)
 	if err == nil {
@@ -91,7 +93,8 @@ func (a *Allocator) stillHas(service, text string) (has bool) {
 	return has
 }
 
-// repairPorts sets the bits of all ports that Services have, and clears those that have been nobody's for some rounds.
+// repairPorts sets the bits of the ports of all Services. If a bit has had no Service for several
+// rounds, it is cleared.
 func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) error {
 	if !a.Shared {
 		return nil
@@ -130,7 +133,8 @@ func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) er
 	return err
 }
 
-// inParallel does some things at once, until one fails or ctx ends.
+// inParallel calls do for all elements concurrently until a call fails or ctx ends. It ignores
+// store.ErrNotFound.
 func inParallel[T any](ctx context.Context, all []T, do func(T) error) error {
 	var mu sync.Mutex // guards failed
 	var failed error

@@ -1,20 +1,24 @@
 package audit
 
-// This file: who did what, one line of JSON for each request, as Kubernetes' audit log has it (audit.k8s.io/v1, level Metadata: who,
-// what, when and how it ended, but no object). What reads kube-apiserver's audit log reads this one:
+// This file writes audit events as lines of JSON in the format of kube-apiserver (audit.k8s.io/v1):
 //
 //	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
 //
-// A request has one line, at its end (ResponseComplete, or Panic); a watch has one at its head too (ResponseStarted), since its end may
-// be hours away. Whoever is refused before it is known who asks has a ResponseStarted alone, as in Kubernetes. The line for the request's
-// arrival (RequestReceived) is left out, as most audit policies do.
+// One event is written when a request ends (ResponseComplete, or Panic). A watch also has one when
+// its response begins (ResponseStarted), because it may end hours later. If a request is rejected
+// before its user is known, there is only a ResponseStarted event, as in Kubernetes. If there is no
+// policy, no event is written for the arrival of a request (RequestReceived). Most audit policies
+// omit it.
 //
-// Each line is one write(2) to a file opened for appending, made while the request waits: what was answered is in the file, lines of
-// two requests never mix, and logrotate may truncate the file under us. A goroutine that gathers lines (batcher.go, --audit-log-mode=batch) was measured:
-// it is no faster, since making the line costs four times what writing it does, and a kill loses what waits. It is for a disk that hangs.
+// Each line is written with one write(2) to a file that was opened for appending, while the request
+// waits. So the event of a request that has ended is in the file, lines are never mixed,
+// and logrotate may truncate the file at any time. A goroutine that collects lines (batcher.go,
+// --audit-log-mode=batch) is not faster, because encoding a line takes four times as long as
+// writing it, and a crash loses the collected lines. It is useful if the disk may block.
 //
-// A disk that is full must not stop the server. Lines that cannot be written wait in memory, up to maxPendingAudit, the rest of a line
-// that was written in part before all others; what is beyond that is lost, counted and told.
+// A full disk must not stop the server. If a line cannot be written, it is kept in memory, up to
+// maxPendingAudit. If a line was written in part, its rest is written before all other lines. Lines
+// beyond the limit are lost, counted and reported.
 
 import (
 	"bytes"
@@ -45,38 +49,41 @@ const (
 	maxAuditAgent   = 1024    // bytes of a user agent
 )
 
-// A stage says at which moment of a request an event was made.
+// A stage is the state of a request when an event is created.
 type stage string
 
 const (
-	stageRequestReceived  stage = "RequestReceived"  // it is known who asks; with a policy alone
-	stageResponseStarted  stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
-	stageResponseComplete stage = "ResponseComplete" // the response is out
+	// stageRequestReceived means that the user is known. It is only used with a policy.
+	stageRequestReceived stage = "RequestReceived"
+	// stageResponseStarted is used at the start of a watch response. It is also used if the user is
+	// not known, for example for a 401.
+	stageResponseStarted  stage = "ResponseStarted"
+	stageResponseComplete stage = "ResponseComplete" // the response has been sent
 	stagePanic            stage = "Panic"            // the handler panicked
 )
 
-// An event is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
-// into the log by way of them.
+// An event describes the state of a request at a given stage. It does not contain headers, because
+// they may be secret.
 type event struct {
 	id           string
 	stage        stage
 	uri          *url.URL
 	verb         string
-	user         user     // who sent the request; empty when nobody could be made out
-	impersonated *user    // whom it was made for, if that is somebody else
-	constraint   string   // the narrower permission that allowed it, "" for plain "impersonate"
-	sourceIPs    []string // from sourceIPs
+	user         user     // the user, empty if not known
+	impersonated *user    // the impersonated user, or nil
+	constraint   string   // the impersonation mode, "" for plain "impersonate"
+	sourceIPs    []string // from the function sourceIPs
 	agent        string
-	object       *objectRef     // nil for a path that is no resource
-	level        string         // "" is Metadata
-	sent, answer []byte         // what the request brought and what was answered, as JSON; nil: not told
+	object       *objectRef     // nil if the path is not a resource
+	level        string         // "" means Metadata
+	sent, answer []byte         // bodies of request and response as JSON, nil if not logged
 	code         int            // of the response
-	status       *metav1.Status // the Status that was answered, nil when it was another object
+	status       *metav1.Status // the Status in the response, nil for other objects
 	received, at time.Time
 	annotations  map[string]string
 }
 
-// user is who asks, as a part of the line; its fields are in the line's order.
+// user is used to encode a user in a line. The order of the fields is the same as in the line.
 type user struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
@@ -84,11 +91,12 @@ type user struct {
 	Extra    map[string][]string `json:"extra,omitempty"`
 }
 
-// objectRef is the part of a line that says what the request was about (audit.k8s.io/v1 ObjectReference).
+// objectRef is the part of a line that describes the requested object (audit.k8s.io/v1
+// ObjectReference).
 type objectRef struct {
 	Resource        string `json:"resource,omitempty"`
 	Namespace       string `json:"namespace,omitempty"`
-	Name            string `json:"name,omitempty"` // for a create, from the body when that could be read
+	Name            string `json:"name,omitempty"` // for a create, from the body if it could be parsed
 	UID             string `json:"uid,omitempty"`
 	APIGroup        string `json:"apiGroup,omitempty"`
 	APIVersion      string `json:"apiVersion,omitempty"`
@@ -96,12 +104,12 @@ type objectRef struct {
 	Subresource     string `json:"subresource,omitempty"`
 }
 
-// auditProof says by which permission somebody is another user.
+// auditProof is the part of a line that contains the impersonation mode.
 type auditProof struct {
 	ImpersonationConstraint string `json:"impersonationConstraint"`
 }
 
-// auditLine is an event on disk; fields in kube-apiserver's order.
+// auditLine is an event in the log file. Its fields are in kube-apiserver's order.
 type auditLine struct {
 	Kind             string            `json:"kind"`
 	APIVersion       string            `json:"apiVersion"`
@@ -124,12 +132,15 @@ type auditLine struct {
 	Annotations      map[string]string `json:"annotations,omitempty"`
 }
 
-// Hooks tell the caller how it goes.
+// Hooks are callbacks that report the progress of a log. They may be nil.
 type Hooks struct {
-	Written func(events int)                // events that are in the log since the last call
-	Dropped func(plugin string, events int) // events that are lost since the last call, and where: as kube-apiserver counts them
-	Failing func(err error)                 // writing began to fail, or (nil) works again; not told for each event
-	Leveled func(level string)              // a policy has chosen; nil: nobody counts
+	Written func(events int) // called with the number of written events
+	// Dropped is called with the number of lost events. plugin is used in the metrics.
+	Dropped func(plugin string, events int)
+	// Failing is called when writing begins to fail, and with nil when it works again. It is not
+	// called for each event.
+	Failing func(err error)
+	Leveled func(level string) // called with the level of a request if there is a policy
 }
 
 func (h *Hooks) leveled(level string) {
@@ -138,58 +149,61 @@ func (h *Hooks) leveled(level string) {
 	}
 }
 
-// auditOutcome is what is to be told after the lock is given back.
+// auditOutcome is the result of a write, which is reported after the lock has been released.
 type auditOutcome struct {
 	written, lost int
-	waits         bool  // some are in memory
-	failing       error // writing has begun to fail
+	waits         bool  // some lines are in memory
+	failing       error // not nil if writing has begun to fail
 	workingAgain  bool
 }
 
-// Config says what is written, and where to. The zero value of all but Path is what a server does that is not told otherwise.
+// Config configures a log. The zero values of all fields except Path are the defaults.
 type Config struct {
-	Path     string // of the file; "-" is standard output, "" none
+	Path     string // path of the file, "-" for standard output, or "" for no file
 	Policy   *Policy
-	Legacy   bool    // --audit-log-format=legacy: lines for people
-	Mode     Mode    // "": ModeBlocking
-	Batches  Batches // in ModeBatch
+	Legacy   bool    // --audit-log-format=legacy: human-readable lines
+	Mode     Mode    // default: ModeBlocking
+	Batches  Batches // for ModeBatch
 	Rotation Rotation
 	Truncate Truncate
-	Webhook  *Sender                             // nil: none
-	Unseal   func(sealed []byte) ([]byte, error) // protobuf as JSON
+	Webhook  *Sender                             // may be nil
+	Unseal   func(sealed []byte) ([]byte, error) // converts protobuf to JSON
 }
 
-// Truncate has what is too long shortened: at first the bodies go, then the event.
+// Truncate limits the size of events. A large event first loses its bodies. If it is still too
+// large, it is dropped.
 type Truncate struct {
 	Enabled                bool
 	MaxEventSize, MaxBatch int64 // bytes
 }
 
-// Where events are lost.
+// The plugins that can lose events.
 const (
 	pluginLog      = "log"      // the file
-	pluginWebhook  = "webhook"  // it did not take them
-	pluginBuffered = "buffered" // there was no room for them to wait
-	pluginTruncate = "truncate" // they were too long, without bodies, too
+	pluginWebhook  = "webhook"  // the webhook rejected the events
+	pluginBuffered = "buffered" // the queue was full
+	pluginTruncate = "truncate" // too large, even without bodies
 )
 
-// A Log appends events to a file, and hands them to a webhook.
+// A Log appends events to a file and sends them to a webhook.
 type Log struct {
 	Config
-	path    string   // "-" is standard output, "" none
-	queue   *batcher // nil: requests wait until their events are written
+	path    string   // "-" is standard output, "" means no file
+	queue   *batcher // nil unless the mode is ModeBatch
 	hooks   Hooks
-	room    request.Room          // for answers that events tell
-	failing atomic.Pointer[error] // why events cannot be written; nil: they can
+	room    request.Room          // memory for response bodies
+	failing atomic.Pointer[error] // the error if events cannot be written, or nil
 
-	mu      sync.Mutex // guards what follows; held over the write, so that the rest of a torn line comes right after it
-	out     io.Writer  // an *os.File, but in tests
-	pending []byte     // lines that could not be written yet
-	torn    bool       // pending begins in the middle of a line, whose first part is in the file
+	// mu guards the fields below. It is held during writes, so that the rest of an incomplete line
+	// is written next.
+	mu      sync.Mutex
+	out     io.Writer // an *os.File, except in tests
+	pending []byte    // lines that could not be written yet
+	torn    bool      // the first part of pending's first line is in the file
 	closed  bool
 }
 
-// Open opens the file for appending.
+// Open opens the file for appending and returns the log.
 func Open(cfg Config, hooks Hooks) (*Log, error) {
 	a := &Log{Config: cfg, path: cfg.Path, hooks: hooks}
 	switch cfg.Path {
@@ -217,14 +231,15 @@ func (a *Log) open() (io.Writer, error) {
 }
 
 func openAppend(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600) // who reads it learns names and habits
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600) // the file contains names and habits of users
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
 	return f, nil
 }
 
-// Reopen opens the path anew: logrotate, without copytruncate, has moved the file. If that fails the old file stays in use.
+// Reopen opens the path again after logrotate has moved the file. If that fails, the old file stays
+// in use.
 func (a *Log) Reopen() error {
 	if a.path == "-" || a.path == "" {
 		return nil
@@ -238,7 +253,7 @@ func (a *Log) Reopen() error {
 	return closeOutput(old)
 }
 
-// swap makes f the file and returns the one to close.
+// swap replaces the file and returns the one that the caller must close.
 func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -246,7 +261,7 @@ func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 		return f, 0
 	}
 	old, a.out = a.out, f
-	if a.torn { // its beginning is in the old file
+	if a.torn { // the old file contains the beginning of the line
 		a.pending = a.pending[bytes.IndexByte(a.pending, '\n')+1:]
 		a.torn = false
 		lost = 1
@@ -254,7 +269,7 @@ func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 	return old, lost
 }
 
-// Close writes what waits, if it can, and closes the file. Events that come later are lost.
+// Close tries to write the pending lines, and closes the file. Later events are lost.
 func (a *Log) Close() error {
 	a.queue.close()
 	out, wasClosed := a.stop()
@@ -284,7 +299,8 @@ func closeOutput(w io.Writer) error {
 
 var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// write has one event where it belongs, or on its way, as the modes say, and says whether its request may go on.
+// write writes or queues one event, depending on the modes. It reports whether the request may
+// continue.
 func (a *Log) write(ev event) (goesOn bool) {
 	buf := auditBuffers.Get().(*bytes.Buffer)
 	defer putBuffer(buf)
@@ -309,7 +325,7 @@ func (a *Log) write(ev event) (goesOn bool) {
 	return goesOn
 }
 
-// put has a line in the file, or on its way there, and says whether its request may go on.
+// put writes or queues one line. It reports whether the request may continue.
 func (a *Log) put(line []byte) (goesOn bool) {
 	if a.queue == nil {
 		out := a.append(line)
@@ -328,14 +344,15 @@ func (a *Log) dropped(plugin string, events int) {
 	}
 }
 
-// putBuffer leaves what a large event needed to the collector.
+// putBuffer returns a buffer to the pool unless it is large.
 func putBuffer(buf *bytes.Buffer) {
 	if buf.Cap() <= 64<<10 {
 		auditBuffers.Put(buf)
 	}
 }
 
-// encodeWithin encodes an event with its bodies, or without where it would be too long; false when that is too long, too.
+// encodeWithin encodes an event, without bodies if it would be too large. It returns false if the
+// event is still too large.
 func encodeWithin(buf *bytes.Buffer, line *auditLine, limit Truncate) bool {
 	encode(buf, line)
 	if !limit.Enabled || int64(buf.Len()) <= limit.MaxEventSize {
@@ -348,7 +365,7 @@ func encodeWithin(buf *bytes.Buffer, line *auditLine, limit Truncate) bool {
 	return int64(buf.Len()) <= limit.MaxEventSize
 }
 
-// encode leaves out bodies that are no JSON: nothing else can fail.
+// encode encodes an event. It omits bodies that are not JSON, because nothing else can fail.
 func encode(buf *bytes.Buffer, line *auditLine) {
 	buf.Reset()
 	if err := json.NewEncoder(buf).Encode(line); err != nil {
@@ -357,7 +374,7 @@ func encode(buf *bytes.Buffer, line *auditLine) {
 	}
 }
 
-// truncated is the event without bodies, which says so.
+// truncated returns a copy of the event without bodies. It adds an annotation.
 func (line *auditLine) truncated() *auditLine {
 	short := *line
 	short.RequestObject, short.ResponseObject, short.Annotations = nil, nil, maps.Clone(line.Annotations)
@@ -368,9 +385,10 @@ func (line *auditLine) truncated() *auditLine {
 	return &short
 }
 
-const truncatedNote = "audit.k8s.io/truncated" // the annotation of an event whose bodies were too long
+// truncatedNote is an annotation. It is set if the bodies of an event were omitted.
+const truncatedNote = "audit.k8s.io/truncated"
 
-// append writes lines after all that wait.
+// append writes lines after all pending lines.
 func (a *Log) append(lines []byte) auditOutcome {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -392,7 +410,8 @@ func (a *Log) append(lines []byte) auditOutcome {
 
 func countLines(text []byte) int { return bytes.Count(text, []byte("\n")) }
 
-// boundLines adds lines to those that wait, as many as there is room for, and counts the others. Of one that is torn the rest finds room, however long.
+// boundLines appends lines to the pending ones as long as they fit, and returns the number of lost
+// lines. The rest of an incomplete line is always kept.
 func boundLines(pending, lines []byte) (_ []byte, lost int) {
 	kept := lines
 	if room := maxPendingAudit - len(pending); len(lines) > room {
@@ -411,7 +430,7 @@ func boundLines(pending, lines []byte) (_ []byte, lost int) {
 func (a *Log) appendPendingLocked(lines []byte) auditOutcome {
 	var out auditOutcome
 	if len(a.pending)+len(lines) > maxPendingAudit {
-		out = a.flushLocked() // there may be room by now
+		out = a.flushLocked() // makes room if writing works again
 	}
 	a.pending, out.lost = boundLines(a.pending, lines)
 	last := a.flushLocked()
@@ -421,7 +440,7 @@ func (a *Log) appendPendingLocked(lines []byte) auditOutcome {
 	return last
 }
 
-// flushLocked writes what waits.
+// flushLocked writes the pending lines.
 func (a *Log) flushLocked() auditOutcome {
 	if len(a.pending) == 0 || a.closed {
 		return auditOutcome{}
@@ -432,14 +451,14 @@ func (a *Log) flushLocked() auditOutcome {
 		a.torn = a.pending[n-1] != '\n'
 	}
 	if err == nil {
-		a.pending = nil // given back: it may have grown to maxPendingAudit
+		a.pending = nil // releases the memory
 	} else {
 		a.pending = slices.Delete(a.pending, 0, n)
 	}
 	return out
 }
 
-// Works is why events cannot be written, while they cannot.
+// Works returns an error if events cannot be written.
 func (a *Log) Works() error {
 	if err := a.failing.Load(); err != nil {
 		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
@@ -469,7 +488,7 @@ func (a *Log) tell(out auditOutcome) {
 	}
 }
 
-// --- From event to line
+// --- Encoding
 
 func lineOf(ev *event) *auditLine {
 	line := &auditLine{
@@ -498,11 +517,11 @@ func lineOf(ev *event) *auditLine {
 
 func auditAgent(agent string) string { return cut(agent, maxAuditAgent) }
 
-// Parts of names of query parameters whose values are nobody's business. No Kubernetes API has such parameters; clients that mistake
-// this server for another one may.
+// secretNames are parts of the names of query parameters with secret values. No Kubernetes API has
+// such parameters, but clients may send them if they mistake this server for another one.
 var secretNames = []string{"token", "secret", "password", "authorization"}
 
-// URI is the request's target with the values of secret parameters taken out; otherwise as it was sent.
+// URI returns the request's target. It redacts the values of secret parameters.
 func URI(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -522,7 +541,8 @@ func URI(u *url.URL) string {
 	return clean.RequestURI()
 }
 
-// secretParameter says whether name=value is one whose value is to be kept out. What cannot be decoded is too.
+// secretParameter reports whether the value of name=value must be redacted. It returns true if the
+// name cannot be decoded.
 func secretParameter(part string) bool {
 	name, _, _ := strings.Cut(part, "=")
 	name, err := url.QueryUnescape(name)
@@ -533,7 +553,7 @@ func secretParameter(part string) bool {
 	return slices.ContainsFunc(secretNames, func(secret string) bool { return strings.Contains(name, secret) })
 }
 
-// auditStatus is the Status without its kind; for other objects it is the code alone.
+// auditStatus returns the Status without its kind. For other objects it only contains the code.
 func auditStatus(ev *event) *metav1.Status {
 	if ev.stage == stageRequestReceived {
 		return nil
@@ -544,13 +564,13 @@ func auditStatus(ev *event) *metav1.Status {
 		status.TypeMeta = metav1.TypeMeta{}
 	}
 	status.Code = cmp.Or(status.Code, int32(ev.code))
-	if len(status.Message) > messageMax { // and its causes are as many
+	if len(status.Message) > messageMax { // it may also have many causes
 		status.Message = cut(status.Message, messageMax)
 		if status.Details != nil {
 			status.Details = &metav1.StatusDetails{Name: cut(status.Details.Name, nameMax), Group: status.Details.Group, Kind: status.Details.Kind}
 		}
 	}
-	// Parsers and validators quote what they refuse.
+	// Errors of parsers and validators may quote the request.
 	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
 	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) && !ev.bodies() {
 		status.Message = "(not shown, because it may quote a secret)"
@@ -560,11 +580,14 @@ func auditStatus(ev *event) *metav1.Status {
 }
 
 const (
-	nameMax    = 256  // bytes of a text of an object that a client chose: what may be stored is no longer
-	messageMax = 1024 // bytes of a Status' message
+	// nameMax is the maximum length of a text chosen by a client, in bytes. Stored names are not
+	// longer.
+	nameMax    = 256
+	messageMax = 1024 // bytes of the message of a Status
 )
 
-// cut shortens a text that is too long: a line about a request must not be many times as long as the request.
+// cut truncates a text to most bytes, so that the event of a request is not much larger than the
+// request.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -572,10 +595,10 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "...TRUNCATED"
 }
 
-// bodies says that what a client sends is told anyway.
+// bodies reports whether the event contains the request's body.
 func (ev *event) bodies() bool { return ev.level == "Request" || ev.level == "RequestResponse" }
 
-// legacyLine is an event for people, in the form of Kubernetes' audit log before there was a format.
+// legacyLine returns an event as human-readable text, in the format of Kubernetes' first audit log.
 func legacyLine(ev *event, line *auditLine) string {
 	quoted := func(list []string) string {
 		parts := make([]string, len(list))
@@ -611,13 +634,14 @@ func holdsSecrets(o *objectRef) bool {
 	return o != nil && (o.Resource == "secrets" || o.Resource == "tokenreviews" || o.Subresource == "token")
 }
 
-// panicStatus is the status of a request whose handler panicked.
+// panicStatus returns the status for a panic in a handler.
 func panicStatus(cause any) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
 		Message: fmt.Sprintf("APIServer panic'd: %v", cause)}
 }
 
-// sourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.
+// sourceIPs returns the addresses that proxies claim, followed by the address of the connection,
+// which cannot be forged.
 func sourceIPs(r *http.Request) []string {
 	ips := utilnet.SourceIPs(r)
 	texts := make([]string, len(ips))

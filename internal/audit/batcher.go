@@ -1,11 +1,13 @@
 package audit
 
-// This file gathers events behind the requests' backs (--audit-log-mode=batch, --audit-webhook-mode=batch): whoever asks waits for nobody. What waits is
-// bounded in number and in bytes; what does not fit is lost, and counted.
+// This file sends events in the background (--audit-log-mode=batch, --audit-webhook-mode=batch), so
+// that requests do not wait. The queue is limited in number and in bytes. If an event does not fit,
+// it is dropped and counted.
 //
 //	request ──▶ add ──▶ lines that wait ──▶ a batch: full, or old enough ──▶ deliver: one write to the log's file, or a POST
 //
-// One batch is on its way at a time, so that events come in their order. (kube-apiserver sends those for a webhook side by side.)
+// Only one batch is sent at a time, to preserve the order of events. kube-apiserver sends the
+// batches for a webhook concurrently.
 
 import (
 	"context"
@@ -13,47 +15,50 @@ import (
 	"time"
 )
 
-// A Mode says who waits until an event is where it belongs.
+// A Mode determines whether requests wait until their events have been delivered.
 type Mode string
 
-// The modes have kube-apiserver's names.
+// The modes are named as in kube-apiserver.
 const (
-	ModeBatch    Mode = "batch"           // nobody
-	ModeBlocking Mode = "blocking"        // the request, which goes on whatever comes of it
-	ModeStrict   Mode = "blocking-strict" // the request, which is refused if it cannot be told that it has come
+	ModeBatch    Mode = "batch"           // requests do not wait
+	ModeBlocking Mode = "blocking"        // requests wait, but continue if the delivery fails
+	ModeStrict   Mode = "blocking-strict" // requests wait, and are rejected if the event for their arrival cannot be delivered
 )
 
-// Batches say how events are gathered: kube-apiserver's --audit-log-batch-... and --audit-webhook-batch-...
+// Batches configures the batches: kube-apiserver's --audit-log-batch-... and
+// --audit-webhook-batch-...
 type Batches struct {
-	BufferSize, MaxSize int           // events that wait, and of a batch
-	MaxWait             time.Duration // for a batch that does not fill
+	BufferSize, MaxSize int           // maximum number of events in the queue and in a batch
+	MaxWait             time.Duration // maximum time until a batch is sent
 	Throttle            bool
 	QPS                 float64 // batches a second
 	Burst               int
-	Backoff             time.Duration // of a webhook: before the second try; each later one waits longer by half
+	// Backoff is the time to wait before the first retry of a webhook. Each later retry waits 50 %
+	// longer.
+	Backoff time.Duration
 }
 
 const (
-	queuedMost = 64 << 20        // bytes that wait
-	lastMoment = 3 * time.Second // for what waits when the server stops
+	queuedMost = 64 << 20        // maximum size of the queue in bytes
+	lastMoment = 3 * time.Second // maximum time for the queue when the server stops
 )
 
-// A batcher gathers lines.
+// A batcher collects lines and delivers them in batches.
 type batcher struct {
 	Batches
-	most    int64                                     // bytes of a batch; 0: without bound
-	deliver func(ctx context.Context, batch [][]byte) // one at a time
-	stop    context.CancelFunc                        // ends what ctx was given to
-	wake    chan struct{}                             // of room for one token: something waits
-	done    chan struct{}                             // closed at run's end
+	most    int64                                     // maximum size of a batch in bytes, or 0 for no limit
+	deliver func(ctx context.Context, batch [][]byte) // calls are not concurrent
+	stop    context.CancelFunc                        // cancels the context of run
+	wake    chan struct{}                             // buffered, so that add does not block
+	done    chan struct{}                             // closed when run returns
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	queue  [][]byte   // lines
 	bytes  int
 	closed bool
 }
 
-// startBatcher begins to deliver, until close.
+// startBatcher starts a batcher. The caller must call close to stop it.
 func startBatcher(rules Batches, most int64, deliver func(ctx context.Context, batch [][]byte)) *batcher {
 	ctx, stop := context.WithCancel(context.Background())
 	b := &batcher{Batches: rules, most: most, deliver: deliver, stop: stop, wake: make(chan struct{}, 1), done: make(chan struct{})}
@@ -61,7 +66,8 @@ func startBatcher(rules Batches, most int64, deliver func(ctx context.Context, b
 	return b
 }
 
-// add has a line delivered, and says whether there was room. It does not wait. The line is the batcher's from here on.
+// add queues a line without waiting. It reports whether there was room. The caller must not modify
+// the line afterwards.
 func (b *batcher) add(line []byte) bool {
 	if !b.fits(line) {
 		return false
@@ -83,7 +89,7 @@ func (b *batcher) fits(line []byte) bool {
 	return true
 }
 
-// take takes a batch off the queue.
+// take removes a batch from the queue.
 func (b *batcher) take() (batch [][]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,7 +121,7 @@ func (b *batcher) run(ctx context.Context) {
 			}
 			b.deliver(ctx, b.take())
 			if b.waiting() < b.MaxSize {
-				break // and gather again
+				break // and collect again
 			}
 		}
 	}
@@ -126,7 +132,7 @@ func (b *batcher) run(ctx context.Context) {
 	}
 }
 
-// gather waits until a batch is full, or its first event has waited for long enough.
+// gather waits until there is a full batch, or until MaxWait has passed.
 func (b *batcher) gather(ctx context.Context) {
 	var over <-chan time.Time
 	for b.waiting() < b.MaxSize {
@@ -143,7 +149,8 @@ func (b *batcher) gather(ctx context.Context) {
 	}
 }
 
-// close delivers what waits, if that is soon done, and ends. nil: nothing was gathered.
+// close delivers the queue within a limited time and stops the batcher. It does nothing if b is
+// nil.
 func (b *batcher) close() {
 	if b == nil {
 		return
@@ -155,13 +162,13 @@ func (b *batcher) close() {
 	<-b.done
 }
 
-// A pace is a bucket of tokens, full at first.
+// A pace is a token bucket. It is full at first.
 type pace struct {
 	tokens float64
 	last   time.Time
 }
 
-// wait takes a token, and waits for one that is not there yet.
+// wait takes a token, and waits if the bucket is empty.
 func (p *pace) wait(ctx context.Context, qps float64, burst int) {
 	now := time.Now()
 	if p.last.IsZero() {

@@ -1,6 +1,7 @@
 package audit
 
-// This file makes of bodies what an event has of them: JSON, whatever was sent and answered, and without managedFields where the policy says so.
+// This file converts the bodies of requests and responses for audit events. Bodies are converted to
+// JSON. managedFields are removed if the policy says so.
 
 import (
 	"bytes"
@@ -18,7 +19,8 @@ import (
 
 var errTooLong = errors.New("the answer is too long for an audit event")
 
-// addBodies gives an event the bodies that the policy wants. One that cannot be shown is left out, and the event says so.
+// addBodies adds the bodies that the policy requires to the event. If the response cannot be added,
+// the event has no bodies and an annotation.
 func (a *Log) addBodies(ev *event, rec *request.Request) {
 	kept := rec.Audited
 	if !kept.WantsSent() || ev.stage == stageRequestReceived {
@@ -46,14 +48,15 @@ func (a *Log) addBodies(ev *event, rec *request.Request) {
 	ev.answer = answer
 }
 
-// answerOf is what was answered, as JSON; nil for what is no object of an API: a stream, metrics, the page.
+// answerOf returns the response as JSON. It returns nil if the response is not an API object, such
+// as a stream, metrics or the page.
 func (a *Log) answerOf(rec *request.Request) ([]byte, error) {
 	kept, path := rec.Audited, rec.Info.Path
 	object := rec.Info.ResourceRequest || path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
 	switch {
 	case kept.TooLong && object:
 		return nil, errTooLong
-	case len(kept.Answer) == 0 && rec.Answered != nil: // before the policy was asked: nobody knows who asks
+	case len(kept.Answer) == 0 && rec.Answered != nil: // rejected before the policy was evaluated, because the user was not known
 		status := *rec.Answered
 		status.Kind, status.APIVersion = "Status", "v1"
 		return json.Marshal(&status)
@@ -84,7 +87,7 @@ func (a *Log) answerOf(rec *request.Request) ([]byte, error) {
 	return nil, nil
 }
 
-// withoutFields takes managedFields out of an object, or of those of a list or a Table.
+// withoutFields removes managedFields from an object, and from the objects of a list or a Table.
 func withoutFields(doc []byte) []byte {
 	if !bytes.Contains(doc, []byte(`"managedFields"`)) {
 		return doc

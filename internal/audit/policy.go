@@ -1,7 +1,8 @@
 package audit
 
-// This file asks an audit policy (audit.k8s.io/v1 Policy, --audit-policy-file) what is to be written of a request. Reading, checking and matching are
-// k8s.io/apiserver's: the same files are good, and bad in the same words.
+// This file evaluates audit policies (audit.k8s.io/v1 Policy, --audit-policy-file). It uses the
+// code of k8s.io/apiserver to parse, validate and match them, so the same files are valid and the
+// error messages are the same.
 
 import (
 	"fmt"
@@ -15,7 +16,8 @@ import (
 	"apilet/internal/request"
 )
 
-// A Policy says what is written of which requests: the first rule that fits decides, and without one that fits nothing is.
+// A Policy determines the level of each request. The first matching rule decides. Requests that
+// match no rule are not logged.
 type Policy struct{ rules k8saudit.PolicyRuleEvaluator }
 
 // LoadPolicy reads a policy from a file.
@@ -27,7 +29,8 @@ func LoadPolicy(path string) (*Policy, error) {
 	return &Policy{policy.NewPolicyRuleEvaluator(rules)}, nil
 }
 
-// choose asks it about a request. Who asks is who has shown a credential, not whom the request is made for.
+// choose evaluates the policy for a request. If the user is impersonated, it uses the authenticated
+// user.
 func (p *Policy) choose(rec *request.Request) *request.Audited {
 	info := &rec.Info
 	about := authorizer.AttributesRecord{Verb: info.Verb, Namespace: info.Namespace, APIGroup: info.Group, APIVersion: info.Version, Resource: info.Resource,

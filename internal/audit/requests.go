@@ -1,6 +1,6 @@
 package audit
 
-// This file makes audit events of requests: at which stages a request has one, and what of its record goes into it.
+// This file creates the audit events of requests from their records.
 
 import (
 	"cmp"
@@ -11,8 +11,10 @@ import (
 	"apilet/internal/request"
 )
 
-// Received asks the policy what it wants of a request of which it is known who asks, and writes that it has come. Without a policy nothing comes of it.
-// In ModeStrict a request whose arrival cannot be told does not go on, and has no other event.
+// Received must be called when the user of a request is known. It evaluates the policy and writes
+// an event for the arrival of the request. Without a policy it does nothing. In ModeStrict it
+// returns false if the event cannot be delivered. The request must then be rejected, and has no
+// other event.
 func (l *Log) Received(r *http.Request, rec *request.Request) (goesOn bool) {
 	if l.Policy == nil {
 		return true
@@ -23,15 +25,16 @@ func (l *Log) Received(r *http.Request, rec *request.Request) (goesOn bool) {
 	return goesOn
 }
 
-// Begun writes the audit event of a request that may last for hours and whose response begins. One that nobody could be made out for
-// has no other event, so it is left to Done.
+// Begun writes the audit event for the beginning of a long response. If the user of the request is
+// not known, Done writes its only event.
 func (l *Log) Begun(r *http.Request, rec *request.Request, code int) {
 	if rec.User.Name != "" {
 		l.event(r, rec, event{stage: stageResponseStarted, code: code, status: rec.Answered})
 	}
 }
 
-// Done writes the audit event of a request that has ended.
+// Done must be called when a request has ended. It writes the audit event. If the handler has
+// panicked, cause is the value.
 func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 	ev := event{stage: stageResponseComplete, code: code, status: rec.Answered}
 	switch {
@@ -46,7 +49,7 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 	}
 }
 
-// event writes an audit event; the caller says what the request has come to.
+// event completes an event with the data of the request and writes it.
 func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn bool) {
 	if l.Policy != nil {
 		if rec.Audited == nil {
@@ -74,7 +77,8 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn boo
 	return l.write(ev)
 }
 
-// reference is what a request is about; nil where that is no resource.
+// reference returns the reference to the requested object, or nil if the request is not for a
+// resource.
 func reference(rec *request.Request) *objectRef {
 	info := &rec.Info
 	if !info.ResourceRequest {

@@ -1,13 +1,16 @@
 package audit
 
-// This file bounds the log's file: one that is large enough is moved aside under the time, another begun, and old ones are packed and removed. Names,
-// flags and bounds are kube-apiserver's, whose log is written by gopkg.in/natefinch/lumberjack.v2:
+// This file rotates the log file. If the file is too large, it is renamed to include the time, and
+// a new file is created. Old files are compressed and removed. It is compatible with
+// kube-apiserver, which uses gopkg.in/natefinch/lumberjack.v2:
 //
 //	audit.log    audit-2026-11-26T10-00-00.000.log    audit-2026-11-25T10-00-00.000.log.gz
 //
-// That library is not used, since a line has to be whole: it moves the file in the middle of one whose first part a full disk took, and a line that is
-// longer than a whole file it refuses for ever. Here a file ends with a line's end, and may be longer by one line. What cannot be moved is
-// written on: a file that is too long costs less than events that are lost.
+// apilet does not use that library, because it splits lines and rejects long ones: it rotates the
+// file in the middle of a line if a full disk has accepted only its first part, and it always
+// rejects a line that is longer than the maximum size. Here the file always ends with a complete
+// line. It may exceed the limit by one line. If the file cannot be renamed, writing continues,
+// because a large file is better than lost events.
 
 import (
 	"compress/gzip"
@@ -22,12 +25,12 @@ import (
 	"time"
 )
 
-// Rotation says when a file is moved aside, and which of those are kept.
+// Rotation is the configuration of log rotation.
 type Rotation struct {
-	MaxSize    int  // mebibytes; 0: it is never moved
-	MaxAge     int  // days; 0: whatever their age
-	MaxBackups int  // 0: however many
-	Compress   bool // those that are moved aside
+	MaxSize    int  // mebibytes; 0 disables rotation
+	MaxAge     int  // days; 0 means no limit
+	MaxBackups int  // 0 means no limit
+	Compress   bool // compress old files
 }
 
 const (
@@ -36,15 +39,15 @@ const (
 	dayOfBackup = 24 * time.Hour
 )
 
-// rotating is a file that is moved aside. Its writer is the Log, one at a time.
+// rotating is a log file that is rotated. It is used by one Log, and not safe for concurrent use.
 type rotating struct {
 	path    string
 	rules   Rotation
 	most    int64
 	file    *os.File
 	size    int64
-	torn    bool       // the file ends within a line
-	sweeps  sync.Mutex // held by who packs and removes
+	torn    bool       // the file ends with an incomplete line
+	sweeps  sync.Mutex // held while old files are compressed and removed
 	pending sync.WaitGroup
 }
 
@@ -70,7 +73,8 @@ func (w *rotating) open() error {
 	return nil
 }
 
-// Write appends whole lines, or the rest of one.
+// Write appends p to the file, which must contain complete lines, or the rest of an incomplete
+// line.
 func (w *rotating) Write(p []byte) (int, error) {
 	if w.size > 0 && !w.torn && w.size+int64(len(p)) > w.most {
 		w.rotate()
@@ -83,7 +87,8 @@ func (w *rotating) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate moves the file aside. Another of the same name, made within a millisecond or by somebody else, stays: then it is tried again with the next line.
+// rotate renames the file. If the new name exists, because of a rotation within the same
+// millisecond or another program, rotate does nothing and is tried again with the next line.
 func (w *rotating) rotate() {
 	ext := filepath.Ext(w.path)
 	aside := strings.TrimSuffix(w.path, ext) + "-" + time.Now().UTC().Format(backupTime) + ext
@@ -91,7 +96,7 @@ func (w *rotating) rotate() {
 		return
 	}
 	old := w.file
-	if runtime.GOOS == "windows" { // which moves no file that is open
+	if runtime.GOOS == "windows" { // cannot rename open files
 		_ = old.Close()
 		if moved := os.Rename(w.path, aside) == nil; w.open() == nil && moved {
 			w.sweepLater()
@@ -102,11 +107,11 @@ func (w *rotating) rotate() {
 		w.file = old
 		return
 	}
-	_ = old.Close() // whose lines are all in it
+	_ = old.Close() // all of its lines were written
 	w.sweepLater()
 }
 
-// Close waits for what is being packed.
+// Close waits for compression to finish and closes the file.
 func (w *rotating) Close() error {
 	w.pending.Wait()
 	return w.file.Close()
@@ -120,7 +125,7 @@ func (w *rotating) sweepLater() {
 	})
 }
 
-// sweep packs and removes what was moved aside. What fails is tried again after the next rotation.
+// sweep compresses and removes old files. Failures are retried after the next rotation.
 func (w *rotating) sweep(now time.Time) {
 	kept := 0
 	for _, b := range w.backups() {
@@ -135,13 +140,13 @@ func (w *rotating) sweep(now time.Time) {
 	}
 }
 
-// A backup is a file that was moved aside.
+// A backup is an old log file.
 type backup struct {
 	path string
 	at   time.Time
 }
 
-// backups lists them, the newest first.
+// backups returns the old files, newest first.
 func (w *rotating) backups() (found []backup) {
 	ext := filepath.Ext(w.path)
 	base := strings.TrimSuffix(filepath.Base(w.path), ext) + "-"
@@ -157,7 +162,7 @@ func (w *rotating) backups() (found []backup) {
 	return found
 }
 
-// pack compresses a file. The packed one is there whole or not at all.
+// pack compresses a file. The result is renamed into place when it is complete.
 func pack(path string) (err error) {
 	in, err := os.Open(path)
 	if err != nil {

@@ -1,7 +1,8 @@
 package audit
 
-// This file hands events to a webhook (--audit-webhook-config-file): many at a time behind the requests' backs, or, in the modes that block, each while its
-// request waits. What the webhook does not take in five tries is lost, counted and told.
+// This file sends events to a webhook (--audit-webhook-config-file). Batches are sent in the
+// background. In the blocking modes, each event is sent while its request waits. Events that the
+// webhook has not accepted after five attempts are lost, counted and reported.
 //
 //	POST URL   {"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":[{"level":"Metadata",...},...]}
 
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	postTimeout = 30 * time.Second // as kube-apiserver's
+	postTimeout = 30 * time.Second // as in kube-apiserver
 	tries       = 5
 	backoffGrow = 1.5
 )
@@ -20,18 +21,19 @@ const (
 // A Sender sends events to a webhook.
 type Sender struct {
 	Batches
-	Mode     Mode // "": ModeBatch
+	Mode     Mode // default: ModeBatch
 	Truncate Truncate
 	Post     func(ctx context.Context, body []byte) error
 	Sent     func(events int)
-	Lost     func(plugin string, events int, why error) // why is nil for what nobody has tried to send
+	// Lost is called with lost events. why is nil if no attempt was made to send them.
+	Lost func(plugin string, events int, why error)
 
-	queue *batcher        // nil: requests wait
-	until context.Context // ends at close: requests wait no longer
+	queue *batcher        // nil in the blocking modes
+	until context.Context // canceled by close, which ends waiting
 	stop  context.CancelFunc
 }
 
-// Start begins to send, until close.
+// Start starts the background delivery, which ends with close.
 func (s *Sender) Start() {
 	if s.until, s.stop = context.WithCancel(context.Background()); s.Mode != ModeBlocking && s.Mode != ModeStrict {
 		most := s.Truncate.MaxBatch
@@ -42,7 +44,8 @@ func (s *Sender) Start() {
 	}
 }
 
-// add has an event sent, and says whether its request may go on. The line is the sender's from here on.
+// add sends or queues an event. It reports whether the request may continue. The caller must not
+// modify the line afterwards.
 func (s *Sender) add(line []byte) bool {
 	if s.queue == nil {
 		return s.send(s.until, [][]byte{line}) || s.Mode != ModeStrict
@@ -53,7 +56,8 @@ func (s *Sender) add(line []byte) bool {
 	return true
 }
 
-// send posts a batch until it is taken, five times at most.
+// send posts a batch, with at most five attempts. It reports whether the webhook accepted the
+// batch.
 func (s *Sender) send(ctx context.Context, batch [][]byte) (taken bool) {
 	if len(batch) == 0 {
 		return true
@@ -87,7 +91,7 @@ func (s *Sender) send(ctx context.Context, batch [][]byte) (taken bool) {
 }
 
 func (s *Sender) post(ctx context.Context, body []byte) error {
-	if ctx.Err() != nil { // the server stops: once more, shortly
+	if ctx.Err() != nil { // the server stops, so this is the last attempt
 		ctx = context.Background()
 		short, cancel := context.WithTimeout(ctx, lastMoment/2)
 		defer cancel()
@@ -98,7 +102,7 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 	return s.Post(ctx, body)
 }
 
-// close sends what waits, if that is soon done, and ends.
+// close sends the queue within a limited time and stops the sender.
 func (s *Sender) close() {
 	if s == nil || s.stop == nil {
 		return

@@ -1,7 +1,7 @@
 package auth
 
-// This file answers the first three questions about a request: what it is for (request.Info), who sends it (user), and whether
-// they may. Everything behind it sees only the answers, in the request's record.
+// This file checks the target of a request (request.Info), its sender (request.User), and whether
+// the sender has permission. The results are stored in the request's record for later handlers.
 //
 //	GET /api/v1/namespaces/shop/pods?watch=1      Authorization: Bearer s3cret      Impersonate-User: alice
 //	      │                                              │                                 │
@@ -11,13 +11,15 @@ package auth
 //	      └──────────────────────────────┬───────────────────────────────────────────────┘
 //	                                  authorize      nil, or 403: pods is forbidden: User "alice" cannot watch resource ...
 //
-// The functions that decide take values and return errors; the http.Handlers around them only carry the answers. Credentials and
-// Impersonate-* headers are gone once they are read: nothing behind this file can act on them a second time.
+// The functions that decide take values and return errors. The http.Handlers around them only pass
+// the results on. Credentials and Impersonate-* headers are removed after they have been read, so
+// that they cannot be used again.
 //
-// Two ways to run. Without an authenticator the server listens on loopback alone and everyone is system:unsecured, a cluster
-// administrator; since every web page in the user's browser can reach that port, foreign Hosts and Origins are refused. With an
-// authenticator (token file, client certificates) whoever shows a credential must show a good one, and whoever shows none is
-// system:anonymous.
+// There are two modes. Without an authenticator, the server only listens on loopback, and all
+// clients are system:unsecured, a cluster administrator. Every web page in the user's browser can
+// reach that port, so requests with a foreign Host or Origin are rejected. With an authenticator
+// (token file, client certificates), credentials must be valid if they are sent, and a client
+// without credentials is system:anonymous.
 
 import (
 	"bytes"
@@ -69,40 +71,44 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ---- Who: the authenticator ----
+// ---- Authentication ----
 
-// Config are the flags of identity.
+// Config holds the flags for authentication and authorization.
 type Config struct {
-	TokenFile, ClientCAFile string           // paths of --token-auth-file and --client-ca-file; "" is none
-	OwnCA                   []byte           // the certificate of this server's own authority, if it has one: what that signs is accepted, too
-	RequestHeader           RequestHeader    // --requestheader-...: proxies in front that say who asks
-	Anonymous               bool             // --anonymous-auth: who shows no credential is system:anonymous, not refused
-	Insecure                bool             // the plain loopback port: everyone is system:unsecured
-	AlwaysAllow             bool             // --authorization-mode=AlwaysAllow
-	Modes                   []string         // of --authorization-mode where Node is among them: ModeNode and ModeRBAC, in the order in which they are asked
-	CORSOrigins             []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
-	Log                     zerolog.Logger   // is told of files that cannot be read again
-	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
+	TokenFile, ClientCAFile string // paths of --token-auth-file and --client-ca-file
+	// OwnCA is the PEM certificate of this server's own authority, or nil. The server also accepts
+	// client certificates that this authority has signed.
+	OwnCA         []byte
+	RequestHeader RequestHeader // --requestheader-...: trusted authenticating proxies
+	Anonymous     bool          // --anonymous-auth: allow requests without credentials
+	Insecure      bool          // the plain loopback port: every client is system:unsecured
+	AlwaysAllow   bool          // --authorization-mode=AlwaysAllow
+	// Modes is set if --authorization-mode contains Node. It is a list of ModeNode and ModeRBAC in
+	// the order of evaluation.
+	Modes       []string
+	CORSOrigins []string         // --cors-allowed-origins: regular expressions, see CheckOrigin
+	Log         zerolog.Logger   // receives errors from reloading files
+	Now         func() time.Time // the clock for client certificates, time.Now if nil
 
 	BootstrapTokens bool // --enable-bootstrap-token-auth
 
 	AnonymousGiven bool                                   // --anonymous-auth was given
 	IssuersFile    string                                 // --authentication-config
-	Issuers        *apiserver.AuthenticationConfiguration // of --oidc-...; nil: none
-	Algorithms     []string                               // of --oidc-signing-algs
-	OwnIssuers     []string                               // that sign service accounts' tokens
+	Issuers        *apiserver.AuthenticationConfiguration // from --oidc-..., may be nil
+	Algorithms     []string                               // from --oidc-signing-algs
+	OwnIssuers     []string                               // issuers of service account tokens
 	TokenHook      callout.TokensConfig                   // --authentication-token-webhook-...
 	PlanFile       string                                 // --authorization-config
-	Plan           *callout.Plan                          // of --authorization-mode with a webhook; nil: none
+	Plan           *callout.Plan                          // set if --authorization-mode contains a webhook
 }
 
-// The modes that are asked in turn.
+// The authorization modes that are evaluated in turn.
 const (
 	ModeNode = "Node"
 	ModeRBAC = "RBAC"
 )
 
-// Authorities are, in PEM, those that vouch for clients here, as of now.
+// Authorities returns the PEM certificates of the current authorities for client certificates.
 func (cfg *Config) Authorities() ([]byte, error) {
 	own := slices.Clone(cfg.OwnCA)
 	if cfg.ClientCAFile == "" {
@@ -112,7 +118,7 @@ func (cfg *Config) Authorities() ([]byte, error) {
 	return append(own, given...), err
 }
 
-// CheckListen refuses an address that others could reach unless they would have to say who they are.
+// CheckListen returns an error if other machines could reach the address without authentication.
 func (cfg Config) CheckListen(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -124,34 +130,40 @@ func (cfg Config) CheckListen(addr string) error {
 	return nil
 }
 
-// StaysHere says that only this machine can reach addr. An address that is none is for CheckListen.
+// StaysHere reports whether only this machine can reach addr. It returns true for an invalid
+// address, because CheckListen reports that error.
 func StaysHere(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err != nil || request.IsLoopback(host)
 }
 
-// Authenticator knows the credentials and the policy. Safe for concurrent use.
+// Authenticator holds the credentials and the authorization policy. It is safe for concurrent use.
 type Authenticator struct {
-	cfg       Config
-	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
-	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
-	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
-	Bootstrap *bootstraptoken.Tokens         // nil without --enable-bootstrap-token-auth; set like Accounts
-	Nodes     *node.Authorizer               // nil without ModeNode; set like Accounts
-	issuers   *certs.Followed[oidc.Set]      // nil without --authentication-config
-	fixed     *oidc.Set                      // of --oidc-...; nil: none
-	tokenHook *callout.Tokens                // nil: none
-	plans     *certs.Followed[callout.Plan]  // nil without --authorization-config
-	proxies   *proxies                       // nil without --requestheader-client-ca-file
-	origins   []*regexp.Regexp               // of other sites' pages that may use this server; each matches whole texts
-	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
+	cfg    Config
+	tokens *certs.Followed[tokenTable] // nil without --token-auth-file
+	// ClientCAs is nil if no certificate is accepted. The TLS listener requests certificates from
+	// these authorities but does not verify them.
+	ClientCAs *certs.Followed[x509.CertPool]
+	// Accounts verifies service account tokens. It must be set once, when the store has been
+	// opened. Until then no such token is accepted.
+	Accounts  *serviceaccount.Tokens
+	Bootstrap *bootstraptoken.Tokens        // nil without --enable-bootstrap-token-auth; set like Accounts
+	Nodes     *node.Authorizer              // nil without ModeNode; set like Accounts
+	issuers   *certs.Followed[oidc.Set]     // nil without --authentication-config
+	fixed     *oidc.Set                     // from --oidc-..., may be nil
+	tokenHook *callout.Tokens               // may be nil
+	plans     *certs.Followed[callout.Plan] // nil without --authorization-config
+	proxies   *proxies                      // nil without --requestheader-client-ca-file
+	origins   []*regexp.Regexp              // patterns for --cors-allowed-origins
+	policy    atomic.Pointer[rbac.Index]    // nil with AlwaysAllow
 
 	verified memory.Of[certUser]
 	chains   chainVerifier
 	failures failures
 }
 
-// New reads the files that the flags name; a line of the token file that is not understood is an error.
+// New reads the files that the flags name. It returns an error if a line of the token file is
+// invalid.
 func New(cfg Config) (*Authenticator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -182,7 +194,8 @@ func New(cfg Config) (*Authenticator, error) {
 	return a, a.openOthers()
 }
 
-// Authenticate fills request.user or answers 401 (on the plain port 403: the request comes from another site's page).
+// Authenticate sets request.Request.User or responds with 401. On the plain port it responds with
+// 403 if the page of another site has sent the request.
 func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -196,7 +209,8 @@ func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 		}
 		u, err := a.identify(r)
 		if r.ProtoMajor == 2 && (err != nil || u.Name == request.UserAnonymous) {
-			w.Header().Set("Connection", "close") // strangers may not keep HTTP/2 connections (CVE-2023-44487)
+			// Clients without credentials may not keep HTTP/2 connections (CVE-2023-44487).
+			w.Header().Set("Connection", "close")
 		}
 		if err != nil {
 			response.Refuse(w, r, err)
@@ -209,17 +223,23 @@ func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// What every answer says to browsers: it is what its Content-Type says, and no other site's page may include it. Nobody appends to these.
+// These response headers stop browsers from guessing the content type, and pages of other sites
+// from embedding the response. All responses share the slices. The capacity is limited to 1, so
+// that append makes a copy.
 var noSniff, sameOrigin = []string{"nosniff"}[:1:1], []string{"same-origin"}[:1:1]
 
-// errBadToken is about a token that nobody here knows.
+// errBadToken is returned if the token is not recognized.
 var errBadToken = errors.New("invalid bearer token")
 
-// identify says who sends the request: 401 for a credential that is no good, 403 for a page of another site, unless it shows a token.
-// A certificate goes before a token; a bad one does no harm beside a good token.
+// identify returns the user who sent the request. If the credential is invalid, it returns 401. If
+// the request was sent by a page of another site, it returns 403, unless the request has a token. A
+// certificate takes precedence over a token, and a valid token is accepted despite an invalid
+// certificate.
 //
-// On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
-// refused: a controller whose account has gone must not become an administrator. Any other token there is nobody's, and ignored.
+// On the plain port a client without a token is an administrator. If the request has the token of a
+// service account, the user is that service account. If the token is invalid, the request is
+// rejected, because a controller must not become an administrator when its account is deleted. Any
+// other unknown token is ignored there.
 func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	token, malformed := requestToken(r)
 	if a.cfg.Insecure {
@@ -245,7 +265,8 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)
 	}
-	if err := a.checkSite(r); err != nil { // a browser shows the certificate to any page's requests
+	// Browsers present the client certificate with requests of any page.
+	if err := a.checkSite(r); err != nil {
 		return request.User{}, err
 	}
 	if ok {
@@ -257,8 +278,8 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	return anonymousUser(), nil
 }
 
-// unauthorizedIf replaces the error of a credential by a 401 without a reason. Only a TokenReview shows the
-// reason, to users who may create one.
+// unauthorizedIf replaces the error of a credential with a 401 without a reason. The reason is only
+// returned in the status of a TokenReview.
 func unauthorizedIf(err error) error {
 	if err == nil {
 		return nil
@@ -266,8 +287,9 @@ func unauthorizedIf(err error) error {
 	return apierrors.NewUnauthorized("Unauthorized")
 }
 
-// tokenUser returns whose a token is that is meant for one of the audiences, and those of them for which it is. A token of
-// --token-auth-file is meant for this server. The error is errBadToken unless a service account's issuer has issued the token.
+// tokenUser checks a token and returns its user. The token must be valid for at least one of the
+// audiences, and meantFor contains these audiences. A token of --token-auth-file is valid for this
+// server's audiences. The error wraps errBadToken.
 func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
 	if u, ok := a.fileUser(token); ok {
 		if meantFor = a.ownAudiences(audiences); len(meantFor) == 0 {
@@ -286,7 +308,7 @@ func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences [
 		Groups: []string{request.GroupServiceAccounts, request.GroupServiceAccounts + ":" + id.Namespace, request.GroupAuthenticated}}, id.Audiences, nil
 }
 
-// ownAudiences returns those of the audiences that are this server.
+// ownAudiences returns the audiences that belong to this server.
 func (a *Authenticator) ownAudiences(audiences []string) (own []string) {
 	for _, audience := range audiences {
 		if slices.Contains(a.Accounts.Audiences, audience) {
@@ -296,13 +318,13 @@ func (a *Authenticator) ownAudiences(audiences []string) (own []string) {
 	return own
 }
 
-// anonymousUser is system:anonymous in the group system:unauthenticated.
+// anonymousUser returns the user for requests without credentials.
 func anonymousUser() request.User {
 	return request.User{Name: request.UserAnonymous, Groups: []string{request.GroupUnauthenticated}}
 }
 
-// bearerToken returns the token of the Authorization header. "Bearer  x", with two spaces, is no credential at all for
-// kube-apiserver, but worth a warning (padded).
+// bearerToken returns the token of the Authorization header. Like kube-apiserver, it ignores the
+// header "Bearer  x" with two spaces, but sets padded so that the client receives a warning.
 func bearerToken(h http.Header) (token string, padded bool) {
 	scheme, rest, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
 	if !strings.EqualFold(scheme, "bearer") {
@@ -312,7 +334,8 @@ func bearerToken(h http.Header) (token string, padded bool) {
 	return token, token == "" && more
 }
 
-// dropCredentials also drops the headers of an authenticating proxy: a handler that trusted them would trust any client.
+// dropCredentials removes the request's credentials. It also removes the headers of an
+// authenticating proxy, because a handler that trusted them would trust any client.
 func dropCredentials(h http.Header) {
 	dropProtocolTokens(h)
 	for key := range h {
@@ -340,8 +363,9 @@ func hasPrefixed(h http.Header, prefix string) bool {
 	return false
 }
 
-// checkHostAndOrigin keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
-// resolve to 127.0.0.1 (DNS rebinding) carries that name as Host.
+// checkHostAndOrigin rejects requests to the plain port that pages of other sites have sent. A
+// request from a page has the page's Origin header. If the page's name was made to resolve to
+// 127.0.0.1 (DNS rebinding), they carry that name as Host.
 func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -355,8 +379,8 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 
 // ---- Tokens ----
 
-// tokenTable is what --token-auth-file says. It finds users by the hash of their token: how long a lookup takes says nothing about the
-// tokens in it.
+// tokenTable holds the users of --token-auth-file. The map is indexed by the hash of the token, so
+// that the time of a lookup does not depend on the stored tokens.
 type tokenTable map[[sha256.Size]byte]request.User
 
 func parseTokenFile(contents [][]byte) (*tokenTable, error) {
@@ -364,7 +388,7 @@ func parseTokenFile(contents [][]byte) (*tokenTable, error) {
 	return &table, err
 }
 
-// fileUser finds the user of a token of --token-auth-file as it is now.
+// fileUser returns the user of a token in the current --token-auth-file.
 func (a *Authenticator) fileUser(token string) (request.User, bool) {
 	if a.tokens == nil {
 		return request.User{}, false
@@ -373,8 +397,8 @@ func (a *Authenticator) fileUser(token string) (request.User, bool) {
 	return u, ok
 }
 
-// readTokens reads lines of token,user,uid[,"group1,group2"]. An empty or repeated token is refused, where kube-apiserver only
-// logs a warning: one of two users would silently not get in.
+// readTokens reads lines of token,user,uid[,"group1,group2"]. It returns an error for an empty or
+// repeated token. kube-apiserver only logs a warning, and one of the two users cannot authenticate.
 func readTokens(r io.Reader) (tokenTable, error) {
 	lines := csv.NewReader(r)
 	lines.FieldsPerRecord = -1
@@ -404,18 +428,20 @@ func readTokens(r io.Reader) (tokenTable, error) {
 
 // ---- Client certificates ----
 
-// certUser is a verified certificate's user, and who trusts it.
+// certUser is the result of verifying a certificate.
 type certUser struct {
 	user  request.User
 	roots *x509.CertPool
 }
 
-// maxVerified bounds the memory of verified certificates (about 500 bytes each).
+// maxVerified limits the memory of verified certificates (about 500 bytes each).
 const maxVerified = 1024
 
-// certificateUser returns the user whose certificate the connection showed. Not the handshake but this function verifies it, as in
-// kube-apiserver: a bad certificate gets a 401 that says so in HTTP, and one that has expired meanwhile ends with the connection
-// open. A signature costs a tenth of a millisecond, so a good one is remembered until its chain expires.
+// certificateUser returns the user of the connection's client certificate. Like kube-apiserver, it
+// verifies the certificate for each request and not during the handshake. The client gets a 401 for
+// an invalid certificate, and a certificate that expires while the connection is open is no longer
+// accepted. It takes 0.1 milliseconds to verify a signature, so the result is cached until the
+// chain expires.
 func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, bad bool) {
 	if a.ClientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return request.User{}, false, false
@@ -430,7 +456,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 		return request.User{}, false, true
 	}
 	if leaf.Subject.CommonName == "" {
-		return request.User{}, false, false // good, but nobody's
+		return request.User{}, false, false // valid, but without a user name
 	}
 	u, err = subjectUser(leaf, fingerprint)
 	if err != nil {
@@ -440,10 +466,11 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	return u, true, false
 }
 
-// uidOID marks the part of a certificate's subject that is the user's uid.
+// uidOID is the object identifier of the user's UID in a certificate.
 var uidOID = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 
-// subjectUser reads the common name as user, the organizations as groups.
+// subjectUser returns the user that the subject describes: the common name is the user name, and
+// the organizations are the groups.
 func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (request.User, error) {
 	u := request.User{Name: cert.Subject.CommonName, Groups: slices.Clone(cert.Subject.Organization),
 		Extra: map[string][]string{"authentication.kubernetes.io/credential-id": {"X509SHA256=" + hex.EncodeToString(fingerprint[:])}}}
@@ -462,9 +489,10 @@ func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (request
 
 // ---- Impersonation ----
 
-// An impersonationMode is a narrower permission than plain "impersonate" (which comes last and allows everything it ever did): who
-// has impersonate:MODE on an identity may only do with it what impersonate-on:MODE:VERB grants them. The real server has a fifth,
-// associated-node, by which a service account may act as the node that its token is bound to; it is not here.
+// An impersonationMode is a narrower permission than plain "impersonate", which is checked last and
+// keeps its old meaning. If a user has the permission impersonate:MODE, the request must also be
+// allowed by impersonate-on:MODE:VERB. The mode associated-node of kube-apiserver, which allows a
+// service account to act as the node of its token, is not implemented.
 type impersonationMode struct {
 	name    string
 	applies func(want request.User) bool
@@ -478,7 +506,7 @@ var impersonationModes = []impersonationMode{
 	}},
 }
 
-// Impersonate follows the Impersonate-* headers or answers 403 or 400.
+// Impersonate applies the Impersonate-* headers or responds with 403 or 400.
 func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want, err := wantedUser(r.Header)
@@ -493,7 +521,8 @@ func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 	})
 }
 
-// wantedUser returns the user that the Impersonate-* headers describe, nil if there is none. It deletes these headers.
+// wantedUser returns the user that the Impersonate-* headers describe, or nil if there are no such
+// headers. It deletes the headers.
 func wantedUser(h http.Header) (*request.User, error) {
 	const extraPrefix = "Impersonate-Extra-"
 	defer dropImpersonation(h)
@@ -520,7 +549,7 @@ func wantedUser(h http.Header) (*request.User, error) {
 	return &want, nil
 }
 
-// unescapeExtra: a key that does not unescape is meant literally.
+// unescapeExtra returns the key unchanged if it cannot be unescaped.
 func unescapeExtra(key string) string {
 	if plain, err := url.PathUnescape(key); err == nil {
 		return plain
@@ -528,8 +557,8 @@ func unescapeExtra(key string) string {
 	return key
 }
 
-// impersonateAs makes want the user of the request if its user may impersonate it. The refusal of the first mode that applies is the one
-// that is reported.
+// impersonateAs makes want the user of the request if the current user may impersonate it. If no
+// mode allows it, the error is from the first mode that applies.
 func (a *Authenticator) impersonateAs(rec *request.Request, want request.User) error {
 	var refusal error
 	for _, mode := range impersonationModes {
@@ -564,7 +593,7 @@ func (a *Authenticator) mayActOn(rec *request.Request, mode string) error {
 	return a.Check(rec.User, info)
 }
 
-// mayImpersonate checks every part of the identity: one permission each.
+// mayImpersonate checks one permission for each part of the identity.
 func (a *Authenticator) mayImpersonate(by, want request.User, mode string) error {
 	for _, part := range identityParts(want, mode) {
 		if mode != "" {
@@ -579,10 +608,11 @@ func (a *Authenticator) mayImpersonate(by, want request.User, mode string) error
 	return nil
 }
 
-// identityParts lists what must be allowed to become want, in the order in which it is checked.
+// identityParts returns the permissions that are needed to impersonate want, in the order in which
+// they are checked.
 func identityParts(want request.User, mode string) []request.Info {
 	base := request.Info{ResourceRequest: true, Verb: "impersonate", Version: "v1"}
-	named := base // user and groups are of the core group for plain "impersonate"
+	named := base // plain "impersonate" has users and groups in the core group
 	if mode != "" {
 		base.Verb = "impersonate:" + mode
 		named.Verb, named.Group = base.Verb, authenticationv1.GroupName
@@ -613,7 +643,8 @@ func identityParts(want request.User, mode string) []request.Info {
 	return parts
 }
 
-// unfitForMode returns the reason why constrained impersonation refuses a part, or "". Roles cannot allow it.
+// unfitForMode returns the reason why constrained impersonation rejects a part of the identity, or
+// "". Roles cannot override it.
 func unfitForMode(part request.Info) string {
 	switch {
 	case part.Resource == "groups" && part.Name == "":
@@ -633,9 +664,10 @@ func unfitForMode(part request.Info) string {
 	return ""
 }
 
-// ---- Whether they may ----
+// ---- Authorization ----
 
-// Authorize returns nil or the 403 Status error for what the request record says.
+// Authorize returns nil if the user may send the request, or else the 403 Status error. It records
+// the decision in rec. If an authorizer fails and none allows the request, the error is a 500.
 func (a *Authenticator) Authorize(rec *request.Request) error {
 	verdict, reason, err := a.decide(rec.User, rec.Info)
 	if rec.At != "" && a.isStranger(rec.User) {
@@ -646,7 +678,7 @@ func (a *Authenticator) Authorize(rec *request.Request) error {
 		return nil
 	}
 	rec.Decision = request.Forbidden
-	if err != nil { // somebody who was to be asked did not answer
+	if err != nil { // an authorizer did not respond
 		a.logFailure("an authorizer failed", err)
 		rec.Reason = "internal error"
 		return apierrors.NewInternalError(err)
@@ -654,7 +686,7 @@ func (a *Authenticator) Authorize(rec *request.Request) error {
 	return forbidden(rec.User, rec.Info, reason)
 }
 
-// Check is authorize without a trace in the audit log.
+// Check is like Authorize, but does not record the decision for the audit log.
 func (a *Authenticator) Check(u request.User, info request.Info) error {
 	if allowed, reason := a.Decide(u, info); !allowed {
 		return forbidden(u, info, reason)
@@ -662,8 +694,9 @@ func (a *Authenticator) Check(u request.User, info request.Info) error {
 	return nil
 }
 
-// MayCreate checks an update or a patch that comes to create its object: that takes the right to create besides. The server's own writes
-// have no request.
+// MayCreate must be called if an update or a patch would create its object. It returns an error if
+// the user may not create it. If rec is nil, the write is allowed, because it was made by the
+// server.
 func (a *Authenticator) MayCreate(rec *request.Request) error {
 	if rec == nil {
 		return nil
@@ -673,7 +706,8 @@ func (a *Authenticator) MayCreate(rec *request.Request) error {
 	return a.Check(rec.User, info)
 }
 
-// Decide is the one place where a permission is given. reason is Kubernetes' text for the audit log and reviews.
+// Decide reports whether the user may send the request. All permissions are decided here. reason is
+// Kubernetes' text for the audit log and access reviews.
 func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool, reason string) {
 	verdict, reason, err := a.decide(u, info)
 	if err != nil {
@@ -682,7 +716,8 @@ func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool,
 	return verdict == callout.Allow, reason
 }
 
-// decide is Decide with what an authorizer may say besides: that nobody else is to be asked, and why it cannot say.
+// decide is like Decide, but also reports whether an authorizer denied the request and which
+// authorizers failed.
 func (a *Authenticator) decide(u request.User, info request.Info) (verdict callout.Verdict, reason string, err error) {
 	if a.cfg.AlwaysAllow || slices.Contains(u.Groups, request.GroupMasters) {
 		return callout.Allow, "", nil
@@ -705,7 +740,8 @@ func (a *Authenticator) decide(u request.User, info request.Info) (verdict callo
 	return verdict, reason, nil
 }
 
-// inTurn asks one authorizer after the other until one allows. A refusal has the reasons of all.
+// inTurn evaluates the authorizers in order until one allows the request. A refusal combines the
+// reasons of all authorizers.
 func (a *Authenticator) inTurn(u request.User, info request.Info) (allowed bool, reason string) {
 	var reasons []string
 	for _, mode := range a.cfg.Modes {
@@ -725,7 +761,7 @@ func (a *Authenticator) inTurn(u request.User, info request.Info) (allowed bool,
 	return false, strings.Join(reasons, "\n")
 }
 
-// named returns the reason of a refusal with the name of the authorizer in front.
+// named prefixes the reason of a refusal with the name of the authorizer.
 func named(mode, reason string) string {
 	if reason == "" {
 		return ""
@@ -733,18 +769,20 @@ func named(mode, reason string) string {
 	return strings.ToLower(mode) + ": " + reason
 }
 
-// isNode says that the authorizer for nodes decides about a user.
+// isNode reports whether the node authorizer decides about the user.
 func (a *Authenticator) isNode(u request.User) bool {
 	_, ok := node.Identify(u)
 	return ok && a.Nodes != nil
 }
 
-// isStranger says that nobody knows who a user is, where that matters. What strangers may see, by default or by a role, is what there is now.
+// isStranger reports whether the user is unauthenticated and authorization is enabled. Such users
+// may read only the current state, never past revisions.
 func (a *Authenticator) isStranger(u request.User) bool {
 	return !a.cfg.AlwaysAllow && slices.Contains(u.Groups, request.GroupUnauthenticated)
 }
 
-// MayListAnything tells whether there is any resource that a user may list, in any namespace, and look back at.
+// MayListAnything reports whether the user may list at least one resource in some namespace, also
+// at past revisions.
 func (a *Authenticator) MayListAnything(u request.User) bool {
 	if a.isStranger(u) {
 		return false
@@ -752,18 +790,19 @@ func (a *Authenticator) MayListAnything(u request.User) bool {
 	return a.cfg.AlwaysAllow || a.isNode(u) || a.asksWebhooks() || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
 }
 
-// SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
-// call the default policy is in force.
+// SetPolicy replaces the policy with the given Roles, ClusterRoles and bindings. The caller must
+// pass all stored ones, after each change. The default policy is in effect until the first call.
 func (a *Authenticator) SetPolicy(objects []scheme.Object) { a.SetIndex(rbac.NewIndex(objects)) }
 
-// SetIndex is SetPolicy for who has made an index of them.
+// SetIndex is like SetPolicy for a caller that has already built the index.
 func (a *Authenticator) SetIndex(policy *rbac.Index) { a.policy.Store(policy) }
 
-// Enforcing says that requests are decided by the stored policy.
+// Enforcing reports whether the stored policy is used, which is not the case with AlwaysAllow.
 func (a *Authenticator) Enforcing() bool { return !a.cfg.AlwaysAllow }
 
-// MayGrant returns a Status error when the request's user may not write this Role, ClusterRole, RoleBinding or ClusterRoleBinding:
-// nobody may give what they do not have, unless the verbs escalate (roles) and bind (bindings) let them. old is nil for a create.
+// MayGrant returns a Status error if the request's user may not write this Role, ClusterRole,
+// RoleBinding or ClusterRoleBinding. Users cannot grant permissions that they do not have, unless
+// they have the verb escalate (for roles) or bind (for bindings). old is nil for a create.
 func (a *Authenticator) MayGrant(rec *request.Request, obj, old scheme.Object) error {
 	info := request.Info{ResourceRequest: true, Group: rec.Info.Group, Resource: rec.Info.Resource, Namespace: rec.Info.Namespace, Name: rec.Info.Name}
 	q, index := question(info, rec.User), a.policy.Load()
@@ -791,7 +830,8 @@ func (a *Authenticator) MayGrant(rec *request.Request, obj, old scheme.Object) e
 	return apierrors.NewForbidden(schema.GroupResource{Group: rec.Info.Group, Resource: rec.Info.Resource}, obj.GetName(), err)
 }
 
-// onlyCollected: the update touches nothing but what garbage collection needs, which must work for objects nobody could create.
+// onlyCollected reports whether the update changes only the fields that garbage collection needs.
+// Garbage collection must also work for objects that its user could not create.
 func onlyCollected(obj, old scheme.Object) bool {
 	same := obj.DeepCopyObject().(scheme.Object)
 	same.SetOwnerReferences(old.GetOwnerReferences())
@@ -800,10 +840,11 @@ func onlyCollected(obj, old scheme.Object) bool {
 	return apiequality.Semantic.DeepEqual(same, old)
 }
 
-// markup is replaced in the text of a 403, which quotes the request: an old browser might take the answer for HTML.
+// markup escapes the text of a 403. The text quotes the request, and an old browser might interpret
+// the response as HTML.
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// forbidden is kube-apiserver's 403.
+// forbidden returns the 403 error of kube-apiserver.
 func forbidden(u request.User, info request.Info, reason string) error {
 	text := markup.Replace(refusal(u, info))
 	if reason != "" {
@@ -827,10 +868,11 @@ func refusal(u request.User, info request.Info) string {
 	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", u.Name, info.Verb, resource, info.Group, where)
 }
 
-// ---- Reviews: asking instead of trying ----
+// ---- Access reviews ----
 
-// Review fills in the status of a TokenReview, SelfSubjectReview, SubjectAccessReview, SelfSubjectAccessReview,
-// SelfSubjectRulesReview or LocalSubjectAccessReview. 400 or 422 when the question makes no sense.
+// Review sets the status of a TokenReview, SelfSubjectReview, SubjectAccessReview,
+// SelfSubjectAccessReview, SelfSubjectRulesReview or LocalSubjectAccessReview. It returns 400 or
+// 422 if the review is invalid.
 func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 	rec := request.From(ctx)
 	switch obj := obj.(type) {
@@ -870,7 +912,8 @@ func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%T is no review", obj))
 }
 
-// reviewToken treats the token as if it had come in a header, so that " x" is nobody's and answers for system:anonymous.
+// reviewToken treats the token as if it had been sent in a header. The token " x" is therefore
+// ignored, and the result is system:anonymous.
 func (a *Authenticator) reviewToken(ctx context.Context, obj *authenticationv1.TokenReview) error {
 	if obj.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
@@ -892,7 +935,7 @@ func (a *Authenticator) reviewToken(ctx context.Context, obj *authenticationv1.T
 	return nil
 }
 
-// access asks decide.
+// access returns the status of an access review for the user.
 func (a *Authenticator) access(u request.User, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 	var info request.Info
 	var unread []string
@@ -920,7 +963,7 @@ func specUser(spec authorizationv1.SubjectAccessReviewSpec) request.User {
 	return u
 }
 
-// rules lists what u may do in a namespace.
+// rules returns the permissions of the user in a namespace.
 func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.SubjectRulesReviewStatus {
 	rules, problem := rbac.FullAuthority, ""
 	if !a.cfg.AlwaysAllow {
@@ -943,7 +986,8 @@ func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.
 	return status
 }
 
-// rolesIn are the rules that roles give u in a namespace, and why there may be others.
+// rolesIn returns the rules that roles grant the user in a namespace. problem explains why the list
+// may be incomplete.
 func (a *Authenticator) rolesIn(u request.User, namespace string) (rules []rbacv1.PolicyRule, problem string) {
 	if plan := a.plan(); plan != nil && !plan.Has(callout.TypeRBAC) {
 		return nil, ""
@@ -963,7 +1007,7 @@ func (a *Authenticator) rolesIn(u request.User, namespace string) (rules []rbacv
 	return rules, problem
 }
 
-// question puts a request the way the roles are asked.
+// question converts a request to the form that package rbac uses.
 func question(info request.Info, u request.User) rbac.Access {
 	return rbac.Access{User: u.Name, Groups: u.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
 		Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Path: info.Path}

@@ -15,12 +15,13 @@ import (
 	"apilet/internal/auth/signature"
 )
 
-// A chainVerifier verifies the certificates that clients show. It runs before flow control, and clients choose the certificates: therefore it checks
-// few chains concurrently, refuses keys that are expensive to check, and remembers rejected chains for a moment.
+// A chainVerifier verifies the certificates of clients. It runs before flow control, and clients
+// choose the certificates. Therefore it verifies few chains concurrently, rejects keys that are
+// expensive to verify, and remembers rejected chains for a moment.
 type chainVerifier struct {
 	gate     signature.Gate
-	rejected memory.Of[*x509.CertPool] // authorities that did not sign a chain, by the hash of the chain
-	searches atomic.Int64              // how many chains have been searched for
+	rejected memory.Of[*x509.CertPool] // cache of rejected chains, with the authorities used
+	searches atomic.Int64              // number of chains verified
 }
 
 const (
@@ -31,13 +32,15 @@ const (
 
 var errBadChain = errors.New("the client's certificates are too many or too expensive, or were rejected a moment ago")
 
-// verify returns when the first certificate of the chain expires. now is the time by which certificates are judged.
+// verify returns the time at which the first certificate of the chain expires. now is the time that
+// is used for validity periods.
 func (v *chainVerifier) verify(ctx context.Context, shown []*x509.Certificate, roots *x509.CertPool, now time.Time) (until time.Time, err error) {
 	hash, err := hashOfChain(shown)
 	if err != nil {
 		return until, err
 	}
-	moment := time.Now() // for the cache; an administrator may set back the other clock
+	// use the real time for the cache, because now may be set back
+	moment := time.Now()
 	if by, ok := v.rejected.Get(hash, moment); ok && by == roots {
 		return until, errBadChain
 	}

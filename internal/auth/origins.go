@@ -1,12 +1,13 @@
 package auth
 
-// This file decides which web pages of other origins may use this server (--cors-allowed-origins), and rejects the requests
-// of all other pages.
+// This file decides which web pages of other origins may use this server (--cors-allowed-origins),
+// and rejects the requests of all other pages.
 //
-// A page with an allowed origin acts with the credentials of the browser's user, on the plain port as an administrator.
-// For that reason a pattern has to match the origin as a whole, while kube-apiserver searches for a match anywhere in it.
-// Two parts may be left open, because kube-apiserver's documentation recommends patterns that leave them open: the scheme
-// if the pattern begins at the "//" before the host, and the port if the pattern ends with the colon after the host.
+// A page with an allowed origin acts with the credentials of the browser's user, on the plain port
+// as an administrator. Therefore a pattern must match the whole origin. In kube-apiserver it may
+// match anywhere. Two parts may be left open, because kube-apiserver's documentation recommends
+// patterns that leave them open: the scheme if the pattern begins at the "//" before the host, and
+// the port if the pattern ends with the colon after the host.
 //
 //	'//example\.com(:|$)'        matches https://example.com, http://example.com:8080
 //	'^https://example\.com$'     matches https://example.com
@@ -31,8 +32,9 @@ const originsHelp = "List of allowed origins for CORS, comma separated. An allow
 	"If this list is empty CORS will not be enabled. Please ensure each expression matches the entire hostname by anchoring to the start with '^' or including the '//' prefix, " +
 	"and by anchoring to the end with '$' or including the ':' port separator suffix. Examples of valid expressions are '//example\\.com(:|$)' and '^https://example\\.com(:|$)'"
 
-// CheckOrigin returns an error if kube-apiserver refuses the pattern: it is empty, is no regular expression,
-// or has no sign of the start or of the end of the host. The messages are kube-apiserver's.
+// CheckOrigin returns an error if kube-apiserver refuses the pattern: it is empty, is no regular
+// expression, or has no sign of the start or of the end of the host. The messages are
+// kube-apiserver's.
 func CheckOrigin(pattern string) error {
 	if strings.TrimSpace(pattern) == "" {
 		return fmt.Errorf("empty value in --cors-allowed-origins, help: %s", originsHelp)
@@ -71,8 +73,8 @@ func (a *Authenticator) knowsOrigin(origin string) bool {
 	return slices.ContainsFunc(a.origins, func(whole *regexp.Regexp) bool { return slices.ContainsFunc(forms, whole.MatchString) })
 }
 
-// originForms returns the texts that a pattern may match: the origin, the origin without its scheme,
-// and both without the digits of the port.
+// originForms returns the strings to match against the patterns: the origin, the origin without its
+// scheme, and both without the port number.
 func originForms(origin string) []string {
 	forms := []string{origin}
 	scheme, host, ok := strings.Cut(origin, "//")
@@ -87,7 +89,8 @@ func originForms(origin string) []string {
 	return forms
 }
 
-// allowOrigin sets the headers that let pages of the origin read the response. It reports whether the origin is allowed.
+// allowOrigin sets the headers that let pages of the origin read the response. It reports whether
+// the origin is allowed.
 func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	if origin == "" || !a.knowsOrigin(origin) {
 		return false
@@ -100,18 +103,19 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	return true
 }
 
-// checkSite rejects requests that a browser sends on behalf of another site's page. The browser adds its user's client certificate, or
-// connects to the plain port of its user's machine. The server would execute the request, although the page cannot read the response.
+// checkSite returns an error if the request was sent by a browser on behalf of another site's page.
+// The browser may use the client certificate of its user, or connect to the plain port of this
+// machine. The server would execute the request, although the page cannot read the response.
 //
-// No page can set or remove the headers that identify its requests:
+// The following headers are set by the browser and cannot be changed by a page:
 //
 //   - Sec-Fetch-Site comes with every request to an https URL or a loopback address from Chrome 76, Firefox 90, Safari 16.4 and
 //     later versions. WebSocket handshakes of Chrome (148 was tested) are the exception.
 //   - Origin comes with every POST, PUT, PATCH, DELETE and WebSocket handshake, also from older browsers. Programs rarely send it
 //     except with WebSocket handshakes, see isProgramHandshake.
 //
-// Requests of pages behind kubectl proxy are same-origin, because pages and requests both have the origin of the proxy. Any site may
-// link to /debug/ui/, because that page contains no data.
+// Requests of pages behind kubectl proxy are same-origin, because pages and requests both have the
+// origin of the proxy. Any site may link to /debug/ui/, because that page contains no data.
 func (a *Authenticator) checkSite(r *http.Request) error {
 	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
 	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
@@ -127,12 +131,14 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 	return nil
 }
 
-// isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a browser. Many programs send an Origin
-// with it: golang.org/x/net/websocket requires one, and websocket-client for Python derives one from the URL.
+// isProgramHandshake reports whether the request is a WebSocket handshake that was not sent by a
+// browser. Many programs set the Origin header. For example, it is required by
+// golang.org/x/net/websocket, and derived from the URL by websocket-client for Python.
 //
-// Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can change neither in a handshake.
-// One of them is enough to recognize a browser, because its user may have changed the other. The Origin "null" and Sec- headers
-// that do not belong to the WebSocket protocol also identify browsers.
+// Every browser sends Accept-Language and a User-Agent that starts with "Mozilla/", and a page can
+// change neither in a handshake. If one of them is found, the client is a browser, because the user
+// may have changed the other. The Origin "null" and Sec- headers that do not belong to the
+// WebSocket protocol also identify browsers.
 func isProgramHandshake(r *http.Request) bool {
 	if r.Method != http.MethodGet || !isHandshake(r) {
 		return false

@@ -1,7 +1,8 @@
 package auth
 
-// This file asks others who somebody is, and whether they may: issuers of tokens (package oidc) and webhooks (package callout). Files that say where
-// these are may change while the server runs. One that is no good is told in the log, and what was in it before stays in force.
+// This file calls external services for authentication and authorization: token issuers (package
+// oidc) and webhooks (package callout). The configuration files are reloaded when they change. If a
+// file is invalid, the error is logged and the previous configuration stays in effect.
 
 import (
 	"context"
@@ -17,7 +18,7 @@ import (
 	"apilet/internal/request"
 )
 
-// openOthers reads the files that name issuers and webhooks.
+// openOthers reads the files that configure issuers and webhooks.
 func (a *Authenticator) openOthers() (err error) {
 	options := oidc.Options{Disallowed: a.cfg.OwnIssuers, Algorithms: a.cfg.Algorithms, Now: a.cfg.Now, Log: a.cfg.Log}
 	if a.cfg.IssuersFile != "" {
@@ -51,7 +52,8 @@ func (a *Authenticator) openOthers() (err error) {
 	return nil
 }
 
-// followIssuers has the issuers that a file names, and lets go of those that it named before.
+// followIssuers loads the configuration of issuers and follows the file. The previous set is closed
+// after each reload.
 func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oidc.Set], error) {
 	var last *oidc.Set
 	return certs.Follow(a.cfg.Log, func(contents [][]byte) (*oidc.Set, error) {
@@ -72,7 +74,7 @@ func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oid
 	}, a.cfg.IssuersFile)
 }
 
-// issuerSet are the issuers of now; nil: there are none.
+// issuerSet returns the current issuers, or nil if there are none.
 func (a *Authenticator) issuerSet() *oidc.Set {
 	if a.issuers != nil {
 		return a.issuers.Now()
@@ -80,7 +82,7 @@ func (a *Authenticator) issuerSet() *oidc.Set {
 	return a.fixed
 }
 
-// admitsAnybody says whether somebody who shows no credential is let in as system:anonymous.
+// admitsAnybody reports whether anonymous requests are allowed for the path.
 func (a *Authenticator) admitsAnybody(path string) bool {
 	if set := a.issuerSet(); set != nil {
 		return set.Admits(path, a.cfg.Anonymous)
@@ -88,8 +90,8 @@ func (a *Authenticator) admitsAnybody(path string) bool {
 	return a.cfg.Anonymous
 }
 
-// othersUser is tokenUser for a token that is neither in --token-auth-file nor a service account's. It tries bootstrap tokens, then
-// the issuer that the token names, then the webhook.
+// othersUser is like tokenUser, for a token that is neither in --token-auth-file nor from a service
+// account. It tries bootstrap tokens, then the issuer that the token names, then the webhook.
 func (a *Authenticator) othersUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
 	problem := errBadToken
 	if a.Bootstrap != nil {
@@ -125,7 +127,8 @@ func (a *Authenticator) othersUser(ctx context.Context, token string, audiences 
 	return request.User{}, nil, problem
 }
 
-// logFailure writes at most ten lines a minute: each request of a stranger may be the cause of one.
+// logFailure logs the error, but at most ten lines a minute, because unauthenticated clients can
+// cause such errors with every request.
 func (a *Authenticator) logFailure(message string, err error) {
 	written, withheld := a.failures.next(time.Now())
 	if !written {
@@ -140,15 +143,15 @@ func (a *Authenticator) logFailure(message string, err error) {
 
 const failuresLogged = 10 // per minute
 
-// failures counts the failures of webhooks.
+// failures counts failures of webhooks and token checks, to limit the log.
 type failures struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	since    time.Time
-	logged   int // since then
-	withheld int // since the last line
+	logged   int // lines logged since then
+	withheld int // failures not logged since the last line
 }
 
-// next reports whether the next failure is to be logged, and how many before it were not.
+// next reports whether the next failure should be logged, and how many earlier ones were not.
 func (f *failures) next(now time.Time) (written bool, withheld int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -164,7 +167,7 @@ func (f *failures) next(now time.Time) (written bool, withheld int) {
 	return true, withheld
 }
 
-// plan is who is asked whether somebody may; nil where that is no matter of webhooks.
+// plan returns the current authorization plan, or nil if authorization does not use webhooks.
 func (a *Authenticator) plan() *callout.Plan {
 	if a.plans != nil {
 		return a.plans.Now()
@@ -172,13 +175,15 @@ func (a *Authenticator) plan() *callout.Plan {
 	return a.cfg.Plan
 }
 
-// asksWebhooks says that what somebody may is not known before they try.
+// asksWebhooks reports whether webhooks decide about requests. The permissions of a user can then
+// not be listed.
 func (a *Authenticator) asksWebhooks() bool {
 	plan := a.plan()
 	return plan != nil && plan.Has(callout.TypeWebhook)
 }
 
-// byPlan asks one after the other until one allows or denies. A refusal has the reasons of all, and what has kept some from answering.
+// byPlan evaluates the steps in order until one allows or denies the request. If the request is
+// refused, the result contains the reasons of all steps, and the errors of the failed ones.
 func (a *Authenticator) byPlan(plan *callout.Plan, u request.User, info request.Info) (callout.Verdict, string, error) {
 	var reasons []string
 	var problems error
@@ -224,7 +229,8 @@ func (a *Authenticator) byStep(step callout.Step, u request.User, info request.I
 	return callout.NoOpinion, reason, nil
 }
 
-// WantsNodes says that what kubelets may is decided by what their pods refer to.
+// WantsNodes reports whether the node authorizer is used, which needs the references of the nodes'
+// pods.
 func (a *Authenticator) WantsNodes() bool {
 	if plan := a.plan(); plan != nil {
 		return plan.Has(callout.TypeNode)

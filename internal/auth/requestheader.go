@@ -1,11 +1,13 @@
 package auth
 
-// This file believes proxies that stand in front of this server, have asked who somebody is, and say so in headers:
+// This file trusts authenticating proxies in front of this server. They send the user in headers:
 //
 //	X-Remote-User: alice      X-Remote-Group: dev      X-Remote-Extra-Team: red      and the proxy's certificate in the handshake
 //
-// The certificate has to be of an authority of --requestheader-client-ca-file, and its common name one of --requestheader-allowed-names, if there are any.
-// From anybody else the headers are taken out and mean nothing. A proxy that names nobody is asked for its own credentials like any client.
+// The proxy's certificate must be signed by an authority of --requestheader-client-ca-file, and its
+// common name must be one of --requestheader-allowed-names if that flag is set. The headers are
+// ignored and removed if any other client sends them. If a trusted proxy does not set a user, its
+// own credentials are used.
 
 import (
 	"context"
@@ -22,20 +24,21 @@ import (
 	"apilet/internal/request"
 )
 
-// RequestHeader are the flags that begin with --requestheader-.
+// RequestHeader holds the flags that begin with --requestheader-.
 type RequestHeader struct {
-	ClientCAFile                string   // "": no proxy is believed
-	AllowedNames                []string // none: any that the authorities vouch for
-	Users, UIDs, Groups, Extras []string // names of headers, and how those of extra begin
+	ClientCAFile                string   // if empty, no proxy is trusted
+	AllowedNames                []string // if empty, any common name is allowed
+	Users, UIDs, Groups, Extras []string // names of headers; Extras contains prefixes
 }
 
-// Published is what others need to know to believe the same proxies.
+// Published is the configuration that other servers need to trust the same proxies.
 type Published struct {
 	Authorities                        []byte // PEM
 	Names, Users, UIDs, Groups, Extras []string
 }
 
-// Published is what the flags say, for the ConfigMap that tells programs beside this server; nothing without an authority.
+// Published returns the flags' values for the ConfigMap that other servers read. It returns nothing
+// if no authority is configured.
 func (rh *RequestHeader) Published() (p Published, err error) {
 	if rh.ClientCAFile == "" {
 		return p, nil
@@ -45,7 +48,8 @@ func (rh *RequestHeader) Published() (p Published, err error) {
 	return p, err
 }
 
-// With adds this server's own authority, and the headers that it uses. No list of names means any name, and stays none.
+// With returns a copy of p. It adds the authority, the common name and the headers of this server.
+// An empty list of names stays empty, because it allows any name.
 func (p Published) With(authority []byte, name string) Published {
 	any := len(p.Authorities) > 0 && len(p.Names) == 0
 	p.Authorities = slices.Concat(p.Authorities, authority)
@@ -62,14 +66,14 @@ func (p Published) With(authority []byte, name string) Published {
 	return p
 }
 
-// proxies are those that are believed. A nil one believes nobody.
+// proxies are the trusted proxies. If nil, no proxy is trusted.
 type proxies struct {
 	RequestHeader
 	authorities *certs.Followed[x509.CertPool]
-	asked       *certs.Followed[x509.CertPool] // those and the clients': whose certificates a handshake asks for
+	asked       *certs.Followed[x509.CertPool] // authorities of proxies and clients, for the TLS handshake
 	now         func() time.Time
 
-	verified memory.Of[*x509.CertPool] // good certificates, by which authorities
+	verified memory.Of[*x509.CertPool] // cache of verified certificates, with the authorities used
 	chains   chainVerifier
 }
 
@@ -84,7 +88,8 @@ func newProxies(cfg Config) (*proxies, error) {
 	return p, err
 }
 
-// AskedCertificates are the authorities whose certificates clients are asked for in the handshake; nil: they are asked for none.
+// AskedCertificates returns a function that returns the authorities whose certificates the TLS
+// handshake requests. It is nil if no certificates are requested.
 func (a *Authenticator) AskedCertificates() func() *x509.CertPool {
 	switch {
 	case a.proxies != nil:
@@ -95,7 +100,8 @@ func (a *Authenticator) AskedCertificates() func() *x509.CertPool {
 	return nil
 }
 
-// user is whom a proxy names that is believed. bad says that the certificate shown is no proxy's.
+// user returns the user that a trusted proxy names. bad reports whether the client's certificate
+// does not belong to a trusted proxy.
 func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 	if p == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return u, false, false
@@ -129,7 +135,7 @@ func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 	return u.Authenticated(), true, false
 }
 
-// believes says that a certificate is one of a proxy's.
+// believes reports whether the certificate belongs to a trusted proxy.
 func (p *proxies) believes(ctx context.Context, shown []*x509.Certificate) bool {
 	if len(p.AllowedNames) > 0 && !slices.Contains(p.AllowedNames, shown[0].Subject.CommonName) {
 		return false
@@ -146,7 +152,7 @@ func (p *proxies) believes(ctx context.Context, shown []*x509.Certificate) bool 
 	return true
 }
 
-// dropHeaders takes out what proxies say, whoever said it: nothing behind this file can act on it a second time.
+// dropHeaders removes the headers of proxies to make sure that they cannot be used again.
 func (p *proxies) dropHeaders(h http.Header) {
 	if p == nil {
 		return
@@ -160,7 +166,7 @@ func (p *proxies) dropHeaders(h http.Header) {
 	}
 }
 
-// firstOf is the value of the first of the headers that has one.
+// firstOf returns the first value that is not empty.
 func firstOf(h http.Header, names []string) string {
 	for _, name := range names {
 		if value := h.Get(name); value != "" {

@@ -1,7 +1,7 @@
 package auth
 
-// This file tells whether the question of an access review makes sense: pure functions that find, in kube-apiserver's order and words,
-// what is wrong with a SubjectAccessReview or one of its kin. Answering is up to who knows the users and their roles.
+// This file validates access reviews. It returns the same errors as kube-apiserver, in the same
+// order. Authenticator.Review evaluates valid reviews.
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ func invalidReview(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierror.Invalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver names no kind either
+	return apierror.Invalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver also omits the kind
 }
 
 func validateReviewMeta(meta metav1.ObjectMeta, namespace, want string) field.ErrorList {
@@ -36,7 +36,7 @@ func validateReviewMeta(meta metav1.ObjectMeta, namespace, want string) field.Er
 	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, want)}
 }
 
-// printedPath prints, in an error, as kube-apiserver's internal type does.
+// printedPath is used to print non-resource attributes in the same way as kube-apiserver.
 type printedPath struct{ Path, Verb string }
 
 func printPath(at *authorizationv1.NonResourceAttributes) any {
@@ -60,7 +60,7 @@ func validateSubject(spec authorizationv1.SubjectAccessReviewSpec) field.ErrorLi
 		return errs
 	}
 	nobody := field.Invalid(field.NewPath("spec", "user"), spec.User, "at least one of user or group must be specified")
-	after := 0 // it stands behind the errors about the attributes and before those about their selectors
+	after := 0 // insert it before the errors about selectors
 	if (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil) {
 		after = 1
 	}
@@ -116,7 +116,8 @@ func validateSelectorForm(raw string, requirements int, path *field.Path) field.
 	return nil
 }
 
-// unreadSelectors reports selectors that an authorizer could not read. Roles know nothing of selectors, so nothing else comes of them.
+// unreadSelectors returns an error message if a selector cannot be parsed. The messages have no
+// other effect, because selectors are not used by roles.
 func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	note := func(which string, good, bad int) {
 		if bad > 0 && good > 0 {
@@ -148,8 +149,8 @@ func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	return unread
 }
 
-// fieldSelector is what a review says of the fields of the objects that it asks about, as a selector. What cannot be read is left out: the
-// question is then about more.
+// fieldSelector returns the field selector of an access review. If a requirement cannot be parsed,
+// it is omitted, so the question is about more objects.
 func fieldSelector(at *authorizationv1.ResourceAttributes) string {
 	if at.FieldSelector == nil {
 		return ""

@@ -1,11 +1,13 @@
 package auth
 
-// This file reads bearer tokens from WebSocket handshakes. Pages cannot set the Authorization header of a handshake, so they send
-// the token as one of the subprotocols, as kube-apiserver allows (k8s.io/apiserver/pkg/authentication/request/websocket):
+// This file reads bearer tokens from WebSocket handshakes. A page cannot set the Authorization
+// header of a handshake. Therefore the token can be sent as a subprotocol, as in kube-apiserver
+// (k8s.io/apiserver/pkg/authentication/request/websocket):
 //
 //	Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Ym9iLXRva2Vu, v5.channel.k8s.io
 //
-// The client must offer at least one other subprotocol, because the server selects one of those for its response.
+// The client must offer at least one other subprotocol, because the server selects one of those for
+// its response.
 
 import (
 	"encoding/base64"
@@ -26,7 +28,8 @@ func isHandshake(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") && strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade")
 }
 
-// requestToken returns the token of the Authorization header, or else of a WebSocket handshake. It is "" if there is none.
+// requestToken returns the token of the Authorization header or of a WebSocket handshake. It
+// returns "" if there is none.
 func requestToken(r *http.Request) (string, error) {
 	if token, _ := bearerToken(r.Header); token != "" || !isHandshake(r) {
 		return token, nil
@@ -34,7 +37,8 @@ func requestToken(r *http.Request) (string, error) {
 	return protocolToken(r.Header)
 }
 
-// protocolToken returns the token among the subprotocols. Its errors are the same as in kube-apiserver.
+// protocolToken returns the token among the subprotocols. It returns the same errors as
+// kube-apiserver.
 func protocolToken(h http.Header) (string, error) {
 	tokens, others := splitProtocols(h)
 	if len(tokens) == 0 {

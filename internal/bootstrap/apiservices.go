@@ -1,18 +1,22 @@
 package bootstrap
 
-// This file keeps the list of served group versions that Kubernetes has as objects, APIServices of apiregistration.k8s.io:
+// This file maintains the APIServices of apiregistration.k8s.io, the objects in which Kubernetes
+// lists the served group versions:
 //
 //	NAME                 SERVICE       AVAILABLE
 //	v1.                  Local         True                     the core group
 //	v1.apps              Local         True
 //	v1.example.com       Local         True                     as long as a definition serves it
-//	v1beta1.metrics.k8s  infra/proxy   True                     somebody else serves it
+//	v1beta1.metrics.k8s  infra/proxy   True                     served by another server
 //
-// In kube-apiserver such an object makes the routes. Here those alone do that name a Service (package aggregation); the others only tell. They are stored
-// like other objects, so that all that works on objects works on them, and the label kube-aggregator.kubernetes.io/automanaged says
-// which of them the server looks after: "onstart" are the built-in versions, put right at each start, "true" those of definitions, put
-// right all the time. What has no label is its author's. Versions that kube-apiserver serves no more, and this server still does (batch/v1beta1), have
-// none: a kube-apiserver on the same etcd would remove it at each of its starts.
+// In kube-apiserver these objects determine the routes. Here only APIServices with a Service do
+// (package aggregation), and the others are informational. They are stored like other objects. The
+// label kube-aggregator.kubernetes.io/automanaged is set if the object is maintained by the server.
+// It is "onstart" for built-in versions, which are checked at each start, and "true" for versions
+// from definitions, which are checked all the time. If the label is not set, the object is not
+// changed. If a version has been removed from kube-apiserver but is still served here
+// (batch/v1beta1), it has no APIService, because it would be deleted by a kube-apiserver on the
+// same etcd at each start.
 
 import (
 	"context"
@@ -33,11 +37,12 @@ const (
 	automanaged      = "kube-aggregator.kubernetes.io/automanaged"
 	onstart, managed = "onstart", "true"
 
-	// registrationPause is between two rounds: a chart brings dozens of definitions at once.
+	// registrationPause is the minimum time between two rounds, because a chart may create dozens
+	// of definitions at the same time.
 	registrationPause = 100 * time.Millisecond
 )
 
-// groupPriorities are kube-apiserver's groupPriorityMinimum for the built-in groups.
+// groupPriorities contains kube-apiserver's groupPriorityMinimum of the built-in groups.
 var groupPriorities = map[string]int32{
 	"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600, "autoscaling": 17500,
 	"batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100, "rbac.authorization.k8s.io": 17000,
@@ -46,26 +51,27 @@ var groupPriorities = map[string]int32{
 	"storagemigration.k8s.io": 15800,
 }
 
-// versionPriorities are those of the built-in versions that are not 15.
+// versionPriorities contains the priorities of built-in versions that differ from 15.
 var versionPriorities = map[string]int32{
 	"/v1": 1, "autoscaling/v2": 30, "resource.k8s.io/v1": 21, "flowcontrol.apiserver.k8s.io/v1": 21,
 }
 
-// ---- Keeping them ----
+// ---- Reconciliation ----
 
-// An APIServiceReconciler keeps the stored APIServices of the served group versions.
+// An APIServiceReconciler maintains the stored APIServices of the served group versions.
 type APIServiceReconciler struct {
 	reconciler
 	reg *scheme.Registry
 }
 
-// NewAPIServiceReconciler does nothing yet: Reconcile once at the start, then Run.
+// NewAPIServiceReconciler returns a reconciler. The caller must call Reconcile once at the start,
+// and Run afterwards.
 func NewAPIServiceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer) *APIServiceReconciler {
 	return &APIServiceReconciler{newReconciler(st, reg, wr, apiregistrationv1.GroupName, "apiservices"), reg}
 }
 
-// Run puts the APIServices right when a version comes or goes, or somebody wrote one, until ctx ends. report is
-// told what came of each round.
+// Run reconciles the APIServices until ctx ends, each time that a version is added or removed, or
+// an APIService is written. It calls report with the result of each round.
 func (k *APIServiceReconciler) Run(ctx context.Context, report func(error)) {
 	for log := k.follow(); ctx.Err() == nil; {
 		changed := k.reg.Current.Load().Replaced
@@ -81,8 +87,8 @@ func (k *APIServiceReconciler) Run(ctx context.Context, report func(error)) {
 	}
 }
 
-// Reconcile is one round. Only the one at the start makes and unmakes the objects of built-in versions: whoever deletes one of those
-// later does not see it again until the next start.
+// Reconcile runs one round. Only the round at the start creates and deletes the objects of built-in
+// versions. If a user deletes one of these later, it is missing until the next start.
 func (k *APIServiceReconciler) Reconcile(ctx context.Context, starting bool) error {
 	stored, err := k.load()
 	if err != nil {
@@ -112,7 +118,8 @@ func (k *APIServiceReconciler) Reconcile(ctx context.Context, starting bool) err
 	return k.write(ctx, create, update, remove)
 }
 
-// localAPIServices are the APIServices of all group versions that are served, by name. There is none of APIServices themselves, nor of what is gone.
+// localAPIServices returns the APIServices of all served group versions by name. It does not return
+// the group apiregistration.k8s.io, or versions that have been removed from kube-apiserver.
 func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIService {
 	wanted := map[string]*apiregistrationv1.APIService{}
 	for _, rows := range c.GroupVersions() {

@@ -1,14 +1,14 @@
 package bootstrap
 
-// This file: the objects that every cluster has before anybody has made one. They are created when they are missing, at start, and belong
-// to their readers from then on: what a user changes in them stays.
+// This file creates the default objects of a cluster. Missing objects are created at the start.
+// Existing ones are not changed, so that users can modify them.
 //
-//	Namespace       default, kube-system, kube-public, kube-node-lease    before anything else
+//	Namespace       default, kube-system, kube-public, kube-node-lease    created first
 //	PriorityClass   system-cluster-critical, system-node-critical
-//	ServiceCIDR     kubernetes                                            the ranges that Services have their addresses of
-//	Service         default/kubernetes                                    the first range's first address, port 443, and the port that serves
+//	ServiceCIDR     kubernetes                                            the ranges of cluster IPs
+//	Service         default/kubernetes                                    the first address of the first range, port 443, and the port of the server
 //
-// Where the Service leads is in endpoints.go: that belongs to the servers that run.
+// The endpoints of the Service are in endpoints.go, because they depend on the running servers.
 
 import (
 	"context"
@@ -35,17 +35,17 @@ import (
 	"apilet/internal/store"
 )
 
-// An Initializer creates objects that are missing.
+// An Initializer creates missing objects.
 type Initializer struct {
-	Writer *registry.Writer // creates them, like a request, but trusted
-	Types  *scheme.Registry // where their types are found
-	Warn   func(string)     // told of what is not as the flags say; may be nil
+	Writer *registry.Writer // creates the objects
+	Types  *scheme.Registry // the types of the objects
+	Warn   func(string)     // called if stored objects disagree with flags, may be nil
 }
 
-// FirstNamespaces are those without which nothing else can be.
+// FirstNamespaces is the list of namespaces to create before all other objects.
 var FirstNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
-// Namespaces creates FirstNamespaces; the error joins those of each.
+// Namespaces creates FirstNamespaces. It returns all errors joined.
 func (f Initializer) Namespaces(ctx context.Context) (err error) {
 	for _, name := range FirstNamespaces {
 		err = errors.Join(err, f.create(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
@@ -53,8 +53,9 @@ func (f Initializer) Namespaces(ctx context.Context) (err error) {
 	return err
 }
 
-// Cluster creates the rest but the endpoints; services are the ranges of cluster IPs, port where this server listens. A failure (say, a Service of the
-// user's has the address) leaves out what failed.
+// Cluster creates the other objects, except for the endpoints. services are the ranges of cluster
+// IPs, and port is the port of this server. If an object cannot be created, for example because
+// another Service has the address, the others are created nevertheless.
 func (f Initializer) Cluster(ctx context.Context, services []netip.Prefix, port int) error {
 	return errors.Join(
 		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemClusterCritical, 2000000000,
@@ -81,7 +82,8 @@ func systemClass(name string, value int32, description string) *schedulingv1.Pri
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, Description: description}
 }
 
-// createOrUpdate creates an object of the server's own, or brings the one that is there up to date. One that nobody can read is replaced.
+// createOrUpdate creates an object of the server or updates the existing one. If the existing
+// object cannot be read, it is replaced.
 func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	err := f.upsert(ctx, group, plural, fresh, set)
 	if !registry.Hopeless(err) {
@@ -110,9 +112,10 @@ func (f Initializer) upsert(ctx context.Context, group, plural string, fresh sch
 	return err
 }
 
-// ClientAuthorities publishes (in PEM) who vouches for client certificates, and which proxies are believed when they say who asks, for programs that
-// authenticate their own clients as this server does: aggregated servers, kube-controller-manager and kube-scheduler for their metrics. What others
-// keep beside it in that ConfigMap stays, and so do the proxies of other servers on the same etcd.
+// ClientAuthorities publishes the PEM certificates of the authorities for client certificates, and
+// the trusted proxies. This is used by programs that authenticate their clients in the same way as
+// this server, such as aggregated servers, kube-controller-manager and kube-scheduler. Other data
+// in the ConfigMap is preserved, including the proxies of other servers on the same etcd.
 func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies auth.Published) error {
 	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"}}
 	return f.createOrUpdate(ctx, "", "configmaps", published, func(obj scheme.Object) {
@@ -129,11 +132,11 @@ func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies 
 	})
 }
 
-// publishProxies adds what is not there yet. An authority that has expired vouches for nobody, and goes.
+// publishProxies adds the missing values. It removes authorities that have expired.
 func publishProxies(data map[string]string, proxies auth.Published) {
 	const prefix = "requestheader-"
 	told, ok := data[prefix+"allowed-names"]
-	any := len(proxies.Names) == 0 || ok && len(listOf(told)) == 0 // no names are any
+	any := len(proxies.Names) == 0 || ok && len(listOf(told)) == 0 // an empty list allows any name
 	data[prefix+"client-ca-file"] = mergedCertificates(data[prefix+"client-ca-file"], string(proxies.Authorities))
 	names := map[string][]string{"allowed-names": proxies.Names, "username-headers": proxies.Users, "uid-headers": proxies.UIDs, "group-headers": proxies.Groups,
 		"extra-headers-prefix": proxies.Extras}
@@ -147,12 +150,12 @@ func publishProxies(data map[string]string, proxies auth.Published) {
 		if key == "allowed-names" && any {
 			list = nil
 		}
-		text, _ := json.Marshal(append([]string{}, list...)) // never null
+		text, _ := json.Marshal(append([]string{}, list...)) // an empty list is encoded as [], not null
 		data[prefix+key] = string(text)
 	}
 }
 
-// listOf reads a list that is published; one that is none is empty.
+// listOf parses a published list. It returns nil if the text is invalid.
 func listOf(text string) (list []string) {
 	if json.Unmarshal([]byte(text), &list) != nil {
 		return nil
@@ -160,7 +163,7 @@ func listOf(text string) (list []string) {
 	return list
 }
 
-// mergedCertificates are those of several bundles, each once, without those that have expired.
+// mergedCertificates merges PEM bundles. It removes duplicates and expired certificates.
 func mergedCertificates(bundles ...string) string {
 	var merged []byte
 	seen := map[string]bool{}
@@ -177,7 +180,7 @@ func mergedCertificates(bundles ...string) string {
 	return string(merged)
 }
 
-// ownService is by what pods reach the API server.
+// ownService returns the Service through which pods reach the API server.
 func ownService(address netip.Addr, port int) *corev1.Service {
 	singleStack := corev1.IPFamilyPolicySingleStack
 	return &corev1.Service{

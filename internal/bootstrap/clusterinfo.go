@@ -1,15 +1,17 @@
 package bootstrap
 
-// This file publishes ConfigMap cluster-info in kube-public for nodes that join with a bootstrap token (kubeadm join). It contains a
-// kubeconfig with the URL of the server and the certificate of its authority, and no users. kubeadm init creates the same three objects.
+// This file publishes ConfigMap cluster-info in kube-public for nodes that join with a bootstrap
+// token (kubeadm join). It contains a kubeconfig with the URL of the server and the certificate of
+// its authority, and no users. kubeadm init creates the same three objects.
 //
 //	ConfigMap    cluster-info                           kubeconfig: ...; kube-controller-manager's bootstrapsigner adds jws-kubeconfig-ID
 //	Role         kubeadm:bootstrap-signer-clusterinfo   get ConfigMap cluster-info
 //	RoleBinding  kubeadm:bootstrap-signer-clusterinfo   to User system:anonymous
 //
-// A joining node reads the ConfigMap anonymously. It verifies the signature with its token, or compares the hash of the authority's key.
-// The server creates the Role and the RoleBinding only when it creates the ConfigMap. An administrator can therefore delete the RoleBinding
-// to stop anonymous users from reading the ConfigMap, and a restart does not bring it back.
+// A joining node reads the ConfigMap anonymously. It checks the signature by using its token, or it
+// checks the hash of the authority's key. The server creates the Role and the RoleBinding only when
+// it creates the ConfigMap. An administrator can therefore delete the RoleBinding to stop anonymous
+// users from reading the ConfigMap, and a restart does not bring it back.
 
 import (
 	"context"
@@ -35,8 +37,8 @@ const (
 	clusterInfoReader = "kubeadm:bootstrap-signer-clusterinfo"
 )
 
-// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. It does not overwrite a kubeconfig that another
-// client has set.
+// ClusterInfo publishes the URL of a server and the PEM certificate of its authority. If another
+// client has set the kubeconfig, it is not overwritten.
 func (f Initializer) ClusterInfo(ctx context.Context, server string, authority []byte) error {
 	kubeconfig, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Config", "preferences": map[string]any{}, "current-context": "", "contexts": nil, "users": nil,
 		"clusters": []any{map[string]any{"name": "", "cluster": map[string]any{"server": server, "certificate-authority-data": authority}}}})
@@ -83,8 +85,9 @@ func (f Initializer) admitClusterInfoReaders(ctx context.Context) error {
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: request.UserAnonymous}}}))
 }
 
-// URLForNodes returns the URL at which other machines reach a server. If the server listens on all addresses and its own URL contains a
-// loopback address, URLForNodes replaces that address by one of the machine's other addresses.
+// URLForNodes returns the URL at which other machines reach a server. If the server listens on all
+// addresses and its own URL contains a loopback address, URLForNodes replaces that address with one
+// of the machine's other addresses.
 func URLForNodes(own string, listening netip.AddrPort, six bool) string {
 	parsed, err := url.Parse(own)
 	if err != nil || !listening.Addr().IsUnspecified() || !request.IsLoopback(parsed.Hostname()) {

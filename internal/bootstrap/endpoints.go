@@ -1,13 +1,16 @@
 package bootstrap
 
-// This file: the endpoints of Service default/kubernetes, as Endpoints and as EndpointSlice. They say where the servers are that run.
+// This file maintains the endpoints of Service default/kubernetes, which are the addresses of the
+// running servers, as Endpoints and EndpointSlice.
 //
-// One server on its file says at each start where it listens. One that listens on loopback says so: that is where it is, although no user may write
-// such an address (kube-apiserver, under the same rule, then has no endpoints at all).
+// If the store is not shared, the server writes its own address at each start. If it listens on
+// loopback, it writes a loopback address, although users may not write such an address.
+// kube-apiserver would have no endpoints in this case.
 //
-// Servers on an etcd cluster name all that are there (Cluster.Announce, and kube-apiserver's lease reconciler), each as long as it lives. All have one
-// port, as with kube-apiserver: that of who was there first. A server on loopback is nobody's but its machine's: it leaves the endpoints to others,
-// if there are any, unless it is told that it is reached there (--advertise-address).
+// Servers that share an etcd write the addresses of all running servers (Cluster.Announce, like
+// kube-apiserver's lease reconciler). All addresses have the same port, the port of the first
+// server, as in kube-apiserver. A server on loopback cannot be reached from other machines. If
+// there are other servers, it does not write the endpoints unless --advertise-address is set.
 
 import (
 	"context"
@@ -24,19 +27,19 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Endpoints keeps those of the Service.
+// Endpoints maintains the endpoints of the Service.
 type Endpoints struct {
 	Initializer
-	Etcd       *etcd.Cluster // that other servers share; nil: there is none
-	Reconciler string        // "none" has the endpoints left alone
-	Advertised string        // an IP address; "": where this server listens
-	Six        bool          // the Service's address is of IPv6, and so is this server's, where it has several
+	Etcd       *etcd.Cluster // shared with other servers, or nil
+	Reconciler string        // "none" disables the endpoints
+	Advertised string        // an IP address; if empty, the address on which this server listens
+	Six        bool          // the Service has an IPv6 address, and this server should have one if it has several addresses
 
 	at     netip.AddrPort
-	leased bool // this server announces itself
+	leased bool // this server announces itself in etcd
 }
 
-// Start says where this server listens, unless Run will.
+// Start writes the address of this server, unless Run will write it.
 func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 	if e.Reconciler == "none" {
 		return nil
@@ -60,7 +63,8 @@ func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 	return e.lead(ctx, []netip.Addr{e.at.Addr()}, true)
 }
 
-// Run keeps the endpoints what they should be, while this server serves, and takes it out of them when it is stopping.
+// Run updates the endpoints until ctx ends or stopping is closed. It removes this server's address
+// when stopping.
 func (e *Endpoints) Run(ctx context.Context, stopping <-chan struct{}) {
 	if !e.leased {
 		return
@@ -79,8 +83,8 @@ func (e *Endpoints) Run(ctx context.Context, stopping <-chan struct{}) {
 	})
 }
 
-// lead says where the Service leads, in both forms: to all these addresses, at one port. A port that is told already stays, unless this server's is to
-// be it.
+// lead writes the Endpoints and the EndpointSlice with the given addresses. If ours is false, an
+// existing port is preserved.
 func (e *Endpoints) lead(ctx context.Context, to []netip.Addr, ours bool) error {
 	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
@@ -108,7 +112,8 @@ func (e *Endpoints) lead(ctx context.Context, to []netip.Addr, ours bool) error 
 	})
 }
 
-// subsetsOf is one subset, its addresses in the order of their text, as kube-apiserver has them; none without addresses.
+// subsetsOf returns one subset with the addresses sorted as text, as in kube-apiserver, or nil if
+// there are no addresses.
 func subsetsOf(to []netip.Addr, ports []corev1.EndpointPort) []corev1.EndpointSubset {
 	if len(to) == 0 {
 		return nil
@@ -121,7 +126,7 @@ func subsetsOf(to []netip.Addr, ports []corev1.EndpointPort) []corev1.EndpointSu
 	return []corev1.EndpointSubset{subset}
 }
 
-// addEndpoints adds the addresses of the slice's family.
+// addEndpoints adds the addresses that belong to the slice's address family.
 func addEndpoints(slice *discoveryv1.EndpointSlice, subset *corev1.EndpointSubset) {
 	for i := range subset.Ports {
 		port := subset.Ports[i]
@@ -134,15 +139,15 @@ func addEndpoints(slice *discoveryv1.EndpointSlice, subset *corev1.EndpointSubse
 	}
 }
 
-// reachable is the address that others have for one that is listened on: for all addresses, the first of this machine that leads to it
-// from elsewhere.
+// reachable returns the address at which other machines reach this server. If the server listens on
+// all addresses, it is the machine's first global unicast address, preferably of the given family.
 func reachable(at netip.AddrPort, six bool) netip.AddrPort {
 	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 	if !at.Addr().IsUnspecified() {
 		return at
 	}
 	found := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	addresses, _ := net.InterfaceAddrs() // none known: loopback always is
+	addresses, _ := net.InterfaceAddrs() // on error only loopback is used
 	for _, address := range addresses {
 		prefix, err := netip.ParsePrefix(address.String())
 		if addr := prefix.Addr().Unmap(); err == nil && addr.IsGlobalUnicast() && (found.IsLoopback() || addr.Is6() == six && found.Is6() != six) {

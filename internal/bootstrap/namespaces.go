@@ -1,18 +1,21 @@
 package bootstrap
 
-// This file: what a namespace has from its beginning, because pods, charts and tests count on it. In a cluster two controllers of
-// kube-controller-manager bring it, some milliseconds after the namespace; here it is there when the namespace's create is answered.
+// This file creates the default objects of a namespace, on which pods, charts and tests rely. In
+// Kubernetes, they are created by two controllers of kube-controller-manager, some milliseconds
+// after the namespace. Here they exist when the create request of the namespace is answered.
 //
-//	ServiceAccount default              in whose name pods run that name none, and `kubectl create token default` signs
-//	ConfigMap      kube-root-ca.crt     the authority by which clients know this server: where it has one of its own
+//	ServiceAccount default              used by pods that name no other, and by `kubectl create token default`
+//	ConfigMap      kube-root-ca.crt     the certificate of this server's authority, if it has its own authority
 //
-// Both come back when they are deleted, and the ConfigMap when its data is changed, for as long as the namespace is not on its way out.
-// A server that finds namespaces without them (of an older file, or restored from another server) adds them after its start. So what is
-// created here is what is missing, whoever asks and however often: the request that makes a namespace and the loop that reads the log
-// may come to the same namespace at once, and the second finds nothing to do. What is refused (a quota without room, an immutable
-// ConfigMap), or cannot be read, is tried again after a second, then two, up to a minute; others do not wait for it.
+// If one is deleted, it will be created again. If the data of the ConfigMap is changed, it is
+// corrected. This does not apply to a namespace that is being deleted. After the start, the server
+// adds them to namespaces without them, for example in an older or restored file. The request that
+// creates a namespace and the loop that reads the log may process the same namespace at the same
+// time. Therefore only missing objects are created. If a write is rejected (exceeded quota,
+// immutable ConfigMap) or an object cannot be read, it is retried after a second, then after two
+// seconds, and so on up to a minute. Other namespaces do not wait for it.
 //
-// With --tls-cert-file there is no ConfigMap: the file says who the server is, and not who vouches for it.
+// With --tls-cert-file there is no ConfigMap, because the file does not contain the authority.
 
 import (
 	"cmp"
@@ -40,59 +43,66 @@ const (
 	accountRange   = "//serviceaccounts/"
 	configMapRange = "//configmaps/"
 
-	defaultAccount   = "default"
-	rootCAMap        = "kube-root-ca.crt"
-	rootCAKey        = "ca.crt"
-	reconcileTimeout = 10 * time.Second // of a request that makes a namespace; the loop below has the time that it needs
+	defaultAccount = "default"
+	rootCAMap      = "kube-root-ca.crt"
+	rootCAKey      = "ca.crt"
+	// reconcileTimeout applies to a request that creates a namespace. The loop in Run has no
+	// timeout.
+	reconcileTimeout = 10 * time.Second
 
-	refusedFirst = time.Second // until what was refused is tried again; doubled each time up to
+	// refusedFirst is the time until the first retry. It is doubled for each retry, up to
+	// refusedLast.
+	refusedFirst = time.Second
 	refusedLast  = time.Minute
 
 	rootCADescription = "The authority that vouches for this API server, for clients that reach it as kubernetes.default.svc."
 )
 
-// A NamespaceReconciler gives namespaces their first objects.
+// A NamespaceReconciler creates the default objects of namespaces.
 type NamespaceReconciler struct {
 	st     *store.Store
 	wr     *registry.Writer
-	rootCA []byte // PEM; nil without an authority of the server's own
+	rootCA []byte // PEM, or nil
 	log    zerolog.Logger
 
 	accounts, configMaps *scheme.Resource
-	postponed            chan struct{} // a namespace has been added to refused
+	postponed            chan struct{} // receives a value when a namespace is added to refused
 
 	mu      sync.Mutex         // guards refused
-	refused map[string]refusal // by namespace: those that lack an object, which admission did not let in
+	refused map[string]refusal // namespaces in which an object could not be created
 }
 
-// A refusal is when it is asked again.
+// A refusal is the time of the next retry for a namespace.
 type refusal struct {
 	pause time.Duration
 	due   time.Time
 }
 
-// NewNamespaceReconciler does nothing yet. rootCA is the authority in PEM that kube-root-ca.crt is to hold; nil: there is no such ConfigMap.
+// NewNamespaceReconciler returns a reconciler. rootCA is the PEM certificate for kube-root-ca.crt.
+// If it is nil, that ConfigMap is not created.
 func NewNamespaceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *NamespaceReconciler {
 	return &NamespaceReconciler{st: st, wr: wr, rootCA: rootCA, log: log,
 		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps"),
-		postponed: make(chan struct{}, 1), refused: map[string]refusal{}} // one waiting word stands for all
+		postponed: make(chan struct{}, 1), refused: map[string]refusal{}} // one buffered value is enough
 }
 
-// NamespaceCreated reconciles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
+// NamespaceCreated reconciles a new namespace. It logs errors, because the namespace has already
+// been stored.
 func (s *NamespaceReconciler) NamespaceCreated(namespace string) {
-	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout) // the server's own: no webhook sees it
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout) // webhooks are not called, because there is no request
 	defer cancel()
 	if err := s.reconcile(ctx, namespace); err != nil {
 		s.log.Error().Err(err).Str("namespace", namespace).Msg("cannot create the default objects of a namespace")
 	}
 }
 
-// ReconcileAll reconciles several namespaces at once, so that their commits share an fsync.
+// ReconcileAll reconciles namespaces concurrently, so that their commits share an fsync.
 func (s *NamespaceReconciler) ReconcileAll(ctx context.Context, namespaces []string) error {
 	return registry.Parallel(namespaces, gc.CollectorSeats, func(namespace string) error { return s.reconcile(ctx, namespace) })
 }
 
-// reconcile makes what a namespace lacks. One that is not there, or going, lacks nothing.
+// reconcile creates the missing objects of a namespace. It does nothing if the namespace does not
+// exist or is being deleted.
 func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) error {
 	if rec, err := s.st.Get(registry.NamespaceKey(namespace)); errors.Is(err, store.ErrNotFound) || rec.Deleting {
 		s.forget(namespace)
@@ -101,10 +111,10 @@ func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) e
 	missing := []func() error{func() error { return s.addAccount(ctx, namespace) }, func() error { return s.publishRootCA(ctx, namespace) }}
 	err := registry.Parallel(missing, len(missing), func(add func() error) error { return add() })
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it went meanwhile
+	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it was deleted meanwhile
 		s.forget(namespace)
 		return nil
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || registry.Hopeless(err): // no reason to leave the other namespaces alone
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || registry.Hopeless(err): // the other namespaces must continue
 		s.postpone(namespace, err)
 		return nil
 	case err == nil:
@@ -113,13 +123,13 @@ func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) e
 	return err
 }
 
-// postpone has a namespace looked at again later.
+// postpone schedules a retry for a namespace.
 func (s *NamespaceReconciler) postpone(namespace string, err error) {
 	s.mu.Lock()
 	pause := min(max(2*s.refused[namespace].pause, refusedFirst), refusedLast)
 	s.refused[namespace] = refusal{pause, time.Now().Add(pause)}
 	s.mu.Unlock()
-	if pause == refusedFirst && !errors.Is(err, store.ErrDamaged) { // of damage the log knows
+	if pause == refusedFirst && !errors.Is(err, store.ErrDamaged) { // damage has already been logged
 		s.log.Warn().Err(err).Str("namespace", namespace).Msg("cannot create the default objects of a namespace; retrying silently")
 	}
 	select {
@@ -134,7 +144,8 @@ func (s *NamespaceReconciler) forget(namespace string) {
 	delete(s.refused, namespace)
 }
 
-// due are the namespaces whose time has come, and when the next one's comes; zero where there is none.
+// due returns the namespaces to retry now, and the time of the next retry. The time is zero if
+// there is no retry.
 func (s *NamespaceReconciler) due() (namespaces []string, first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +202,7 @@ func (s *NamespaceReconciler) rootCAData() map[string]string {
 	return map[string]string{rootCAKey: string(s.rootCA)}
 }
 
-// isPublished says that a stored ConfigMap has the authority, and nothing else.
+// isPublished reports whether the data of a stored ConfigMap consists of the certificate.
 func (s *NamespaceReconciler) isPublished(configMap []byte) bool {
 	data := gjson.GetBytes(configMap, "data").Map()
 	return len(data) == 1 && data[rootCAKey].Str == string(s.rootCA)
@@ -199,7 +210,7 @@ func (s *NamespaceReconciler) isPublished(configMap []byte) bool {
 
 // ---- The loop
 
-// Run reconciles all namespaces, then those whose first objects somebody deletes or changes.
+// Run reconciles all namespaces, and later the ones whose default objects are deleted or changed.
 func (s *NamespaceReconciler) Run(ctx context.Context) error {
 	for log := s.st.Follow(accountRange, configMapRange); ctx.Err() == nil; {
 		lacking, err := s.lacking(ctx, log)
@@ -207,14 +218,15 @@ func (s *NamespaceReconciler) Run(ctx context.Context) error {
 		if err = errors.Join(err, s.ReconcileAll(ctx, lacking), s.ReconcileAll(ctx, again)); err != nil {
 			return err
 		}
-		if len(again) == 0 { // refused once more, they would be due later
+		if len(again) == 0 { // otherwise the retries were rejected again and have a new time
 			log.Wait(ctx, next, s.postponed)
 		}
 	}
 	return nil
 }
 
-// lacking are the namespaces that the log tells something of: all of them, where it does not tell what has happened.
+// lacking returns the namespaces with relevant changes in the log. It returns all namespaces if the
+// log does not contain all changes.
 func (s *NamespaceReconciler) lacking(ctx context.Context, log *store.Follower) ([]string, error) {
 	var unread error
 	lacking := map[string]bool{}
@@ -226,7 +238,7 @@ func (s *NamespaceReconciler) lacking(ctx context.Context, log *store.Follower) 
 				return
 			}
 			_, name := scheme.NamespacedName(rec.Key)
-			lacking[strings.Clone(name)] = true // not all the keys of the chunk with it
+			lacking[strings.Clone(name)] = true // the clone does not keep the chunk's keys in memory
 		}
 	}, func(ev *store.Event) {
 		if namespace, name := scheme.NamespacedName(ev.Key); s.concerns(name, ev) {
@@ -236,7 +248,7 @@ func (s *NamespaceReconciler) lacking(ctx context.Context, log *store.Follower) 
 	return slices.Collect(maps.Keys(lacking)), cmp.Or(err, unread)
 }
 
-// concerns says that after an event something may have to be made or mended.
+// concerns reports whether an object must be created or corrected after the event.
 func (s *NamespaceReconciler) concerns(name string, ev *store.Event) bool {
 	switch {
 	case strings.HasPrefix(ev.Key, accountRange):

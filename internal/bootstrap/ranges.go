@@ -1,12 +1,13 @@
 package bootstrap
 
-// This file: the ServiceCIDR kubernetes, which tells the ranges of --service-cluster-ip-range. What is stored counts, also for a server that is started
-// with other flags than the one that stored it, since Services have addresses of it:
+// This file maintains the ServiceCIDR kubernetes, which contains the ranges of
+// --service-cluster-ip-range. The stored ranges take precedence over the flags, because existing
+// Services have addresses from them:
 //
-//	stored    flag      what happens
-//	-         A, B      A, B is created, and ready
-//	A         A, B      B is added: from now on Services may have both families
-//	A, B      A         nothing; an Event and the log say that flag and object disagree. Services that are new get addresses of A alone
+//	stored    flag      action
+//	-         A, B      A, B is created with the condition Ready
+//	A         A, B      B is added; Services may now have both families
+//	A, B      A         none; an Event and the log report the difference. New Services only get addresses from A
 //	A         C         the same; addresses still come from A
 
 import (
@@ -25,9 +26,10 @@ import (
 	"apilet/internal/store"
 )
 
-const rangesComponent = "kubernetes-service-cidr-controller" // kube-apiserver's name of it, in Events
+const rangesComponent = "kubernetes-service-cidr-controller" // kube-apiserver's name for it in Events
 
-// serviceRanges creates the object or adds the second family, and says that it is ready: a status needs a write of its own.
+// serviceRanges creates the object or adds the second family. It sets the condition Ready with a
+// second write, because that is part of the status.
 func (f Initializer) serviceRanges(ctx context.Context, services []netip.Prefix) error {
 	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}}
 	for _, block := range services {
@@ -57,7 +59,7 @@ func (f Initializer) serviceRanges(ctx context.Context, services []netip.Prefix)
 	return err
 }
 
-// changeRange changes the ServiceCIDR kubernetes, and returns what has become of it.
+// changeRange modifies the ServiceCIDR kubernetes and returns the result.
 func (f Initializer) changeRange(ctx context.Context, subresource string, change func(*networkingv1.ServiceCIDR)) (stored *networkingv1.ServiceCIDR, err error) {
 	t := registry.Target{Resource: f.Types.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), Name: "kubernetes", Subresource: subresource}
 	_, _, err = f.Writer.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
@@ -68,7 +70,8 @@ func (f Initializer) changeRange(ctx context.Context, subresource string, change
 	return stored, err
 }
 
-// disagree has the log and an Event say that the ranges of the flags are not those that are stored.
+// disagree reports the difference between the flags and the stored ranges in the log and with an
+// Event.
 func (f Initializer) disagree(ctx context.Context, stored *networkingv1.ServiceCIDR, flags []string) error {
 	message := fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %s", stored.Spec.CIDRs, flags)
 	if f.Warn != nil {

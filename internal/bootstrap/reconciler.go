@@ -1,9 +1,10 @@
 package bootstrap
 
-// This file keeps two parts of the server in step with objects that are stored like any other: the authorizer with roles and bindings,
-// flow control with flow schemas and priority levels. Both work on a configuration that never changes while it is in force. A reconciler
-// brings the default objects into the store at start and puts a new configuration in force after the commits that touch one of its
-// kinds: roles and bindings before the write is answered, flow control a moment later, woken as a watcher would be.
+// This file keeps two parts of the server in sync with stored objects: the authorizer with roles
+// and bindings, and flow control with flow schemas and priority levels. Both use an immutable
+// configuration. At the start, a reconciler writes the default objects. The configuration is
+// replaced after each commit to one of its kinds. The authorizer has the new configuration before
+// the write is answered. Flow control follows a moment later, when its log reader wakes up.
 
 import (
 	"context"
@@ -29,7 +30,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A reconciler reads and writes the objects of a few kinds.
+// A reconciler reads and writes objects of the given kinds.
 type reconciler struct {
 	st    *store.Store
 	wr    *registry.Writer
@@ -44,7 +45,7 @@ func newReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, g
 	return k
 }
 
-// follow follows all kinds.
+// follow returns a follower of all kinds.
 func (k *reconciler) follow() *store.Follower {
 	var bases []string
 	for _, res := range k.kinds {
@@ -53,7 +54,8 @@ func (k *reconciler) follow() *store.Follower {
 	return k.st.Follow(bases...)
 }
 
-// load reads all objects of the kinds. One that cannot be read is left out: the others, and what was deleted, have to take effect.
+// load reads all objects of the kinds. If an object cannot be read, it is omitted, so that the
+// changes to other objects take effect.
 func (k *reconciler) load() (objects []scheme.Object, err error) {
 	for _, res := range k.kinds {
 		for rec, err := range k.st.All(store.Span{Prefix: res.Base, Sound: true}) {
@@ -68,7 +70,8 @@ func (k *reconciler) load() (objects []scheme.Object, err error) {
 	return objects, nil
 }
 
-// Run calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told what came of each round.
+// Run calls apply immediately. It calls apply again after each commit to one of the kinds, until
+// ctx is done. It calls report with the result of each round.
 func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error, report func(error)) {
 	for log := k.follow(); ctx.Err() == nil; {
 		log.From(k.st.Revision())
@@ -79,7 +82,8 @@ func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error,
 	}
 }
 
-// write creates, updates and deletes objects. What somebody else was faster with is left to the next round.
+// write creates, updates and deletes objects. If there is a conflict with another writer, it is
+// resolved in the next round.
 func (k *reconciler) write(ctx context.Context, create, update, remove []scheme.Object) error {
 	for _, obj := range remove {
 		_, _, err := k.wr.Delete(ctx, k.kindOf(obj), obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{})
@@ -117,33 +121,35 @@ func (k *reconciler) kindOf(obj scheme.Object) *scheme.Resource {
 	panic(fmt.Sprintf("%T is not kept here", obj))
 }
 
-// kindAt is the kind of a key.
+// kindAt returns the kind of the object with the key.
 func (k *reconciler) kindAt(key string) *scheme.Resource {
 	return k.kinds[slices.IndexFunc(k.kinds, func(res *scheme.Resource) bool { return strings.HasPrefix(key, res.Base) })]
 }
 
 // ---- Roles and bindings
 
-// A PolicyReconciler keeps an authenticator's policy that of the store. It does not follow the log as a watcher would: whoever is answered
-// that a role or a binding is written may use it in the next request, and whoever is answered that one is deleted has lost what it gave.
-// So each such write waits until a policy with it is in force. Of writers that wait at the same time the first reads for all.
+// A PolicyReconciler keeps an authenticator's policy in sync with the store. After a role or a
+// binding has been written, it must be used for the next request. After one has been deleted, it
+// must no longer be used. Therefore each such write waits until the new policy is in effect. If
+// several writers wait at the same time, the first one reads the changes for all of them.
 type PolicyReconciler struct {
 	reconciler
 	auth   *auth.Authenticator
-	report func(error) // told why a policy cannot be read
+	report func(error) // called with errors when the policy cannot be read
 
-	mu     sync.Mutex      // guards what follows; held while the policy is read
-	log    *store.Follower // the policy in force has all that it has shown
+	mu     sync.Mutex      // guards the fields below; held while the policy is read
+	log    *store.Follower // the policy contains all events that were read from log
 	policy *rbac.Policy
 }
 
-// NewPolicyReconciler does nothing yet; report hears of the errors that no caller waits for.
+// NewPolicyReconciler returns a reconciler. It calls report with errors that no caller receives.
 func NewPolicyReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, auth *auth.Authenticator, report func(error)) *PolicyReconciler {
 	kinds := newReconciler(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 	return &PolicyReconciler{reconciler: kinds, log: kinds.follow(), auth: auth, report: report}
 }
 
-// Reconcile writes what the stored policy lacks of the default one, and puts the result in force.
+// Reconcile adds the missing parts of the default policy to the store, and puts the result into
+// effect.
 func (k *PolicyReconciler) Reconcile(ctx context.Context) error {
 	stored, err := k.load()
 	if err != nil {
@@ -156,14 +162,16 @@ func (k *PolicyReconciler) Reconcile(ctx context.Context) error {
 	return k.apply(ctx)
 }
 
-// apply builds an index of the stored policy and puts it in force. If it cannot be built, the one before it stays.
+// apply builds an index of the stored policy and puts it into effect. If that fails, the previous
+// index stays in effect.
 func (k *PolicyReconciler) apply(context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.applyLocked()
 }
 
-// Committed brings what is in force up to date after a write to a resource at a revision.
+// Committed updates the policy after a write to the resource at the given revision. It does nothing
+// for other resources.
 func (k *PolicyReconciler) Committed(res *scheme.Resource, rev int64) {
 	if k == nil || res.Group != rbacv1.GroupName {
 		return
@@ -197,25 +205,28 @@ func (k *PolicyReconciler) applyLocked() error {
 
 // ---- Flow schemas and priority levels
 
-// A FlowReconciler keeps flow control's configuration that of the store. It also puts back what must be there, as the annotation
-// apf.kubernetes.io/autoupdate-spec of each object allows, and writes the condition that says whether a schema's level exists.
+// A FlowReconciler keeps flow control's configuration in sync with the store. It also restores
+// mandatory objects, as far as the annotation apf.kubernetes.io/autoupdate-spec of each object
+// allows, and writes the condition that reports whether a schema's level exists.
 type FlowReconciler struct {
 	reconciler
-	configure func(flowcontrol.Objects) // puts them in force
+	configure func(flowcontrol.Objects) // puts a configuration into effect
 	pacer     flowcontrol.Pacer
 }
 
-// NewFlowReconciler does nothing yet; configure puts a configuration in force (flowcontrol.Dispatcher.Configure).
+// NewFlowReconciler returns a reconciler. configure puts a configuration into effect
+// (flowcontrol.Dispatcher.Configure).
 func NewFlowReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, configure func(flowcontrol.Objects)) *FlowReconciler {
 	return &FlowReconciler{reconciler: newReconciler(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }
 
-// Start has everything in place before the first request: the objects in the first round, their conditions in the second.
+// Start applies the configuration before the first request. The objects are written in the first
+// round, and the conditions in the second.
 func (k *FlowReconciler) Start(ctx context.Context) error {
 	return errors.Join(k.Apply(ctx), k.Apply(ctx))
 }
 
-// Apply brings the stored objects up to date and puts them in force.
+// Apply updates the stored objects and puts them into effect.
 func (k *FlowReconciler) Apply(ctx context.Context) error {
 	objs, err := k.objects()
 	if err != nil {
@@ -243,7 +254,7 @@ func (k *FlowReconciler) objects() (objs flowcontrol.Objects, err error) {
 	return objs, err
 }
 
-// named finds the objects that are to go.
+// named returns objects for deletion.
 func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object) {
 	for _, name := range schemas {
 		found = append(found, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -254,7 +265,8 @@ func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object)
 	return found
 }
 
-// tellDangling writes the conditions that are not as they should be, paced, in case another server thinks otherwise.
+// tellDangling writes the conditions that have changed. The number of writes is limited, because
+// another server may disagree about a condition.
 func (k *FlowReconciler) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
 	now := time.Now()
 	missing := flowcontrol.Dangling(objs, now.Truncate(time.Second))

@@ -1,11 +1,15 @@
 package bootstrap
 
-// This file: Secrets of type kubernetes.io/service-account-token get the token that they are made for, as by the token controller of
-// kube-controller-manager: some milliseconds after they were written, by a write of the server's own. So neither the answer of a create nor a
-// dry run shows a token: who may create Secrets and read none learns nothing. A Secret whose token somebody takes out gets another.
+// This file adds tokens to Secrets of type kubernetes.io/service-account-token, like the token
+// controller of kube-controller-manager: some milliseconds after the Secret was written, with a
+// write of its own. The token is not included in the response to a create or a dry run. A user with
+// permission to create Secrets but not to read them does not see it. A token that was removed from
+// a Secret is replaced.
 //
-// A filler is a reader of the log of Secrets. One whose account is not there waits for it (the controller would delete it): of those the
-// filler keeps a note, and looks at the log of accounts, too. What fails is tried again after a second, then two, up to a minute.
+// A filler reads the log of Secrets. If the service account of a Secret does not exist, the Secret
+// waits for it, whereas the controller would delete the Secret. For these Secrets, the filler also
+// reads the log of service accounts. If a write fails, it is retried after a second, then after two
+// seconds, and so on up to a minute.
 
 import (
 	"bytes"
@@ -30,7 +34,7 @@ import (
 
 const secretRange = "//secrets/"
 
-// A TokenReconciler fills in the Secrets that hold tokens.
+// A TokenReconciler adds tokens to Secrets.
 type TokenReconciler struct {
 	st       *store.Store
 	wr       *registry.Writer
@@ -39,12 +43,13 @@ type TokenReconciler struct {
 	accounts *scheme.Resource
 }
 
-// NewTokenReconciler does nothing yet.
+// NewTokenReconciler returns a reconciler. The caller must call Run.
 func NewTokenReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *TokenReconciler {
 	return &TokenReconciler{st: st, wr: wr, log: log, secrets: reg.Lookup("", "v1", "secrets"), accounts: reg.Lookup("", "v1", "serviceaccounts")}
 }
 
-// Run fills in what there is, then what is written, until ctx ends. report is told what came of each round.
+// Run processes all Secrets. It then processes changed Secrets until ctx is done. It calls report
+// with the result of each round.
 func (s *TokenReconciler) Run(ctx context.Context, report func(error)) error {
 	f := &filler{TokenReconciler: s, lacking: map[string]struct{}{}, waiting: map[string]map[string]struct{}{}}
 	pause := refusedFirst
@@ -64,16 +69,16 @@ func (s *TokenReconciler) Run(ctx context.Context, report func(error)) error {
 	return nil
 }
 
-// A filler is one run of it. One goroutine has it.
+// A filler holds the state of Run. Only its goroutine uses it.
 type filler struct {
 	*TokenReconciler
-	lacking map[string]struct{} // keys of Secrets to look at
+	lacking map[string]struct{} // keys of Secrets to process
 
-	mu      sync.Mutex                     // guards what follows while several are looked at
-	waiting map[string]map[string]struct{} // keys of Secrets whose account is not there, by the account's
+	mu      sync.Mutex                     // guards the fields below while Secrets are processed concurrently
+	waiting map[string]map[string]struct{} // keys of waiting Secrets, by the key of the missing service account
 }
 
-// tokenMark is in the JSON of each Secret that concerns a filler.
+// tokenMark occurs in the JSON of each Secret that a filler must process.
 var tokenMark = []byte(corev1.SecretTypeServiceAccountToken)
 
 func (f *filler) forget() {
@@ -81,7 +86,8 @@ func (f *filler) forget() {
 	clear(f.waiting)
 }
 
-// see notes a Secret that was written, and has those looked at that wait for an account.
+// see processes an event. It notes changed Secrets, and the Secrets that wait for a new service
+// account.
 func (f *filler) see(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, accountRange) {
 		f.seeAccount(ev)
@@ -95,7 +101,8 @@ func (f *filler) see(ev *store.Event) {
 	}
 }
 
-// unwait forgets for what a Secret waited before an event. Nobody else is at work then.
+// unwait removes a Secret from waiting. Secrets are not processed at the same time, so it does not
+// lock mu.
 func (f *filler) unwait(ev *store.Event) {
 	for _, json := range [][]byte{ev.Prev, ev.JSON} {
 		account := f.accountKey(ev.Key, json)
@@ -113,7 +120,8 @@ func (f *filler) seeAccount(ev *store.Event) {
 	}
 }
 
-// accountKey is under what the account of a stored Secret is found; "" for a Secret of another type.
+// accountKey returns the key of the service account of a stored Secret, or "" if the Secret has
+// another type.
 func (f *filler) accountKey(key string, secret []byte) string {
 	name, ok := serviceaccount.AccountOf(secret)
 	if !ok {
@@ -123,7 +131,8 @@ func (f *filler) accountKey(key string, secret []byte) string {
 	return f.accounts.Key(namespace, name)
 }
 
-// work fills in several at once, so that their commits share an fsync. Those that fail stay for later.
+// work processes Secrets concurrently, so that their commits share an fsync. If that fails, the key
+// is kept for the next attempt.
 func (f *filler) work(ctx context.Context) error {
 	keys := slices.Collect(maps.Keys(f.lacking))
 	f.lacking = map[string]struct{}{} // a map never shrinks
@@ -142,7 +151,8 @@ func (f *filler) work(ctx context.Context) error {
 	return failed[0]
 }
 
-// fill fills in one Secret. What a rule has against that (it is immutable, or too large) is no failure: the next write of it brings it here again.
+// fill adds the token to one Secret. It returns nil if the Secret may not be changed, because it is
+// immutable or too large. The next write of the Secret leads to another attempt.
 func (f *filler) fill(ctx context.Context, key string) error {
 	rec, err := f.st.Get(key)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package bootstraptoken authenticates bootstrap tokens (--enable-bootstrap-token-auth). A kubelet that has no client certificate yet
-// requests one with such a token. The token 07401b.f395accd246ae52d is this Secret:
+// Package bootstraptoken authenticates bootstrap tokens (--enable-bootstrap-token-auth). A kubelet
+// uses such a token to request its first client certificate. The token 07401b.f395accd246ae52d is
+// this Secret:
 //
 //	metadata: {namespace: kube-system, name: bootstrap-token-07401b}
 //	type: bootstrap.kubernetes.io/token
@@ -10,11 +11,12 @@
 //	  expiration: 2026-12-24T18:00:00Z                                    # optional
 //	  auth-extra-groups: system:bootstrappers:kubeadm:default-node-token  # optional
 //
-// Its user is system:bootstrap:07401b in the group system:bootstrappers and the groups of auth-extra-groups.
+// The user name is system:bootstrap:07401b. The groups are system:bootstrappers and the value of
+// auth-extra-groups.
 //
-// The rules are those of Kubernetes' package plugin/pkg/auth/authenticator/token/bootstrap. It cannot be imported here, because it
-// depends on client-go's informers.
-// Every request reads the Secret from the store, so a token that expires or whose Secret is deleted is rejected immediately.
+// The rules are those of Kubernetes' package plugin/pkg/auth/authenticator/token/bootstrap, which
+// cannot be imported because it depends on client-go's informers. Every request reads the Secret
+// from the store, so a token that expires or whose Secret is deleted is rejected immediately.
 // kube-apiserver caches successful authentications for ten seconds.
 package bootstraptoken
 
@@ -40,11 +42,11 @@ const secretPrefix = "//secrets/" + metav1.NamespaceSystem + "/" + bootstrapapi.
 // Tokens authenticates bootstrap tokens. It is safe for concurrent use.
 type Tokens struct {
 	Store *store.Store
-	Log   zerolog.Logger // receives the reason for each rejected token; zerolog.Nop() discards it
+	Log   zerolog.Logger // used to log the reason for each rejected token
 }
 
-// User returns the user of a token. ok is false if the token is not a bootstrap token or is not valid. It returns an error if the
-// Secret cannot be read.
+// User returns the user of a token. ok is false if the token is not a bootstrap token or is not
+// valid. It returns an error if the Secret cannot be read.
 func (t *Tokens) User(token string) (u request.User, ok bool, err error) {
 	id, secretPart, err := tokens.ParseToken(token)
 	if err != nil {
@@ -79,8 +81,9 @@ func (t *Tokens) secret(id string) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// check returns the groups of the token's user, or an error that completes the sentence "the bootstrap token's Secret ...". It compares
-// the secret part in constant time, and does so before it looks at the expiration, the usage and the groups.
+// check returns the groups of the token's user, or an error that completes the sentence "the
+// bootstrap token's Secret ...". To prevent timing attacks, it compares the secret part in constant
+// time before all other checks of the data.
 func (t *Tokens) check(secret *corev1.Secret, id, secretPart string) ([]string, error) {
 	value := func(key string) string { return secrets.GetData(secret, key) }
 	invalid := func(key string) error { return fmt.Errorf("has an invalid value for key %s", key) }

@@ -1,17 +1,20 @@
-// Package callout asks programs beside the server who somebody is and whether they may: kube-apiserver's webhooks for tokens (TokenReview) and for
-// authorization (SubjectAccessReview), and the order in which authorizers are asked (AuthorizationConfiguration).
+// Package callout calls external services for authentication and authorization. It implements the
+// webhooks of kube-apiserver for tokens (TokenReview) and for authorization (SubjectAccessReview),
+// and the order of authorizers (AuthorizationConfiguration).
 //
 //	tokens, err := callout.NewTokens(callout.TokensConfig{File: "webhook.kubeconfig", Version: "v1", TTL: 2 * time.Minute})
-//	user, audiences, err := tokens.User(ctx, token, audiences)
+//	user, audiences, ok, err := tokens.User(ctx, token, audiences, own)
 //
-//	plan, err := callout.LoadPlan(data)                // Node, RBAC and webhooks, in their order
+//	plan, err := callout.LoadPlan(data, nil)           // Node, RBAC and webhooks, in their order
 //	verdict, reason, err := plan.Steps[0].Hook.Decide(user, info)
 //
-// Where a program is stands in a kubeconfig. The other side may be down, slow or talkative: each question ends at its deadline, reads a bounded answer,
-// and is asked again only after answers that say so. Answers are kept for as long as the flags say, in bounded memory: what is kept is a hash of the
-// question and the answer, never a token.
+// A kubeconfig file contains the address of a webhook. The webhook may fail or be slow. Each call
+// has a deadline and a limit for the size of the response. It is only retried if the error may be
+// temporary. Responses are cached for the time set by the flags, and the size of the cache is
+// limited. The cache is indexed by the hash of the request and does not contain tokens.
 //
-// Files, defaults, words and what is kept are kube-apiserver's (k8s.io/apiserver/plugin/pkg/authenticator/token/webhook, plugin/pkg/authorizer/webhook).
+// The file formats, the defaults and the caching rules are the same as in kube-apiserver
+// (k8s.io/apiserver/plugin/pkg/authenticator/token/webhook, plugin/pkg/authorizer/webhook).
 package callout
 
 import (
@@ -34,14 +37,15 @@ const (
 	tries       = 5
 	firstWait   = 500 * time.Millisecond
 	answerMost  = 1 << 20 // bytes
-	cachedMost  = 8192    // answers
-	cachedBytes = 8 << 20 // of answers, as they were sent
-	MaxText     = 1 << 10 // bytes of a reason or an error that the webhook has written
-	agent       = "apilet"
+	cachedMost  = 8192    // responses
+	cachedBytes = 8 << 20 // total size of the cached responses
+	// MaxText is the maximum length in bytes of a reason or an error from a webhook.
+	MaxText = 1 << 10
+	agent   = "apilet"
 )
 
-// ask posts a review until it is answered, and returns the size of the answer. What will not get better is asked once. Errors quote a bounded
-// part of the answer.
+// ask posts a review, decodes the response, and returns the size of the response. It retries after
+// temporary errors. The texts of errors are limited to MaxText.
 func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kind string) (size int, err error) {
 	text, err := post(ctx, client, review)
 	if err == nil {
@@ -53,13 +57,13 @@ func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kin
 	return len(text), nil
 }
 
-// A callError is an error whose text may quote the webhook.
+// A callError is an error whose text may contain text from the webhook.
 type callError struct{ error }
 
 func (e *callError) Error() string { return shortened(e.error.Error()) }
 func (e *callError) Unwrap() error { return e.error }
 
-// shortened cuts a text to MaxText bytes.
+// shortened truncates a text to MaxText bytes.
 func shortened(text string) string {
 	if len(text) <= MaxText {
 		return text

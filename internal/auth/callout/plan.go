@@ -1,6 +1,6 @@
 package callout
 
-// This file has the order in which authorizers are asked, and asks webhooks whether somebody may.
+// This file contains the order of authorizers, and calls authorization webhooks.
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ import (
 	"apilet/internal/request"
 )
 
-// The kinds of authorizers, beside webhooks.
+// The types of authorizers.
 const (
 	TypeNode        = "Node"
 	TypeRBAC        = "RBAC"
@@ -40,22 +40,22 @@ const (
 	TypeWebhook     = "Webhook"
 )
 
-// A Plan is who is asked, in turn.
+// A Plan is a list of authorizers that are evaluated in order.
 type Plan struct{ Steps []Step }
 
-// A Step is one authorizer. Those that are no webhooks are the caller's.
+// A Step is one authorizer. The caller implements the types other than TypeWebhook.
 type Step struct {
 	Type string
-	Name string      // reasons start with it
-	Hook *Authorizer // of TypeWebhook
+	Name string      // prefix of reasons
+	Hook *Authorizer // nil unless Type is TypeWebhook
 }
 
-// Has says whether an authorizer is among them.
+// Has reports whether the plan contains an authorizer of the given type.
 func (p *Plan) Has(kind string) bool {
 	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Type == kind })
 }
 
-// types are the authorizers that are no webhooks.
+// types returns the sorted types of the authorizers that are not webhooks.
 func (p *Plan) types() (list []string) {
 	for _, s := range p.Steps {
 		if s.Type != TypeWebhook {
@@ -66,7 +66,8 @@ func (p *Plan) types() (list []string) {
 	return list
 }
 
-// LoadPlan reads an AuthorizationConfiguration. A plan that comes after another has the same authorizers, but for webhooks.
+// LoadPlan reads an AuthorizationConfiguration. If before is not nil, the new plan must have the
+// same authorizers, except for webhooks.
 func LoadPlan(data []byte, before *Plan) (*Plan, error) {
 	config, err := decodePlan(data)
 	if err != nil {
@@ -108,13 +109,13 @@ func decodePlan(data []byte) (*apiserver.AuthorizationConfiguration, error) {
 	return config, nil
 }
 
-// HookFlags are --authorization-webhook-...
+// HookFlags holds the flags --authorization-webhook-...
 type HookFlags struct {
 	File, Version            string
 	AllowedTTL, UnallowedTTL time.Duration
 }
 
-// PlanOf is the plan of --authorization-mode, with the webhook of its own flags.
+// PlanOf returns the plan for --authorization-mode and the webhook flags.
 func PlanOf(modes []string, hook HookFlags) (*Plan, error) {
 	config := &apiserver.AuthorizationConfiguration{}
 	for _, mode := range modes {
@@ -146,22 +147,22 @@ func newPlan(compiler authorizationcel.Compiler, config *apiserver.Authorization
 	return plan, nil
 }
 
-// A Verdict is what an authorizer says.
+// A Verdict is the decision of an authorizer.
 type Verdict int
 
-// No opinion leaves it to those that come behind; a denial ends the search.
+// NoOpinion means that the next authorizer decides. Deny rejects the request.
 const (
 	NoOpinion Verdict = iota
 	Allow
 	Deny
 )
 
-// An Authorizer is a webhook that is asked.
+// An Authorizer is an authorization webhook.
 type Authorizer struct {
 	name    string
 	config  apiserver.WebhookConfiguration
 	client  *kubeconfig.Client
-	matcher *authorizationcel.CELMatcher // nil: it is asked about everything
+	matcher *authorizationcel.CELMatcher // nil if the webhook is called for all requests
 	onError Verdict
 	cache   memory.Of[authorizationv1.SubjectAccessReviewStatus]
 }
@@ -189,7 +190,8 @@ func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerC
 	return a, err
 }
 
-// Decide asks the webhook, or remembers what it has said. With an error the verdict is what the failure policy says.
+// Decide returns the decision of the webhook, which may be cached. If it returns an error, the
+// verdict depends on the failure policy.
 func (a *Authorizer) Decide(u request.User, info request.Info) (Verdict, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.config.Timeout.Duration)
 	defer cancel()
@@ -238,13 +240,15 @@ func (a *Authorizer) keep(hash [sha256.Size]byte, status authorizationv1.Subject
 	}
 }
 
-// worthKeeping: what somebody may make as long as they like is not kept.
+// worthKeeping reports whether the decision may be cached. Users can choose long names, and
+// decisions for such requests are not cached.
 func worthKeeping(info request.Info) bool {
 	const most = 10000
 	return len(info.Namespace)+len(info.Verb)+len(info.Group)+len(info.Version)+len(info.Resource)+len(info.Subresource)+len(info.Name)+len(info.Path) < most
 }
 
-// ask posts the review in the version that the webhook speaks. In v1beta1 groups are called group.
+// ask posts the review in the API version of the webhook. In v1beta1 the field groups is named
+// group.
 func (a *Authorizer) ask(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
 	var review any = &authorizationv1.SubjectAccessReview{TypeMeta: metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}, Spec: spec}
 	if a.config.SubjectAccessReviewVersion == "v1beta1" {
@@ -291,7 +295,8 @@ func specOf(u request.User, info request.Info) authorizationv1.SubjectAccessRevi
 	return spec
 }
 
-// addSelectors tells which objects are asked for. What cannot be read is left out: the question is then about more.
+// addSelectors adds the selectors of the request. If a selector cannot be parsed, it is omitted, so
+// the question is about more objects.
 func addSelectors(at *authorizationv1.ResourceAttributes, info request.Info) {
 	options, err := info.ListOptions()
 	if err != nil {

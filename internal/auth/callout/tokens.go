@@ -1,6 +1,6 @@
 package callout
 
-// This file asks a webhook whose a token is.
+// This file authenticates tokens with a webhook.
 
 import (
 	"context"
@@ -19,21 +19,21 @@ import (
 	"apilet/internal/request"
 )
 
-// TokensConfig are the flags --authentication-token-webhook-...
+// TokensConfig holds the flags --authentication-token-webhook-...
 type TokensConfig struct {
-	File    string // kubeconfig; "": there is no webhook
+	File    string // path of the kubeconfig; if empty, there is no webhook
 	Version string // v1 or v1beta1
 	TTL     time.Duration
 }
 
-// Tokens knows users by asking a webhook.
+// Tokens authenticates tokens with a webhook. It is safe for concurrent use.
 type Tokens struct {
 	TokensConfig
 	client *kubeconfig.Client
 	cache  memory.Of[authenticationv1.TokenReviewStatus]
 }
 
-// NewTokens reads the kubeconfig.
+// NewTokens returns Tokens for the webhook in the kubeconfig file.
 func NewTokens(config TokensConfig) (*Tokens, error) {
 	if config.Version != "v1" && config.Version != "v1beta1" {
 		return nil, fmt.Errorf("unsupported authentication webhook version %q, supported versions are %q, %q", config.Version, "v1", "v1beta1")
@@ -45,8 +45,9 @@ func NewTokens(config TokensConfig) (*Tokens, error) {
 	return &Tokens{TokensConfig: config, client: client, cache: memory.Of[authenticationv1.TokenReviewStatus]{Most: cachedMost, MostBytes: cachedBytes}}, nil
 }
 
-// User returns whose a token is that is meant for one of the audiences, and for which of them. own is the server: a webhook that names no
-// audience speaks for it. ok is false for a token that the webhook does not know.
+// User returns the user of a token, and the given audiences for which it is valid. own are the
+// audiences of this server, which are used if the webhook returns none. ok is false if the webhook
+// does not authenticate the token for one of the audiences.
 func (t *Tokens) User(ctx context.Context, token string, audiences, own []string) (u request.User, meantFor []string, ok bool, err error) {
 	key := sha256.Sum256([]byte(strings.Join(audiences, "\x00") + "\x00\x00" + token))
 	status, cached := t.cache.Get(key, time.Now())
@@ -62,7 +63,7 @@ func (t *Tokens) User(ctx context.Context, token string, audiences, own []string
 		}
 		status = answer.Status
 		status.Error = shortened(status.Error)
-		if status.Error == "" { // errors are not kept
+		if status.Error == "" { // errors are not cached
 			now := time.Now()
 			t.cache.PutSized(key, status, size, now, now.Add(t.TTL))
 		}

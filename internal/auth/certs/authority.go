@@ -1,9 +1,11 @@
 package certs
 
-// This file: the authority, which the servers of one etcd share. A client that trusts one of them trusts each, behind whatever balancer, and the
-// certificate that one of them has issued is a credential at each.
+// This file manages the certificate authority, which all servers on one etcd share. If a client
+// trusts one of these servers, it trusts all of them, also behind a load balancer. Client
+// certificates are accepted by all servers.
 //
-// What is shared is one value beside the objects, in JSON; the folder of each server holds a copy. A start decides by both:
+// The shared value is stored in JSON. A copy is kept in the folder of each server. They are
+// compared at the start:
 //
 //	shared        folder                      the server uses                         shared from then on
 //	nothing       nothing                     a new authority                         that, with its key
@@ -14,9 +16,11 @@ package certs
 //	any           the same key                the certificate that ends later         that
 //	another key   one of apilet's making      the folder's, and warns                 as before
 //
-// So the folder always wins: clients trust what lies in it. An authority is one of apilet's making by its name, apilet-ca. Any other name is that of an
-// authority which somebody has handed in, and its key never leaves the folder. The value changes under a precondition, so that of servers that start
-// at once one makes the authority, and one makes its certificate anew when that is about to end; the others take it.
+// The folder always takes precedence, because clients trust the certificate in it. An authority
+// with the common name apilet-ca was created by apilet. All other authorities were provided by an
+// administrator. The key of such an authority is never written to the store. The shared value is
+// written with a precondition. If several servers are started at the same time, one of them creates
+// the authority or renews its certificate, and the result is used by the others.
 
 import (
 	"bytes"
@@ -33,19 +37,20 @@ import (
 	"apilet/internal/clock"
 )
 
-const madeHere = "apilet-ca" // the name of an authority of apilet's making
+const madeHere = "apilet-ca" // the common name of an authority that apilet has created
 
-// Share changes the value that servers share. decide gets the value, nil for none, and returns the one to put in its place, nil to leave it. It is
-// called again when another server was faster.
+// Share changes the value that the servers share. decide receives the current value, or nil if
+// there is none. It returns the new value, or nil to leave the value unchanged. Share calls decide
+// again if another server has changed the value.
 type Share func(decide func(value []byte) (next []byte, err error)) error
 
-// A sharedAuthority is the value.
+// A sharedAuthority is the value that the servers share.
 type sharedAuthority struct {
 	Certificate string `json:"certificate"`   // PEM
-	Key         string `json:"key,omitempty"` // PEM; "": the authority was handed in
+	Key         string `json:"key,omitempty"` // PEM, empty if an administrator provided the authority
 }
 
-// openAuthority reads the authority or makes it, and leaves a copy of what it uses in the folder.
+// openAuthority reads or creates the authority, and saves it in the folder.
 func (f *Folder) openAuthority() error {
 	own, err := f.readAuthority()
 	if err != nil {
@@ -78,7 +83,7 @@ func (f *Folder) openAuthority() error {
 	return nil
 }
 
-// readAuthority reads the folder's; nil: it has none.
+// readAuthority reads the authority of the folder. If the folder has no authority, it returns nil.
 func (f *Folder) readAuthority() (*KeyPair, error) {
 	if f.Dir == "" {
 		return nil, nil
@@ -102,7 +107,7 @@ func (f *Folder) readAuthority() (*KeyPair, error) {
 	return ca, nil
 }
 
-// readShared reads the value, of which a key may be missing; nil: there is none.
+// readShared parses the shared value, which may lack a key. It returns nil if there is no value.
 func readShared(value []byte) (*KeyPair, error) {
 	if value == nil {
 		return nil, nil
@@ -128,7 +133,8 @@ func readShared(value []byte) (*KeyPair, error) {
 	return pair, nil
 }
 
-// settle chooses the authority, and returns the value that says so; nil leaves that as it is.
+// settle chooses the authority and returns the new shared value, or nil to leave the value
+// unchanged.
 func (f *Folder) settle(own, theirs *KeyPair) (next []byte, err error) {
 	var tell bool
 	if f.Authority, tell, err = f.choose(own, theirs); err != nil || !tell {
@@ -141,7 +147,8 @@ func (f *Folder) settle(own, theirs *KeyPair) (next []byte, err error) {
 	return json.Marshal(v)
 }
 
-// choose says which authority this server uses, by the table above, and whether the value is to be that. A certificate that ends soon is made anew.
+// choose selects the authority that this server uses, by the table above. tell reports whether the
+// shared value should be set to it. choose renews a certificate that expires soon.
 func (f *Folder) choose(own, theirs *KeyPair) (use *KeyPair, tell bool, err error) {
 	switch {
 	case own == nil && theirs == nil:
@@ -171,8 +178,9 @@ func (f *Folder) newAuthority() (*KeyPair, error) {
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature}, nil)
 }
 
-// prolong makes the certificate of an authority anew, on the same key and under the same name: what it has signed stays good, and so is what it
-// signs now for those who have the old certificate, until that ends.
+// prolong renews the certificate of an authority with the same key and name. Certificates that the
+// authority has signed stay valid. Clients with the old certificate accept new signatures until the
+// old certificate expires.
 func (f *Folder) prolong(ca *KeyPair) (*KeyPair, error) {
 	tmpl := *ca.Cert
 	tmpl.SerialNumber, tmpl.SignatureAlgorithm, tmpl.NotAfter = nil, x509.UnknownSignatureAlgorithm, f.Now().Add(authorityLife)
@@ -182,15 +190,15 @@ func (f *Folder) prolong(ca *KeyPair) (*KeyPair, error) {
 	return sign(&tmpl, ca.key, nil)
 }
 
-// handedIn tells an authority of somebody else's making.
+// handedIn reports whether an administrator provided the authority.
 func (p *KeyPair) handedIn() bool { return p.Cert.Subject.CommonName != madeHere }
 
-// hasKeyOf tells whether two certificates are of one key.
+// hasKeyOf reports whether both certificates have the same public key.
 func (p *KeyPair) hasKeyOf(other *KeyPair) bool {
 	return bytes.Equal(p.Cert.RawSubjectPublicKeyInfo, other.Cert.RawSubjectPublicKeyInfo)
 }
 
-// tellChoice tells the log what has been decided.
+// tellChoice logs the choice of the authority.
 func (f *Folder) tellChoice(own, theirs *KeyPair) {
 	log := f.Log.With().Str("file", f.file("ca.crt")).Logger()
 	switch {

@@ -1,26 +1,31 @@
 package certs
 
-// This file keeps the files that credentials come from, and makes the ones that nobody gave.
+// This file reloads certificate files when they change. It also creates certificates if none are
+// configured.
 //
-// A file that somebody else keeps (--tls-cert-file, --client-ca-file, --token-auth-file) is followed: whoever needs what is in it looks
-// whether the file has changed, unless somebody has just looked, and reads it again if it has. There is no timer: a token that is taken out
-// of its file is refused by whatever request comes LookEvery later, and a handshake shows the certificate that is there now, also when a
-// mounted Secret changes by swapping a symlink. What cannot be read or understood is logged once and leaves in force what was there before.
-// Connections that are open go on.
+// Files maintained by the administrator are followed (--tls-cert-file, --client-ca-file,
+// --token-auth-file). Followed.Now checks whether a file has changed, at most once per LookEvery,
+// and reads it again if necessary. There is no timer. A token that was removed from its file is
+// rejected by the first request after LookEvery, and each handshake uses the current certificate,
+// also when a mounted Secret changes by swapping a symlink. If a file cannot be read or parsed, the
+// error is logged once and the previous contents stay in effect. Open connections continue.
 //
-// Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
+// If TLS is enabled without a certificate, the server creates and maintains four files in the
+// folder --cert-dir:
 //
-//	ca.key         ca.crt         an authority, ten years; its certificate is made anew, on the same key, a year before its end (authority.go)
-//	apiserver.key  apiserver.crt  what it serves with, signed by that; a year, made anew 30 days before its end or for other names
+//	ca.key         ca.crt         an authority, valid for ten years; a year before its end its certificate is renewed with the same key (authority.go)
+//	apiserver.key  apiserver.crt  the serving certificate, signed by it, valid for a year; replaced 30 days before its end or for other host names
 //
-// A certificate is good from clock.Earliest, or from its authority's first day, and not from now: a clock that is ahead or behind (package clock) so
-// makes none that others take for one of the future. An authority that has expired meanwhile, or was made in 1970, is as good as one that ends
-// soon: who trusts its key learns the new ca.crt, and nobody has to be given another credential.
+// A certificate is valid from clock.Earliest, or from the first day of its authority. Therefore a
+// wrong clock (package clock) does not produce certificates that other machines reject because they
+// begin in the future. If an authority has expired, or if it was created in 1970, it is renewed.
+// Clients that trust its key only need the new ca.crt, and no client needs a new certificate.
 //
-// Each file appears whole or not at all, the key before its certificate. So a power cut leaves no ca.crt, and the authority is made anew,
-// which nobody has trusted yet; or an apiserver.crt that its key does not fit, and the pair is made anew. But a ca.crt that is there and
-// no good is an error: clients trust it, and a new one in its place would lock all of them out. Keys are for the server alone; see
-// exposed.go.
+// Files are replaced atomically. The key is written before its certificate. If there is no ca.crt
+// after a power failure, a new authority is created, because no client can trust the old one yet.
+// If apiserver.crt does not match its key, both are created again. If ca.crt exists but is invalid,
+// the server returns an error. A new one would lock out all clients that trust the old one. Only
+// the server's user can read the keys, see exposed.go.
 
 import (
 	"cmp"
@@ -50,36 +55,41 @@ import (
 )
 
 const (
-	authorityLife   = 10 * 365 * 24 * time.Hour
-	authorityRenew  = 365 * 24 * time.Hour // of an authority's end: a start makes its certificate anew
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// At the start, the certificate of an authority is renewed if it expires within this time.
+	authorityRenew  = 365 * 24 * time.Hour
 	certificateLife = 365 * 24 * time.Hour
-	RenewBefore     = 30 * 24 * time.Hour // of a certificate's end: it is issued anew at the next look
-	soonAtMost      = 14 * 24 * time.Hour // before its end a certificate ends soon
-	soonShare       = 10                  // and not before the last part of so many of its life
+	// RenewBefore is the remaining validity at which Renew replaces a certificate.
+	RenewBefore = 30 * 24 * time.Hour
+	soonAtMost  = 14 * 24 * time.Hour // see Ends
+	soonShare   = 10                  // see Ends
 
-	LookEvery = 20 * time.Millisecond // at most: between two looks at files that somebody else keeps
+	// LookEvery is the minimum time between two checks of a followed file.
+	LookEvery = 20 * time.Millisecond
 )
 
-// ---- Files that somebody else keeps ----
+// ---- Files maintained by an administrator ----
 
-// Followed is a value that is read from files, and read again when one of them looks different. Safe for concurrent use. Whoever asks looks,
-// unless somebody has just done so: thousands of requests a second are not to cost as many system calls.
+// Followed holds a value that is read from files. If one of the files changes, it is read again. It
+// is safe for concurrent use. Callers check the files, but only once per LookEvery, so that
+// thousands of requests a second do not need as many system calls.
 type Followed[T any] struct {
 	paths  []string
 	parse  func(contents [][]byte) (*T, error)
 	log    zerolog.Logger
 	began  time.Time
 	last   atomic.Pointer[reading[T]]
-	looked atomic.Int64 // nanoseconds from began to when the last look began
+	looked atomic.Int64 // start of the last check, in nanoseconds since began
 }
 
-// reading is a value, and how the files looked just before they were read for it, or were read and found to be no good.
+// reading is a value and the state of the files before they were read. The value is older if the
+// files were invalid.
 type reading[T any] struct {
-	looks []os.FileInfo // nil for a file that is not there
+	looks []os.FileInfo // nil if the file does not exist
 	value *T
 }
 
-// Follow reads the files for the first time; here an error is the caller's.
+// Follow reads the files for the first time and returns errors to the caller.
 func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*Followed[T], error) {
 	f := &Followed[T]{paths: paths, parse: parse, log: log, began: time.Now()}
 	looks := f.look()
@@ -91,10 +101,11 @@ func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error)
 	return f, nil
 }
 
-// Now returns the value of the files as they are, or were LookEvery ago: the same pointer as long as they do not change.
+// Now returns the current value of the files, which may be LookEvery old. It returns the same
+// pointer until a file changes.
 func (f *Followed[T]) Now() *T {
 	last, looked, now := f.last.Load(), f.looked.Load(), int64(time.Since(f.began))
-	if now-looked < int64(LookEvery) || !f.looked.CompareAndSwap(looked, now) { // somebody else looks now
+	if now-looked < int64(LookEvery) || !f.looked.CompareAndSwap(looked, now) { // another goroutine checks now
 		return last.value
 	}
 	looks := f.look()
@@ -106,7 +117,7 @@ func (f *Followed[T]) Now() *T {
 		value = last.value
 	}
 	if !f.last.CompareAndSwap(last, &reading[T]{looks, value}) {
-		return f.last.Load().value // somebody else has read them meanwhile, and tells
+		return f.last.Load().value // another goroutine has read the files
 	}
 	if err != nil {
 		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping what was in them before")
@@ -116,7 +127,8 @@ func (f *Followed[T]) Now() *T {
 	return value
 }
 
-// look is taken before reading, so that what is written meanwhile looks different the next time.
+// look returns the state of the files. It must be called before reading, so that the next check
+// detects concurrent changes.
 func (f *Followed[T]) look() []os.FileInfo {
 	looks := make([]os.FileInfo, len(f.paths))
 	for i, path := range f.paths {
@@ -143,7 +155,7 @@ func (f *Followed[T]) read() (*T, error) {
 	return f.parse(contents)
 }
 
-// FollowPair follows the files of a certificate and its key.
+// FollowPair is like Follow for a certificate and its key.
 func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Certificate], error) {
 	return Follow(log, func(contents [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
@@ -151,7 +163,8 @@ func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Cer
 	}, certFile, keyFile)
 }
 
-// FollowAuthorities follows files like --client-ca-file, which may be "", and adds the certificates of own.
+// FollowAuthorities is like Follow for files that contain certificates of authorities. It adds the
+// certificates in own. Empty file names are ignored.
 func FollowAuthorities(log zerolog.Logger, own []byte, files ...string) (*Followed[x509.CertPool], error) {
 	paths := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return file == "" })
 	return Follow(log, func(contents [][]byte) (*x509.CertPool, error) {
@@ -166,8 +179,9 @@ func FollowAuthorities(log zerolog.Logger, own []byte, files ...string) (*Follow
 	}, paths...)
 }
 
-// TLSConfig asks for the certificate, and for the authorities whose client certificates are wanted, at each handshake. It verifies no
-// client certificate: a bad one is to get an answer in HTTP. authorities may be nil.
+// TLSConfig returns a configuration that calls certificate and authorities for each handshake. It
+// requests client certificates from these authorities but does not verify them, so that clients
+// with an invalid certificate receive an HTTP response. authorities may be nil.
 func TLSConfig(certificate func() *tls.Certificate, authorities func() *x509.CertPool) *tls.Config {
 	config := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -187,33 +201,33 @@ func TLSConfig(certificate func() *tls.Certificate, authorities func() *x509.Cer
 	return config
 }
 
-// ---- Files that this server makes ----
+// ---- Files maintained by this server ----
 
-// Config says what a folder is to be like.
+// Config configures a folder.
 type Config struct {
-	Dir   string          // "" keeps all in memory
-	Hosts func() []string // names and addresses that clients may call the server by
+	Dir   string          // if empty, everything is kept in memory
+	Hosts func() []string // names and addresses of the server
 	Now   func() time.Time
-	Share Share // with which servers the authority is shared; nil: with none
+	Share Share // shares the authority with other servers, may be nil
 	Log   zerolog.Logger
 }
 
-// Folder is --cert-dir: an authority and what it signs.
+// Folder represents the folder --cert-dir. It contains an authority and its certificates.
 type Folder struct {
 	Config
 	Authority *KeyPair                        // signs what the server issues
-	Serving   atomic.Pointer[tls.Certificate] // what handshakes show; replaced when it is renewed
+	Serving   atomic.Pointer[tls.Certificate] // used in handshakes, replaced on renewal
 }
 
-// KeyPair is a certificate and its private key, also as PEM.
+// KeyPair is a certificate and its private key.
 type KeyPair struct {
 	Cert            *x509.Certificate // the certificate, parsed
 	key             crypto.Signer
-	CertPEM, KeyPEM []byte          // both as files hold them
-	shown           tls.Certificate // both, as a handshake wants them
+	CertPEM, KeyPEM []byte          // contents of both files
+	shown           tls.Certificate // used for handshakes
 }
 
-// OpenCertFolder reads the folder, and makes what is missing in it.
+// OpenCertFolder reads the folder and creates missing files in it.
 func OpenCertFolder(c Config) (*Folder, error) {
 	f := &Folder{Config: c}
 	if f.Dir != "" {
@@ -230,7 +244,8 @@ func OpenCertFolder(c Config) (*Folder, error) {
 
 func (f *Folder) file(name string) string { return filepath.Join(f.Dir, name) }
 
-// Renew makes the serving certificate anew if the one in use, or in the folder, does not fit (any more). It is to be called now and then.
+// Renew replaces the serving certificate if it expires soon, is invalid or does not match the
+// hosts. It must be called regularly.
 func (f *Folder) Renew() error {
 	hosts := f.Hosts()
 	pair, err := f.current()
@@ -255,7 +270,8 @@ func (f *Folder) Renew() error {
 	return nil
 }
 
-// Ends says that a certificate has expired, or will soon: within two weeks, or in the last tenth of a life that is shorter than twenty. nil: neither.
+// Ends returns an error if the certificate has expired or expires soon: within two weeks, or within
+// the last tenth of its life if that is shorter. It returns nil otherwise.
 func Ends(cert *x509.Certificate, now time.Time) error {
 	left, life := cert.NotAfter.Sub(now), cert.NotAfter.Sub(cert.NotBefore)
 	switch {
@@ -267,7 +283,7 @@ func Ends(cert *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// current is the pair of the folder, or the one in memory where there is no folder.
+// current returns the key pair of the folder, or the pair in memory if there is no folder.
 func (f *Folder) current() (*KeyPair, error) {
 	if f.Dir != "" {
 		if _, err := os.Stat(f.file("apiserver.crt")); err != nil {
@@ -284,7 +300,7 @@ func (f *Folder) current() (*KeyPair, error) {
 	return nil, fs.ErrNotExist
 }
 
-// unfit says why cert cannot serve hosts, "" if it can.
+// unfit returns the reason why the certificate cannot serve the hosts, or "" if it can.
 func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 	if err := cert.CheckSignatureFrom(f.Authority.Cert); err != nil {
 		return "another authority has signed it"
@@ -302,7 +318,7 @@ func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 			return "it does not name " + host
 		}
 	}
-	for _, name := range cert.DNSNames { // addresses come and go with the network
+	for _, name := range cert.DNSNames { // names only, since the addresses change with the network
 		if !slices.Contains(hosts, name) {
 			return "it names " + name
 		}
@@ -310,7 +326,8 @@ func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 	return ""
 }
 
-// servingTemplate is a certificate to be signed for a server that is reached under hosts, names or addresses.
+// servingTemplate returns the template of a serving certificate for the hosts, which are names or
+// addresses.
 func servingTemplate(hosts []string) *x509.Certificate {
 	tmpl := &x509.Certificate{Subject: pkix.Name{CommonName: "kube-apiserver"}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
@@ -324,13 +341,13 @@ func servingTemplate(hosts []string) *x509.Certificate {
 	return tmpl
 }
 
-// IssueAdmin makes a credential of a cluster administrator.
+// IssueAdmin issues a client certificate for a cluster administrator.
 func (f *Folder) IssueAdmin() (*KeyPair, error) {
 	return f.issue(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-admin", Organization: []string{"system:masters"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// issue signs a certificate for a new key, no longer good than the authority itself.
+// issue signs a certificate for a new key. The certificate does not outlive the authority.
 func (f *Folder) issue(tmpl *x509.Certificate) (*KeyPair, error) {
 	tmpl.NotBefore, tmpl.NotAfter = f.Authority.Cert.NotBefore, f.Now().Add(certificateLife)
 	if end := f.Authority.Cert.NotAfter; tmpl.NotAfter.After(end) {
@@ -339,7 +356,7 @@ func (f *Folder) issue(tmpl *x509.Certificate) (*KeyPair, error) {
 	return newPair(tmpl, f.Authority)
 }
 
-// newPair makes a key and a certificate for it, see sign.
+// newPair creates a key and a certificate for it, see sign.
 func newPair(tmpl *x509.Certificate, by *KeyPair) (*KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -348,7 +365,8 @@ func newPair(tmpl *x509.Certificate, by *KeyPair) (*KeyPair, error) {
 	return sign(tmpl, key, by)
 }
 
-// sign has by sign a certificate for a key; nil is the key itself.
+// sign returns a certificate for the key, signed by the authority by. It is self-signed if by is
+// nil.
 func sign(tmpl *x509.Certificate, key crypto.Signer, by *KeyPair) (*KeyPair, error) {
 	parent, signer := tmpl, key
 	if by != nil {
@@ -390,7 +408,7 @@ func (f *Folder) load(name string) (*KeyPair, error) {
 	return parsePair(certPEM, keyPEM)
 }
 
-// save writes the key first: a certificate that is there has its key beside it.
+// save writes the key first, so that an existing certificate always has a key.
 func (f *Folder) save(name string, pair *KeyPair) error {
 	if f.Dir == "" {
 		return nil
@@ -401,8 +419,8 @@ func (f *Folder) save(name string, pair *KeyPair) error {
 	return atomicfile.SaveFile(f.file(name+".crt"), pair.CertPEM)
 }
 
-// OwnHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all. More are those at which
-// others reach it.
+// OwnHosts returns the names and addresses of a server that listens on host, in sorted order. host
+// may be "" or an unspecified address. more are additional names and addresses of the server.
 func OwnHosts(host string, serviceIP net.IP, more ...string) []string {
 	hosts := []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local", serviceIP.String()}

@@ -1,6 +1,6 @@
 package certs
 
-// This file makes the certificate that the server shows to kubelets.
+// This file issues the client certificate for connections to kubelets.
 
 import (
 	"crypto/tls"
@@ -9,22 +9,25 @@ import (
 	"sync"
 )
 
-// KubeletClientName is the user as whom kubelets see the server. kubeadm gives the certificate's files this name.
+// KubeletClientName is the user name of the server at kubelets. kubeadm gives the certificate's
+// files this name.
 const KubeletClientName = "apiserver-kubelet-client"
 
-// A ClientPair is a client certificate that the authority of a folder signs. It is kept in memory only. It is safe for concurrent use.
+// A ClientPair is a client certificate that the authority of a folder signs. It is kept in memory
+// only. It is safe for concurrent use.
 type ClientPair struct {
 	folder *Folder
 	name   string
 
 	mu   sync.Mutex // guards pair
-	pair *KeyPair   // nil until it is asked for
+	pair *KeyPair   // nil until the first use
 }
 
-// ClientPair returns a certificate for the user name. It is made at its first use.
+// ClientPair returns a certificate for the user. It is issued at its first use.
 func (f *Folder) ClientPair(name string) *ClientPair { return &ClientPair{folder: f, name: name} }
 
-// Now returns the certificate for a handshake. It is renewed 30 days before it ends. nil means that it cannot be made, which is logged.
+// Now returns the certificate for a handshake. It renews the certificate 30 days before it expires.
+// It logs an error and returns nil if there is no certificate.
 func (p *ClientPair) Now() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package certs keeps the authority and the serving certificate that are made where none is given, renews them before they end, and follows
-// files of certificates so that a changed one holds at its next use.
+// Package certs creates a certificate authority and a serving certificate if none are configured,
+// renews them before they expire, and reloads certificate files when they change.
 //
 //	// ca.crt, ca.key, apiserver.crt, apiserver.key: made, or read
 //	folder, err := certs.OpenCertFolder(certs.Config{Dir: "certs", Hosts: hosts, Now: now, Log: log})
@@ -7,9 +7,10 @@
 //	pair, err := certs.FollowPair(log, "tls.crt", "tls.key")  // files of somebody else; pair.Now() is what they hold now
 //	listener = tls.NewListener(listener, certs.TLSConfig(pair.Now, authorities.Now))
 //
-// It is what kubeadm and cert-manager do for kube-apiserver, and what dynamiccertificates in k8s.io/apiserver/pkg/server does in it.
-// Certificates are RFC 5280's, keys are ECDSA P-256.
+// It is used instead of kubeadm and cert-manager, and instead of dynamiccertificates in
+// k8s.io/apiserver/pkg/server. Certificates follow RFC 5280, and keys are ECDSA P-256.
 //
-// Invariants: files with keys are mode 0600, or put right, or the server does not start (exposed.go); a file appears whole or not at all
-// (package atomicfile); an authority that clients may trust already is never replaced.
+// Invariants: Files with keys have mode 0600. If the mode of such a file is wrong, it is corrected,
+// or the server does not start (exposed.go). Files are replaced atomically (package atomicfile). An
+// existing authority is never replaced, because clients may trust it.
 package certs

@@ -1,15 +1,16 @@
 package certs
 
-// This file: files with secrets in them that others may read. The server makes its own for its owner alone (mode 0600), and a copy, a
-// restored backup or a careless umask may have changed that since:
+// This file protects files with secrets. The server creates its files with mode 0600, but a copy, a
+// restored backup or a wrong umask may have changed the mode since:
 //
-//	ca.key         whoever has it is whom they like         taken from others, or the server does not start
-//	apiserver.key  whoever has it is this server            taken from others, and made anew: that costs nobody anything
-//	its folder     who may write there replaces both        taken from others, if it is the server's own
-//	the data file  every Secret, and the key of tokens      taken from others
-//	files of flags somebody else keeps them                 left alone, with a word in the log
+//	file           risk if other users can access it    action
+//	ca.key         they can impersonate every user      correct the mode, or do not start
+//	apiserver.key  they can impersonate this server     correct the mode and replace the pair, which is free
+//	its folder     they can replace both                correct the mode, if the server owns the folder
+//	the data file  every Secret, and the token key      correct the mode
+//	files of flags an administrator maintains them      log a warning
 //
-// The log has a word for each, since what was read meanwhile stays known. Windows has no such modes.
+// Each case is logged, because the other users may have read the file. Windows has no such modes.
 
 import (
 	"fmt"
@@ -20,19 +21,20 @@ import (
 )
 
 const (
-	forOthers    = 0o077 // what a mode gives to anybody but the owner
-	forEverybody = 0o004 // mounted secrets are often the group's
+	forOthers    = 0o077 // permissions of the group and of others
+	forEverybody = 0o004 // mounted secrets are often readable by the group
 	othersWrite  = 0o022
 )
 
-// Hide takes a file from all but its owner, and says whether they had it. A file that is not there is nobody's.
+// Hide removes the permissions of other users from a file. exposed reports whether they had any. A
+// missing file is not exposed.
 func Hide(log zerolog.Logger, path string) (exposed bool, err error) {
 	mode := modeOf(path)
 	if mode&forOthers == 0 {
 		return false, nil
 	}
 	err = os.Chmod(path, mode&^forOthers)
-	if modeOf(path)&forOthers != 0 { // also where modes are those of the mount
+	if modeOf(path)&forOthers != 0 { // also if the mount determines the modes
 		return true, fmt.Errorf("%s holds secrets, others may read it (mode %04o), and that cannot be changed: %v", path, mode, err)
 	}
 	log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).
@@ -40,8 +42,9 @@ func Hide(log zerolog.Logger, path string) (exposed bool, err error) {
 	return true, nil
 }
 
-// closeFolder takes a folder of keys from others who may replace what is in it. One that all share (/tmp), or that somebody else owns (a volume
-// of a container), is left as it is, with a word in the log like the other.
+// closeFolder removes the write permission of other users from a folder with keys, because they
+// could replace its files. It does not change shared folders such as /tmp, or folders of another
+// owner such as the volume of a container, but logs a warning.
 func closeFolder(log zerolog.Logger, dir string) {
 	mode := modeOf(dir)
 	if mode&othersWrite == 0 {
@@ -58,7 +61,7 @@ func closeFolder(log zerolog.Logger, dir string) {
 	log.Warn().Err(err).Str("folder", dir).Str("mode", fmt.Sprintf("%04o", mode)).Msg(text)
 }
 
-// TellExposed names the files that everybody may read.
+// TellExposed logs a warning if a file can be read by every user.
 func TellExposed(log zerolog.Logger, paths ...string) {
 	for _, path := range paths {
 		if mode := modeOf(path); mode&forEverybody != 0 {
@@ -67,7 +70,8 @@ func TellExposed(log zerolog.Logger, paths ...string) {
 	}
 }
 
-// modeOf is 0 for what is no file, or has no mode.
+// modeOf returns the permissions of a file. If the file does not exist, it returns 0. It returns 0
+// on Windows.
 func modeOf(path string) os.FileMode {
 	info, err := os.Stat(path)
 	if err != nil || path == "" || runtime.GOOS == "windows" {

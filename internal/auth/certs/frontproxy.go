@@ -1,13 +1,13 @@
 package certs
 
-// This file makes what this server shows to servers that it passes requests on to: a certificate that proves that the headers which say who asks
-// come from it and from nobody else.
+// This file creates the client certificate for servers to which this server forwards requests. The
+// certificate proves that this server has set the headers with the user:
 //
-//	front-proxy-ca.crt      signs the certificate, and nothing else ever: whoever holds one of its certificates may speak for anybody
-//	front-proxy-client.crt  CN=front-proxy-client, shown in the handshake
+//	front-proxy-ca.crt      signs only this certificate, because every certificate that it signs can impersonate any user
+//	front-proxy-client.crt  CN=front-proxy-client, the client certificate
 //
-// The names are kubeadm's. The authority is another than the one that vouches for clients here (ca.crt): a client's certificate must not
-// pass for this server's.
+// kubeadm uses the same names. The authority differs from the authority for client certificates
+// (ca.crt). Otherwise a client could use its certificate to impersonate this server.
 
 import (
 	"crypto/tls"
@@ -28,15 +28,17 @@ const FrontProxyName = "front-proxy-client"
 
 const frontProxyAuthority = "front-proxy-ca"
 
-// A FrontProxy is the certificate that this server makes for itself. Safe for concurrent use.
+// A FrontProxy holds the certificate that this server has created for forwarded requests. It is
+// safe for concurrent use.
 type FrontProxy struct {
-	folder *Folder // whose authority is the front proxy's
+	folder *Folder // with the authority of the front proxy
 
-	mu   sync.Mutex // guards pair: it is renewed by who asks for it when its end is near
+	mu   sync.Mutex // guards pair, which Now renews
 	pair *KeyPair
 }
 
-// OpenFrontProxy reads the folder, and makes what is missing in it, or no good any more. c.Hosts and c.Share are of no use here.
+// OpenFrontProxy reads the folder, and creates files that are missing or no longer valid. It
+// ignores c.Hosts and c.Share.
 func OpenFrontProxy(c Config) (*FrontProxy, error) {
 	p := &FrontProxy{folder: &Folder{Config: c}}
 	if c.Dir != "" {
@@ -68,7 +70,8 @@ func OpenFrontProxy(c Config) (*FrontProxy, error) {
 	return p, p.renewLocked()
 }
 
-// kept is a pair of the folder. One whose key others could read is as good as none.
+// kept returns a key pair of the folder. It returns fs.ErrNotExist if other users could read the
+// key.
 func (p *FrontProxy) kept(name string) (*KeyPair, error) {
 	if p.folder.Dir == "" {
 		return nil, fs.ErrNotExist
@@ -82,7 +85,7 @@ func (p *FrontProxy) kept(name string) (*KeyPair, error) {
 	return p.folder.load(name)
 }
 
-// unfit says that the certificate is to be made anew.
+// unfit reports whether the certificate must be replaced.
 func (p *FrontProxy) unfit() bool {
 	cert := p.pair.Cert
 	return cert.CheckSignatureFrom(p.folder.Authority.Cert) != nil || cert.Subject.CommonName != FrontProxyName ||
@@ -98,10 +101,10 @@ func (p *FrontProxy) renewLocked() (err error) {
 	return p.folder.save(FrontProxyName, p.pair)
 }
 
-// Authority is who vouches for the certificate, in PEM.
+// Authority returns the PEM certificate of the authority.
 func (p *FrontProxy) Authority() []byte { return p.folder.Authority.CertPEM }
 
-// Now is the certificate for a handshake. One that could not be renewed is shown as long as it lasts.
+// Now returns the certificate for a handshake. It returns the old certificate if the renewal fails.
 func (p *FrontProxy) Now() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,13 +119,14 @@ func (p *FrontProxy) Now() *tls.Certificate {
 	return &p.pair.shown
 }
 
-// An Introduction is what this server shows to other servers: a certificate of its own making, or one that it was given. Nothing until Open.
+// An Introduction is the client certificate that this server presents to other servers. It is
+// created by the server or read from files. There is no certificate before Open.
 type Introduction struct {
 	shown atomic.Pointer[func() *tls.Certificate]
-	own   *FrontProxy // nil with a certificate that was given
+	own   *FrontProxy // nil if the certificate is read from files
 }
 
-// Open makes the certificate, or reads the one of these files, unless it is there.
+// Open reads the certificate from the files or creates it. Later calls do nothing.
 func (i *Introduction) Open(c Config, certFile, keyFile string) error {
 	if i.shown.Load() != nil {
 		return nil
@@ -145,7 +149,7 @@ func (i *Introduction) Open(c Config, certFile, keyFile string) error {
 	return nil
 }
 
-// Certificate is what is shown now; nil: nothing.
+// Certificate returns the current certificate. It returns nil if there is no certificate.
 func (i *Introduction) Certificate() *tls.Certificate {
 	if shown := i.shown.Load(); shown != nil {
 		return (*shown)()
@@ -153,5 +157,5 @@ func (i *Introduction) Certificate() *tls.Certificate {
 	return nil
 }
 
-// Own is the certificate of this server's own making; nil: there is none.
+// Own returns the certificate that this server has created, or nil if it is read from files.
 func (i *Introduction) Own() *FrontProxy { return i.own }

@@ -20,13 +20,13 @@ type Request struct {
 	Hosts  []string // DNS names and IP addresses of a server; nil requests a client certificate
 }
 
-// An Issuer signs certificates with the CA of a server and stores them in a folder. It is not safe for concurrent use.
+// An Issuer issues certificates and stores them in a folder. It is not safe for concurrent use.
 type Issuer struct {
 	folder *Folder // contains the issued certificates, but not the CA
 }
 
-// OpenIssuer reads the CA from the folder authority and creates the folder c.Dir for the certificates. It returns an
-// error if there is no CA. c.Hosts and c.Share are ignored.
+// OpenIssuer reads the CA from the folder authority and creates the folder c.Dir for the
+// certificates. It returns an error if there is no CA. c.Hosts and c.Share are ignored.
 func OpenIssuer(c Config, authority string) (*Issuer, error) {
 	c.Hosts, c.Share = nil, nil
 	source := &Folder{Config: c}
@@ -48,8 +48,9 @@ func OpenIssuer(c Config, authority string) (*Issuer, error) {
 // Authority returns the PEM-encoded CA certificate.
 func (i *Issuer) Authority() []byte { return i.folder.Authority.CertPEM }
 
-// Ensure returns the certificate for r. It issues a new certificate if the existing one is missing, does not match r,
-// expires within RenewBefore, or if other users could read the private key. issued reports whether it did.
+// Ensure returns the certificate for r. It issues a new certificate if the existing one is missing,
+// does not match r, expires within RenewBefore, or if other users could read the private key.
+// issued reports whether it did.
 func (i *Issuer) Ensure(r Request) (pair *KeyPair, issued bool, err error) {
 	pair, err = i.existing(r.Name)
 	if err == nil && i.fits(pair.Cert, r) {
@@ -66,7 +67,8 @@ func (i *Issuer) Ensure(r Request) (pair *KeyPair, issued bool, err error) {
 	return pair, true, i.folder.save(r.Name, pair)
 }
 
-// existing reads a certificate and its key. It returns fs.ErrNotExist if other users could read the key.
+// existing reads a certificate and its key. It returns fs.ErrNotExist if other users could read the
+// key.
 func (i *Issuer) existing(name string) (*KeyPair, error) {
 	if _, err := os.Stat(i.folder.file(name + ".crt")); err != nil {
 		return nil, err

@@ -1,14 +1,17 @@
-// Package memory remembers for some time what was found out about credentials: whose a certificate or token is that was good a moment ago, and what a
-// program beside the server has said of it. A signature costs more than a small request, and a webhook more than both.
+// Package memory caches the results of checking credentials, such as the user of a certificate or
+// token, or the response of a webhook. Verifying a signature costs more than a small request, and
+// calling a webhook costs even more.
 //
 //	checked := memory.Of[request.User]{Most: 4096}
 //	user, ok := checked.Get(hash, now)
 //	checked.Put(hash, user, now, now.Add(10*time.Second))
 //
-// What is remembered stands under a hash, so that no credential lies in memory for long.
+// The keys are hashes, because credentials should not be kept in memory.
 //
-// Invariants: nothing is remembered beyond its time, nor more than Most and MostBytes. A full memory forgets what is over, then any half of the rest: whoever sends many
-// credentials costs the others a question more.
+// Invariants: Expired values are never returned. The size of a cache is limited by Most and
+// MostBytes. If the cache is full, expired values are removed first, and then any half of the
+// others. If a client sends many credentials, results for other clients may have to be computed
+// again.
 package memory
 
 import (
@@ -17,15 +20,15 @@ import (
 	"time"
 )
 
-// A Key is the hash of a credential, or of a question.
+// A Key is a hash, for example of a token.
 type Key = [sha256.Size]byte
 
-// Of remembers values. It is safe for concurrent use; Most and MostBytes must not change.
+// Of caches values. It is safe for concurrent use. Most and MostBytes must not change.
 type Of[V any] struct {
 	Most      int
-	MostBytes int // the sum of the sizes given to PutSized; 0 is no limit
+	MostBytes int // maximum sum of the sizes passed to PutSized; 0 means no limit
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	kept  map[Key]entry[V]
 	bytes int
 }
@@ -36,7 +39,7 @@ type entry[V any] struct {
 	size  int
 }
 
-// Get is what is remembered; false: nothing is any more.
+// Get returns the cached value. ok is false if there is none or if it has expired.
 func (m *Of[V]) Get(key Key, now time.Time) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,12 +50,14 @@ func (m *Of[V]) Get(key Key, now time.Time) (value V, ok bool) {
 	return found.value, true
 }
 
-// Put remembers a value until some time; one whose time is over is not taken.
+// Put caches a value until the given time. If that time has passed, it does nothing.
 func (m *Of[V]) Put(key Key, value V, now, until time.Time) {
 	m.PutSized(key, value, 0, now, until)
 }
 
-// PutSized is Put for a value of a size that somebody else has chosen. A value larger than a 64th of MostBytes is not kept.
+// PutSized is like Put, but the size of the value is also limited. It should be used if the size is
+// chosen by a client or another server. It does not cache a value that is larger than a 64th of
+// MostBytes.
 func (m *Of[V]) PutSized(key Key, value V, size int, now, until time.Time) {
 	if !now.Before(until) || m.MostBytes > 0 && size > m.MostBytes/64 {
 		return

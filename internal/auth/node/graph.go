@@ -1,15 +1,17 @@
 package node
 
-// This file is the graph, and how it follows the log. It answers one question: is there a way from this object to that node? A way has at
-// most three steps (secret, volume, claim, pod on the node), so there is nothing to search: each object that something leads to counts, for
-// each node, by how many ways.
+// This file implements the graph and updates it from the store's log. The graph answers the
+// question of whether there is a path from an object to a node. Paths have at most three steps
+// (secret, volume, claim, pod on the node), so the graph does not search for them. It counts the
+// paths from each referenced object to each node instead.
 //
 //	pod a on n1 refers to claim c       c: n1 1
 //	volume v is claim c's, has secret s c leads on to v and s     v: n1 1     s: n1 1
 //	pod b on n1 refers to s             s: n1 2
 //	pod a goes                          c, v: none     s: n1 1
 //
-// An object is known by its key in the store, and forgotten when nothing mentions it any more.
+// Objects are identified by their keys in the store. An object is removed if it is no longer
+// referenced.
 
 import (
 	"context"
@@ -28,45 +30,45 @@ import (
 	"apilet/internal/store"
 )
 
-// A graph is not safe for concurrent use.
+// A graph holds the paths from objects to nodes. It is not safe for concurrent use.
 type graph struct {
 	nodes   map[string]*kubelet
-	objects map[string]*object // that something refers to
-	holders map[string]*holder // pods, attachments and slices that are a node's
-	volumes map[string]*volume // that are a claim's
+	objects map[string]*object // referenced objects
+	holders map[string]*holder // objects that belong to a node
+	volumes map[string]*volume // volumes that belong to a claim
 }
 
-// A kubelet is a node, known while something is its.
+// A kubelet is a node. It is removed with its last holder.
 type kubelet struct {
 	name    string
 	holders int
 }
 
-// A holder is an object of a node, with what it refers to.
+// A holder is an object that belongs to a node. It may refer to other objects.
 type holder struct {
 	node    *kubelet
 	objects []*object
 }
 
-// A volume connects what it consists of, itself among it, with its claim.
+// A volume connects a claim with the volume itself and its secrets.
 type volume struct {
 	claim   *object
 	objects []*object
 }
 
-// An object is what a pod or a volume refers to.
+// An object is referenced by pods or volumes.
 type object struct {
 	key      string
-	mentions int              // by holders and volumes
-	ways     map[*kubelet]int // to each node
-	onward   []*object        // of a claim: what its volumes consist of
+	mentions int              // number of references from holders and volumes
+	ways     map[*kubelet]int // number of paths to each node
+	onward   []*object        // if it is a claim, the parts of its volumes
 }
 
 func newGraph() *graph {
 	return &graph{nodes: map[string]*kubelet{}, objects: map[string]*object{}, holders: map[string]*holder{}, volumes: map[string]*volume{}}
 }
 
-// leads answers the question.
+// leads reports whether there is a path from the object to the node.
 func (g *graph) leads(key, node string) bool {
 	if h := g.holders[key]; h != nil {
 		return h.node.name == node
@@ -75,7 +77,8 @@ func (g *graph) leads(key, node string) bool {
 	return n != nil && o != nil && o.ways[n] > 0
 }
 
-// hold makes an object a node's, with what it refers to; it replaces what was known of the object.
+// hold records that an object belongs to a node and refers to other objects. It replaces an earlier
+// record of the object.
 func (g *graph) hold(key, node string, refers []string) {
 	g.release(key)
 	n := g.nodes[node]
@@ -91,7 +94,7 @@ func (g *graph) hold(key, node string, refers []string) {
 	g.holders[strings.Clone(key)] = h
 }
 
-// release forgets an object of a node.
+// release removes an object that belongs to a node.
 func (g *graph) release(key string) {
 	h := g.holders[key]
 	if h == nil {
@@ -107,7 +110,8 @@ func (g *graph) release(key string) {
 	delete(g.holders, key)
 }
 
-// attach makes a volume a claim's, with what it consists of; it replaces what was known of the volume.
+// attach records that a volume belongs to a claim and has the given parts. It replaces an earlier
+// record of the volume.
 func (g *graph) attach(key, claim string, parts []string) {
 	g.detach(key)
 	v := &volume{claim: g.mention([]string{claim})[0], objects: g.mention(append(parts, key))}
@@ -120,7 +124,7 @@ func (g *graph) attach(key, claim string, parts []string) {
 	g.volumes[strings.Clone(key)] = v
 }
 
-// detach forgets a volume.
+// detach removes a volume.
 func (g *graph) detach(key string) {
 	v := g.volumes[key]
 	if v == nil {
@@ -138,7 +142,7 @@ func (g *graph) detach(key string) {
 	delete(g.volumes, key)
 }
 
-// mention finds or makes objects, each once.
+// mention returns the objects with the keys, and creates the missing ones. It ignores duplicates.
 func (g *graph) mention(keys []string) []*object {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
@@ -163,7 +167,7 @@ func (g *graph) forget(objects []*object) {
 	}
 }
 
-// open adds a way to a node.
+// open adds a path to a node.
 func (o *object) open(n *kubelet) {
 	if o.ways[n]++; o.ways[n] == 1 {
 		for _, next := range o.onward {
@@ -172,7 +176,7 @@ func (o *object) open(n *kubelet) {
 	}
 }
 
-// shut takes one away.
+// shut removes a path to a node.
 func (o *object) shut(n *kubelet) {
 	if o.ways[n]--; o.ways[n] == 0 {
 		delete(o.ways, n)
@@ -182,12 +186,12 @@ func (o *object) shut(n *kubelet) {
 	}
 }
 
-// ---- What is stored ----
+// ---- Stored objects ----
 
-// put takes in an object as it is stored. What cannot be read leads nowhere.
+// put adds a stored object to the graph. If the object cannot be decoded, it has no paths.
 func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	if res.Plural == "pods" && gjson.GetBytes(doc, "spec.nodeName").String() == "" {
-		g.release(key) // most new pods have none: nothing of theirs has to be decoded
+		g.release(key) // most new pods have no node and need not be decoded
 		return
 	}
 	obj, err := res.DecodeStored(doc)
@@ -217,7 +221,8 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	}
 }
 
-// own is hold for what refers to nothing, and may be nobody's.
+// If node is empty, own is like release. Otherwise it is like hold without references. If node is
+// empty, the object is removed.
 func (g *graph) own(key, node string) {
 	if node == "" {
 		g.release(key)
@@ -226,7 +231,7 @@ func (g *graph) own(key, node string) {
 	g.hold(key, node, nil)
 }
 
-// drop forgets an object that was stored.
+// drop removes a deleted object from the graph.
 func (g *graph) drop(res *scheme.Resource, key string) {
 	if res.Plural == "persistentvolumes" {
 		g.detach(key)
@@ -235,7 +240,8 @@ func (g *graph) drop(res *scheme.Resource, key string) {
 	g.release(key)
 }
 
-// same says that two versions of a pod refer to the same: most writes of pods are of their status.
+// same reports whether two versions of a pod refer to the same objects. Most writes of pods only
+// change the status.
 func same(before, after []byte) bool {
 	for _, path := range [...]string{"spec", "status.resourceClaimStatuses", "status.extendedResourceClaimStatus"} {
 		if gjson.GetBytes(before, path).Raw != gjson.GetBytes(after, path).Raw {
@@ -247,18 +253,18 @@ func same(before, after []byte) bool {
 
 // ---- Following the log ----
 
-const retryAfter = time.Minute // what could not be read is read anew
+const retryAfter = time.Minute // after a failed read
 
-// A liveGraph keeps up with the store.
+// A liveGraph is a graph that follows the store.
 type liveGraph struct {
 	store *store.Store
-	read  func(error) // is told what came of reading everything
+	read  func(error) // called with the result of reading everything, and with errors
 	kinds []*scheme.Resource
 
-	mu    sync.RWMutex // guards what follows, and is held while the graph is read anew
+	mu    sync.RWMutex // guards the fields below
 	log   *store.Follower
-	graph *graph    // nil before it is first needed
-	retry time.Time // something could not be read: it is tried again then; zero when all is there
+	graph *graph    // nil before the first use
+	retry time.Time // time of the next attempt if a read has failed, or zero
 }
 
 func newLiveGraph(st *store.Store, types *scheme.Registry, read func(error)) *liveGraph {
@@ -277,7 +283,8 @@ func (l *liveGraph) follow() *store.Follower {
 	return l.store.Follow(bases...)
 }
 
-// leads answers by what is stored now.
+// leads reports whether there is a path from the object to the node in the current state of the
+// store.
 func (l *liveGraph) leads(key, node string) bool {
 	l.mu.RLock()
 	if l.upToDate() {
@@ -291,10 +298,12 @@ func (l *liveGraph) leads(key, node string) bool {
 	return l.graph.leads(key, node)
 }
 
-// upToDate says that nothing has happened since the log was read. l.mu is held, in either way.
+// upToDate reports whether the graph contains all writes. The caller must hold l.mu for reading or
+// writing.
 func (l *liveGraph) upToDate() bool { return l.graph != nil && l.retry.IsZero() && !l.log.Behind() }
 
-// catchUpLocked reads the log to its end, or everything where the log no longer tells. Where something cannot be read the rest holds.
+// catchUpLocked reads the rest of the log, or all objects if the log no longer contains all
+// changes. If an error occurs, the graph contains the objects that could be read.
 func (l *liveGraph) catchUpLocked() {
 	anew := !l.retry.IsZero()
 	err := l.log.CatchUp(context.Background(), func() { l.graph, anew = newGraph(), true }, l.apply)
@@ -318,15 +327,15 @@ func (l *liveGraph) apply(ev *store.Event) {
 	}
 }
 
-// run keeps the graph up to date until ctx ends.
+// run updates the graph until ctx is done.
 func (l *liveGraph) run(ctx context.Context) {
-	for news := l.follow(); ctx.Err() == nil; { // since l.log is for who holds l.mu
+	for news := l.follow(); ctx.Err() == nil; { // l.log is guarded by l.mu, so this needs its own follower
 		news.From(l.store.Revision())
 		news.Wait(ctx, l.step(), nil)
 	}
 }
 
-// step reads on. What it returns is when there is something to try again; zero: never.
+// step updates the graph. It returns the time of the next attempt after an error, or zero.
 func (l *liveGraph) step() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

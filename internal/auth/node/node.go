@@ -1,25 +1,30 @@
-// Package node is the Node authorizer: a kubelet gets at what the pods on its node refer to, and at nothing else.
+// Package node implements the Node authorizer, which allows a kubelet to access only the objects
+// that are related to its node:
 //
 //	a := node.New(st, types, read)
 //	go a.Run(ctx)
 //	allowed, reason := a.Decide(user, info) // "no relationship found between node 'n1' and this object"
 //
-// A node is a user system:node:NAME in the group system:nodes. ClusterRole system:node says what nodes do at all; where that would be
-// everybody's Secrets, this package asks for a way from the object to the node (graph.go):
+// A node is a user with the name system:node:NAME in the group system:nodes. The ClusterRole
+// system:node contains the permissions of all nodes. For resources such as Secrets that would be
+// too much, and this package requires a path from the object to the node (graph.go):
 //
 //	node ◀── pod ◀── secret, configmap, serviceaccount, resourceclaim, claim
 //	                                                                   ▲
 //	                                                    persistentvolume ◀── secret
 //	node ◀── volumeattachment, resourceslice, podcertificaterequest
 //
-// A pod is on a node when it is bound to it; a mirror pod, which nodes create themselves, leads to nothing. Secrets and ConfigMaps may be
-// read, listed and watched by name alone, Pods and ResourceSlices listed and watched with a field selector for the node, and Node, Lease
-// and CSINode are those of the node's name. What a node writes is the admission plug-in NodeRestriction's to judge. Rules and words are
-// those of Kubernetes' plugin/pkg/auth/authorizer/node.
+// A pod belongs to a node when it is bound to it. A mirror pod, which is created by the node
+// itself, has no paths. A node may get, list and watch Secrets and ConfigMaps only by name, and may
+// list and watch Pods and ResourceSlices only with a field selector for the node. For Node, Lease
+// and CSINode, the name must be the name of the node. The admission plug-in NodeRestriction checks
+// the writes of nodes. The rules are the same as in Kubernetes' plugin/pkg/auth/authorizer/node.
 //
-// Invariants: it allows, and never forbids: what it does not allow is for the next authorizer to decide. What a write has connected is
-// connected when the write is answered, since each question first reads the store's log to its end; on a cluster a refusal first waits for
-// what others have written. Memory is that of the pods that are bound, and of volumes and attachments.
+// Invariants: The authorizer never denies a request. If a request is not allowed, it is passed to
+// the next authorizer. A path exists as soon as the write that created it has been acknowledged,
+// because each question first reads the store's log to its end. Before a replica refuses a request,
+// it waits for the writes of other servers. Memory grows with the number of bound pods, volumes and
+// attachments.
 package node
 
 import (
@@ -48,29 +53,31 @@ import (
 	"apilet/internal/store"
 )
 
-// patience is how long a refusal waits for what other servers have written.
+// patience is the maximum time to wait for writes of other servers.
 const patience = 2 * time.Second
 
-// Authorizer decides what nodes may do. Safe for concurrent use.
+// Authorizer decides about requests of nodes. It is safe for concurrent use.
 type Authorizer struct {
 	store *store.Store
-	rules *rbac.Index // what all nodes may do
+	rules *rbac.Index // permissions of all nodes
 	graph *liveGraph
 }
 
-// New makes an authorizer, which reads the store when it is first asked. read is told each time when it has read all of it, and why it could not.
+// New returns an authorizer that reads the store when it is first used. It calls read with the
+// result each time it has read the whole store, and with errors.
 func New(st *store.Store, types *scheme.Registry, read func(error)) *Authorizer {
 	return &Authorizer{store: st, rules: nodeRules(), graph: newLiveGraph(st, types, read)}
 }
 
-// Run keeps up with the log until ctx ends, so that no question has much to read. The nil Authorizer has nothing to do.
+// Run follows the log until ctx ends, so that questions have little to read. It does nothing if a
+// is nil.
 func (a *Authorizer) Run(ctx context.Context) {
 	if a != nil {
 		a.graph.run(ctx)
 	}
 }
 
-// nodeRules is the policy in which every node has the default role of nodes.
+// nodeRules returns a policy that grants all nodes the default role for nodes.
 func nodeRules() *rbac.Index {
 	objects := []scheme.Object{&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, Name: request.GroupNodes}}}}
@@ -84,16 +91,17 @@ func nodeRules() *rbac.Index {
 
 const role = "system:node"
 
-// NoRules is why nobody can list what a node may do.
+// NoRules is returned because the permissions of a node cannot be listed.
 const NoRules = "node authorizer does not support user rule resolution"
 
-// Identify says that a user is a node, and which; the name is empty when nobody can tell.
+// Identify reports whether the user is a node, and returns its name. The name may be empty.
 func Identify(u request.User) (name string, ok bool) {
 	name, ok = strings.CutPrefix(u.Name, request.NodePrefix)
 	return name, ok && slices.Contains(u.Groups, request.GroupNodes)
 }
 
-// Decide answers for nodes. About anybody else it has nothing to say.
+// Decide reports whether a node may send the request. It returns false without a reason for other
+// users.
 func (a *Authorizer) Decide(u request.User, info request.Info) (allowed bool, reason string) {
 	name, ok := Identify(u)
 	switch {
@@ -113,7 +121,7 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (allowed bool, re
 	return allowed, ""
 }
 
-// leads says whether there is a way from a stored object to a node.
+// leads reports whether there is a path from a stored object to the node.
 func (a *Authorizer) leads(key, node string) bool {
 	if a.graph.leads(key, node) {
 		return true
@@ -126,16 +134,16 @@ func (a *Authorizer) leads(key, node string) bool {
 	return a.graph.leads(key, node)
 }
 
-// ---- What is asked about single objects ----
+// ---- Rules for single objects ----
 
-// A question is a request of a node's.
+// A question is a request from a node.
 type question struct {
 	request.Info
 	node  string
 	graph *Authorizer
 }
 
-// special are the resources of which a node may not have all.
+// special is used for resources to which a node has limited access.
 var special = map[schema.GroupResource]func(*question) (bool, string){
 	{Resource: "secrets"}:                (*question).read,
 	{Resource: "configmaps"}:             (*question).read,
@@ -154,7 +162,7 @@ var special = map[schema.GroupResource]func(*question) (bool, string){
 	{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}: (*question).podCertificate,
 }
 
-// related asks for a way from the object to the node.
+// related reports whether there is a path from the requested object to the node.
 func (q *question) related() (bool, string) {
 	if q.Name == "" {
 		return false, "No Object name found"
@@ -165,7 +173,7 @@ func (q *question) related() (bool, string) {
 	return true, ""
 }
 
-// read is for what may be read by name, also as a list or watch of one.
+// read is the rule for resources that can be read by name, also with list and watch.
 func (q *question) read() (bool, string) {
 	switch {
 	case q.Verb != "get" && q.Verb != "list" && q.Verb != "watch":
@@ -178,7 +186,7 @@ func (q *question) read() (bool, string) {
 	return q.related()
 }
 
-// get is for what may be got by name.
+// get is the rule for resources that can only be requested by name with get.
 func (q *question) get() (bool, string) {
 	switch {
 	case q.Verb != "get":
@@ -211,10 +219,10 @@ func (q *question) account() (bool, string) {
 	return q.related()
 }
 
-// itself is about Nodes: a node may look for its own before it is there.
+// itself is the rule for Nodes. The request is allowed even if the Node does not exist yet.
 func (q *question) itself() (bool, string) {
 	switch q.Subresource + "/" + q.Verb {
-	case "/create", "/update", "/patch", "status/update", "status/patch": // NodeRestriction says which
+	case "/create", "/update", "/patch", "status/update", "status/patch": // NodeRestriction checks the object
 		return true, ""
 	case "/get", "/list", "/watch":
 		switch q.Name {
@@ -240,7 +248,7 @@ func (q *question) pod() (bool, string) {
 			return q.related()
 		}
 		return false, "can only list/watch pods with spec.nodeName field selector"
-	case "/create", "/delete", "status/update", "status/patch", "eviction/create": // NodeRestriction says which
+	case "/create", "/delete", "status/update", "status/patch", "eviction/create": // NodeRestriction checks the object
 		return true, ""
 	}
 	return false, ""
@@ -251,7 +259,7 @@ func (q *question) slice() (bool, string) {
 		return false, "cannot authorize ResourceSlice subresources"
 	}
 	switch q.Verb {
-	case "create": // NodeRestriction says which
+	case "create": // NodeRestriction checks the object
 		return true, ""
 	case "get", "update", "patch", "delete":
 		return q.related()
@@ -270,7 +278,7 @@ func (q *question) lease() (bool, string) {
 		return false, "can only get, create, update, patch, or delete a node lease"
 	case q.Namespace != corev1.NamespaceNodeLease:
 		return false, fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
-	case q.Verb != "create" && q.Name != q.node: // the name of a new one is in its body, and NodeRestriction's to read
+	case q.Verb != "create" && q.Name != q.node: // the name is in the body, see NodeRestriction
 		return false, "can only access node lease with the same name as the requesting node"
 	}
 	return true, ""
@@ -281,7 +289,7 @@ func (q *question) podCertificate() (bool, string) {
 		return false, "nodes may not access the status subresource of PodCertificateRequests"
 	}
 	switch q.Verb {
-	case "create": // NodeRestriction says which
+	case "create": // NodeRestriction checks the object
 		return true, ""
 	case "get":
 		return q.related()
@@ -310,12 +318,13 @@ func (q *question) csiNode() (bool, string) {
 	return true, ""
 }
 
-// ownVerb is what a node may do to what has its name.
+// ownVerb reports whether a node may use the verb on objects with its name.
 func ownVerb(verb string) bool {
 	return slices.Contains([]string{"get", "create", "update", "patch", "delete"}, verb)
 }
 
-// selects says that a collection is asked for with a field selector that demands the node's name of a field.
+// selects reports whether the request has a field selector that requires the field to be the node's
+// name.
 func (q *question) selects(field string) bool {
 	options, err := q.ListOptions()
 	if err != nil || !strings.Contains(options.FieldSelector, q.node) {

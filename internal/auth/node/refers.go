@@ -1,12 +1,13 @@
 package node
 
-// This file tells what a pod, or a volume, refers to. The rules are those of Kubernetes' pkg/api/v1/pod and pkg/api/v1/persistentvolume.
+// This file returns the objects used by a pod or a volume. The rules are the same as in Kubernetes'
+// pkg/api/v1/pod and pkg/api/v1/persistentvolume.
 
 import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// references collects keys of one namespace.
+// references is a list of keys, all in the same namespace.
 type references struct {
 	namespace string
 	keys      []string
@@ -24,7 +25,8 @@ func (r *references) secret(ref *corev1.LocalObjectReference) {
 	}
 }
 
-// podRefers are the keys of what the node of a pod may see for its sake. What a node makes of its own accord gives it nothing.
+// podRefers returns the keys of all objects used by the pod. It returns nil for mirror pods,
+// because nodes create them.
 func podRefers(pod *corev1.Pod) []string {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return nil
@@ -108,7 +110,8 @@ func (r *references) volume(pod *corev1.Pod, v *corev1.Volume) {
 	}
 }
 
-// deviceClaims are those that a pod names, those that were made for it by its templates, and the one for its extended resources.
+// deviceClaims adds the ResourceClaims of the pod. They are named in the spec, created from
+// templates, or used for extended resources.
 func (r *references) deviceClaims(pod *corev1.Pod) {
 	add := func(name string) {
 		if name != "" {
@@ -137,8 +140,9 @@ func (r *references) deviceClaims(pod *corev1.Pod) {
 	}
 }
 
-// volumeSecrets are the keys of the Secrets with which a node mounts a volume that has been claimed. Where the volume does not say in
-// which namespace, it is the claim's; what only controllers need is not a node's.
+// volumeSecrets returns the keys of the Secrets that a node needs to mount a claimed volume. If the
+// volume does not name a namespace, the Secret is in the namespace of the claim. Secrets that only
+// controllers need are omitted.
 func volumeSecrets(pv *corev1.PersistentVolume) []string {
 	var keys []string
 	source, claimed := &pv.Spec.PersistentVolumeSource, pv.Spec.ClaimRef.Namespace
@@ -185,7 +189,8 @@ func volumeSecrets(pv *corev1.PersistentVolume) []string {
 	return keys
 }
 
-// keyOf is the key of an object in the store. What is no name makes no key that an object could have.
+// keyOf returns the key of an object in the store. If an argument is not a valid name, no stored
+// object has this key.
 func keyOf(group, resource, namespace, name string) string {
 	return "/" + group + "/" + resource + "/" + namespace + "/" + name
 }

@@ -1,6 +1,7 @@
 package oidc
 
-// This file has an issuer's public keys: where they are is told by its discovery document, and both are read beside requests.
+// This file reads an issuer's public keys. The discovery document of the issuer contains their URL.
+// Both are read in the background.
 
 import (
 	"context"
@@ -28,26 +29,28 @@ import (
 const (
 	fetchTimeout = 15 * time.Second
 	documentMost = 1 << 20          // bytes
-	keysMost     = 1000             // of one issuer
-	retryAfter   = 10 * time.Second // and no sooner for a key that is not known
+	keysMost     = 1000             // maximum number of keys of an issuer
+	retryAfter   = 10 * time.Second // also the minimum time between two reads for unknown keys
 	renewAfter   = 10 * time.Minute
 	askerWaits   = time.Second
 )
 
-// A keySet holds the keys of one read.
+// A keySet holds the result of reading the keys once.
 type keySet struct {
 	byID     map[string]crypto.PublicKey
 	all      []crypto.PublicKey
-	rejected memory.Of[struct{}] // hashes of tokens that none of these keys has signed; new keys start without any
+	rejected memory.Of[struct{}] // hashes of tokens rejected with these keys
 }
 
-// keys are an issuer's.
+// keys holds the keys of an issuer.
 type keys struct {
 	issuer, discovery string
 	client            *http.Client
 	log               zerolog.Logger
-	current           atomic.Pointer[keySet] // nil until they were read
-	wanted            chan chan struct{}     // from those who miss a key; what is sent is closed when they have been read again
+	current           atomic.Pointer[keySet] // nil until the keys have been read
+	// wanted receives a channel from a request with an unknown key. The channel is closed when the
+	// keys have been read again.
+	wanted chan chan struct{}
 }
 
 func newKeys(issuer, discovery string, transport http.RoundTripper, log zerolog.Logger) *keys {
@@ -62,8 +65,8 @@ func newKeys(issuer, discovery string, transport http.RoundTripper, log zerolog.
 
 func (k *keys) now() *keySet { return k.current.Load() }
 
-// named is the key of a token, or all of them for one that names none. One that is not there may be new: whoever comes at the right moment waits for
-// the keys to be read again.
+// named returns the key with the ID, or all keys if the ID is empty. If the key is unknown, it may
+// be new, and named waits for the keys to be read again if they were not read recently.
 func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKey, error) {
 	set := k.now()
 	if keys := set.find(id); len(keys) > 0 {
@@ -72,7 +75,7 @@ func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKe
 	done := make(chan struct{})
 	select {
 	case k.wanted <- done:
-	default: // they were read a moment ago, or are being read
+	default: // the keys were read recently or are being read
 		return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askerWaits)
@@ -99,7 +102,8 @@ func (s *keySet) find(id string) []crypto.PublicKey {
 	return nil
 }
 
-// fitting returns the keys that the algorithm can use: the other ones would take the places of keys that may have signed the token.
+// fitting returns the keys that can be used with the algorithm. Other keys would count against the
+// limit of keys that are tried for a token.
 func fitting(keys []crypto.PublicKey, algorithm string) (fit []crypto.PublicKey) {
 	for _, key := range keys {
 		if _, elliptic := key.(*ecdsa.PublicKey); elliptic == strings.HasPrefix(algorithm, "ES") {
@@ -109,7 +113,7 @@ func fitting(keys []crypto.PublicKey, algorithm string) (fit []crypto.PublicKey)
 	return fit
 }
 
-// run reads the keys until ctx ends.
+// run reads the keys regularly until ctx ends.
 func (k *keys) run(ctx context.Context) {
 	failing := false
 	for {
@@ -125,7 +129,7 @@ func (k *keys) run(ctx context.Context) {
 		if failing = err != nil; !failing {
 			k.current.Store(set)
 		}
-		select { // nobody makes the issuer be asked all the time
+		select { // limits the requests to the issuer
 		case <-time.After(retryAfter):
 		case <-ctx.Done():
 			return
@@ -151,7 +155,7 @@ func (k *keys) run(ctx context.Context) {
 	}
 }
 
-// fetch reads the discovery document, and the keys where it says.
+// fetch reads the discovery document and the keys to which it refers.
 func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -180,7 +184,8 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 	return k.keySetOf(found.Keys), nil
 }
 
-// keySetOf leaves out keys of other kinds, and keys that would make a check too expensive.
+// keySetOf returns the set of the usable keys. Keys of other types are ignored. Keys are also
+// ignored if verification with them would be too expensive.
 func (k *keys) keySetOf(found []jsonKey) *keySet {
 	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: memory.Of[struct{}]{Most: rememberMost}}
 	costly := 0
@@ -213,7 +218,7 @@ func (k *keys) get(ctx context.Context, url string, into any) error {
 		return err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK { // the body of a 101 would not end with ctx
+	if response.StatusCode != http.StatusOK { // ctx would not end the body of a 101
 		return fmt.Errorf("%s: status %d", url, response.StatusCode)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, documentMost+1))
@@ -226,7 +231,7 @@ func (k *keys) get(ctx context.Context, url string, into any) error {
 	return json.Unmarshal(body, into)
 }
 
-// A jsonKey is a public key as RFC 7517 writes it.
+// A jsonKey is a JSON Web Key (RFC 7517).
 type jsonKey struct {
 	Type  string `json:"kty"`
 	ID    string `json:"kid"`
@@ -279,7 +284,7 @@ func (j *jsonKey) public() (crypto.PublicKey, error) {
 			return nil, errors.Join(err, errOtherKey)
 		}
 		key := &ecdsa.PublicKey{Curve: curve, X: x, Y: y}
-		if _, err := key.ECDH(); err != nil { // no point of the curve
+		if _, err := key.ECDH(); err != nil { // the point is not on the curve
 			return nil, err
 		}
 		return key, nil

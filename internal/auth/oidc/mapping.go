@@ -1,6 +1,7 @@
 package oidc
 
-// This file makes a user of a token's claims, by names of claims or by expressions, and asks the rules about both.
+// This file maps the claims of a token to a user, with claim names or CEL expressions, and checks
+// the validation rules for both.
 
 import (
 	"context"
@@ -19,7 +20,7 @@ import (
 	"apilet/internal/request"
 )
 
-// mapped is the user that the claims of a good token say.
+// mapped returns the user for the claims of a verified token.
 func (i *issuer) mapped(ctx context.Context, claims claimSet) (u request.User, err error) {
 	shown := shownClaims(claims)
 	if u.Name, err = i.username(ctx, claims, shown); err != nil {
@@ -145,7 +146,8 @@ func (i *issuer) extra(ctx context.Context, claims claimSet, shown *lazy.MapValu
 	return extra, nil
 }
 
-// checkClaims asks the rules about claims: those that name a value, then expressions.
+// checkClaims checks the validation rules for claims. It checks required values first and
+// expressions second.
 func (i *issuer) checkClaims(ctx context.Context, claims claimSet, shown *lazy.MapValue) error {
 	for _, rule := range i.config.ClaimValidationRules {
 		if rule.Claim == "" {
@@ -175,7 +177,8 @@ func (i *issuer) checkClaims(ctx context.Context, claims claimSet, shown *lazy.M
 	return nil
 }
 
-// allTrue is nil if all rules hold, else the message of the first that does not.
+// allTrue returns nil if all rules hold, or an error with the message of the first rule that does
+// not.
 func allTrue(results []authenticationcel.EvaluationResult) error {
 	for _, result := range results {
 		if result.EvalResult.Type() != cel.BoolType {
@@ -209,7 +212,7 @@ func evalString(ctx context.Context, mapper authenticationcel.ClaimsMapper, show
 
 var errNoStrings = errors.New("expression must return a string or a list of strings")
 
-// stringList is a string, or a list of strings, without empty ones.
+// stringList converts a string or a list of strings to a list. It omits empty strings.
 func stringList(value ref.Val) (list []string, err error) {
 	add := func(v any) {
 		text, ok := v.(string)
@@ -236,7 +239,7 @@ func stringList(value ref.Val) (list []string, err error) {
 	return list, nil
 }
 
-// shownClaims are the claims as expressions see them, each read when it is asked for.
+// shownClaims returns the claims as a CEL map. A claim is decoded when an expression uses it.
 func shownClaims(claims claimSet) *lazy.MapValue {
 	shown := lazy.NewMapValue(types.NewObjectType("kubernetes.claims"))
 	for name, text := range claims {
@@ -261,7 +264,8 @@ func shownUser(u *request.User) *lazy.MapValue {
 
 func shownValue(value any) ref.Val { return named(types.DefaultTypeAdapter.NativeToValue(value)) }
 
-// named lets the members of an object be called as expressions have to call them: a.b__dash__c for b-c.
+// named wraps a value so that expressions can use escaped names of fields, such as a.b__dash__c for
+// the field b-c.
 func named(value ref.Val) ref.Val {
 	switch v := value.(type) {
 	case traits.Mapper:
@@ -274,7 +278,7 @@ func named(value ref.Val) ref.Val {
 
 type namedMap struct{ traits.Mapper }
 
-// Find is traits.Mapper's.
+// Find implements traits.Mapper.
 func (m *namedMap) Find(key ref.Val) (ref.Val, bool) {
 	if escaped, ok := key.(types.String); ok {
 		if plain, ok := apiservercel.Unescape(string(escaped)); ok && plain != string(escaped) {
@@ -287,5 +291,5 @@ func (m *namedMap) Find(key ref.Val) (ref.Val, bool) {
 
 type namedList struct{ traits.Lister }
 
-// Get is traits.Lister's.
+// Get implements traits.Lister.
 func (l *namedList) Get(index ref.Val) ref.Val { return named(l.Lister.Get(index)) }

@@ -1,16 +1,20 @@
-// Package oidc knows users by tokens that others have signed: single sign-on by JSON Web Tokens of OpenID Connect's issuers, as kube-apiserver's
-// --authentication-config (apiserver.config.k8s.io AuthenticationConfiguration) and --oidc-* have it.
+// Package oidc authenticates users by JSON Web Tokens of OpenID Connect issuers. It is configured
+// like kube-apiserver, with --authentication-config (apiserver.config.k8s.io
+// AuthenticationConfiguration) or --oidc-*.
 //
 //	set, err := oidc.Load(data, oidc.Options{Log: log}) // checked, in kube-apiserver's words; keys are on their way
 //	user, known, err := set.User(ctx, token)                                    // known: an issuer of ours names itself in the token
 //	set.Close()
 //
-// Reading and checking the file, and compiling its expressions, is k8s.io/apiserver's. Its verifier is not used: with what it imports, it would be a
-// quarter of this program. The rules and words are its own (plugin/pkg/authenticator/token/oidc, and github.com/coreos/go-oidc for tokens).
+// The file is read and validated by k8s.io/apiserver, which also compiles its expressions. This
+// package does not use the verifier of k8s.io/apiserver, because its dependencies would make up a
+// quarter of this program. The rules are the same as in k8s.io/apiserver
+// (plugin/pkg/authenticator/token/oidc) and, for tokens, github.com/coreos/go-oidc.
 //
-// Keys are fetched beside requests: at the start, each ten minutes, and when a token names one that is not there, at most every ten seconds. A
-// request waits for that for a second at most. An issuer that is down, slow or talkative is a matter of its own tokens: those of others are checked all
-// the while, and its own as long as its keys have been had. Distributed claims (_claim_names) are not followed.
+// Keys are read in the background when the server starts, and every ten minutes. They are also read
+// if a token has an unknown key, at most once in ten seconds. A request waits at most one second
+// for the keys. A slow or failing issuer affects only its own tokens, and these are still verified
+// once its keys have been read. Distributed claims (_claim_names) are not supported.
 package oidc
 
 import (
@@ -41,23 +45,23 @@ import (
 	"apilet/internal/request"
 )
 
-// Options are what the file does not say.
+// Options holds the settings that are not in the configuration file.
 type Options struct {
-	Disallowed []string         // issuers that are this server's own
-	Algorithms []string         // in which tokens may be signed; none: all that are safe
-	Now        func() time.Time // nil: time.Now
-	Before     *Set             // whose keys are used until there are new ones, of the same issuers; nil: none
+	Disallowed []string         // issuers of this server
+	Algorithms []string         // allowed signing algorithms, AllAlgorithms if empty
+	Now        func() time.Time // the clock, time.Now if nil
+	Before     *Set             // if not nil, its keys are used until new ones have been read
 	Log        zerolog.Logger
 }
 
-// AllAlgorithms are those in which tokens may be signed.
+// AllAlgorithms are the supported signing algorithms.
 var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"}
 
-// A Set is the issuers of a configuration, and what it says about those who show nothing.
+// A Set is a loaded configuration.
 type Set struct {
-	Anonymous *apiserver.AnonymousAuthConfig // nil: nothing
+	Anonymous *apiserver.AnonymousAuthConfig // nil if not configured
 	issuers   []*issuer
-	checked   memory.Of[request.User] // of tokens that were good a moment ago
+	checked   memory.Of[request.User] // users of recently verified tokens
 	stop      context.CancelFunc
 }
 
@@ -77,7 +81,7 @@ func Load(data []byte, options Options) (*Set, error) {
 	return New(config, options)
 }
 
-// New makes a Set of what is configured, and begins to fetch keys.
+// New returns the Set for a configuration and starts to read keys in the background.
 func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, error) {
 	compiler := authenticationcel.NewDefaultCompiler()
 	if err := validation.ValidateAuthenticationConfiguration(compiler, config, options.Disallowed).ToAggregate(); err != nil {
@@ -110,10 +114,11 @@ func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, 
 	return set, nil
 }
 
-// Close ends fetching. Tokens are checked on with the keys that there are.
+// Close stops reading keys. The set can still be used to verify tokens.
 func (s *Set) Close() { s.stop() }
 
-// Admits says whether somebody who shows nothing is let in on a path.
+// Admits reports whether a request without credentials is accepted for the path. It returns
+// otherwise if the configuration does not contain anonymous.
 func (s *Set) Admits(path string, otherwise bool) bool {
 	switch {
 	case s.Anonymous == nil:
@@ -126,7 +131,8 @@ func (s *Set) Admits(path string, otherwise bool) bool {
 	return slices.ContainsFunc(s.Anonymous.Conditions, func(c apiserver.AnonymousAuthCondition) bool { return c.Path == path })
 }
 
-// User returns whose a token is. known says that one of the issuers names itself in it; err is then why it is not believed.
+// User returns the user of a token. known reports whether the token names one of the issuers. If it
+// does, err is the reason for rejecting the token.
 func (s *Set) User(ctx context.Context, token string) (u request.User, known bool, err error) {
 	named, err := untrustedIssuer(token)
 	if err != nil {
@@ -146,7 +152,7 @@ const (
 	rememberMost  = 4096
 )
 
-// remembered is whose a token is, without a look at its signature if there has just been one.
+// remembered returns the user of a token. It caches the results for a short time.
 func (s *Set) remembered(ctx context.Context, i *issuer, token string) (request.User, error) {
 	hash, now := sha256.Sum256([]byte(token)), i.now()
 	if u, ok := s.checked.Get(hash, now); ok {
@@ -164,7 +170,7 @@ func (s *Set) remembered(ctx context.Context, i *issuer, token string) (request.
 	return u, nil
 }
 
-// untrustedIssuer is who is said to have signed a token, before anything of it is checked.
+// untrustedIssuer returns the issuer that an unverified token names.
 func untrustedIssuer(token string) (string, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -180,13 +186,13 @@ func untrustedIssuer(token string) (string, error) {
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return "", err
 	}
-	if claims.Issuer == "accounts.google.com" { // which once named itself so
+	if claims.Issuer == "accounts.google.com" { // Google has used this name
 		return "https://accounts.google.com", nil
 	}
 	return claims.Issuer, nil
 }
 
-// An issuer is one who signs tokens, and what is made of them.
+// An issuer verifies tokens and maps their claims to users.
 type issuer struct {
 	config     apiserver.JWTAuthenticator
 	mapper     authenticationcel.CELMapper
@@ -225,7 +231,7 @@ func newIssuer(compiler authenticationcel.Compiler, config apiserver.JWTAuthenti
 	return i, nil
 }
 
-// A claimSet is what a token says, each claim as it stands there.
+// A claimSet holds the claims of a token as raw JSON.
 type claimSet map[string]json.RawMessage
 
 func (c claimSet) read(name string, into any) error {
@@ -236,7 +242,7 @@ func (c claimSet) read(name string, into any) error {
 	return json.Unmarshal(value, into)
 }
 
-// user checks a token, and makes a user of its claims.
+// user verifies a token and returns the user for its claims.
 func (i *issuer) user(ctx context.Context, token string) (u request.User, ends time.Time, err error) {
 	if i.keys.now() == nil {
 		return u, ends, errors.New("oidc: authenticator not initialized")
@@ -251,7 +257,8 @@ func (i *issuer) user(ctx context.Context, token string) (u request.User, ends t
 	return u.Authenticated(), ends, nil
 }
 
-// verify is what a token says if it is meant for this server, of this time and well signed. The signature comes last, since it costs most.
+// verify checks if a token is valid, and returns its claims. The signature is checked last because
+// it is the most expensive check.
 func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time, error) {
 	var none time.Time
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
@@ -283,13 +290,13 @@ func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time,
 	return claims, moment(said.Expiry), nil
 }
 
-// checkSignature returns nil if one of the issuer's keys has signed the token. A rejected token is remembered as long as the keys do not change, so
-// that a client that repeats it costs no further checks.
+// checkSignature returns nil if one of the issuer's keys has signed the token. Rejected tokens are
+// cached until the keys change, so that a client cannot cause more work by repeating a token.
 func (i *issuer) checkSignature(ctx context.Context, token string, now time.Time) error {
 	if alg := algorithm(token); !slices.Contains(i.algorithms, alg) {
 		return fmt.Errorf("oidc: id token signed with unsupported algorithm, expected %q got %q", i.algorithms, alg)
 	}
-	failed := errors.New("failed to verify signature: failed to verify id token signature") // for all causes, as kube-apiserver does
+	failed := errors.New("failed to verify signature: failed to verify id token signature") // the same error in all cases, as in kube-apiserver
 	parsed, err := signature.Parse(token)
 	if err != nil {
 		return failed
@@ -311,18 +318,19 @@ func (i *issuer) checkSignature(ctx context.Context, token string, now time.Time
 	return failed
 }
 
-// algorithm is how a token says that it is signed.
+// algorithm returns the signing algorithm in the token's header.
 func algorithm(token string) string {
 	head, _, _ := strings.Cut(token, ".")
 	text, _ := base64.RawURLEncoding.DecodeString(head)
 	var header struct {
 		Algorithm string `json:"alg"`
 	}
-	_ = json.Unmarshal(text, &header) // what cannot be read names none
+	_ = json.Unmarshal(text, &header) // returns "" if the header is invalid
 	return header.Algorithm
 }
 
-// moment is a time in seconds, which may have a fraction; none is long ago.
+// moment returns the time for a number of seconds, which may have a fraction. It returns the zero
+// time if n is nil or invalid.
 func moment(n *json.Number) time.Time {
 	if n == nil {
 		return time.Time{}
@@ -334,10 +342,10 @@ func moment(n *json.Number) time.Time {
 	return time.Unix(int64(seconds), 0)
 }
 
-// A stringOrList is a list, or its only member.
+// A stringOrList is a list of strings that may be encoded as a single string.
 type stringOrList []string
 
-// UnmarshalJSON reads either.
+// UnmarshalJSON implements json.Unmarshaler.
 func (s *stringOrList) UnmarshalJSON(data []byte) error {
 	var list []string
 	if json.Unmarshal(data, &list) == nil {

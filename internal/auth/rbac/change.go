@@ -1,8 +1,8 @@
 package rbac
 
-// This file makes an index of the one before it and of what has changed: a write of a role or a binding costs what it touches, however many
-// others there are. A Policy knows the objects and which bindings refer to which role; an index is made of 256 parts of each table, and a
-// new one shares with the old all parts that stay.
+// This file builds a new index from the previous one and a set of changes. The cost of a write does
+// not depend on the size of the policy. A Policy holds the objects, and an index from roles to
+// bindings. A table has 256 parts. The new index shares the unchanged parts with the previous one.
 
 import (
 	"hash/maphash"
@@ -16,23 +16,25 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Policy is what indexes are made of. Its user sees to it that one changes it at a time; the indexes are anybody's.
+// A Policy builds indexes. It is not safe for concurrent use, but the indexes are.
 type Policy struct {
-	objects map[string]scheme.Object         // by their user's keys
-	cluster map[string]*rbacv1.ClusterRole   // by name
-	sums    map[string][]rbacv1.PolicyRule   // the rules of those that aggregate, by name
-	bound   map[roleName]map[string]struct{} // keys of the bindings that refer to a role, be it there or not
-	grants  map[string]*grant                // by the bindings' keys
-	index   *Index
+	objects map[string]scheme.Object       // by the caller's keys
+	cluster map[string]*rbacv1.ClusterRole // by name
+	sums    map[string][]rbacv1.PolicyRule // rules of aggregated roles by name
+	// The keys of bindings by role. The role may not exist.
+	bound  map[roleName]map[string]struct{}
+	grants map[string]*grant // by the binding's key
+	index  *Index
 }
 
-// NewPolicy is one without objects.
+// NewPolicy returns a policy without objects.
 func NewPolicy() *Policy {
 	return &Policy{objects: map[string]scheme.Object{}, cluster: map[string]*rbacv1.ClusterRole{}, sums: map[string][]rbacv1.PolicyRule{},
 		bound: map[roleName]map[string]struct{}{}, grants: map[string]*grant{}, index: &Index{seed: maphash.MakeSeed()}}
 }
 
-// Change puts objects under keys of the caller's, nil for what is gone, and returns the index of what there is then.
+// Change stores the objects under the caller's keys and returns the new index. A nil object deletes
+// the key.
 func (p *Policy) Change(objects map[string]scheme.Object) *Index {
 	next := *p.index
 	d := &draft{x: &next, roles: editor[roleName, *roleRules]{to: &next.roles, seed: next.seed}, grants: editor[place, []*grant]{to: &next.grants, seed: next.seed},
@@ -64,7 +66,8 @@ func (p *Policy) Change(objects map[string]scheme.Object) *Index {
 	return p.index
 }
 
-// put enters one object, and its rules; it says whether cluster roles have changed, which others may gather.
+// put replaces one object and its rules. It reports whether a ClusterRole has changed, because
+// other roles may aggregate it.
 func (p *Policy) put(d *draft, key string, obj scheme.Object) (clusterRole bool) {
 	if old := p.objects[key]; old != nil {
 		if ref, _ := BindingParts(old); ref != nil {
@@ -102,7 +105,7 @@ func (p *Policy) put(d *draft, key string, obj scheme.Object) (clusterRole bool)
 	return clusterRole
 }
 
-// aggregate gathers anew what cluster roles gather, and adds those that have changed to the roles.
+// aggregate computes the rules of all aggregated ClusterRoles and adds the changed ones to roles.
 func (p *Policy) aggregate(d *draft, roles map[roleName]bool) {
 	all := make([]scheme.Object, 0, len(p.cluster))
 	for _, role := range p.cluster {
@@ -119,7 +122,7 @@ func (p *Policy) aggregate(d *draft, roles map[roleName]bool) {
 	}
 }
 
-// regrant takes away what bindings gave, and gives what they give now.
+// regrant replaces the grants of the given bindings.
 func (p *Policy) regrant(d *draft, bindings map[string]bool) {
 	gone, come := map[place][]*grant{}, map[place][]*grant{}
 	note := func(g *grant, to map[place][]*grant, listers int) {
@@ -156,7 +159,7 @@ func (p *Policy) regrant(d *draft, bindings map[string]bool) {
 	}
 }
 
-// A draft is an index that nobody has seen yet.
+// A draft is an index under construction.
 type draft struct {
 	x       *Index
 	roles   editor[roleName, *roleRules]
@@ -164,9 +167,10 @@ type draft struct {
 	listers editor[subjectName, int]
 }
 
-const fewGrants = 16 // that are put into a list one by one
+// fewGrants is the largest change that is applied to a list one grant at a time.
+const fewGrants = 16
 
-// replace takes grants out of a list, and puts others in, by name.
+// replace updates the list of grants at a place, which is sorted by name.
 func (d *draft) replace(at place, gone, come []*grant) {
 	before := d.x.grants.get(d.x.seed, at)
 	list := make([]*grant, len(before), len(before)+len(come))
@@ -197,7 +201,8 @@ func (d *draft) replace(at place, gone, come []*grant) {
 	d.grants.set(at, list)
 }
 
-// NewIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
+// NewIndex returns the index of Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any
+// order. It ignores other objects.
 func NewIndex(objects []scheme.Object) *Index {
 	changes := make(map[string]scheme.Object, len(objects))
 	for i, obj := range objects {

@@ -1,13 +1,17 @@
 package rbac
 
-// This file compares what somebody gives with what they have. A rule is the product of its lists: one of 100 groups, 100 resources and
-// 100 verbs takes 2 KB and is a million permissions. Kubernetes multiplies them out and compares each with each rule that the user has.
-// Here three things come first:
+// This file checks whether a user has all the permissions of a role before the role is written. A
+// rule allows each combination of the items in its lists. For example, a rule with 100 groups, 100
+// resources and 100 verbs takes 2 KB but contains a million permissions. Kubernetes expands the
+// product and compares each permission with each rule of the user. This file reduces the cost in
+// three ways:
 //
-//  1. A rule that one of the user's own covers whole needs no multiplying; an administrator's covers all.
-//  2. The permissions of the others are counted before they are made. A role of more than maxPermissions is refused.
-//  3. The user's rules are an index, and a permission is compared with those alone that name its verb, group or resource, whichever are
-//     fewest.
+//  1. A rule is not expanded if a single rule of the user covers it. The rule of an administrator
+//     covers all.
+//  2. The permissions of the other rules are counted before they are expanded. A role with more
+//     than maxPermissions is rejected.
+//  3. The user's rules are indexed. A permission is only compared with the rules that name its verb,
+//     its group or its resource, whichever are fewest.
 
 import (
 	"fmt"
@@ -21,25 +25,27 @@ import (
 )
 
 const (
-	maxPermissions = 50_000     // of one role that is written: some tenths of a second
-	maxComparisons = 10_000_000 // of its permissions with rules: about a second
+	// The maximum number of permissions of a role. It takes a few tenths of a second to check them.
+	maxPermissions = 50_000
+	// The maximum number of comparisons for a role. It takes about a second to perform them.
+	maxComparisons = 10_000_000
 )
 
-// holdings are the rules that a user has.
+// holdings are the rules of a user.
 type holdings struct {
 	rules                       []heldRule
-	byVerb, byGroup, byResource map[string][]int32 // rules by what they name, "*" included
+	byVerb, byGroup, byResource map[string][]int32 // indexes into rules by name, including "*"
 	ofURLs                      []int32            // rules with URLs
-	comparisons                 int                // that were made
+	comparisons                 int                // number of comparisons so far
 }
 
-// A heldRule has its lists as sets.
+// A heldRule is a rule, with sets instead of lists.
 type heldRule struct {
 	verbs, groups, resources, names, urls map[string]bool
 	patterns                              []string // URLs that end in *
 }
 
-// newHoldings makes rules ready to be compared with those that are to be given.
+// newHoldings indexes the rules of a user.
 func newHoldings(own []rbacv1.PolicyRule) *holdings {
 	h := &holdings{byVerb: map[string][]int32{}, byGroup: map[string][]int32{}, byResource: map[string][]int32{}}
 	for i, rule := range own {
@@ -66,8 +72,8 @@ func newHoldings(own []rbacv1.PolicyRule) *holdings {
 	return h
 }
 
-// missing breaks rules into their smallest parts and returns those that no held rule covers alone. An error says that it would take too
-// long.
+// missing expands the rules and returns the permissions that no held rule covers. It returns an
+// error if the comparison would take too long.
 func (h *holdings) missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRule, err error) {
 	permissions := 0
 	for i := range rules {
@@ -90,7 +96,8 @@ func (h *holdings) missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRu
 	return missing, nil
 }
 
-// permissionsOf is how many parts breakDown would make, or a number above maxPermissions.
+// permissionsOf returns the number of rules that breakDown would return, or a number above
+// maxPermissions.
 func permissionsOf(rule *rbacv1.PolicyRule) int {
 	product := func(lengths ...int) int {
 		n := 1
@@ -105,9 +112,9 @@ func permissionsOf(rule *rbacv1.PolicyRule) int {
 		product(len(rule.Verbs), len(rule.NonResourceURLs))
 }
 
-// coversWhole looks for one held rule that covers all of a rule.
+// coversWhole reports whether a single held rule covers the whole rule.
 func (h *holdings) coversWhole(rule *rbacv1.PolicyRule) bool {
-	if len(rule.Verbs) == 0 || len(rule.NonResourceURLs) > 0 { // of those there are few
+	if len(rule.Verbs) == 0 || len(rule.NonResourceURLs) > 0 { // there are few rules with URLs
 		return false
 	}
 	for _, list := range h.candidates(rule.Verbs[0], first(rule.APIGroups), first(rule.Resources)) {
@@ -152,7 +159,8 @@ func (r *heldRule) hasURL(url string) bool {
 	return r.urls[url] || slices.ContainsFunc(r.patterns, func(pattern string) bool { return urlCovers(pattern, url) })
 }
 
-// candidates are lists of the rules, the shortest to be had, among which are all that cover a permission.
+// candidates returns lists of held rules. All rules that cover the permission are in one of these
+// lists. It selects the shortest lists.
 func (h *holdings) candidates(verb, group, resource string) [][]int32 {
 	_, subresource, _ := strings.Cut(resource, "/")
 	best, least := [][]int32(nil), -1
@@ -172,10 +180,10 @@ func (h *holdings) candidates(verb, group, resource string) [][]int32 {
 	return best
 }
 
-// cover says whether a held rule covers a part, one of breakDown's.
+// cover reports whether a held rule covers a rule returned by breakDown.
 func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
 	if h.comparisons > maxComparisons {
-		return false // missing says so
+		return false // missing returns an error
 	}
 	if len(part.NonResourceURLs) > 0 {
 		return slices.ContainsFunc(h.ofURLs, func(i int32) bool {
@@ -197,13 +205,14 @@ func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
 	return false
 }
 
-// uncovered is missing for the server's own rules, which are few.
+// uncovered is like missing, but without an error. It is used for the default policy.
 func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	missing, _ := newHoldings(own).missing(rules)
 	return missing
 }
 
-// firstLines are the first of many lines, and one that counts the rest.
+// firstLines limits the number of lines in an error. The last line contains the number of omitted
+// lines.
 func firstLines(lines []string) []string {
 	left := apierror.NewBudget()
 	for i, line := range lines {
@@ -215,7 +224,8 @@ func firstLines(lines []string) []string {
 	return lines
 }
 
-// breakDown returns rules of one verb, and one group, resource and name (or one URL) each.
+// breakDown expands a rule. Each result has exactly one verb and either a URL or a group, a
+// resource and at most one name.
 func breakDown(rule rbacv1.PolicyRule) (parts []rbacv1.PolicyRule) {
 	names := [][]string{nil}
 	if len(rule.ResourceNames) > 0 {
@@ -238,7 +248,8 @@ func breakDown(rule rbacv1.PolicyRule) (parts []rbacv1.PolicyRule) {
 	return parts
 }
 
-// describe writes broken-down rules, those that differ by verb alone as one, in the order of their text.
+// describe returns the texts of rules returned by breakDown in sorted order. If rules differ only
+// in their verb, they are merged.
 func describe(parts []rbacv1.PolicyRule) []string {
 	verbs, texts := map[string][]string{}, map[string]bool{}
 	for _, part := range parts {

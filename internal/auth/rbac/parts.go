@@ -1,20 +1,21 @@
 package rbac
 
-// This file is the table that indexes are made of: 256 maps. One that is changed shares with the one before all maps that stay, so that a change costs
-// what it touches, and who reads the old one may go on.
+// This file implements the persistent table of an index, which consists of 256 maps. A changed
+// table shares the unchanged maps with the previous one. The cost of a change depends on the maps
+// that it touches, and readers can continue to use the previous table.
 
 import "hash/maphash"
 
 const partCount = 256
 
-// parts is a table. Who has a copy of it may read it for ever.
+// parts is a table. A copy of it is immutable and safe for concurrent use.
 type parts[K comparable, V any] [partCount]map[K]V
 
 func (t *parts[K, V]) get(seed maphash.Seed, key K) V {
 	return t[maphash.Comparable(seed, key)%partCount][key]
 }
 
-// An editor changes a table that shares parts with others: it copies a part before it writes there.
+// An editor is used to change a table. A part is copied before it is changed for the first time.
 type editor[K comparable, V any] struct {
 	to    *parts[K, V]
 	seed  maphash.Seed

@@ -1,19 +1,22 @@
 package rbac
 
-// This file decides by roles. It turns Roles, ClusterRoles and their bindings into an index that answers one question quickly:
+// This file authorizes requests by roles. It builds an index of Roles, ClusterRoles and their
+// bindings that answers a question quickly:
 //
 //	may user bob in groups [dev] get pods in "shop"?
 //	    grants[User bob][""]   grants[User bob]["shop"]   grants[Group dev][""]   grants[Group dev]["shop"]
 //
-// Everything a binding gives is found under its subjects, so the bindings of others cost nothing. The first rule that fits allows;
-// no rule forbids. A rule is read only when a sieve of two words lets the question through, which few do. An index never changes: when a role or a binding does, a new index takes its place, and a request that is being
-// decided keeps the one that it has.
+// The index is keyed by subject, so the bindings of other subjects are not evaluated. The first
+// matching rule allows the request. No rule denies. A bit filter skips most rules that do not match
+// (type sieve). An index is immutable. A changed role or binding leads to a new index, and a
+// request keeps using the index with which it started.
 //
-// ClusterRoles with an aggregation rule hold the rules of those that their selectors match. In a cluster a controller writes those
-// rules into them; here the index works them out, and aggregated says what to store so that people see them too.
+// If a ClusterRole has an aggregation rule, its rules are copied from the roles that match its
+// selectors. In Kubernetes, this is done by a controller. In this package, the index computes them.
+// The function aggregated returns the result.
 //
-// Next to deciding stands not letting anybody give away more than they have (escalation), and the default policy in
-// rbac_defaults.txt with its reconciliation at start.
+// The file also prevents privilege escalation. It contains the default policy, rbac_defaults.txt,
+// and reconciles the stored policy with it at the start.
 
 import (
 	"cmp"
@@ -38,62 +41,64 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Access is the question: who wants to do what. Without a resource it is about a path.
+// Access describes the request to be authorized.
 type Access struct {
-	User                               string   // the name
-	Groups                             []string // all that the user is in, system:authenticated among them
-	ResourceRequest                    bool     // false: Verb is a lower-case HTTP method, and Path is asked about
-	Verb, Group, Resource, Subresource string   // the core group is ""; so is no subresource
-	Namespace, Name                    string   // "" is all namespaces, and any name
-	Path                               string   // of a request for no resource
+	User                               string   // name of the user
+	Groups                             []string // all groups of the user, including system:authenticated
+	ResourceRequest                    bool     // if false, Verb is a lower-case HTTP method and the request is for Path
+	Verb, Group, Resource, Subresource string   // Group is "" for the core group, Subresource may be ""
+	Namespace, Name                    string   // "" means all namespaces and any name
+	Path                               string   // path of a request without a resource
 }
 
-// Index is a policy, ready to be asked. Immutable.
+// Index is a policy in a form that can be evaluated quickly. It is immutable.
 type Index struct {
 	seed    maphash.Seed
 	roles   parts[roleName, *roleRules]
-	grants  parts[place, []*grant]  // by name
-	listers parts[subjectName, int] // how many grants of a subject list something
+	grants  parts[place, []*grant]  // each list is sorted by name
+	listers parts[subjectName, int] // number of a subject's grants that include a list permission
 }
 
-// roleName names a ClusterRole (namespace "") or a Role.
+// roleName identifies a ClusterRole (namespace "") or a Role.
 type roleName struct{ namespace, name string }
 
-// subjectName names a user or a group; a service account is its user.
+// subjectName identifies a user or a group. A service account is identified by its user name.
 type subjectName struct{ kind, name string }
 
-// place is where grants are found: a subject's, in a namespace; "" is everywhere.
+// place is the key for looking up grants. The namespace is "" if the grant applies to all
+// namespaces.
 type place struct {
 	subject   subjectName
 	namespace string
 }
 
-// roleRules are a role's rules, each with its sieve.
+// roleRules is a list of rules with a filter for each rule.
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
 	sieves []sieve
-	lists  bool // the objects of some resource
-	all    bool // everything on every resource and every URL, as cluster-admin
+	lists  bool // a rule allows listing the objects of some resource
+	all    bool // the rules allow every verb on every resource and URL, like cluster-admin
 }
 
 // grant is one binding.
 type grant struct {
-	namespace, name string // of the binding; cluster bindings come first
+	namespace, name string // of the binding, the namespace is "" for ClusterRoleBindings
 	role            *roleRules
-	dangling        *danglingRef // the role does not exist: there are no rules, but a text for whoever is refused
+	dangling        *danglingRef // nil if the role exists; otherwise there are no rules, but a text for refusals
 	subjects        []subjectName
-	reasons         []string // of each subject
+	reasons         []string // the reason for each subject
 }
 
 // danglingRef is a binding's reference to a role that does not exist.
 type danglingRef struct{ kind, name string }
 
-// text takes the resource's name, for which Kubernetes uses different words in different places.
+// text returns the error text. resource is the name of the resource, for which Kubernetes uses
+// different words in different places.
 func (d *danglingRef) text(resource string) string {
 	return fmt.Sprintf("%s.rbac.authorization.k8s.io %q not found", resource, d.name)
 }
 
-// newGrant is what a binding gives.
+// newGrant returns the grant of a binding.
 func (x *Index) newGrant(binding scheme.Object) *grant {
 	ref, subjects := BindingParts(binding)
 	namespace := binding.GetNamespace()
@@ -112,7 +117,7 @@ func (x *Index) newGrant(binding scheme.Object) *grant {
 	return g
 }
 
-// roleOf names the role that a binding in namespace refers to.
+// roleOf returns the name of the role that a binding in the namespace refers to.
 func roleOf(ref *rbacv1.RoleRef, namespace string) roleName {
 	if ref.Kind == "Role" {
 		return roleName{namespace, ref.Name}
@@ -120,7 +125,8 @@ func roleOf(ref *rbacv1.RoleRef, namespace string) roleName {
 	return roleName{"", ref.Name}
 }
 
-// resolve finds the rules of the role that a binding in namespace refers to; without that role they are none.
+// resolve returns the rules of the role that a binding in the namespace refers to. If the role does
+// not exist, there are no rules.
 func (x *Index) resolve(ref *rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
 	if role := x.roles.get(x.seed, roleOf(ref, namespace)); role != nil {
 		return role, nil
@@ -135,8 +141,9 @@ func bindingTitle(binding scheme.Object) string {
 	return "ClusterRoleBinding " + strconv.Quote(binding.GetName())
 }
 
-// resolveSubject returns under which name a subject's grants are found and how reasons call it. A service account without a namespace
-// is of the binding's; of a cluster binding's it is nobody.
+// resolveSubject returns the key of the subject's grants, and the text for the subject in reasons.
+// A service account without a namespace belongs to the namespace of the binding. In a
+// ClusterRoleBinding such a subject is ignored.
 func resolveSubject(s rbacv1.Subject, namespace string) (key subjectName, who string) {
 	switch s.Kind {
 	case rbacv1.UserKind, rbacv1.GroupKind:
@@ -150,10 +157,11 @@ func resolveSubject(s rbacv1.Subject, namespace string) (key subjectName, who st
 	return subjectName{}, ""
 }
 
-// ---- Deciding ----
+// ---- Evaluation ----
 
-// sieve holds a bit, of 64, for each verb and each resource of a rule. Whose bits are missing is not in the rule; whose bits are there
-// may be.
+// A sieve is a bit filter for the verbs and the resources of a rule. Each item sets one of 64 bits.
+// If the bit of an item is not set, the rule does not contain the item. If it is set, the rule may
+// contain it.
 type sieve struct{ verbs, resources uint64 }
 
 func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
@@ -172,7 +180,7 @@ func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
 
 func sieveBits(items []string) (bits uint64) {
 	for _, item := range items {
-		if strings.HasPrefix(item, "*") { // "*" and "*/scale" stand for much
+		if strings.HasPrefix(item, "*") { // "*" and "*/scale" match many items
 			return ^uint64(0)
 		}
 		bits |= sieveBit(item)
@@ -188,7 +196,8 @@ func sieveBit(item string) uint64 {
 	return 1 << (hash % 64)
 }
 
-// Allows answers the question. The reason names the binding that allows; of a refusal it names bindings that lack their role.
+// Allows reports whether a rule allows the request. The reason names the binding that allows it. If
+// the request is refused, the reason names missing roles of the user's bindings.
 func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	resource := q.Resource
 	if q.Subresource != "" {
@@ -217,7 +226,7 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	return allowed, reason
 }
 
-// ListsAnything tells whether there is any resource that a user may list, anywhere.
+// ListsAnything reports whether the user may list at least one resource in some namespace.
 func (x *Index) ListsAnything(user string, groups []string) bool {
 	if x.listers.get(x.seed, subjectName{rbacv1.UserKind, user}) > 0 {
 		return true
@@ -225,8 +234,8 @@ func (x *Index) ListsAnything(user string, groups []string) bool {
 	return slices.ContainsFunc(groups, func(group string) bool { return x.listers.get(x.seed, subjectName{rbacv1.GroupKind, group}) > 0 })
 }
 
-// visit calls each for every grant that the user has where the question is about, until it returns false. A grant comes more than
-// once when several of its subjects apply.
+// visit calls each for the user's grants in the namespace of the question until each returns false.
+// It may visit a grant more than once, if several of its subjects apply to the user.
 func (x *Index) visit(q *Access, each func(*grant) bool) {
 	for i := -1; i < len(q.Groups); i++ {
 		key := subjectName{rbacv1.UserKind, q.User}
@@ -249,7 +258,7 @@ func (x *Index) visit(q *Access, each func(*grant) bool) {
 	}
 }
 
-// reason names the first of the binding's subjects that applies.
+// reason returns the reason for the first subject of the binding that applies to the user.
 func (g *grant) reason(q *Access) string {
 	groups := make(map[string]bool, len(q.Groups))
 	for _, name := range q.Groups {
@@ -263,7 +272,9 @@ func (g *grant) reason(q *Access) string {
 	return ""
 }
 
-// ruleAllows: resource is resource/subresource. "*" stands for all, "*/scale" for the scale of all, and no names for all names.
+// ruleAllows reports whether the rule allows the request. resource includes the subresource. "*"
+// matches everything, "*/scale" matches the scale subresource of all resources, and an empty list
+// of names matches all names.
 func ruleAllows(rule *rbacv1.PolicyRule, q *Access, resource string) bool {
 	if !has(rule.Verbs, q.Verb) {
 		return false
@@ -275,7 +286,7 @@ func ruleAllows(rule *rbacv1.PolicyRule, q *Access, resource string) bool {
 		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, q.Name))
 }
 
-// has is about lists where "*" is everything.
+// has reports whether the list contains the item or "*".
 func has(list []string, item string) bool {
 	for _, s := range list {
 		if s == item || s == "*" {
@@ -294,7 +305,7 @@ func hasResource(list []string, resource, subresource string) bool {
 	})
 }
 
-// applicable lists the grants of a user once each, in order.
+// applicable returns a sorted list of the grants of a user.
 func (x *Index) applicable(q *Access) []*grant {
 	var grants []*grant
 	x.visit(q, func(g *grant) bool {
@@ -307,7 +318,8 @@ func (x *Index) applicable(q *Access) []*grant {
 	return slices.Compact(grants)
 }
 
-// RulesFor lists what a user may do in q's namespace. problem is about bindings that lack their role, "" mostly.
+// RulesFor returns the rules that apply to the user in q's namespace. problem describes bindings
+// with missing roles and is usually "".
 func (x *Index) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem string) {
 	for _, g := range x.applicable(q) {
 		rules = append(rules, g.role.rules...)
@@ -315,7 +327,8 @@ func (x *Index) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem string) 
 	return rules, x.danglingText(q, "")
 }
 
-// danglingText joins what is wrong with the user's bindings. as names the resource, "": what the binding refers to.
+// danglingText describes the user's bindings with missing roles. as is the resource that the text
+// names, or "" for the kind in the binding.
 func (x *Index) danglingText(q *Access, as string) string {
 	texts, left := apierror.NewText(), apierror.NewBudget()
 	grants := x.applicable(q)
@@ -336,8 +349,9 @@ func (x *Index) danglingText(q *Access, as string) string {
 
 // ---- Aggregated cluster roles ----
 
-// aggregated returns, for each ClusterRole with an aggregation rule, a copy with the rules that it gathers. A gathered role may be
-// aggregated itself (admin gathers edit, which gathers view), so the sums are taken until they no longer grow.
+// aggregated returns a copy of each ClusterRole that has an aggregation rule, with the aggregated
+// rules. An aggregated role may aggregate another one (admin aggregates edit, which aggregates
+// view), so the function repeats the aggregation until no role grows.
 func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 	var all, sums []*rbacv1.ClusterRole
 	for _, obj := range objects {
@@ -351,7 +365,8 @@ func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 			all = append(all, role)
 		}
 	}
-	for _, list := range [...][]*rbacv1.ClusterRole{all, sums} { // where roles gather each other the order of their rules depends on both
+	// The order of rules depends on both lists if roles aggregate each other.
+	for _, list := range [...][]*rbacv1.ClusterRole{all, sums} {
 		slices.SortFunc(list, func(a, b *rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
 	}
 	for grown := true; grown; {
@@ -370,7 +385,7 @@ func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (rules []rbacv1
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
-			continue // validation lets none in
+			continue // validation rejects such selectors
 		}
 		for _, other := range all {
 			if other.Name == role.Name || !selector.Matches(labels.Set(other.Labels)) {
@@ -387,7 +402,7 @@ func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (rules []rbacv1
 	return rules
 }
 
-// ruleText is the same for equal rules alone.
+// ruleText returns a text that is unique for a rule.
 func ruleText(rule *rbacv1.PolicyRule) string {
 	var text []byte
 	for _, list := range [...][]string{rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames, rule.NonResourceURLs} {
@@ -399,16 +414,17 @@ func ruleText(rule *rbacv1.PolicyRule) string {
 	return string(text)
 }
 
-// ---- Escalation: nobody gives what they do not have ----
+// ---- Privilege escalation ----
 
-// FullAuthority is what one must have to use an aggregation rule, which may gather anything.
+// FullAuthority is the permission that is required to use an aggregation rule, which may match any
+// role.
 var FullAuthority = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 }
 
-// mayGive returns nil if the rules of q's user, in q's namespace, cover those that are to be given; else an error that lists what is
-// missing. q.resource is that of the request.
+// mayGive returns nil if the user's rules in q's namespace cover the given rules. Otherwise the
+// error lists the missing permissions. q.Resource is the resource of the request.
 func (x *Index) mayGive(q *Access, rules []rbacv1.PolicyRule) error {
 	own, _ := x.RulesFor(q)
 	missing, err := newHoldings(own).missing(rules)
@@ -423,7 +439,8 @@ func (x *Index) mayGive(q *Access, rules []rbacv1.PolicyRule) error {
 	return errors.New(text)
 }
 
-// MayGiveRole is for a Role or ClusterRole that is written in place of old (nil for a create).
+// MayGiveRole returns an error if the user may not write the Role or ClusterRole. old is the
+// previous version, or nil for a create.
 func (x *Index) MayGiveRole(q *Access, role, old scheme.Object) error {
 	if err := x.mayGive(q, *rulesOf(role)); err != nil {
 		return err
@@ -434,13 +451,14 @@ func (x *Index) MayGiveRole(q *Access, role, old scheme.Object) error {
 	return nil
 }
 
-// gathers says that obj is a ClusterRole with an aggregation rule that selects something.
+// gathers reports whether obj is a ClusterRole with an aggregation rule that has selectors.
 func gathers(obj scheme.Object) bool {
 	role, ok := obj.(*rbacv1.ClusterRole)
 	return ok && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
 }
 
-// MayBind is for a binding that is written: a 404 Status when there is no such role, else as mayGive.
+// MayBind returns an error if the user may not write a binding to the role. The error is a 404
+// Status if the role does not exist, or else from mayGive.
 func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
 	role, dangling := x.resolve(&ref, q.Namespace)
 	if dangling != nil {
@@ -454,14 +472,14 @@ func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
 //go:embed rbac_defaults.txt
 var defaultPolicyText string
 
-// autoupdate is the annotation that keeps reconciliation away from an object when it says "false".
+// autoupdate is an annotation. Reconciliation ignores objects with the value "false".
 const autoupdate = "rbac.authorization.kubernetes.io/autoupdate"
 
-// BuiltinPolicy are the roles and bindings that every server has, a new copy each time.
+// BuiltinPolicy returns a new copy of the default roles and bindings.
 func BuiltinPolicy() []scheme.Object { return ParsePolicy(defaultPolicyText) }
 
-// ParsePolicy reads roles and bindings in the notation that the head of rbac_defaults.txt describes. Author and reader are ours: what is not
-// of the notation panics.
+// ParsePolicy parses roles and bindings. rbac_defaults.txt describes the format in its first lines.
+// ParsePolicy panics if the text is invalid, because it is part of this program.
 func ParsePolicy(text string) (objects []scheme.Object) {
 	var role scheme.Object
 	for line := range strings.Lines(text) {
@@ -494,7 +512,7 @@ func cutNamespace(s string) (namespace, name string) {
 	return "", s
 }
 
-// parseRole reads a role's line of rbac_defaults.txt, cut into words.
+// parseRole parses the words of a role's line in rbac_defaults.txt.
 func parseRole(words []string) scheme.Object {
 	const prefix = rbacv1.GroupName + "/"
 	meta := defaultMeta(cutNamespace(words[1]))
@@ -513,7 +531,7 @@ func parseRole(words []string) scheme.Object {
 	return role
 }
 
-// parseRule reads a rule's line of rbac_defaults.txt, cut into words.
+// parseRule parses the words of a rule's line in rbac_defaults.txt.
 func parseRule(words []string) rbacv1.PolicyRule {
 	rule := rbacv1.PolicyRule{Verbs: strings.Split(words[0], ",")}
 	if len(words) == 2 {
@@ -532,7 +550,7 @@ func parseRule(words []string) rbacv1.PolicyRule {
 	return rule
 }
 
-// parseBinding reads the line that binds role in rbac_defaults.txt, cut into words.
+// parseBinding parses the words of a line in rbac_defaults.txt that binds a role.
 func parseBinding(role scheme.Object, words []string) scheme.Object {
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.GetName()}
 	meta := defaultMeta(role.GetNamespace(), role.GetName())
@@ -557,7 +575,7 @@ func parseBinding(role scheme.Object, words []string) scheme.Object {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}
 }
 
-// rulesOf is where a Role or ClusterRole has its rules; nil for any other object.
+// rulesOf returns a pointer to the rules of a Role or ClusterRole, or nil for any other object.
 func rulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
 	switch role := role.(type) {
 	case *rbacv1.Role:
@@ -568,7 +586,8 @@ func rulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
 	return nil
 }
 
-// BindingParts are where a RoleBinding or ClusterRoleBinding has its role and its subjects; nil for any other object.
+// BindingParts returns pointers to the role and the subjects of a RoleBinding or
+// ClusterRoleBinding, or nil for any other object.
 func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
 	switch binding := binding.(type) {
 	case *rbacv1.RoleBinding:
@@ -579,14 +598,18 @@ func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
 	return nil, nil
 }
 
-// PolicyChanges says what to write so that a policy holds at least the desired one.
+// PolicyChanges is the set of writes needed to update a policy.
 type PolicyChanges struct {
-	Create, Update []scheme.Object // a role or binding that is missing, or lacks something; as it is to be
-	Replace        []scheme.Object // a binding whose roleRef differs: delete it, then create this one; a roleRef cannot be updated
+	// Create and Update are lists of roles and bindings to write.
+	Create, Update []scheme.Object
+	// Replace holds bindings with a different roleRef. The caller must delete and create them,
+	// because a roleRef cannot be updated.
+	Replace []scheme.Object
 }
 
-// ReconcilePolicy brings desired objects into an existing policy: what is missing is added (rules, subjects, labels, annotations),
-// what somebody added stays, and what says autoupdate "false" is left alone. Nothing that is passed in changes.
+// ReconcilePolicy compares an existing policy with the desired objects. It adds missing rules,
+// subjects, labels and annotations. It does not remove additional ones. If the autoupdate
+// annotation of an object is "false", it is not changed. It does not modify its arguments.
 func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) {
 	type id struct{ kind, namespace, name string }
 	idOf := func(obj scheme.Object) id { return id{fmt.Sprintf("%T", obj), obj.GetNamespace(), obj.GetName()} }
@@ -616,7 +639,7 @@ func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) 
 	return changes
 }
 
-// merge returns a copy of have with what it lacks of want.
+// merge returns a copy of have, with missing parts added from want.
 func merge(have, want scheme.Object) scheme.Object {
 	merged := have.DeepCopyObject().(scheme.Object)
 	merged.SetLabels(mergeMaps(want.GetLabels(), merged.GetLabels()))
@@ -638,7 +661,8 @@ func merge(have, want scheme.Object) scheme.Object {
 	return merged
 }
 
-// mergeAggregation: a role that should not gather no longer does.
+// mergeAggregation adds missing selectors to the role's aggregation rule. It removes the
+// aggregation rule if want has none.
 func mergeAggregation(role, want *rbacv1.ClusterRole) {
 	if want.AggregationRule == nil {
 		role.AggregationRule = nil

@@ -1,15 +1,18 @@
 package rbac
 
-// This file is about rules for paths that are no resources': which they cover, and which of ours no asterisk does.
+// This file matches the paths of non-resource requests against rules, including the paths that a
+// wildcard does not cover.
 
 import (
 	"apilet/internal/request"
 	"strings"
 )
 
-// urlCovers: a trailing * stands for anything but the backup, which is worth more than all that roles with such rules were written for:
-// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it. What lies under request.PathUI
-// is covered by patterns that begin so; else it takes a role that holds everything.
+// urlCovers reports whether the pattern covers the path. There are two exceptions to a trailing *.
+// The path of the backup must be named in full, because a backup reveals more than the authors of
+// wildcard rules intended; system:masters may always request it. A user with only a wildcard cannot
+// grant access to the backup either. For paths below request.PathUI, the pattern must begin with
+// request.PathUI, or the role must allow everything.
 func urlCovers(pattern, path string) bool {
 	switch {
 	case pattern == path:

@@ -1,18 +1,23 @@
 package serviceaccount
 
-// This file is about service accounts' credentials: it issues their tokens, says whose a token is, and publishes the keys by which others
-// can tell. A token is a JWT, three parts in base64url with dots between: a header, claims, and a signature of both.
+// This file implements the credentials of service accounts. It issues and verifies tokens. It also
+// publishes the public keys, so that other programs can verify the tokens. A token is a JWT. It has
+// three parts, which are encoded in base64url and separated by dots: the header, the claims and the
+// signature.
 //
 //	{"alg":"ES256","kid":"…"} . {"iss":"https://…","sub":"system:serviceaccount:shop:app","aud":[…],"exp":…,"iat":…,"nbf":…,"jti":"…",
 //	                             "kubernetes.io":{"namespace":"shop","serviceaccount":{"name":"app","uid":"…"},"pod":{…}}} . …
 //
-// Nothing of a token is stored. The signature says that this server (or one with its key) has issued it; whether it still counts is
-// looked up at each request: the account must have the uid of the claims, and so must the Pod, Secret or Node that the token is bound to.
-// Deleting any of them is how a token is revoked, at once (kube-apiserver, which remembers answers, takes up to ten seconds). What is
-// remembered here is that the signature was good, since that is what costs time.
+// Tokens are not stored. The signature proves that the token was issued by this server, or by
+// another server with the same key. Each request also checks that the service account still has the
+// UID in the claims, and the same for the Pod, Secret or Node to which the token is bound. Deleting
+// one of these objects revokes the token immediately, whereas kube-apiserver caches results for up
+// to ten seconds. This package only caches verified signatures, because they are expensive to
+// verify.
 //
-// A Secret of type kubernetes.io/service-account-token holds a token of the older kind, without an end and with claims of its own; it
-// counts as long as the Secret with this very token is there.
+// A Secret of type kubernetes.io/service-account-token holds a token of the legacy kind, which does
+// not expire and has other claims. The token is valid until it is removed from the Secret or the
+// Secret is deleted.
 
 import (
 	"bytes"
@@ -56,79 +61,85 @@ import (
 )
 
 const (
-	DefaultIssuer    = "https://kubernetes.default.svc.cluster.local" // --service-account-issuer where no flag names one
+	// DefaultIssuer is the issuer if the flag --service-account-issuer is not set.
+	DefaultIssuer    = "https://kubernetes.default.svc.cluster.local"
 	legacyIssuer     = "kubernetes/serviceaccount"
 	defaultTokenLife = 3600    // seconds
 	minTokenLife     = 600     // seconds
 	maxTokenLife     = 1 << 32 // seconds
 	tokenLeeway      = time.Minute
-	maxKnownTokens   = 1024 // whose signature is remembered as good
+	maxKnownTokens   = 1024 // maximum number of tokens with a cached signature check
 	maxKnownToken    = 8 << 10
 	rejectedFor      = 10 * time.Second
 )
 
-// ErrNotOurs is about a token that no service account's issuer here has issued, whatever it is.
+// ErrNotOurs is returned for a token of an unknown issuer, or if the token is not a JWT.
 var ErrNotOurs = errors.New("not a service account token")
 
-// errNoKey is about a token whose key id is none of the keys'.
+// errNoKey is returned if no key has the token's key ID.
 var errNoKey = errors.New("invalid signature, no keys found")
 
-// errInvalidSignature is about a token that none of the keys has signed, or that cannot be read.
+// errInvalidSignature is returned if no key has signed the token, or if it cannot be parsed.
 var errInvalidSignature = errors.New("invalid signature")
 
-// errInvalidated is Kubernetes' word for a token whose object has gone.
+// errInvalidated is returned if an object to which the token is bound was deleted. Kubernetes uses
+// the same text.
 var errInvalidated = errors.New("service account token has been invalidated")
 
-// Config are the flags of service accounts.
+// Config holds the flags for service accounts.
 type Config struct {
-	SigningKeyFile string   // path of a PEM private key; "": the first private one of KeyFiles, else the data file's
-	KeyFiles       []string // paths of PEM keys that verify
-	Issuers        []string // the first issues tokens, all are accepted
-	Audiences      []string // what a token for this server is meant for; by default the issuers
-	RootCA         []byte   // PEM, for the ca.crt of Secrets; nil: they have none
+	// SigningKeyFile is the path of a PEM private key. If empty, the first private key in KeyFiles
+	// is used, or else the key in the data file.
+	SigningKeyFile string
+	KeyFiles       []string // paths of PEM keys that verify tokens
+	Issuers        []string // the first one is used for new tokens
+	Audiences      []string // the audiences of this server, or Issuers if empty
+	RootCA         []byte   // PEM, for the ca.crt of Secrets, may be nil
 }
 
-// Tokens issues and checks tokens. Safe for concurrent use.
+// Tokens issues and verifies tokens. It is safe for concurrent use.
 type Tokens struct {
 	st        *store.Store
 	issuers   []string
-	Audiences []string     // what a token for this server is meant for
-	signer    accountKey   // the key of new tokens
-	keys      []accountKey // that are accepted
-	rootCA    []byte       // for the ca.crt of Secrets; nil without an authority of this server's own
+	Audiences []string     // the audiences of this server
+	signer    accountKey   // signs new tokens
+	keys      []accountKey // verify tokens
+	rootCA    []byte       // for the ca.crt of Secrets, may be nil
 
 	mu    sync.Mutex                         // guards known
-	known map[[sha256.Size]byte]*tokenClaims // by the hash of a token: its claims, once its signature was verified
+	known map[[sha256.Size]byte]*tokenClaims // cache of verified tokens, by the hash of the token
 
 	gate     signature.Gate
-	rejected memory.Of[struct{}] // hashes of tokens that none of the keys has signed
+	rejected memory.Of[struct{}] // hashes of rejected tokens
 }
 
-// accountKey is a key and the one algorithm that it is used with.
+// accountKey is a key with the algorithm for which it is used.
 type accountKey struct {
 	id      string
 	method  jwt.SigningMethod
 	public  crypto.PublicKey
-	private crypto.Signer // nil for a key that only verifies
+	private crypto.Signer // nil if the key only verifies
 }
 
-// tokenClaims are the claims of both kinds of tokens.
+// tokenClaims are the claims of bound and legacy tokens.
 type tokenClaims struct {
 	jwt.RegisteredClaims
-	Bound *boundClaims `json:"kubernetes.io,omitempty"` // nil for a token of a Secret, which has the legacy claims
+	Bound *boundClaims `json:"kubernetes.io,omitempty"` // nil for a legacy token
 	legacyClaims
 }
 
-// boundClaims are the private claims of today's tokens, as in pkg/serviceaccount/claims.go of k8s.io/kubernetes.
+// boundClaims is the private part of the claims of a bound token, see pkg/serviceaccount/claims.go
+// of k8s.io/kubernetes.
 type boundClaims struct {
 	Namespace string    `json:"namespace,omitempty"`
-	Account   objectID  `json:"serviceaccount"` // whose the token is
-	Pod       *objectID `json:"pod,omitempty"`  // what the token dies with, like the next two; nil: with its account alone
+	Account   objectID  `json:"serviceaccount"` // the token's service account
+	Pod       *objectID `json:"pod,omitempty"`  // the token is bound to Pod, Secret or Node if they are not nil
 	Secret    *objectID `json:"secret,omitempty"`
 	Node      *objectID `json:"node,omitempty"`
 }
 
-// objectID names an object that a token depends on; another of the same name has another uid.
+// objectID identifies an object. The UID differs from the UID of an earlier object with the same
+// name.
 type objectID struct {
 	Name string `json:"name,omitempty"`
 	UID  string `json:"uid,omitempty"`
@@ -141,14 +152,15 @@ type legacyClaims struct {
 	AccountUID  string `json:"kubernetes.io/serviceaccount/service-account.uid,omitempty"`
 }
 
-// Identity is whose a token is.
+// Identity describes the service account of a token.
 type Identity struct {
 	Namespace, Name, UID string              // of the service account
-	Extra                map[string][]string // the token's id, pod and node, under Kubernetes' keys
-	Audiences            []string            // of those asked for, the ones that the token is meant for
+	Extra                map[string][]string // the token's ID, Pod and Node, with Kubernetes' keys
+	Audiences            []string            // the requested audiences for which the token is valid
 }
 
-// New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
+// New reads the keys that the flags name. If there are none, it uses the key in the data file, and
+// creates that key if it does not exist.
 func New(st *store.Store, cfg Config) (*Tokens, error) {
 	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, known: map[[sha256.Size]byte]*tokenClaims{},
 		rejected: memory.Of[struct{}]{Most: maxKnownTokens}}
@@ -188,7 +200,7 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 
 // ---- Keys
 
-// keptKey returns the key that the data file keeps.
+// keptKey returns the key in the data file.
 func keptKey(st *store.Store) ([]accountKey, error) {
 	der, err := st.Secret("service-account-key", func() []byte {
 		key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // never fails
@@ -205,7 +217,8 @@ func keptKey(st *store.Store) ([]accountKey, error) {
 	return []accountKey{key}, nil
 }
 
-// readKeys reads all keys of a PEM file: private ones, public ones, and those of certificates.
+// readKeys reads the keys of a PEM file, which may contain private keys, public keys and
+// certificates.
 func readKeys(path string) (keys []accountKey, err error) {
 	rest, err := os.ReadFile(path)
 	if err != nil {
@@ -217,7 +230,7 @@ func readKeys(path string) (keys []accountKey, err error) {
 			break
 		}
 		if !strings.HasSuffix(block.Type, "KEY") && block.Type != "CERTIFICATE" {
-			continue // the parameters that openssl puts before an elliptic curve's key
+			continue // openssl writes the curve's parameters before the key
 		}
 		key, err := parseKey(block)
 		if err != nil {
@@ -287,7 +300,8 @@ func methodFor(public crypto.PublicKey) (jwt.SigningMethod, error) {
 
 // ---- Issuing
 
-// Request answers a TokenRequest for the account: obj gets its defaults and its status. credential names the token in audit logs.
+// Request responds to a TokenRequest for the account. It sets the defaults and the status of obj.
+// credential identifies the token in audit logs.
 func (t *Tokens) Request(obj *authenticationv1.TokenRequest, namespace, name string) (credential string, err error) {
 	kind := schema.GroupKind{Group: authenticationv1.GroupName, Kind: "TokenRequest"}
 	if obj.Name != "" && obj.Name != name {
@@ -329,7 +343,7 @@ func serviceAccountName(namespace, name string) string {
 
 func credentialID(jti string) string { return "JTI=" + jti }
 
-// fillRequest fills in what a TokenRequest leaves open.
+// fillRequest sets the defaults of a TokenRequest.
 func (t *Tokens) fillRequest(obj *authenticationv1.TokenRequest, account objectID, namespace string) {
 	obj.Status = authenticationv1.TokenRequestStatus{}
 	obj.CreationTimestamp = metav1.NewTime(t.st.Now())
@@ -357,7 +371,8 @@ func validateTokenRequest(obj *authenticationv1.TokenRequest) (errs field.ErrorL
 	return errs
 }
 
-// bind ties a token to the life of a Pod, Secret or Node. A pod's token names the pod's node, too.
+// bind binds a token to a Pod, Secret or Node. A token that is bound to a Pod also names the Pod's
+// node.
 func (t *Tokens) bind(claims *boundClaims, ref *authenticationv1.BoundObjectReference) error {
 	if ref == nil {
 		return nil
@@ -396,21 +411,23 @@ func (t *Tokens) bind(claims *boundClaims, ref *authenticationv1.BoundObjectRefe
 	return nil
 }
 
-// sign makes a token of the claims, signed with the first key.
+// sign returns a token with the claims, signed with the key for new tokens.
 func (t *Tokens) sign(claims *tokenClaims) (string, error) {
 	token := jwt.NewWithClaims(t.signer.method, claims)
 	token.Header = map[string]any{"alg": t.signer.method.Alg(), "kid": t.signer.id}
 	return token.SignedString(t.signer.private)
 }
 
-// AccountOf names the service account whose token a Secret is to hold; ok is false for a Secret of another type.
+// AccountOf returns the service account of a token Secret. ok is false if the Secret has another
+// type.
 func AccountOf(secret []byte) (name string, ok bool) {
 	found := gjson.GetManyBytes(secret, "type", `metadata.annotations.kubernetes\.io/service-account\.name`)
 	return found[1].Str, found[0].Str == string(corev1.SecretTypeServiceAccountToken)
 }
 
-// FillSecret gives a Secret of type kubernetes.io/service-account-token what it lacks of what it is made for, as the token controller does.
-// One whose account is not there, or has another uid, stays as it is (the controller would delete it).
+// FillSecret adds the missing data to a Secret of type kubernetes.io/service-account-token, like
+// the token controller. It ignores a Secret if the service account does not exist or has another
+// UID. The controller would delete such a Secret.
 func (t *Tokens) FillSecret(secret *corev1.Secret) error {
 	data, name := secret.Data, secret.Annotations[corev1.ServiceAccountNameKey]
 	lacksToken, lacksNamespace := len(data[corev1.ServiceAccountTokenKey]) == 0, len(data[corev1.ServiceAccountNamespaceKey]) == 0
@@ -445,7 +462,7 @@ func (t *Tokens) FillSecret(secret *corev1.Secret) error {
 	return t.signLegacy(secret, account)
 }
 
-// signLegacy puts a token of the older kind into a Secret.
+// signLegacy adds a legacy token to a Secret.
 func (t *Tokens) signLegacy(secret *corev1.Secret, account objectID) error {
 	token, err := t.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(secret.Namespace, account.Name)},
 		legacyClaims: legacyClaims{Namespace: secret.Namespace, SecretName: secret.Name, AccountName: account.Name, AccountUID: account.UID}})
@@ -453,7 +470,8 @@ func (t *Tokens) signLegacy(secret *corev1.Secret, account objectID) error {
 	return err
 }
 
-// object reads one object of the core group; 404 as Kubernetes words it.
+// object reads an object of the core group. It returns the 404 error of Kubernetes if the object
+// does not exist.
 func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) {
 	rec, err := t.st.Get("//" + resource + "/" + namespace + "/" + name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -462,11 +480,12 @@ func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) 
 	return gjson.ParseBytes(rec.JSON), err
 }
 
-// ---- Checking
+// ---- Verification
 
-// Check says whose a token is, if it is meant for one of the audiences: ErrNotOurs when it is none of these issuers' tokens at all, else
-// why it does not count. No error quotes a token. A replica that finds nothing good about a token catches up with its log and looks again:
-// another server may have issued it a moment ago.
+// Check returns the service account of a token if the token is valid for one of the audiences. It
+// returns ErrNotOurs for a token of an unknown issuer, and another error if the token is not valid.
+// Errors never contain the token. If a replica rejects a token, it reads the latest writes and
+// checks again, because another server may have issued the token a moment ago.
 func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*Identity, error) {
 	claims, err := t.verified(ctx, token)
 	if err != nil {
@@ -501,7 +520,8 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	return id, counts()
 }
 
-// claimedIssuer reads the issuer of what may be a token, and believes nothing of it: it only decides whose business the token is.
+// claimedIssuer returns the issuer that an unverified token names. It is only used to select the
+// authenticator for the token.
 func claimedIssuer(token string) (string, bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -514,7 +534,8 @@ func claimedIssuer(token string) (string, bool) {
 	return claims.Issuer, err == nil && json.Unmarshal(payload, &claims) == nil && claims.Issuer != ""
 }
 
-// verified returns the claims of a token of these issuers whose signature is good; ErrNotOurs for another's.
+// verified returns the claims of a token if its signature is valid. It returns ErrNotOurs for a
+// token of an unknown issuer.
 func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
@@ -533,7 +554,7 @@ func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, erro
 	if err := t.checkSignature(ctx, parsed, sum); err != nil {
 		return nil, err
 	}
-	claims = &tokenClaims{} // times are checked at each request, not with the signature
+	claims = &tokenClaims{} // expiry is checked for each request
 	if json.Unmarshal(parsed.Payload, claims) != nil {
 		return nil, errInvalidSignature
 	}
@@ -548,8 +569,8 @@ func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, erro
 	return claims, nil
 }
 
-// checkSignature returns nil if one of the keys has signed the token. The keys do not change while the server runs, so a rejected token stays
-// rejected and is remembered. No error quotes the token.
+// checkSignature returns nil if one of the keys has signed the token. Rejected tokens are cached,
+// because the keys do not change while the server runs. Errors never contain the token.
 func (t *Tokens) checkSignature(ctx context.Context, token *signature.Token, hash [sha256.Size]byte) error {
 	keys, err := t.keysFor(token)
 	if err != nil {
@@ -566,8 +587,9 @@ func (t *Tokens) checkSignature(ctx context.Context, token *signature.Token, has
 	return err
 }
 
-// keysFor returns the keys that may have signed a token: the key with the token's key id, or all keys if it names none, except for keys of
-// another algorithm. An empty list verifies nothing.
+// keysFor returns the keys that may have signed the token. This is the key with the token's key ID,
+// or all keys if the token has none. Keys for other algorithms are ignored, so the result may be
+// empty.
 func (t *Tokens) keysFor(token *signature.Token) (fit []crypto.PublicKey, err error) {
 	err = errNoKey
 	for _, key := range t.keys {
@@ -582,7 +604,7 @@ func (t *Tokens) keysFor(token *signature.Token) (fit []crypto.PublicKey, err er
 	return fit, err
 }
 
-// checkTimes says whether now is the time of a token.
+// checkTimes returns an error if the token has expired or is not valid yet.
 func checkTimes(claims *tokenClaims, now time.Time) error {
 	switch {
 	case claims.ExpiresAt != nil && now.Add(-tokenLeeway).After(claims.ExpiresAt.Time):
@@ -595,7 +617,7 @@ func checkTimes(claims *tokenClaims, now time.Time) error {
 	return nil
 }
 
-// checkBound looks whether a token still counts, and fills id.
+// checkBound checks that a token is still valid, and sets the fields of id.
 func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
 	invalidBefore := t.st.Now().Add(-tokenLeeway)
 	b := claims.Bound
@@ -619,11 +641,12 @@ func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
 	return nil
 }
 
-// checkObjects looks for what a token is bound to. An object that is being deleted counts as there for a minute after its time.
+// checkObjects checks that the objects to which a token is bound still exist. If an object is being
+// deleted, it counts as existing until one minute after its deletion timestamp.
 func (t *Tokens) checkObjects(b *boundClaims, invalidBefore time.Time) error {
 	node := b.Node
 	if b.Pod != nil {
-		node = nil // only told, not a bond
+		node = nil // the token names the node but is not bound to it
 	}
 	for _, bond := range []struct {
 		kind, namespace string
@@ -646,13 +669,14 @@ func (t *Tokens) checkObjects(b *boundClaims, invalidBefore time.Time) error {
 	return nil
 }
 
-// deletedBy says that an object's time was up at t. What waits for nothing but its finalizers is here, and yet gone.
+// deletedBy reports whether the object's deletion timestamp is before t. Such an object may still
+// be stored because of its finalizers.
 func deletedBy(obj gjson.Result, t time.Time) bool {
 	at := obj.Get("metadata.deletionTimestamp")
 	return at.Exists() && at.Time().Before(t)
 }
 
-// extra is what else requests with the token tell of it.
+// extra returns the extra attributes of the token's user.
 func (b *boundClaims) extra(jti string) map[string][]string {
 	extra := map[string][]string{}
 	set := func(key, value string) {
@@ -674,7 +698,7 @@ func (b *boundClaims) extra(jti string) map[string][]string {
 	return extra
 }
 
-// checkLegacy looks whether the token of a Secret still counts, and fills id.
+// checkLegacy checks that a legacy token is still valid, and sets the fields of id.
 func (t *Tokens) checkLegacy(claims *tokenClaims, token string, id *Identity) error {
 	l := &claims.legacyClaims
 	if l.Namespace == "" || l.SecretName == "" || claims.Subject != serviceAccountName(l.Namespace, l.AccountName) {
@@ -702,9 +726,10 @@ func (t *Tokens) checkLegacy(claims *tokenClaims, token string, id *Identity) er
 	return nil
 }
 
-// ---- Telling others: OpenID Connect discovery
+// ---- OpenID Connect discovery
 
-// OpenIDConfiguration is the document that leads to KeySet, "" when the issuer is no URL at which it could lie.
+// OpenIDConfiguration returns the discovery document, which contains the URL of KeySet. ok is false
+// if the issuer is not a URL that can serve the document.
 func (t *Tokens) OpenIDConfiguration(keysURL string) ([]byte, bool) {
 	issuer, err := url.Parse(t.issuers[0])
 	if err != nil || issuer.Scheme != "https" || issuer.RawQuery != "" || issuer.Fragment != "" {
@@ -725,7 +750,7 @@ func (t *Tokens) OpenIDConfiguration(keysURL string) ([]byte, bool) {
 	return doc, err == nil
 }
 
-// publicKey is a key as RFC 7517 writes it.
+// publicKey is a JSON Web Key (RFC 7517).
 type publicKey struct {
 	Use       string `json:"use"`
 	Type      string `json:"kty"`
@@ -738,7 +763,7 @@ type publicKey struct {
 	E         string `json:"e,omitempty"`
 }
 
-// KeySet is the document with the public keys.
+// KeySet returns the JSON Web Key Set with the public keys.
 func (t *Tokens) KeySet() []byte {
 	encode := base64.RawURLEncoding.EncodeToString
 	set := make([]publicKey, len(t.keys))
@@ -748,7 +773,7 @@ func (t *Tokens) KeySet() []byte {
 		case *rsa.PublicKey:
 			set[i].Type, set[i].N, set[i].E = "RSA", encode(public.N.Bytes()), encode(big.NewInt(int64(public.E)).Bytes())
 		case *ecdsa.PublicKey:
-			point, _ := public.Bytes() // 4, x, y; all that parseKey takes can be written so
+			point, _ := public.Bytes() // the bytes are 4, x, y; this cannot fail for keys from parseKey
 			half := (len(point) - 1) / 2
 			set[i].Type, set[i].Curve = "EC", public.Curve.Params().Name
 			set[i].X, set[i].Y = encode(point[1:1+half]), encode(point[1+half:])

@@ -1,12 +1,13 @@
-// Package signature checks the signatures of JSON Web Tokens at a bounded cost. It runs before the server knows the client, and therefore before
-// flow control.
+// Package signature verifies the signatures of JSON Web Tokens at a limited cost. It is used before
+// the client is authenticated, and therefore before flow control.
 //
 //	var gate signature.Gate                     // one per issuer: a costly issuer delays only its own tokens
 //	token, err := signature.Parse(bearer)       // decodes the header; nothing is trusted yet
 //	err = gate.Verify(ctx, token, keys)         // nil: one of the keys has signed the token
 //
-// Invariants: at most half of the processors check signatures of one Gate; no key is tried after the request has ended; at most MaxKeys keys are
-// tried for one token; a token with a critical header extension is refused, because this package implements none.
+// Invariants: A Gate uses at most half of the processors. Verification stops when the request has
+// ended. At most MaxKeys keys are used to verify a token. A token with a critical header extension
+// is rejected, because this package does not implement any.
 package signature
 
 import (
@@ -26,15 +27,16 @@ import (
 const (
 	// MaxKeys is the maximum number of keys that are tried for one token.
 	MaxKeys = 16
-	// MaxModulusBits and MaxExponent limit RSA keys. The cost of a check grows with the square of the first and with the length of the second.
+	// MaxModulusBits and MaxExponent limit RSA keys. The cost of a check grows with the square of
+	// the first and with the length of the second.
 	MaxModulusBits = 8192
 	MaxExponent    = 1<<24 + 1
 )
 
-// ErrInvalid reports that none of the keys has signed the token.
+// ErrInvalid is returned if the token was not signed with one of the keys.
 var ErrInvalid = errors.New("invalid signature")
 
-// A Token is a parsed token whose signature has not been verified.
+// A Token is a parsed token. The signature has not been verified.
 type Token struct {
 	KeyID     string // "" if the header names no key
 	Algorithm string
@@ -45,7 +47,8 @@ type Token struct {
 	signature []byte
 }
 
-// Parse splits a token and decodes its header. It refuses a header with "crit" (RFC 7515, section 4.1.11).
+// Parse parses a token without verifying it. It rejects a header with "crit" (RFC 7515, section
+// 4.1.11).
 func Parse(text string) (*Token, error) {
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {
@@ -84,10 +87,10 @@ type Gate struct {
 	checks atomic.Int64
 }
 
-// Checks returns how many signatures have been compared with a key.
+// Checks returns the number of signature checks so far.
 func (g *Gate) Checks() int64 { return g.checks.Load() }
 
-// Do calls check when there is a free place. It returns the context's error if the request ends first.
+// Do calls check when a place is free. It returns the context's error if the request ends first.
 func (g *Gate) Do(ctx context.Context, check func() error) error {
 	g.once.Do(func() { g.places = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) })
 	if err := ctx.Err(); err != nil {
@@ -102,7 +105,8 @@ func (g *Gate) Do(ctx context.Context, check func() error) error {
 	return check()
 }
 
-// Verify returns nil if one of the keys has signed the token, and ErrInvalid if none has. Any other error is the context's.
+// Verify returns nil if one of the keys has signed the token, and ErrInvalid if none has. Any other
+// error is from the context.
 func (g *Gate) Verify(ctx context.Context, t *Token, keys []crypto.PublicKey) error {
 	return g.Do(ctx, func() error {
 		for _, key := range keys[:min(len(keys), MaxKeys)] {
