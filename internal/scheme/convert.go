@@ -60,7 +60,7 @@ func boundAnnotations(hpa *autoscalingv1.HorizontalPodAutoscaler) {
 			delete(hpa.Annotations, key)
 			continue
 		}
-		checked, _ := json.Marshal(value) // the decoded value can be encoded
+		checked, _ := json.Marshal(value) // a decoded value can always be encoded
 		hpa.Annotations[key] = string(checked)
 	}
 }
