@@ -1,16 +1,16 @@
 package fieldmanager
 
-// This file keeps the containers that an apply leaves empty. When a manager no longer applies the last
-// field of a map, structured-merge-diff 6.3.3 and later replace the map by null, even if the
+// This file preserves containers that an apply leaves empty. When a manager no longer applies the
+// last field of a map, structured-merge-diff 6.3.3 and later replace the map by null, even if the
 // configuration or another manager still names the map itself:
 //
 //	manager m applies    {n: {x: 1}}    and then    {n: {}}
 //	the library returns  {n: null}      with f:n in the entry of m
 //	kube-apiserver 1.36  {n: {}}        with f:n in the entry of m
 //
-// A null would be lost or refused, so the map is restored before the result becomes an object. If the
-// configuration itself gives a null, a custom resource keeps it, and its schema decides. Go types
-// cannot hold a null, so there the map is restored as well.
+// A null would be lost or rejected, so the map is restored before the result becomes an object.
+// If the configuration itself contains a null, a custom resource keeps it, and its schema
+// decides. Go types cannot hold a null, so the map is restored there as well.
 
 import (
 	"fmt"
@@ -47,10 +47,10 @@ func (s *applyShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, error
 
 type restorer struct {
 	types     *smd.Schema
-	keepNulls bool // nulls of the configuration stay
+	keepNulls bool // keep the nulls of the configuration
 }
 
-// restore replaces nulls in merged by an empty map or list, if the configuration gives one or the live
+// restore replaces a null in merged by an empty map or list if the configuration or the live
 // object has one in the same place.
 func (r *restorer) restore(at smd.TypeRef, merged, wanted, live any) {
 	atom, ok := r.types.Resolve(at)
