@@ -74,7 +74,7 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 		return nil, false
 	}
 	if len(entries) == 0 && !isNew && old.GetUID() != "" {
-		return nil, true // an object that is not tracked stays so
+		return nil, true // an object without entries remains untracked
 	}
 	owners, foreign, ok := o.owners(entries)
 	if !ok {
