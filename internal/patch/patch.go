@@ -128,7 +128,7 @@ func Invalid(kind Kind, body, result []byte, cause error) error {
 	quoted := string(result)
 	if kind == strategicPatch {
 		members := map[string]any{}
-		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &members) // patch has read it before
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &members) // Apply has decoded it before
 		quoted = fmt.Sprintf("%+v", members)
 	}
 	var undecodable *scheme.BodyError
