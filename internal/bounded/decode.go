@@ -1,7 +1,7 @@
 package bounded
 
-// This file has the functions that decode a document into a value of a Go type, and the checks
-// that precede each of them. The checks are in the other files.
+// This file decodes documents into values of Go types, and calls the checks that must precede the
+// decoder. The checks are in the other files.
 
 import (
 	"cmp"

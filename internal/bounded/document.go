@@ -1,8 +1,8 @@
 package bounded
 
-// This file has the limits of an object's document. Some values can be encoded but not decoded:
-// Go's encoders accept times and depths that its decoders reject. So each object is checked once
-// before it is stored, which ensures that it can be decoded later.
+// This file checks the limits of documents. Some values can be encoded but not decoded: Go's
+// encoders accept times and depths that its decoders reject. The server checks an object before
+// it is stored, to ensure that it can be decoded later.
 //
 //	value                           received as                              would be stored as           and decoded as
 //	a year after 9999               9999-12-31T23:59:59-01:00, any protobuf  "10000-01-01T00:59:59Z"      an error
@@ -13,8 +13,8 @@ package bounded
 //	                                                                         until the stack overflows)
 //
 // A string may only look like such a time. If one is found, the document is decoded, and the
-// result decides. Depth and strings are checked in one pass over the bytes without allocations.
-// Decoding every object again would cost about thirty times as much (see BenchmarkVet).
+// result decides. The scan for depth and strings reads the bytes only once and does not allocate
+// memory. Decoding every object again would cost about thirty times as much (see BenchmarkVet).
 
 import (
 	"bytes"
@@ -29,7 +29,8 @@ import (
 const (
 	// levels of JSON that Go's decoders accept, and levels of protobuf that this package accepts
 	DecoderDepth = 10_000
-	// levels of a stored object; lists, events and reviews add a few levels
+	// maximum levels of a stored object, which allows lists, events and reviews to add a few
+	// levels
 	StoredDepth = DecoderDepth - 16
 	shownSteps  = 8 // steps of a path in an error
 	// The total length of the paths to all members of a custom resource. managedFields require a
@@ -46,7 +47,7 @@ var ErrTooDeep = errors.New("exceeded max depth")
 type Inspection struct {
 	Depth   int // levels of the deepest part
 	Deepest int // offset of the deepest part
-	// offset of the first string that may be a time without a four-digit year; 0 if there is none
+	// offset of the first string that may be a time without a four-digit year, or 0
 	OddTime int
 }
 
@@ -182,9 +183,8 @@ func (w *pathWalk) String() string {
 	return out.String()
 }
 
-// errTooManySteps means that a document is so wide and deep that tracking its fields would take
-// seconds. 3 MiB of fields with names of one letter, each thirty levels deep, are far below the
-// limit.
+// errTooManySteps means that tracking the fields of a wide and deep document would take seconds.
+// The limit is far above 3 MiB of fields with names of one letter and a depth of thirty levels.
 var errTooManySteps = errors.New("has too many fields nested too deep")
 
 // CheckSteps returns an error if decoded JSON exceeds stepsMax.
@@ -217,9 +217,9 @@ func stepsLeft(value any, depth, left int) int {
 // ---- Protobuf
 
 // checkNesting returns an error if the decoder would recurse more than DecoderDepth times for a
-// message. Only types that contain themselves can be that deep, for example the schemas of custom
-// resources; other types need no check. It ignores malformed messages, because the decoder
-// reports them.
+// message. Only recursive types can be that deep, for example the schemas of custom resources.
+// The other types are not checked. It ignores malformed messages, because the decoder reports
+// them.
 func checkNesting(message reflect.Type, wire []byte) error {
 	shape := shapeOf(message)
 	if !shape.endless {
@@ -228,11 +228,11 @@ func checkNesting(message reflect.Type, wire []byte) error {
 	return shape.walk(wire, 1)
 }
 
-// A wireShape records which fields of a message are messages themselves. It is complete and
-// immutable once it is in shapes.
+// A wireShape lists the fields of a message that contain messages. It must not be modified after
+// it is added to shapes.
 type wireShape struct {
 	fields  map[uint64]*wireShape
-	endless bool // the message contains itself or contains such a message
+	endless bool // whether the message type is or contains a recursive type
 }
 
 // shapes caches the shapes by Go type. They depend only on the program.
@@ -247,7 +247,7 @@ func shapeOf(message reflect.Type) *wireShape {
 	return known.(*wireShape)
 }
 
-// A shaper builds the shapes of one type and of all types in it.
+// A shaper builds the shape of a type, including all nested types.
 type shaper struct {
 	made map[reflect.Type]*wireShape
 	open []reflect.Type // the types on the path to the current type
@@ -282,7 +282,7 @@ func (s *shaper) value(t reflect.Type) *wireShape {
 		return s.value(t.Elem())
 	case reflect.Struct:
 		return s.shape(t)
-	case reflect.Map: // encoded as a list of entries, whose second field is the value
+	case reflect.Map: // encoded as a list of entries, with the value in the second field
 		if inner := s.value(t.Elem()); inner != nil {
 			return &wireShape{fields: map[uint64]*wireShape{2: inner}, endless: inner.endless}
 		}
@@ -301,7 +301,7 @@ func fieldNumber(f reflect.StructField) uint64 {
 	return n
 }
 
-// walk reads each byte once. It skips fields that are not messages by their length.
+// walk reads each byte once. It skips all other fields by the encoded length.
 func (shape *wireShape) walk(wire []byte, depth int) error {
 	if depth > DecoderDepth {
 		return ErrTooDeep
@@ -338,15 +338,15 @@ func nextField(wire []byte) (tag uint64, content, rest []byte, ok bool) {
 		}
 	case 5:
 		_, rest, ok = cutWire(rest, 4)
-	case 3, 4: // the ends of groups, which decoders skip one by one
+	case 3, 4: // end of a group, which a decoder skips
 	default:
 		ok = false
 	}
 	return tag, content, rest, ok
 }
 
-// eachField calls visit for the fields of a message that have a length. It ignores malformed
-// messages, because the decoder reports them.
+// eachField calls visit for all fields with a length. It ignores malformed messages, because the
+// decoder reports them.
 func eachField(wire []byte, visit func(number uint64, content []byte) error) error {
 	for len(wire) > 0 {
 		tag, content, rest, ok := nextField(wire)

@@ -8,11 +8,11 @@ package bounded
 //	"1e2147483647"            unchanged                                                as many, when it is compared or added
 //	3 MB of digits            unchanged                                                the square of their number, when they are encoded
 //
-// A quantity of at most quantityBytes with an exponent of at most two digits costs less than a
-// microsecond. All other quantities are rejected when a document is decoded. The Go type
-// identifies them, because a string of the same form in an annotation is just a string. For most
-// documents one scan of the bytes is enough. The few documents with suspicious numbers are walked
-// along the fields of the Go type.
+// It takes less than a microsecond to parse a quantity if it has at most quantityBytes and an
+// exponent of at most two digits. All other quantities are rejected when a document is decoded.
+// The Go type identifies them, because a string of the same form in an annotation is just a
+// string. Most documents only need a scan of the bytes. The few documents with suspicious numbers
+// are walked along the fields of the Go type.
 //
 // kube-apiserver accepts such quantities and never responds.
 
@@ -28,9 +28,9 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 )
 
-const quantityBytes = 64 // maximum length of a quantity; useful numbers are shorter
+const quantityBytes = 64 // maximum length of a quantity, which is more than any useful number needs
 
-// ErrQuantityRange means that a quantity is too long, too large or too small to compute with.
+// ErrQuantityRange is returned if a quantity is too long, too large or too small.
 var ErrQuantityRange = errors.New("quantities must have at most 64 characters and an exponent of at most two digits")
 
 // CheckQuantity returns an error if the text of a quantity must not be parsed.
@@ -62,9 +62,10 @@ func checkWireQuantities(wire []byte, t reflect.Type) error {
 	return places.checkWire(wire)
 }
 
-// oddNumber reports whether doc may contain a quantity that is out of range: a digit or point, an
-// e and three digits, or a long sequence of digits. Few other documents contain these. Quantities
-// are decoded without unescaping, so escaped digits need not be considered.
+// oddNumber reports whether doc may contain a quantity that is out of range. It searches for a
+// long sequence of digits, and for a digit or point that is followed by an e and three digits.
+// Few other documents contain these. Quantities are decoded without unescaping, so escaped digits
+// need not be considered.
 func oddNumber(doc []byte) bool {
 	digits := 0
 	for i, c := range doc {
@@ -93,8 +94,9 @@ func longExponent(rest []byte) bool {
 	return true
 }
 
-// quantityPlaces are the locations of quantities in values of one Go type. nil means that there
-// are none. They are complete before other goroutines use them.
+// quantityPlaces describes the fields of a Go type that contain quantities. A nil value means
+// that there are no such fields. The value must not be modified after it is added to
+// quantityTypes.
 type quantityPlaces struct {
 	itself  bool            // the value is a quantity
 	each    *quantityPlaces // the elements of a list or map
@@ -214,9 +216,9 @@ func (p *quantityPlaces) checkWire(wire []byte) error {
 	})
 }
 
-// checkWireField checks the content of one field. A quantity is a message whose first field is
-// its text. A list is encoded as repeated fields. A map is encoded as repeated entries, whose
-// second field is the value.
+// checkWireField checks the content of one field. The text of a quantity is the first field of
+// the message. A list is encoded as repeated fields. A map is encoded as repeated entries, with
+// the value in the second field.
 func (p *quantityPlaces) checkWireField(content []byte) error {
 	switch {
 	case p.itself:

@@ -1,7 +1,7 @@
 package bounded
 
-// This file limits the memory that a document takes after it is decoded into a Go type. Each
-// element of a list is a complete struct, even if the document sets none of its fields:
+// This file limits the memory of decoded documents. Every element of a list is decoded into a
+// complete struct, even if the JSON is empty:
 //
 //	{"spec":{"containers":[{},{},{},{}, ...]}}       three bytes become a Container of 400; 3 MB became 2.4 GB with all copies
 //
@@ -24,27 +24,28 @@ import (
 )
 
 const (
-	weightMax = 32 << 20 // bytes of structs, lists and maps; strings only take their length in the document
-	mapWeight = 64       // bytes of an entry in addition to its value
+	weightMax = 32 << 20 // maximum bytes of structs, lists and maps; strings are not included
+	mapWeight = 64       // additional bytes for an entry
 
 	// elementWeight is the minimum weight of an element of a list or map, because validation may
-	// create errors for it: an empty port of a Service has four errors of 170 bytes.
+	// return errors for the element. For example, an empty port of a Service results in four
+	// errors of 170 bytes.
 	elementWeight = 512
 )
 
 var errHeavy = fmt.Errorf("the object would take more than %d MiB of memory", weightMax>>20)
 
-// A weightShape describes the memory that values of one Go type take. nil means that they need no
-// additional memory. It is complete and immutable once it is in weightShapes.
+// A weightShape describes the memory for values of a Go type. If it is nil, the values do not
+// need additional memory. It must not be modified after it is added to weightShapes.
 type weightShape struct {
 	names   map[string]weightField // fields of a struct by JSON name
 	numbers map[uint64]weightField // the same fields by number in protobuf
-	each    *weightField           // an element of a list or a value of a map
+	each    *weightField           // the elements of a list, or the values of a map
 	isMap   bool
 }
 
-// A weightField is the shape of a value and the memory that it takes outside of the struct that
-// has it as a field.
+// A weightField describes the memory for the value of a field, in addition to the size of the
+// field.
 type weightField struct {
 	shape *weightShape
 	bytes int64
@@ -70,7 +71,7 @@ func weightsOf(t reflect.Type) weightedType {
 	return known.(weightedType)
 }
 
-// A weightShaper builds the shapes of one type and of all types in it.
+// A weightShaper builds the shape of a type, including all nested types.
 type weightShaper struct {
 	made     map[reflect.Type]*weightShape
 	heaviest int64
@@ -106,7 +107,7 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 		return weightField{shape: known}
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		// a schema, or an alternative to it
+		// either a schema or an alternative, such as a boolean
 		if f, ok := t.FieldByName("Schema"); ok && t != reflect.TypeFor[resource.Quantity]() {
 			inner := w.field(f.Type)
 			each := inner
@@ -139,7 +140,7 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 // checkWeight returns errHeavy if JSON must not be decoded into a Go type. It ignores malformed
 // JSON, because the decoder reports it.
 func checkWeight(doc []byte, t reflect.Type) error {
-	const least = elementWeight // bytes per element below which no check is necessary
+	const least = elementWeight // if the document is small, the check is not necessary
 	if int64(len(doc))*least <= weightMax/16 {
 		return nil
 	}
@@ -155,7 +156,7 @@ func checkWeight(doc []byte, t reflect.Type) error {
 	return nil
 }
 
-// A weighing is a walk through a document.
+// A weighing is a scan of the document.
 type weighing struct {
 	doc  []byte
 	at   int
@@ -234,8 +235,8 @@ func (s *weightShape) weighWire(wire []byte, left *int64) error {
 	}
 	return eachField(wire, func(number uint64, content []byte) error {
 		of := s.numbers[number]
-		// A list is encoded as repeated fields. A map is encoded as repeated entries, whose
-		// second field is the value.
+		// A list is encoded as repeated fields. A map is encoded as repeated entries, with the
+		// value in the second field.
 		for of.shape != nil && of.shape.each != nil {
 			if *left -= of.shape.each.bytes; of.shape.isMap {
 				content = entryValue(content)
@@ -294,5 +295,5 @@ func (s *weightShape) weighDecoded(value any, left *int64) {
 	}
 }
 
-// TooHeavy reports whether a document was rejected because of the memory that it would take.
+// TooHeavy reports whether err means that the decoded document would be too large.
 func TooHeavy(err error) bool { return errors.Is(err, errHeavy) }

@@ -1,8 +1,9 @@
 package crd
 
 // This file converts objects between versions if their definition configures a conversion
-// webhook. An object is stored in the version that was the storage version at its last write. A
-// read may therefore need a conversion, and a write through another version always does:
+// webhook. Objects are stored in the current storage version. If the storage version changes
+// later, reading the object may require a conversion. Writing it through another version always
+// requires a conversion:
 //
 //	GET v1      {"apiVersion":"v2",…} in the store ──▶ v2's defaults ──▶ ConversionReview ──▶ original metadata ──▶ v1's schema prunes
 //	PUT v1      … validated as v1 ──▶ ConversionReview ──▶ original metadata ──▶ v2's schema prunes ──▶ {"apiVersion":"v2",…}
@@ -10,12 +11,12 @@ package crd
 //	WATCH v1    the same for new events; concurrent watches share one call
 //
 // A stored object names its version only if that differs from the version of the first objects
-// (see unmarked), so types with a single version have no overhead. A converted object begins with
-// an empty version, so that it is neither defaulted nor converted again.
+// (see unmarked), so types with a single version have no overhead. After conversion, the version
+// in the stored JSON is empty, which prevents a second conversion.
 //
 // The webhook determines everything except for the identity of the object. In the metadata it may
-// change labels and annotations; all other metadata is restored. An invalid response results in a
-// 500 with the text of kube-apiserver, before anything is stored.
+// only change labels and annotations. If the response is invalid, the request fails with a 500
+// and the text of kube-apiserver, and the object is not stored.
 
 import (
 	"bytes"
@@ -51,15 +52,16 @@ import (
 )
 
 const (
-	conversionTimeout = 30 * time.Second // timeout of one call, as in kube-apiserver
-	reviewBytes       = 1 << 20          // maximum of stored bytes in one review, unless it has a single object
-	leastAnswer       = 16 << 20         // minimum size limit of a response in bytes
-	answerFactor      = 4                // the limit is at least this multiple of the request's size
-	eventsKept        = 256              // maximum number of cached converted events, for all types together
-	eventBytes        = 8 << 20          // maximum size of these events in bytes
+	conversionTimeout = 30 * time.Second // timeout of a call; the default of kube-apiserver
+	// maximum bytes of stored JSON in a review, unless there is only a single object
+	reviewBytes  = 1 << 20
+	leastAnswer  = 16 << 20 // minimum size limit of a response in bytes
+	answerFactor = 4        // the limit is at least this multiple of the request's size
+	eventsKept   = 256      // maximum number of cached converted events, for all types together
+	eventBytes   = 8 << 20  // maximum size of these events in bytes
 )
 
-// A converter calls the webhook of one definition. It is immutable and replaced with the
+// A converter calls the conversion webhook of a CRD. It is immutable and replaced with the
 // definition's spec.
 type converter struct {
 	kind    schema.GroupKind
@@ -70,8 +72,8 @@ type converter struct {
 	timeout time.Duration   // of one call
 	client  *webhook.Client
 	broken  error // the error of creating client
-	// In a registry of the past, now returns the current converter, or nil if there is none.
-	// Otherwise now is nil.
+	// now is only set in the registry of an earlier revision. It returns the current converter,
+	// or nil if there is no converter. Otherwise now is nil.
 	now func() *converter
 }
 
@@ -105,7 +107,7 @@ func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, ser
 	return cv
 }
 
-// close closes the client's connections, unless after uses the same client.
+// close closes the connections of the client unless the next converter uses the same client.
 func (cv *converter) close(after *converter) {
 	if cv != nil && (after == nil || after.client != cv.client) {
 		cv.client.Close()
@@ -116,17 +118,17 @@ func (cv *converter) apiVersion(version string) string {
 	return scheme.GroupVersionString(cv.kind.Group, version)
 }
 
-// conversionFailure returns the 500 for all errors. As in kube-apiserver, it has no reason and no
-// details.
+// conversionFailure returns the 500 for all errors. The reason and the details are empty, which
+// is the same in kube-apiserver.
 func conversionFailure(format string, args ...any) error {
 	return apierror.New(http.StatusInternalServerError, "", fmt.Sprintf(format, args...))
 }
 
 // ---- Objects
 
-// to converts an object to another version and prunes it by the schema of that version. An object
-// that is already of that version is returned unchanged. As in kube-apiserver, the webhook
-// receives no resourceVersion, because the stored object has none.
+// to converts an object to another version and prunes it by the schema of that version. If the
+// object already has that version, it is returned unchanged. The resourceVersion is removed
+// before the webhook is called, because kube-apiserver does not store it either.
 func (cv *converter) to(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
 	from := u.GroupVersionKind()
 	switch {
@@ -402,7 +404,7 @@ func readReview(body []byte, uid types.UID, version string) ([]runtime.RawExtens
 	return nil, fmt.Errorf("response.result.status was '%s', not 'Success'", r.Result.Status)
 }
 
-// checkReviewKind rejects a document of another kind, but accepts a document without a kind.
+// checkReviewKind returns an error if the kind is wrong. The kind may also be missing.
 func checkReviewKind(got, want schema.GroupVersionKind) error {
 	review := got.Group == want.Group && got.Kind == want.Kind && (got.Version == "v1" || got.Version == "v1beta1")
 	switch {
@@ -531,9 +533,10 @@ func (r *rowConversion) readSome(ctx context.Context, docs [][]byte) error {
 
 // ---- Events
 
-// watch is read for watches. Watches need the same events at about the same time, so one of them
-// calls the webhook and the others wait for its result. They also share its error, so that each
-// of them does not wait for a webhook that hangs.
+// watch is read for watches. Watches usually need the same events at the same time. Therefore
+// only one of them calls the webhook, and the others wait for the result. If the call fails, all
+// of them return the error. Otherwise each watch would have to wait for a webhook that does not
+// respond.
 func (r *rowConversion) watch(ctx context.Context, docs [][]byte) error {
 	for {
 		r.mu.Lock()
@@ -583,7 +586,8 @@ func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missi
 	return err
 }
 
-// events caches the converted newest events, so that a hundred watches cost one call.
+// events caches the latest converted events. With a hundred watches, the webhook is still called
+// only once.
 type events struct {
 	mu    sync.Mutex // guards the fields below
 	kept  map[eventKey][]byte
@@ -591,7 +595,7 @@ type events struct {
 	bytes int        // total size of kept
 }
 
-// An eventKey identifies a row and a stored object by its digest.
+// An eventKey identifies the stored object by the digest and the target by the row.
 type eventKey struct {
 	row    *rowConversion
 	digest [sha256.Size]byte

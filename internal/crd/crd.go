@@ -1,17 +1,17 @@
 package crd
 
-// This file turns CustomResourceDefinitions into served types. A definition is stored under its
-// key like any other object, and its type is served like a built-in type. This example shows the
-// steps (custom.go serves the objects):
+// This file turns CustomResourceDefinitions into served types. The CRD is stored like any other
+// object, and the type is served like a built-in type. For example (see custom.go for the
+// objects):
 //
 //	POST customresourcedefinitions  {widgets.example.com}
 //	     registry: decode ▶ Prepare ▶ Validate ▶ commit, revision 7
 //	     sync: reads revision 7 from the log; the names are free ▶ status committed, revision 8 ▶ a row in the registry
 //	201 Created                     from now on /apis/example.com/v1/widgets is served
 //
-// Sync is level-triggered. It compares the stored definitions with the table, so it may be called
-// after a write, at startup, or without any change. A row costs a few hundred bytes; the schema
-// remains in the store.
+// Sync is level-triggered. It compares the stored CRDs with the table, so it may be called after
+// a write, at startup, or at any other time. A row only needs a few hundred bytes because the
+// schema is not kept in memory.
 //
 // All versions of a definition serve the same stored objects. With strategy None only apiVersion
 // differs, and the schema of the version prunes. With strategy Webhook an external program
@@ -53,7 +53,7 @@ import (
 	"apilet/internal/webhook"
 )
 
-const retryCleanup = time.Second // interval while objects of a deleted definition wait for their finalizers
+const retryCleanup = time.Second // retry interval if an object of a deleted CRD still has finalizers
 
 // ---- Definitions
 
@@ -65,27 +65,28 @@ type Definitions struct {
 	wr  *registry.Writer // deletes the objects of a deleted definition
 	log zerolog.Logger
 
-	Stands func(error)      // receives the error of each round of Run; may be nil
+	Stands func(error)      // called with the result of each round of Run if it is not nil
 	row    *scheme.Resource // the type of definitions
 
 	reserved reservations // names that definitions must not use
 	services *webhook.ServiceResolver
 	events   *events
-	at       int64 // revision of a registry of the past; 0 for the current state
+	at       int64 // if not 0, the revision of the registry
 	pasts    pasts
-	changed  atomic.Int64 // the revision of the last change of a definition
+	changed  atomic.Int64 // revision of the last change to a CRD
 
-	mu    sync.Mutex             // guards the fields below; held while the status of a definition is committed
-	news  *store.Follower        // follows the definitions; table has the state up to its revision
+	// guards the following fields; it is also locked while the status of a CRD is committed
+	mu    sync.Mutex
+	news  *store.Follower        // the events for the table
 	table map[string]*definition // by the definition's name
 	// channels of changed or deleted definitions, which are closed after the registry is updated
 	ended []chan struct{}
 }
 
-// A definition is the part of a stored definition that is kept in memory. It is immutable.
+// A definition contains the parts of a stored CRD that are needed in memory. It is immutable.
 type definition struct {
 	name, group string
-	created     int64 // its CreateRev; the older of two definitions with the same names receives them
+	created     int64 // the CreateRev; if two CRDs use the same names, the older CRD is accepted
 	accepted    apiextensionsv1.CustomResourceDefinitionNames
 	wanting     bool // some name is not accepted
 	terminating bool
@@ -147,8 +148,8 @@ func (d *Definitions) forgetIdle(now time.Time) {
 }
 
 // Sync updates the table and the registry to the stored definitions, and updates the status of
-// each definition. It is called after each write to a definition and before the response, so that
-// a client can use the type as soon as it receives the response.
+// each definition. It is called after a CRD is written. The response is sent when Sync has
+// returned, so the client can use the type immediately.
 func (d *Definitions) Sync(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +192,7 @@ func (d *Definitions) serveLocked() {
 }
 
 // newsLocked adds the definitions written since the last call to the table. It returns functions
-// that decide about their names. They must run after all definitions are in the table, because
+// that accept or reject the names. They must run after all definitions are in the table, because
 // the last definition may use the names of the first.
 func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, err error) {
 	anew := false
@@ -222,7 +223,7 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
 	crd, err := d.outline(rec)
-	if err != nil { // this definition is not served, but the others are
+	if err != nil { // only this CRD is not served
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
@@ -239,8 +240,8 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 	}
 }
 
-// reconsiderLocked assigns the names that a definition may have released to other definitions
-// that need them, oldest first.
+// reconsiderLocked is called when a CRD may have released names. It accepts these names for the
+// other CRDs that need them, starting with the oldest CRD.
 func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) error {
 	if before == nil {
 		return nil
@@ -274,8 +275,8 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 	return nil
 }
 
-// outline decodes a definition without its large parts: the schemas, managedFields, and kubectl's
-// last-applied annotation. The type is also served if these parts cannot be decoded.
+// outline decodes a CRD without the schemas, managedFields and the last-applied annotation of
+// kubectl. The type is also served if these parts cannot be decoded.
 func (d *Definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
 	obj, err := d.row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
 	if err != nil {
@@ -297,10 +298,10 @@ func withoutSchemas(stored []byte) []byte {
 	return append(out, stored[from:]...)
 }
 
-// decideLocked computes the status of a definition and commits it if it has changed. outline is
-// the definition without its large parts. The write appears in the log as another event. The
-// registry is updated before the status becomes readable, so that a client that waits for
-// Established finds the type.
+// decideLocked computes the status of the CRD and commits it if it has changed. The CRD is
+// decoded by outline. The log then contains another event for the CRD. The registry is updated
+// before the new status is committed. If a client waits for the condition Established, it can use
+// the type immediately.
 func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1.CustomResourceDefinition, key string, rev int64) error {
 	before := outline.Status.DeepCopy()
 	d.acceptNames(outline)
@@ -332,7 +333,7 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	d.serveLocked()
 	_, err = d.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, Expect: rev, JSON: stored, RevAt: revAt, Deleting: rec.Deleting})
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-		return nil // another writer was faster; the log has the newer version
+		return nil // a concurrent write succeeded and is also in the log
 	}
 	return err
 }
@@ -373,7 +374,7 @@ func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition)
 	establish(crd)
 }
 
-// taken returns the names of other definitions of the group and of built-in types.
+// taken returns the names that are used by built-in types and by the other CRDs of the group.
 func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
 	resources, kinds = map[string]bool{}, map[string]bool{}
 	maps.Copy(resources, d.reserved.resources[crd.Spec.Group])
@@ -391,7 +392,7 @@ func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (reso
 	return resources, kinds
 }
 
-// conflicts returns a message with the names that are taken, or "" if all are free.
+// conflicts returns a message if some of the names are already used, or "".
 func conflicts(names []string, taken map[string]bool) string {
 	var texts []string
 	for _, name := range names {
@@ -423,8 +424,8 @@ func notEstablished() apiextensionsv1.CustomResourceDefinitionCondition {
 		Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
 }
 
-// approval sets the condition for types in Kubernetes' own groups, as in k8s.io. It reports
-// whether the API has been approved.
+// approval sets the condition KubernetesAPIApprovalPolicyConformant if the group is reserved for
+// Kubernetes, such as k8s.io. It reports whether the API has been approved.
 func approval(crd *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
@@ -532,8 +533,7 @@ func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.
 	}
 }
 
-// verbatim returns the row for the server's own use that serves each object in its stored
-// version.
+// verbatim returns a row for internal use. It serves all objects in the stored version.
 func (def *definition) verbatim(of *scheme.Resource) *scheme.Resource {
 	res := *of
 	res.Version, res.Subresources, res.Schema = of.Custom.StorageVersion, nil, nil
@@ -568,9 +568,8 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 	return first
 }
 
-// ownsKeys reports whether the keys of a definition's objects belong to it alone. The plural is a
-// part of the definition's unique name. The accepted plural may differ because clients can write
-// the status.
+// ownsKeys reports whether the CRD is the only type with these keys. The plural is a part of the
+// definition's unique name. The accepted plural may differ because clients can write the status.
 func (d *Definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	plural := crd.Spec.Names.Plural
 	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.holds(crd.Spec.Group, plural)
@@ -639,8 +638,8 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 	return scheme.GroupVersion(crd.Spec.Group, v.Name, res)[0]
 }
 
-// deprecationText returns the definition's own warning, or a default that recommends the newest
-// version.
+// deprecationText returns the deprecation warning of the CRD. The default warning recommends the
+// newest version.
 func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	if old.DeprecationWarning != nil {
 		return *old.DeprecationWarning
@@ -665,7 +664,7 @@ func defaultDefinition(obj scheme.Object) error {
 	return nil
 }
 
-// prepareDefinition keeps the old status, or on /status the old spec.
+// prepareDefinition restores the old status, or the old spec if the subresource is status.
 func prepareDefinition(obj, old scheme.Object, sub string) scheme.Object {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	var before apiextensionsv1.CustomResourceDefinition
@@ -707,9 +706,8 @@ func internalDefinition(obj scheme.Object, out *apiextensions.CustomResourceDefi
 	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
 }
 
-// definitionWarnings returns warnings about parts of a definition without effect: unrecognized
-// formats, and sets that server-side apply and CEL do not support. For an update it returns only
-// new warnings.
+// definitionWarnings returns warnings if the CRD uses unrecognized formats, or sets that are not
+// supported by server-side apply and CEL. For an update it returns only new warnings.
 func definitionWarnings(obj, old scheme.Object) (texts []string) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	known := map[string]bool{}
@@ -724,8 +722,8 @@ func definitionWarnings(obj, old scheme.Object) (texts []string) {
 	return texts
 }
 
-// schemaWarnings returns the warnings about a definition's schemas. kube-apiserver warns about
-// sets since 1.37.
+// schemaWarnings returns the warnings for the schemas of the CRD. The warning about sets was
+// added to kube-apiserver in 1.37.
 func schemaWarnings(crd *apiextensionsv1.CustomResourceDefinition) map[string]bool {
 	texts, internal := map[string]bool{}, &apiextensions.CustomResourceDefinition{}
 	if internalDefinition(crd, internal) != nil {
@@ -766,8 +764,8 @@ func markTerminating(obj scheme.Object) {
 		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"})
 }
 
-// cleanUp deletes the objects of definitions that are being deleted, and then the definitions
-// without objects. waiting means that finalizers of an object delay its deletion.
+// cleanUp deletes the objects of CRDs that are being deleted. If there are no objects left, it
+// deletes the CRD. The result waiting is true if an object still has finalizers.
 func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 	if err := d.Sync(ctx); err != nil {
 		return false, err
@@ -788,7 +786,7 @@ func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 	return waiting, err
 }
 
-// empty performs one round of cleanUp for one definition.
+// empty deletes the objects of the CRD.
 func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, err error) {
 	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionFalse,
 		Reason: "NeverEstablished", Message: "resource was never established"}
@@ -813,7 +811,7 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
 	}
 	background := metav1.DeletePropagationBackground
-	var failed error // the first error; the other objects are deleted nevertheless
+	var failed error // the first error; it does not stop the loop
 	for c, err := range d.st.Chunks(store.Span{Prefix: res.Base, Sound: true}) {
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return cmp.Or(failed, err)

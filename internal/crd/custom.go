@@ -5,11 +5,12 @@ package crd
 //	body ──▶ shape: prune, coerce, default ──▶ validation: schema, lists, CEL ──▶ toStorage ──▶ stored
 //	stored after the schema ──▶ unchanged             otherwise ──▶ complete: default, prune ──▶ response
 //
-// The schema of a version is compiled at its first use, from the definition in the store, and
-// released after it has been idle. HTTPRoute of the Gateway API takes half a MiB, and several
-// more after its CEL rules are compiled.
+// A schema is compiled when it is needed, and the compiled schema is removed from memory when it
+// is idle. HTTPRoute of the Gateway API takes half a MiB, and several more after its CEL rules
+// are compiled.
 //
-// Kubernetes' own packages prune, default and validate. This file calls them in the right order.
+// This file calls the packages of Kubernetes for pruning, defaulting and validation in the right
+// order. This file calls them in the right order.
 
 import (
 	"bytes"
@@ -52,16 +53,15 @@ import (
 	"apilet/internal/store"
 )
 
-const schemaIdle = 5 * time.Minute // how long an unused compiled schema is kept
+const schemaIdle = 5 * time.Minute // compiled schemas that are not used for this long are removed
 
 // ---- Schemas
 
-// schemas has the schemas of all versions of one definition, which are loaded from the store and
-// compiled on demand.
+// schemas loads the schemas of a CRD from the store and compiles them on demand.
 type schemas struct {
 	st     *store.Store
 	key    string
-	at     atomic.Int64 // the revision at which the definition is read; 0 for the newest
+	at     atomic.Int64 // if not 0, the CRD is read at this revision
 	spec   string       // digest of the definition's spec
 	stored string       // digest of the storage version's schema
 	// The revision at which the definition received this schema. Newer objects conform to it.
@@ -70,7 +70,7 @@ type schemas struct {
 
 	mu       sync.Mutex                // guards the fields below and serializes compiling
 	compiled map[string]*compiled      // by version
-	columns  map[string][]customColumn // by version; separate because a list needs only the columns
+	columns  map[string][]customColumn // by version; not part of compiled, because a list only needs the columns
 }
 
 // A compiled schema belongs to one version. It is immutable except for rules and kept.
@@ -80,12 +80,13 @@ type compiled struct {
 
 	mu    sync.Mutex // guards rules
 	rules *rules
-	kept  sync.Map // values that other packages derive from the schema, by their keys
+	kept  sync.Map // used by other packages to cache values for the schema
 }
 
 // rules validate objects.
 type rules struct {
-	whole, status *spec.Schema   // validate an object, or its status; status is nil if the schema lacks it
+	// for the object and for the status; status is nil if the schema does not have a status
+	whole, status *spec.Schema
 	cel           *cel.Validator // nil if there are no expressions
 }
 
@@ -155,7 +156,7 @@ func compileSchema(raw []byte) (*compiled, error) {
 	return c, defaulting.PruneDefaults(c.schema)
 }
 
-// validators returns the rules that validate objects and compiles them at the first write.
+// validators compiles the rules on the first call.
 func (c *compiled) validators() (*rules, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,8 +180,8 @@ func (c *compiled) validators() (*rules, error) {
 	return r, nil
 }
 
-// readAt records that the definition was the same at another revision. The later revision is
-// used, because the store keeps it longer.
+// readAt is called if the CRD is the same at another revision. The later revision is used,
+// because the store keeps it longer.
 func (s *schemas) readAt(rev int64) {
 	for at := s.at.Load(); at < rev && !s.at.CompareAndSwap(at, rev); at = s.at.Load() {
 	}
@@ -217,8 +218,8 @@ func (s *schemas) toStorage(u *unstructured.Unstructured) (*unstructured.Unstruc
 // isBookmark reports whether u is the bookmark of a watch, which only has a revision.
 func isBookmark(u *unstructured.Unstructured) bool { return u.GetUID() == "" && u.GetName() == "" }
 
-// pruneUnknown removes the fields that the schema does not declare and returns their paths. It
-// keeps metadata, kind and apiVersion.
+// pruneUnknown removes unknown fields and returns the paths. It keeps metadata, kind and
+// apiVersion.
 func (c *compiled) pruneUnknown(u *unstructured.Unstructured) (unknown []string) {
 	return pruning.PruneWithOptions(u.Object, c.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 }
@@ -230,7 +231,7 @@ func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
 	return unknown
 }
 
-// pruneAs removes the fields that a version does not declare. If the definition lacks the
+// pruneAs removes the fields that are unknown to the version. If the definition lacks the
 // version, it removes all fields.
 func (s *schemas) pruneAs(version string, u *unstructured.Unstructured, prune func(*compiled, *unstructured.Unstructured) []string) (unknown []string) {
 	c, err := s.version(version)
@@ -262,13 +263,15 @@ func (cr *customStrategy) openAPI() (json.RawMessage, error) {
 	return json.RawMessage(v.Get("schema.openAPIV3Schema").Raw), nil
 }
 
-// shape prunes, coerces and defaults an object that a client sent. It returns the unknown fields.
+// shape prunes, coerces and defaults the object in the body of a request. It returns the unknown
+// fields.
 func (cr *customStrategy) shape(u *unstructured.Unstructured) (unknown []error, err error) {
 	return cr.shapeWith(u, (*compiled).prune)
 }
 
-// shapeApplied is shape for the result of an apply. As in kube-apiserver, it keeps nulls: each of
-// them has a manager, so validation must reject the nulls that the schema does not allow.
+// shapeApplied is shape for the result of an apply. As in kube-apiserver, it does not remove
+// nulls. The managedFields contain the nulls, so validation must reject them if the schema does
+// not allow them.
 func (cr *customStrategy) shapeApplied(u *unstructured.Unstructured) error {
 	_, err := cr.shapeWith(u, (*compiled).pruneUnknown)
 	return err
@@ -347,8 +350,8 @@ func (cr *customStrategy) kept() *sync.Map {
 	return &c.kept
 }
 
-// prepare separates the status from the rest of the object: a write changes only the part that it
-// may.
+// prepare restores the fields that must not be changed by the request. These are the status, or
+// everything except for the status.
 func (cr *customStrategy) prepare(obj, old scheme.Object, sub string) scheme.Object {
 	u := obj.(*unstructured.Unstructured)
 	switch {
@@ -366,8 +369,8 @@ func (cr *customStrategy) prepare(obj, old scheme.Object, sub string) scheme.Obj
 	return u
 }
 
-// validate checks metadata, schema, scale, embedded objects, lists that are sets or maps, and CEL
-// rules.
+// validate validates the metadata, the schema, the scale subresource, embedded objects, the
+// uniqueness of list items, and the CEL rules.
 func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	c, err := cr.compiled()
 	if err != nil {
@@ -436,15 +439,15 @@ func (j *validator) statusChange(old *unstructured.Unstructured) {
 	j.lists()
 }
 
-// lists rejects duplicate elements only if the old object has none.
+// lists rejects duplicate elements unless there were duplicates in the old object.
 func (j *validator) lists() {
 	if len(listtype.ValidateListSetsAndMaps(nil, j.schema, j.old)) == 0 {
 		j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
 	}
 }
 
-// expressions evaluates the CEL rules, unless the object has errors that make their results
-// unreliable.
+// expressions evaluates the CEL rules. It does nothing if the object is already known to be
+// invalid in a way that affects the rules.
 func (j *validator) expressions(ctx context.Context) {
 	if j.rules.cel == nil {
 		return
@@ -509,7 +512,7 @@ func (j *validator) replicas(path string) {
 // pathSteps splits a path like .spec.replicas.
 func pathSteps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
-// scaleOf returns the state that a Scale shows. If set is not nil, scaleOf first sets the replica
+// scaleOf returns the values for the Scale. If set is not nil, scaleOf first sets the replica
 // count.
 func (cr *customStrategy) scaleOf(u *unstructured.Unstructured, set *int32) (scheme.Scalable, error) {
 	s := scheme.Scalable{Path: cr.scale.SpecReplicasPath}
@@ -549,8 +552,8 @@ type customColumn struct {
 	mu       *sync.Mutex // a JSONPath keeps state while it searches
 }
 
-// columnStepsMax limits the cost of a cell. A path with two descents would search an object of
-// 900 levels for seconds.
+// columnStepsMax limits the cost of a cell. With two descents in the path, it would take seconds
+// to search an object with 900 levels.
 const columnStepsMax = 4 << 20
 
 // affordable reports whether the path may be evaluated for an object. Most paths have neither
@@ -567,7 +570,7 @@ func (c *customColumn) affordable(object any) bool {
 	return steps <= columnStepsMax
 }
 
-// extent returns the number of values in a value and the number of its levels.
+// extent returns the number of nested values and the depth.
 func extent(value any, level int) (nodes, depth int) {
 	nodes, depth = 1, level
 	visit := func(inner any) {
@@ -587,7 +590,7 @@ func extent(value any, level int) (nodes, depth int) {
 	return nodes, depth
 }
 
-// choicesIn returns the product of the numbers of alternatives in a path's brackets, at most
+// choicesIn returns the number of combinations of the alternatives in the brackets, limited to
 // columnStepsMax+1.
 func choicesIn(path string) int {
 	product := 1
@@ -649,8 +652,8 @@ func (cr *customStrategy) cells(obj scheme.Object, now time.Time) []any {
 	return cells
 }
 
-// cell returns the first value that the column's path finds. It returns nil if there is none, if
-// the value has another type, or if the evaluation would take too long.
+// cell returns the first value that the column's path finds. It returns nil if there is no such
+// value, if the type is wrong, or if the evaluation would take too long.
 func (c *customColumn) cell(u *unstructured.Unstructured, now time.Time) any {
 	if !c.affordable(u.Object) {
 		return nil

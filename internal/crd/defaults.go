@@ -1,7 +1,8 @@
 package crd
 
-// This file limits the size of default values before they are set. A default is copied into each
-// item of a list that lacks it, so a body of a few kilobytes could expand to gigabytes.
+// This file limits the size of default values before they are set. The default is copied into
+// every item that does not contain the field, so a body of a few kilobytes could become
+// gigabytes.
 
 import (
 	"fmt"
@@ -65,7 +66,7 @@ func (r *room) within(value any, s *structuralschema.Structural) {
 	r.take(value, s)
 }
 
-// copied subtracts the size of a default and of the default values that it lacks itself.
+// copied subtracts the size of the default, including nested defaults.
 func (r *room) copied(value any, s *structuralschema.Structural) {
 	r.json(value)
 	r.take(value, s)

@@ -14,10 +14,10 @@
 // patched by {"spec":{"containers":[{"name":"a","image":"x:2"}]}}. A merge patch removes
 // container b, but a strategic merge patch keeps it.
 //
-// Invariants: all functions are pure functions of bytes. Numbers keep their digits (a float64
-// would round an int64). No body causes a panic. Constants limit the work, which would otherwise
-// be very large for some bodies of 3 MiB. The errors have the texts of kube-apiserver
-// (k8s.io/apiserver/pkg/endpoints/handlers/patch.go).
+// Invariants: The result only depends on the arguments. Numbers are not converted to float64,
+// which would round an int64. No body causes a panic. Constants limit the work, which would
+// otherwise be very large for some bodies of 3 MiB. The error messages are the same as in
+// kube-apiserver (k8s.io/apiserver/pkg/endpoints/handlers/patch.go).
 package patch
 
 import (
@@ -57,10 +57,11 @@ const (
 )
 
 const (
-	maxPatchOperations = 10000    // maximum number of operations in one JSON patch
-	maxPatchCopies     = 3 << 20  // bytes that the copy operations of one JSON patch may add
-	maxPatchWork       = 64 << 20 // bytes parsed and list elements moved for one patch: about a second
-	// lookups of list elements by key for one strategic merge patch: about a second
+	maxPatchOperations = 10000   // maximum number of operations in one JSON patch
+	maxPatchCopies     = 3 << 20 // maximum bytes that can be added by the copy operations of a JSON patch
+	// maximum work for a patch, in bytes parsed and list elements moved; about a second
+	maxPatchWork = 64 << 20
+	// maximum lookups of list elements for a strategic merge patch; about a second
 	maxPatchLookups = 4 << 20
 )
 
@@ -121,9 +122,9 @@ func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictEr
 	return nil, nil, err
 }
 
-// Invalid returns the error (422) for a patch whose result is not a valid object of its kind. If
-// only strict decoding fails, cause is runtime.NewStrictDecodingError of the strictErrs. The
-// message quotes the result, or the body of a strategic merge patch.
+// Invalid returns the error (422) if the result of a patch is not a valid object. If only strict
+// decoding fails, cause is runtime.NewStrictDecodingError of the strictErrs. The message quotes
+// the result, or the body of a strategic merge patch.
 func Invalid(kind Kind, body, result []byte, cause error) error {
 	quoted := string(result)
 	if kind == strategicPatch {
@@ -138,8 +139,8 @@ func Invalid(kind Kind, body, result []byte, cause error) error {
 	return apierror.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, cause.Error())})
 }
 
-// patchFailed returns the error for a JSON patch that cannot be applied. It has no cause, as in
-// kube-apiserver.
+// patchFailed returns the error for a JSON patch that cannot be applied. As in kube-apiserver,
+// the cause is not included.
 func patchFailed() error {
 	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "", 0, false)
 }
@@ -150,8 +151,8 @@ func patchTooLarge() error {
 
 // ---- the document under the patch
 
-// A JsonNode is one value of the document. It is parsed only along the paths of the patch. The
-// rest remains raw, so that unmodified parts keep their bytes. nil is a JSON null.
+// A JsonNode is a value in the document. It is parsed only along the paths of the patch. The rest
+// remains raw, so that unmodified parts keep their bytes. nil is a JSON null.
 type JsonNode struct {
 	Raw  json.RawMessage      // as read; only the first byte is valid after parsing
 	obj  map[string]*JsonNode // not nil if parsed as an object
@@ -207,7 +208,7 @@ func (n *JsonNode) append(out []byte) []byte {
 	return append(out, n.Raw...)
 }
 
-// within reports whether the parsed part of a value has at most that many levels.
+// within reports whether the depth of the parsed value is at most levels.
 func (n *JsonNode) within(levels int) bool {
 	if n == nil {
 		return true
@@ -231,9 +232,9 @@ var (
 	errPatchWork = errors.New("maxPatchWork is spent")
 )
 
-// A patchedDoc is a document with the remaining limits of its patch. Parsing a level reads all
-// bytes below it, so a path of 10,000 steps into 3 MiB would read 30 GiB. Insertions at the head
-// of a long list would move as much memory.
+// A patchedDoc is a document with the remaining limits of its patch. To parse a level, all bytes
+// of the nested values must be read. For a path with 10,000 steps into 3 MiB, this would be 30
+// GiB. The same is true for repeated insertions at the start of a long list.
 type patchedDoc struct {
 	Root   *JsonNode
 	work   int // the rest of maxPatchWork
@@ -319,7 +320,7 @@ func (n *JsonNode) get(step string) (*JsonNode, error) {
 	return n.list[i], nil
 }
 
-// set sets a member, which need not exist, or an element, which must exist.
+// set sets a member of an object or an existing element of a list.
 func (n *JsonNode) set(step string, value *JsonNode) error {
 	if n.obj != nil {
 		n.obj[step] = value
@@ -363,8 +364,8 @@ func (n *JsonNode) remove(step string) error {
 	return err
 }
 
-// equal compares two values. Members may be in any order, strings are compared after decoding,
-// and numbers by their digits (1 is not 1.0, as in kube-apiserver).
+// equal compares two values. The order of members is ignored, strings are decoded, and numbers
+// must have the same digits (1 is not equal to 1.0, as in kube-apiserver).
 func (doc *patchedDoc) equal(a, b *JsonNode) (bool, error) {
 	if a == nil || b == nil {
 		return a == b, nil
@@ -411,12 +412,12 @@ func sameLeaf(a, b json.RawMessage) bool {
 
 // ---- JSON patch (RFC 6902)
 //
-// kube-apiserver uses gopkg.in/evanphx/json-patch.v4, which panics on some bodies and runs for
-// minutes on others. The operations are therefore implemented here, with the library's deviations
-// from the RFC: replace may name a missing member, remove may count from the end, and a test for
-// null succeeds if the value is missing.
+// kube-apiserver uses gopkg.in/evanphx/json-patch.v4, which can panic or run for minutes. The
+// operations are therefore implemented here, with the library's deviations from the RFC: replace
+// may name a missing member, remove may count from the end, and a test for null succeeds if the
+// value is missing.
 
-// A PatchStep is one operation of a JSON patch. Members that were not sent are nil.
+// A PatchStep is an operation of a JSON patch. Members that were not sent are nil.
 type PatchStep struct {
 	Op    string    `json:"op"`    // add, remove, replace, move, copy or test
 	Path  *string   `json:"path"`  // a JSON pointer
@@ -514,7 +515,7 @@ func (doc *patchedDoc) add(path string, value *JsonNode) error {
 	return at.add(step, value)
 }
 
-// take removes the value at path and returns it.
+// take removes the value and returns it.
 func (doc *patchedDoc) take(path string) (*JsonNode, error) {
 	at, step, err := doc.container(path)
 	if err != nil {
@@ -681,8 +682,8 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	kind, apiVersion := document["kind"], document["apiVersion"]
 	changes, longest := countElements(members)
 	_, longestOld := countElements(document)
-	// Each element is found by a scan of its list. The estimate includes lists that are replaced
-	// and not merged.
+	// The library searches the list for each of the elements. The estimate includes lists that
+	// are replaced and not merged.
 	if changes*max(longest, longestOld) > maxPatchLookups {
 		return nil, nil, patchTooLarge()
 	}

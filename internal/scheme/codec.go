@@ -1,14 +1,15 @@
 package scheme
 
-// This file is the codec. Clients send JSON, YAML or protobuf of the served version. The store
-// holds JSON of the storage version without kind and apiVersion, and with a gap for the revision.
+// This file is the codec. Clients send JSON, YAML or protobuf of the served version. The stored
+// JSON is of the storage version. It does not contain kind and apiVersion, and the
+// resourceVersion is empty.
 //
 //	Decode        reads a body and returns the errors of strict field validation, which become warnings or an error
 //	EncodeStored  encodes an object and checks that it can be decoded again (vet)
 //	DecodeStored  reads a stored document; returns ErrUnreadable if the document passed that check but is invalid
 //	Served        converts a stored document to the served version; usually returns the same bytes
 //
-// The texts of its errors are those of k8s.io/apimachinery/pkg/runtime/serializer (json,
+// The error messages are the same as in k8s.io/apimachinery/pkg/runtime/serializer (json,
 // protobuf, versioning).
 
 import (
@@ -163,9 +164,9 @@ func (res *Resource) Typed(obj Object) (Object, error) {
 	return obj, nil
 }
 
-// decodeYAML converts YAML to JSON first. The lenient conversion determines the result, as in
-// Kubernetes: the last of two equal keys wins. The strict conversion only adds an error to
-// strictErrs.
+// decodeYAML converts YAML to JSON first. As in Kubernetes, the result is determined by the
+// lenient conversion, which uses the last value of a duplicate key. The strict conversion only
+// adds an error to strictErrs.
 func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
 	if strictErr != nil {
@@ -204,7 +205,7 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	gvk = b.filledIn(gvk)
-	// kube-apiserver decodes a body as the kind that it names
+	// kube-apiserver decodes the body into the given kind
 	if goType := wireOf(gvk); goType != nil && goType != b.Wire {
 		strictErrs, err = bounded.UnmarshalStrict(data, newOf(goType))
 	} else if gvk.Kind != b.Kind {
@@ -248,8 +249,8 @@ func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
 	return gv.WithKind(meta.Kind), err
 }
 
-// A BodyError is the 400 for a body that cannot be decoded. If the result of a patch cannot be
-// decoded, the response only contains Cause.
+// A BodyError is returned (as a 400) if the body cannot be decoded. If the result of a patch
+// cannot be decoded, the response only contains Cause.
 type BodyError struct {
 	*apierrors.StatusError
 	Cause error
@@ -258,13 +259,14 @@ type BodyError struct {
 // Unwrap returns the Status.
 func (e *BodyError) Unwrap() error { return e.StatusError }
 
-// unrecognized returns the 400 for a body whose kind cannot be determined.
+// unrecognized returns the error (400) if the kind of the body is unknown.
 func (b WantedBody) unrecognized(err error, data []byte) error {
 	text := fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data))
 	return &BodyError{apierrors.NewBadRequest(text), err}
 }
 
-// bodySummary returns the first bytes of a body, in hexadecimal unless it looks like JSON.
+// bodySummary returns the first bytes of the body for an error message. They are encoded in
+// hexadecimal unless the body looks like JSON.
 func bodySummary(data []byte) string {
 	const most = 30
 	head, more := data, ""
@@ -321,8 +323,8 @@ func goName(gvk schema.GroupVersionKind) string {
 	return ""
 }
 
-// unservedKinds has the kinds that kube-apiserver knows but does not serve by default: types of
-// responses, and the types of older or optional versions.
+// unservedKinds contains kinds that are known to kube-apiserver but not served by default. These
+// are the types of responses, and types in older or optional versions.
 var unservedKinds = map[string]string{
 	"admission.k8s.io/v1":                   "AdmissionReview",
 	"admission.k8s.io/v1beta1":              "AdmissionReview",
@@ -381,8 +383,8 @@ func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 	return obj, nil
 }
 
-// CheckFolded checks the annotations that represent fields of earlier versions. kube-apiserver
-// decodes them into its internal types and rejects invalid ones.
+// CheckFolded checks the annotations that replace fields of earlier versions. They must be valid
+// because kube-apiserver decodes them into the internal type.
 func CheckFolded(obj Object) error {
 	switch o := obj.(type) {
 	case *appsv1.DaemonSet:
@@ -415,8 +417,8 @@ func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
 	return envelope, bounded.UnmarshalWire(envelope, raw)
 }
 
-// DecodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: it accepts any
-// apiVersion and drops unknown fields. err is a Status error: 400 or 415.
+// DecodeDeleteOptions reads the body of a DELETE. As in Kubernetes, the apiVersion is not checked
+// and unknown fields are ignored. err is a Status error (400 or 415).
 func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions, error) {
 	format, err := formatOf(contentType)
 	if err != nil {
@@ -497,7 +499,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 type MismatchError struct {
 	*apierrors.StatusError
 	Body   schema.GroupVersionKind    // named by the body
-	Object *unstructured.Unstructured // the body of a custom resource; nil for built-in types
+	Object *unstructured.Unstructured // for built-in types it is nil
 }
 
 // Unwrap returns the Status.
@@ -561,8 +563,7 @@ func (res *Resource) StrictError(sub string, strictErrs []error) error {
 // ErrUnreadable means that a stored object cannot be decoded.
 var ErrUnreadable = errors.New("the stored object cannot be read")
 
-// StandInReason is a member of a stand-in, which replaces an object that could not even be
-// stored. Its value is the reason why the object cannot be read.
+// StandInReason is set in a document that replaces an unreadable object. It contains the reason.
 const StandInReason = "unreadable"
 
 // unreadableError wraps ErrUnreadable with the reason in the stand-in, if stored is one, or else
@@ -606,15 +607,15 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 	return u, c.Complete(u)
 }
 
-// versionMark begins stored custom resources whose version is not the default of their type
-// (CustomStrategy.Unmarked). The mark of converted objects names no version.
+// versionMark is the start of a stored custom resource if the version is not equal to
+// CustomStrategy.Unmarked. The mark of converted objects names no version.
 const (
 	versionMark = `{"apiVersion":"`
 	converted   = versionMark + `",`
 )
 
-// StoredVersion returns the version of stored JSON and the offset of its first member. The
-// version is "" for objects that were converted after they had been read.
+// StoredVersion returns the version of stored JSON and the offset of its first member. If the
+// object was converted, the version is "".
 func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
 	if !bytes.HasPrefix(stored, []byte(versionMark)) {
 		return c.Unmarked, 1
@@ -623,7 +624,7 @@ func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
 	return version, len(versionMark) + len(version) + len(`",`)
 }
 
-// withoutMark returns stored JSON without the mark of its version.
+// withoutMark returns stored JSON without the version.
 func (c *CustomStrategy) withoutMark(stored []byte) []byte {
 	if !bytes.HasPrefix(stored, []byte(versionMark)) {
 		return stored
@@ -653,8 +654,7 @@ func (res *Resource) StoredDocument(stored []byte) (doc []byte, version string) 
 	return append(doc, stored[at:]...), version
 }
 
-// EncodeConverted encodes an object that was converted after it had been read. DecodeStored and
-// Served accept the result.
+// EncodeConverted encodes a converted object. DecodeStored and Served accept the result.
 func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
 	var buf bytes.Buffer
 	_, err := encodeUnstructured(&buf, converted, u)
@@ -764,8 +764,8 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 	return append(append(stored, encoded[:revAt]...), encoded[revAt+1:]...), revAt, nil
 }
 
-// markOf returns the start of a custom resource's stored JSON. An object without a name is a
-// bookmark, which needs no conversion.
+// markOf returns the start of a custom resource's stored JSON. If the name is empty, it is a
+// bookmark and is not converted.
 func (res *Resource) markOf(u *unstructured.Unstructured) string {
 	c := res.Custom
 	switch {
@@ -789,9 +789,9 @@ func (res *Resource) markOf(u *unstructured.Unstructured) string {
 // encodeBuffers pools buffers for encoding. Results are copied out of them.
 var encodeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// encodeTyped relies on two facts: metadata is the first member of every type, and
-// resourceVersion precedes all maps that users control. So the first occurrence of the field is
-// the object's own.
+// encodeTyped relies on the order of the fields. The first member of every type is metadata, and
+// the resourceVersion is encoded before all maps. The first match is therefore the
+// resourceVersion of the object.
 func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
 	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
 	before := *typeMeta
@@ -804,9 +804,9 @@ func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
 	return bytes.Index(buf.Bytes(), resourceVersionField) + len(resourceVersionField), nil
 }
 
-// encodeUnstructured writes begin, metadata and then the other members. The last occurrence of
-// resourceVersion in metadata is the object's own, because only selfLink and uid follow it, which
-// are strings.
+// encodeUnstructured writes begin, metadata and then the other members. The last match in the
+// metadata is the resourceVersion of the object, because it is only followed by selfLink and uid,
+// which are strings.
 func encodeUnstructured(buf *bytes.Buffer, begin string, u *unstructured.Unstructured) (revAt int, err error) {
 	if err := encodeMember(buf, begin+`"metadata":`, u.Object["metadata"]); err != nil {
 		return 0, err
@@ -860,8 +860,9 @@ func (res *Resource) DecodeServed(stored []byte) (Object, error) {
 }
 
 // Served converts stored JSON to the served version, still without kind and apiVersion: the
-// caller must write Prefix before it. Most rows return the stored JSON itself. The exceptions are
-// rows with a conversion, and custom resources that are older than their schema.
+// caller must write Prefix before it. Most rows return the stored JSON itself. If there is a
+// conversion, or if a custom resource is older than the schema, the JSON is decoded and encoded
+// again.
 func (res *Resource) Served(stored []byte) ([]byte, error) {
 	if c := res.Custom; c != nil && c.Settled != nil {
 		settled, err := c.Settled(stored)

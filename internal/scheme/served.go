@@ -1,13 +1,13 @@
 package scheme
 
-// This file lists the versions that kube-apiserver serves only if --runtime-config enables them,
-// and parses that flag. Each is an older version of a type with a stable version that has the
-// same fields, and uses the Go types of the stable version. So these versions do not enlarge the
-// binary, and no data is lost when one is disabled again.
+// This file contains the versions that are only served if they are enabled by --runtime-config,
+// and parses the flag. They are older versions of types that also have a stable version with the
+// same fields, and they use the Go types of the stable version. Therefore they do not increase
+// the size of the binary, and no data is lost if the version is disabled again.
 //
-// The list omits the types of 1.37 without a stable version (LeaseCandidate, StorageVersion,
-// ResourcePoolStatusRequest) and the versions with different fields: resource.k8s.io/v1beta1, and
-// PodCertificateRequest in certificates.k8s.io/v1beta1.
+// The types of 1.37 without a stable version are not included (LeaseCandidate, StorageVersion,
+// ResourcePoolStatusRequest). Versions with different fields are not included either
+// (resource.k8s.io/v1beta1, and PodCertificateRequest in certificates.k8s.io/v1beta1).
 
 import (
 	"fmt"
@@ -28,8 +28,7 @@ const (
 	migration    = "storagemigration.k8s.io"
 )
 
-// Optional is the table of the rows that are off by default. Their lifecycles are those of
-// k8s.io/api.
+// Optional contains the rows that are off by default. Their lifecycles are those of k8s.io/api.
 var Optional = slices.Concat(
 	GroupVersion(certificates, "v1beta1",
 		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 37).replacedByStable()),
@@ -81,15 +80,15 @@ func (res *Resource) replacedByStable() *Resource {
 	return res
 }
 
-// known has the rows of all types that a body may have, whether or not they are served.
+// known contains the rows that are used to decode a body, even if they are not served.
 var known = slices.Concat(Builtins, Optional)
 
 // Served parses the entries of --runtime-config, as in "networking.k8s.io/v1beta1=true" or
 // "api/alpha=false", and returns the rows to serve. If several entries apply to a row, the most
 // specific one wins: group/version/resource, then group/version, then api/beta or api/alpha, then
 // api/all. An entry without "=" enables the version. As in kube-apiserver the group must exist,
-// but the version need not. Versions that are on by default and not deprecated cannot be
-// disabled, because the server itself needs them.
+// but the version need not. If a version is on by default and not deprecated, it cannot be
+// disabled, because it is used by the server.
 func Served(config []string) ([]*Resource, error) {
 	wanted := map[string]bool{}
 	for _, entry := range config {

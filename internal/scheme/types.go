@@ -1,18 +1,18 @@
 package scheme
 
-// This file has the table of the served types, and everything that is derived from a row: names,
-// keys, subresources and verbs.
+// This file contains the table of the served types, and derives the names, keys, subresources and
+// verbs from the rows.
 //
-// A row is one resource at one served version. The table omits everything that the Go type of
-// k8s.io/api declares: kind, singular name, lifecycle, JSON and protobuf encoding. In memory an
-// object has the Go type of its *storage* version, without kind and apiVersion (an unstructured
-// custom resource keeps both). It is converted to and from a served version only at the edges:
+// A row describes a resource at a served version. The table omits everything that the Go type of
+// k8s.io/api declares: kind, singular name, lifecycle, JSON and protobuf encoding. In memory, the
+// object is of the *storage* version and the kind and apiVersion are empty. Only unstructured
+// custom resources contain both. It is converted to and from a served version only at the edges:
 //
 //	body ──decode──▶ served type ──conversion.in──▶ object ──EncodeStored──▶ {"metadata":{…},…}        in the store
 //	response ◀──prefix + served JSON ◀──conversion.out── object ◀──DecodeStored── {"metadata":{…},…}
 //
-// Nearly every row serves the storage version itself. Such a row needs no conversion, and a read
-// copies the stored bytes behind the prefix.
+// Nearly every row serves the storage version itself. In this case no conversion is necessary,
+// and the stored bytes are appended to the prefix.
 //
 // The codec is in codec.go. The conversions between versions with different fields are in
 // convert.go.
@@ -63,8 +63,8 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// Builtins is the table, sorted by group version in discovery order (see groupOrder). Each row
-// has the traits of the type, then its plural and short names, then its subresources.
+// Builtins is the table, sorted by group version in discovery order (see groupOrder). A row
+// contains the traits, the plural name with the short names, and the subresources.
 var Builtins = slices.Concat(
 	GroupVersion("", "v1",
 		Row[corev1.Binding](Namespaced|createOnly, "bindings", ""),
@@ -182,8 +182,8 @@ var groupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
 	"flowcontrol.apiserver.k8s.io", "storagemigration.k8s.io"}
 
-// SubresourceBodies maps the subresources whose body is not the parent object. A kind that starts
-// with * is prefixed by the parent's kind, as in PodProxyOptions.
+// SubresourceBodies maps the subresources whose body is not the parent object. If the kind starts
+// with *, the kind of the parent is added, as in PodProxyOptions.
 var SubresourceBodies = map[string]Subresource{
 	"attach":      {Version: "v1", Kind: "*AttachOptions", Verbs: []string{"create", "get"}},
 	"binding":     {Version: "v1", Kind: "Binding", Verbs: []string{"create"}},
@@ -195,7 +195,7 @@ var SubresourceBodies = map[string]Subresource{
 	"token":       {Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest", Verbs: []string{"create"}},
 }
 
-// SubresourceTypes maps the kinds of those bodies that are objects to their Go types.
+// SubresourceTypes contains the Go types if the body is an object.
 var SubresourceTypes = map[string]reflect.Type{
 	"Binding":      reflect.TypeFor[corev1.Binding](),
 	"Eviction":     reflect.TypeFor[policyv1.Eviction](),
@@ -209,8 +209,8 @@ type Object interface {
 	runtime.Object
 }
 
-// A Resource is one row of the table: one resource at one served version. It is immutable once a
-// registry holds it.
+// A Resource describes a resource at a served version, and is a row of the table. It must not be
+// modified after it is added to a registry.
 type Resource struct {
 	Group, Version   string        // the served group and version; the core group is ""
 	Kind             string        // kind of a single object
@@ -221,11 +221,11 @@ type Resource struct {
 	Namespaced       bool          // objects belong to namespaces
 	Verbs            []string      // create delete deletecollection get list patch update watch
 	Subresources     []Subresource // in discovery order
-	StorageGroup     string        // the group in keys; both groups of Event share their objects
+	StorageGroup     string        // the group in the key, which is the same for both groups of Event
 	GoType           reflect.Type  // struct type of the served version; nil for a custom resource
 	Conversion       *Conversion   // nil if the served version is the storage version
 	Generation       bool          // metadata.generation counts changes outside metadata and status
-	Virtual          bool          // objects are not stored: a review, or an empty list
+	Virtual          bool          // the objects are not stored, as for a review
 	Prefix           string        // `"kind":"Pod","apiVersion":"v1",` precedes the stored members in responses
 	Base             string        // `//pods/` is the common prefix of the resource's keys
 	Deprecation      *Deprecation  // nil if the type is not deprecated
@@ -239,8 +239,8 @@ type Resource struct {
 }
 
 // CustomStrategy is the part of request handling that is specific to custom resources and to
-// CustomResourceDefinitions. The package that creates the row sets it. If a function is nil, the
-// default behavior applies. old is nil for a create; sub is "" or "status".
+// CustomResourceDefinitions. The functions are set by the package that creates the row. If a
+// function is nil, the default behavior applies. old is nil for a create; sub is "" or "status".
 type CustomStrategy struct {
 	Defaults func(obj Object) error // sets the default values of omitted fields
 	// returns the object to store and ignores fields that this request may not change
@@ -249,19 +249,19 @@ type CustomStrategy struct {
 	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList
 	Warnings  func(obj, old Object) []string  // returns the texts of Warning headers
 	Deleting  func(obj Object)                // marks an object when its deletion begins
-	Committed func(ctx context.Context) error // runs after a write and before its response
+	Committed func(ctx context.Context) error // called after the object is written
 
 	StorageVersion string          // The remaining fields are set for custom resources only.
 	Definition     string          // key of the definition; creates fail if it is missing
 	Terminating    bool            // the definition is being deleted
 	Over           <-chan struct{} // closed when the definition is changed or deleted, which ends watches
 	Deprecation    string          // warning of a deprecated version
-	// Objects are stored in the storage version, pruned and with default values. The schema that
-	// was current at the time of the write applies.
+	// Objects are stored in the storage version, pruned and with default values. The schema at
+	// the time of the write is used.
 	Shape func(*unstructured.Unstructured) (unknown []error, err error)
-	// does the same for the result of an apply, but keeps its nulls
+	// the same for the result of an apply, except that nulls are not removed
 	ShapeApplied func(*unstructured.Unstructured) error
-	// reports whether Complete is unnecessary; an error means that the object has another version
+	// reports whether Complete is not necessary, or returns an error for another version
 	Settled  func(stored []byte) (bool, error)
 	Complete func(*unstructured.Unstructured) error // updates a stored object to the current schema
 	// converts to the storage version; nil if no conversion is needed
@@ -270,7 +270,7 @@ type CustomStrategy struct {
 	Cells     func(obj Object, now time.Time) []any // returns the cells of one row
 	// if set is not nil, Scale changes the replica count
 	Scale func(u *unstructured.Unstructured, set *int32) (Scalable, error)
-	// caches values derived from the schema, by the key of the package that derives them
+	// a cache for values that are computed from the schema
 	Kept       func() *sync.Map
 	Unmarked   string             // version of the stored objects that do not name their version
 	Webhook    *WebhookConversion // nil if all versions have the same fields
@@ -278,21 +278,21 @@ type CustomStrategy struct {
 	Selectable []string           // fields for field selectors, as in spec.color
 }
 
-// A WebhookConversion converts objects between versions by a webhook. Read and Watch replace each
-// document of stored JSON by its form in the row's version, and convert all documents in one
-// call. Errors are Statuses.
+// A WebhookConversion converts objects between versions by a webhook. Read and Watch convert
+// stored JSON to the version of the row and replace the documents in place, with a single call of
+// the webhook. Errors are Statuses.
 type WebhookConversion struct {
 	Read func(ctx context.Context, docs [][]byte) error // for responses to GET, LIST and writes
-	// Read for events; watches of the same objects share the calls
+	// the same for events, which are shared between watches
 	Watch func(ctx context.Context, docs [][]byte) error
-	// To converts an object to a version and prunes it by the schema of that version. An object
-	// that is already of that version is returned unchanged.
+	// To converts an object to a version and prunes it by the schema of that version. If the
+	// object already has that version, it is returned unchanged.
 	To func(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error)
 }
 
-// A Scalable is the state of an object that its Scale shows.
+// A Scalable contains the fields of a Scale.
 type Scalable struct {
-	Replicas *int32 // spec.replicas; nil if it is not set
+	Replicas *int32 // spec.replicas, or nil if it is not set
 	Status   int32  // status.replicas
 	Selector string // the selector as a string
 	Path     string // location of the count, as in .spec.replicas
@@ -311,7 +311,7 @@ type Subresource struct {
 type Deprecation struct {
 	// the Kubernetes versions that deprecated and removed the type
 	Deprecated, Removed [2]int
-	// Replaced is the kind; "" if there is no replacement
+	// Replaced is the kind, or "" if there is no replacement
 	ReplacementGroup, ReplacementVersion, Replaced string
 }
 
@@ -322,7 +322,7 @@ const (
 	kubernetesMinor   = 37
 )
 
-// Gone reports whether kube-apiserver of that version no longer has the type.
+// Gone reports whether the type is not served by kube-apiserver any more.
 func (d *Deprecation) Gone() bool {
 	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
 }
@@ -334,7 +334,7 @@ type Conversion struct {
 	in, Out      func(Object) Object // in converts from served to stored, Out back
 }
 
-// A Trait is a property of a row.
+// A Trait is a property of the row.
 type Trait uint
 
 const (
@@ -343,7 +343,7 @@ const (
 	inAll              // is in the category "all"
 	InExtensions       // is in the category "api-extensions"
 	createOnly         // virtual: a review that can only be created
-	readOnly           // virtual: a list that is always empty
+	readOnly           // virtual: the list is always empty
 	oneByOne           // lacks the verb deletecollection
 )
 
@@ -372,7 +372,7 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	return res
 }
 
-// verbsOf returns the verbs of a type with these traits, in discovery order.
+// verbsOf returns the verbs in discovery order.
 func verbsOf(traits Trait) []string {
 	switch {
 	case traits&createOnly != 0:
@@ -385,8 +385,8 @@ func verbsOf(traits Trait) []string {
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 }
 
-// SubresourceOf returns the subresource of that name. Its body is the parent object unless
-// SubresourceBodies has an entry.
+// SubresourceOf returns the subresource of that name. If it is not in SubresourceBodies, the body
+// is the parent object.
 func SubresourceOf(name, parentKind string) Subresource {
 	sub, other := SubresourceBodies[name]
 	if !other {
@@ -485,7 +485,7 @@ func (res *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: res.Group, Resource: res.Plural}
 }
 
-// GroupVersionKind returns the served kind at its version.
+// GroupVersionKind returns the served kind with the version.
 func (res *Resource) GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: res.Group, Version: res.Version, Kind: res.Kind}
 }
@@ -503,12 +503,13 @@ func (res *Resource) Subresource(name string) *Subresource {
 	return nil
 }
 
-// Key returns the store's key of one object: /group/resource/namespace/name (namespace "" when
-// cluster-scoped).
+// Key returns the key of an object, /group/resource/namespace/name. The namespace is "" if the
+// resource is cluster-scoped.
 func (res *Resource) Key(namespace, name string) string { return res.Base + namespace + "/" + name }
 
-// Scope returns the namespace in an object's key, given the namespace of the request. They differ
-// for a Namespace: its requests are authorized within that same namespace, but its key has none.
+// Scope returns the namespace in an object's key, given the namespace of the request. They are
+// different for a Namespace. The namespace of the request is used for authorization, but it is
+// not part of the key.
 func (res *Resource) Scope(namespace string) string {
 	if !res.Namespaced {
 		return ""
@@ -567,12 +568,11 @@ type Registry struct {
 	mu      sync.Mutex // held while ReplaceCustom builds a catalog
 }
 
-// A Catalog is one state of the registry. It is immutable once it is current.
+// A Catalog is a state of the registry. It is immutable once it is current.
 type Catalog struct {
 	byPath map[resourcePath]*Resource
 	Sorted []*Resource // by group, version and plural, in discovery order
-	// storage versions of definitions that serve no version; their objects remain until the
-	// definition is deleted
+	// storage versions of CRDs without served versions, because there may still be objects
 	Unserved []*Resource
 	memo     sync.Map // values derived from this state, by name; see Remember
 
@@ -603,7 +603,8 @@ func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(reg.builtin)+len(rows)), Unserved: unserved, Replaced: make(chan struct{})}
-	typed := make(map[string]bool, len(reg.builtin)+1) // prefixes of the keys of objects with a Go type
+	// whether a prefix of the keys is used by a type with a Go type
+	typed := make(map[string]bool, len(reg.builtin)+1)
 	for _, res := range slices.Concat(reg.builtin, rows) {
 		res.derive()
 		typed[res.Base] = typed[res.Base] || res.GoType != nil
@@ -669,7 +670,7 @@ func (c *Catalog) GroupVersions() (all [][]*Resource) {
 	return all
 }
 
-// RowsOf returns the rows of one group version, or nil if it is not served.
+// RowsOf returns the rows of the group version, or nil if it is not served.
 func (c *Catalog) RowsOf(group, version string) []*Resource {
 	for _, gv := range c.GroupVersions() {
 		if gv[0].Group == group && gv[0].Version == version {
@@ -690,9 +691,9 @@ func (res *Resource) StoresAsIs() bool {
 	return res.Conversion == nil && (res.Custom == nil || res.Custom.ToStorage == nil)
 }
 
-// AsStored returns the row by which the server itself deletes objects and changes their metadata.
-// It serves each object in its stored version and so never calls a conversion webhook. Most types
-// return themselves.
+// AsStored returns the row that is used if the server itself deletes objects or changes the
+// metadata. It serves each object in its stored version and so never calls a conversion webhook.
+// Most types return themselves.
 func (res *Resource) AsStored() *Resource {
 	if c := res.Custom; c != nil && c.Verbatim != nil {
 		return c.Verbatim
@@ -703,8 +704,7 @@ func (res *Resource) AsStored() *Resource {
 // IsVerbatim reports whether AsStored returns this row for another row.
 func (res *Resource) IsVerbatim() bool { return res.Custom != nil && res.Custom.Verbatim == res }
 
-// Converts reports whether a webhook may have to convert objects of the row before they are
-// served.
+// Converts reports whether a webhook may be called to convert the objects.
 func (res *Resource) Converts() bool {
 	return res.Custom != nil && res.Custom.Webhook != nil && res.Custom.Verbatim != res
 }

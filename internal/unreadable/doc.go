@@ -1,7 +1,7 @@
-// Package unreadable tracks the stored objects that cannot be decoded, so that such an object
-// never stops a list, a rule or the start of the server. A reader that finds one reports it and
-// continues. Each object is logged once and counted in a metric and in /readyz. DELETE removes
-// it.
+// Package unreadable tracks the stored objects that cannot be decoded. They must not stop a list,
+// a rule or the start of the server. The caller that finds the object calls Note and continues.
+// The object is logged only once, and the number of objects is reported by a metric and by
+// /readyz. DELETE removes it.
 //
 //	lost := unreadable.NewUnreadables(st, log)
 //	lost.Note(&rec, err)                             // a reader whose DecodeStored failed, before it continues
@@ -13,8 +13,8 @@
 // (AllowUnsafeMalformedObjectDeletion), which requires an option and a separate verb. In apilet a
 // plain DELETE is enough.
 //
-// Invariants: an entry is a revision that cannot be decoded. If the object is deleted or has
-// another revision, the entry is obsolete. Names of objects appear in the log and in responses to
-// users who may read the object, but never in /readyz or a metric. The package reads objects from
-// the store and decodes them by package scheme.
+// Invariants: The revision of the object is recorded. If the object is deleted or has another
+// revision, the entry is obsolete. The name of the object is written to the log and returned to
+// users that may read the object, but it is not included in /readyz or a metric. The package
+// reads objects from the store and decodes them by package scheme.
 package unreadable

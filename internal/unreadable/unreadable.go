@@ -1,7 +1,7 @@
 package unreadable
 
-// This file tracks the stored objects that cannot be decoded. One such object must not affect the
-// others:
+// This file tracks the stored objects that cannot be decoded. Such an object must not affect
+// other objects:
 //
 //	roles, flow schemas, webhooks, definitions   take effect without it; an unreadable role grants nothing
 //	LIST, WATCH                                  omit it
@@ -14,9 +14,10 @@ package unreadable
 //	/readyz, a metric, the log                   report it; the check "unreadable" shows a number, no names
 //	apilet check                                 names it
 //
-// Objects that cannot be decrypted are different, because the key may become available again.
-// Reads and lists return the store's error, and nothing removes the object. They are tracked here
-// for the same check and for the log until they can be decrypted.
+// Encrypted objects are handled differently if the key is missing, because the key may be added
+// again. Reading such an object or a list fails with the error of the store, and the object is
+// not removed. They are tracked here for the same check and for the log until they can be
+// decrypted.
 //
 // A survey of all live objects after the start finds unreadable objects that no client has
 // requested.
@@ -48,16 +49,16 @@ const (
 	sealedTried   = 10     // maximum number of these that Sealed finds before it stops retrying
 )
 
-// Unreadables tracks the live objects that cannot be decoded. A nil Unreadables tracks none.
+// Unreadables contains the live objects that cannot be decoded. A nil Unreadables tracks none.
 type Unreadables struct {
 	st  *store.Store
 	log zerolog.Logger
 
-	some atomic.Bool // whether known is not empty, so that lists need no lock
+	some atomic.Bool // true if known is not empty, so that a list does not have to lock mu
 
 	mu     sync.Mutex       // guards the fields below
 	known  map[string]int64 // key to revision
-	sealed map[string]bool  // keys of objects that could not be decrypted at the last attempt
+	sealed map[string]bool  // keys of the objects that could not be decrypted
 }
 
 // NewUnreadables returns an empty Unreadables that logs new entries to log.
@@ -65,9 +66,8 @@ func NewUnreadables(st *store.Store, log zerolog.Logger) *Unreadables {
 	return &Unreadables{st: st, log: log, known: map[string]int64{}, sealed: map[string]bool{}}
 }
 
-// NoteSealed tracks an object that cannot be decrypted and logs it once, until it can be
-// decrypted. Lists do not omit it and nothing removes it, because its key may become available
-// again.
+// NoteSealed records that an object cannot be decrypted. The object is only logged once. The
+// object is not omitted from lists and not removed, because the key may be added again.
 func (u *Unreadables) NoteSealed(key string, cause error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -103,7 +103,7 @@ func (u *Unreadables) Sealed() int {
 	return len(u.sealed)
 }
 
-// Note tracks an unreadable object and logs each of its versions once.
+// Note records that an object cannot be decoded. A version of the object is only logged once.
 func (u *Unreadables) Note(rec *store.Record, cause error) {
 	if u == nil {
 		return
@@ -128,8 +128,8 @@ func (u *Unreadables) Has(rec *store.Record) bool {
 	return u.known[rec.Key] == rec.Rev && rec.Rev != 0
 }
 
-// Count removes the entries of objects that were deleted or written again, and returns the number
-// of the remaining ones.
+// Count returns the number of unreadable objects, after it removes objects that were deleted or
+// updated.
 func (u *Unreadables) Count() int {
 	u.mu.Lock()
 	known := make(map[string]int64, len(u.known))
@@ -156,7 +156,8 @@ func (u *Unreadables) forget(key string, rev int64) {
 	u.some.Store(len(u.known) > 0)
 }
 
-// Check is the health check. Its text contains no names, because unauthorized clients may see it.
+// Check is the health check. The error must not contain names, because it may be returned to any
+// client.
 func (u *Unreadables) Check() error {
 	if n := u.Sealed(); n > 0 {
 		return fmt.Errorf("%d stored objects or more cannot be decrypted; the server's log names them, --encryption-provider-config has to have their keys", n)
@@ -213,7 +214,7 @@ func NewDecodeCheck(reg *scheme.Registry) DecodeCheck {
 	}
 }
 
-// An unreadableError is the 500 that names the object.
+// An unreadableError is the error (500) for the client.
 type unreadableError struct {
 	*apierrors.StatusError
 	cause error
@@ -233,16 +234,16 @@ func NamedUnreadable(err error, res *scheme.Resource, name string) error {
 
 // ---- What is in what cannot be read
 
-// Contents are the objects that are deleted with another object: the objects in a namespace or of
-// a definition.
+// Contents describes the objects that must be deleted before the object, if it is a namespace or
+// a CRD.
 type Contents struct {
 	Prefixes []string // prefixes of their keys
 	Served   bool     // another controller deletes them once the object is marked as deleting
 }
 
-// ContentOf returns the contents of an unreadable object: the objects in a Namespace or of a
-// definition. A definition with the name of a built-in type is never in effect, so it has no
-// contents.
+// ContentOf returns the contents of an unreadable object if it is a Namespace or a CRD. If there
+// is a built-in type with the name of the CRD, the CRD is not in effect and the contents are
+// empty.
 func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside Contents) {
 	switch {
 	case res.Group == "" && res.Plural == "namespaces":

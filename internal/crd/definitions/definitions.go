@@ -1,17 +1,17 @@
-// Package definitions validates definitions of custom resources with the rules, order and texts
-// of kube-apiserver (k8s.io/apiextensions-apiserver,
-// pkg/apis/apiextensions/validation/validation.go). It uses the internal form of a definition,
-// because the messages contain its paths. The internal form moves the common parts of all
-// versions to the top: if a definition has one version, or identical versions, the schema is in
-// spec.validation and not in spec.versions[0].schema:
+// Package definitions validates CRDs. The rules and messages are the same as in kube-apiserver
+// (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go), in the same
+// order. It uses the internal form of a definition, because the messages contain its paths. The
+// internal form moves the common parts of all versions to the top: if a definition has one
+// version, or identical versions, the schema is in spec.validation and not in
+// spec.versions[0].schema:
 //
 //	spec.validation.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields
 //
-// A schema is validated in three passes. First Kubernetes' own packages check that it is
-// structural and that its default values are valid. Then this package visits all nested schemas
-// and rejects the features of OpenAPI that custom resources do not support. If there are no
-// errors, it compiles the CEL rules and estimates their cost. The cost of a rule is the maximum
-// cost of one run multiplied by the maximum number of runs for one object:
+// A schema is validated in three passes. First, the packages of Kubernetes check whether it is
+// structural and whether the default values are valid. Then this package visits all nested
+// schemas and rejects the features of OpenAPI that custom resources do not support. If there are
+// no errors, it compiles the CEL rules and estimates their cost. The cost of a rule is the
+// maximum cost of one run multiplied by the maximum number of runs for one object:
 //
 //	items: {maxItems: 10, x-kubernetes-validations: [A]}     10 × A
 //	items: {x-kubernetes-validations: [A]}                   the number of smallest items that fit into a request × A
@@ -21,9 +21,9 @@
 //	errs := definitions.ValidateCreate(ctx, crd)      // nil if the definition is valid
 //	errs = definitions.ValidateUpdate(ctx, crd, old)
 //
-// The rules are written like those of the built-in types (validation.Checker). Invariants: the
-// functions read only the two definitions and do not modify them. They stop compiling rules when
-// the response cannot hold more errors.
+// The code is similar to the validation of the built-in types (validation.Checker). Invariants:
+// The functions do not modify the CRDs and do not use any other state. They stop compiling rules
+// when the response cannot hold more errors.
 package definitions
 
 import (
@@ -93,7 +93,7 @@ var (
 // A set is a set of strings.
 type set map[string]bool
 
-// A checker collects the errors of one definition.
+// A checker collects validation errors for the CRD.
 type checker struct {
 	*validation.Checker
 	lenience
@@ -117,7 +117,7 @@ func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefini
 	return c.Errs
 }
 
-// ValidateUpdate returns the errors of a definition that replaces old.
+// ValidateUpdate validates an update of the CRD old.
 func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := checker{Checker: &validation.Checker{}, lenience: lenienceFor(crd, old), left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
@@ -133,7 +133,7 @@ func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceD
 	return c.Errs
 }
 
-// ValidateStatusUpdate returns the errors of a status that replaces the status of old.
+// ValidateStatusUpdate validates an update of the status of the CRD old.
 func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := checker{Checker: &validation.Checker{}}
 	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
@@ -143,22 +143,22 @@ func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) fiel
 
 // ---- What an update may leave wrong
 
-// lenience records the errors of an old definition that the new one may keep. Rules were added
-// over the years, and definitions that were valid before can still be updated.
+// lenience is used to ignore errors that are already in the old CRD. If new rules are added to
+// Kubernetes, existing CRDs can still be updated.
 type lenience struct {
 	noSchema, oddTypes, notStructural, unpruned bool
-	// sets whose items cannot be compared; keys of maps that may be missing
+	// allow sets with items that cannot be compared, and maps with keys that may be missing
 	looseSets, looseKeys bool
 	oddReviews, badCA    bool
-	// versions whose schema has not changed, so their rules may be expensive
+	// versions with the same schema as before; the rules are not limited in cost
 	sameSchema set
-	// versions with too many selectable fields that have not changed; "" is all versions
+	// versions with too many selectable fields in the old CRD; "" means all versions
 	manySelectable set
 	storedExpressions
 }
 
-// storedExpressions are the expressions of the old definition. They may use features that
-// Kubernetes supports but does not yet allow in new expressions.
+// storedExpressions has the expressions of the old CRD. They may use features that Kubernetes
+// supports but does not yet allow in new expressions.
 type storedExpressions struct{ rules, messages set }
 
 func (e storedExpressions) RuleEnv(envs *environment.EnvSet, text string) *celgo.Env {
@@ -200,7 +200,7 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 	return l
 }
 
-// learn records the errors of a schema in the old definition, and its expressions.
+// learn records the errors and expressions of a schema in the old CRD.
 func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	l.oddTypes = l.oddTypes || s.Type != "" && !slices.Contains(schemaTypes, s.Type)
 	keys, sets := schemaChecker{Checker: &validation.Checker{}}, schemaChecker{Checker: &validation.Checker{}}
@@ -216,8 +216,7 @@ func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	}
 }
 
-// A versionIndex finds the versions of a definition by name, so that the cost of comparing two
-// definitions is linear in their versions.
+// A versionIndex finds a version by name, because it takes linear time to compare all versions.
 type versionIndex struct {
 	spec       *apiextensions.CustomResourceDefinitionSpec
 	perVersion bool // the schemas are in the versions
@@ -247,7 +246,7 @@ func (x *versionIndex) schema(name string) (schema *apiextensions.CustomResource
 	return v.Schema, true
 }
 
-// compare records which parts of a version have not changed.
+// compare records whether the version has changed.
 func (l *lenience) compare(now, before *versionIndex, v *apiextensions.CustomResourceDefinitionVersion) {
 	schema, ok := now.schema(v.Name)
 	oldSchema, okBefore := before.schema(v.Name)
@@ -258,8 +257,8 @@ func (l *lenience) compare(now, before *versionIndex, v *apiextensions.CustomRes
 	}
 }
 
-// hasUnprunedDefaults reports whether a default has fields that its schema does not declare. It
-// returns false if the schema is not structural.
+// hasUnprunedDefaults reports whether a default contains unknown fields. It returns false if the
+// schema is not structural.
 func hasUnprunedDefaults(s *structuralschema.Structural, err error) bool {
 	if err != nil || len(structuralschema.ValidateStructural(nil, s)) > 0 {
 		return false
@@ -268,7 +267,7 @@ func hasUnprunedDefaults(s *structuralschema.Structural, err error) bool {
 	return defaulting.PruneDefaults(pruned) == nil && !reflect.DeepEqual(s, pruned)
 }
 
-// RootSchemas returns the schemas of a definition and its versions.
+// RootSchemas returns the root schemas of the CRD.
 func RootSchemas(spec *apiextensions.CustomResourceDefinitionSpec) iter.Seq[*apiextensions.JSONSchemaProps] {
 	return func(yield func(*apiextensions.JSONSchemaProps) bool) {
 		if hasRootSchema(spec.Validation) && !yield(spec.Validation.OpenAPIV3Schema) {
@@ -386,7 +385,7 @@ func (c checker) group(p *field.Path, group string) {
 	c.Name(p, "group", group, joined(utilvalidation.IsDNS1123Subdomain))
 }
 
-// joined returns a format that joins the messages of f.
+// joined returns a format that joins the messages.
 func joined(f validation.Format) validation.Format {
 	return func(s string) []string {
 		messages := f(s)
@@ -397,7 +396,7 @@ func joined(f validation.Format) validation.Format {
 	}
 }
 
-// schemasGiven requires a schema in each version, or only in the versions that need one.
+// schemasGiven checks that all versions have a schema, or only the versions that need it.
 func (c checker) schemasGiven(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
 	if hasRootSchema(spec.Validation) {
 		return
@@ -420,7 +419,7 @@ func hasExtensions(s *apiextensions.JSONSchemaProps) bool {
 
 func hasStatus(s *apiextensions.CustomResourceSubresources) bool { return s != nil && s.Status != nil }
 
-// versions checks the list of versions. As in Kubernetes, none of them needs to be served.
+// versions checks the list of versions. It is not an error if none of the versions is served.
 func (c checker) versions(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	names, stored := set{}, 0
 	for _, v := range spec.Versions {
@@ -444,7 +443,7 @@ func (c checker) version(ctx context.Context, p *field.Path, status bool, v *api
 	c.schema(ctx, p.Child("schema"), versionSchema{v.Schema, v.Name, status})
 	c.subresources(p.Child("subresources"), v.Subresources)
 	c.columns(p.Child("additionalPrinterColumns"), v.AdditionalPrinterColumns)
-	// the text is Kubernetes', although it says the opposite
+	// Kubernetes has the same message, although the opposite is meant
 	if len(v.SelectableFields) > 0 && lacksSchema(*v) {
 		c.Invalid(p, "selectableFields", "", "may only be set when `version.schema.openAPIV3Schema` is not included")
 	} else if len(v.SelectableFields) > 0 {
@@ -548,8 +547,8 @@ func (c checker) columns(p *field.Path, columns []apiextensions.CustomResourceCo
 	}
 }
 
-// selectable checks the selectable fields of one version, or of all versions if version is "". p
-// is their parent.
+// selectable checks the selectable fields of the given version. If version is "", the fields
+// apply to all versions.
 func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableField, v *apiextensions.CustomResourceValidation, version string) {
 	schema, err := structuralschema.NewStructural(v.OpenAPIV3Schema)
 	if err != nil {
@@ -567,7 +566,7 @@ func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableFiel
 			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
 			continue
 		}
-		if path == nil { // a version without a schema has no fields
+		if path == nil { // the schema is missing
 			c.Invalid(at, "jsonPath", f.JSONPath, "is an invalid path: does not refer to a valid field")
 			continue
 		}
@@ -707,7 +706,8 @@ func (c checker) storedVersions(p *field.Path, stored []string, versions []apiex
 	}
 }
 
-// approval requires the annotation in Kubernetes' own groups, unless its state has not changed.
+// approval checks the annotation if the group is reserved for Kubernetes and if the state has
+// changed.
 func (c checker) approval(p *field.Path, crd, old *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
@@ -729,8 +729,8 @@ func (c checker) approval(p *field.Path, crd, old *apiextensions.CustomResourceD
 
 // ---- A schema as a whole
 
-// A versionSchema is the schema of one version, or of all versions. In the latter case version is
-// the first version.
+// A versionSchema is either the schema of the version or the common schema. In the latter case
+// version is the first version.
 type versionSchema struct {
 	*apiextensions.CustomResourceValidation
 	version   string
@@ -767,11 +767,11 @@ func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 	c.Add(s.Errs...)
 }
 
-// A schemaChecker collects the errors of one schema and all schemas within it.
+// A schemaChecker collects validation errors for a schema, including the nested schemas.
 type schemaChecker struct {
 	*validation.Checker
 	*lenience
-	ruleErrs  field.ErrorList  // errors of CEL rules, which are reported last
+	ruleErrs  field.ErrorList  // errors in CEL rules, reported last
 	left      *apierror.Budget // remaining space in the response for these errors, for all versions
 	unlimited bool             // the cost of a rule is not limited
 	total     uint64           // cost of all rules
@@ -783,8 +783,8 @@ type ruleCost struct {
 	cost uint64
 }
 
-// besideStatus rejects fields at the root that cannot be split into a schema for the status and
-// one for the rest.
+// besideStatus rejects fields that are not allowed at the root if the status subresource is
+// enabled, because the schema must be split.
 func (s *schemaChecker) besideStatus(p *field.Path, root *apiextensions.JSONSchemaProps) {
 	v := reflect.ValueOf(root).Elem()
 	for i := range v.NumField() {
@@ -801,9 +801,9 @@ func (s *schemaChecker) besideStatus(p *field.Path, root *apiextensions.JSONSche
 	}
 }
 
-// structure checks that a schema is structural and that its default values are valid. Otherwise
-// scope is nil, and CEL rules are not compiled. shapeless is the error if the schema has no
-// structural form.
+// structure checks whether the schema is structural and whether the default values are valid.
+// Otherwise scope is nil, and CEL rules are not compiled. shapeless is the error if the schema
+// has no structural form.
 func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apiextensions.JSONSchemaProps) (scope *ruleScope, shapeless error) {
 	structural, err := structuralschema.NewStructural(root)
 	if err != nil {
@@ -824,12 +824,12 @@ func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apie
 
 // ---- One schema
 
-// A place is the position of a schema, with the rules that depend on it.
+// A place describes where in the CRD a schema is used.
 type place struct {
 	path      *field.Path
 	root      bool
 	metadata  bool   // inside of an object's apiVersion, kind or metadata
-	noDefault string // the reason why a default is not allowed here; "" if it is allowed
+	noDefault string // if not "", defaults are not allowed here for this reason
 	// Values within this path cannot be matched with their old values, so oldSelf is not allowed.
 	// May be nil.
 	unrelated *field.Path

@@ -1,16 +1,15 @@
-// Package listtypes describes how the elements of lists and the members of maps relate to each
-// other. [OfTags] reads the relations that the tags of the Go types declare. The tables
-// [Relations], [Defaults] and [IsAtomic] have those that only comments in the Go sources declare
-// (+listType, +listMapKey, +mapType, +structType, +default). Server-side apply and OpenAPI use
-// them.
+// Package listtypes describes the types of lists and maps for merging. [OfTags] reads the
+// relations that the tags of the Go types declare. The tables [Relations], [Defaults] and
+// [IsAtomic] have those that only comments in the Go sources declare (+listType, +listMapKey,
+// +mapType, +structType, +default). Server-side apply and OpenAPI use them.
 //
 //	listtypes.Relations["core.ServiceSpec.ports"]      "port,protocol": a map with these keys
 //	"set" · "atomic" · "granular"                      each its own element · one owner for all · a struct by its fields
 //	listtypes.Defaults["core.ServicePort.protocol"]    "TCP": the key of an element that omits it
 //
-// Names of types have no version ([TypeName]), because the relations are the same in all versions
-// of a type. IsAtomic handles the only exception. The tables must not be modified. This package
-// does not import other packages of this program.
+// The names of the types do not include the version ([TypeName]), because the relations are the
+// same in all versions. IsAtomic handles the only exception. The tables must not be modified.
+// This package does not import other packages of this program.
 package listtypes
 
 import (
@@ -20,7 +19,7 @@ import (
 	"strings"
 )
 
-// IsAtomic reports whether a value of the struct type t has one owner, wherever the value stands.
+// IsAtomic reports whether all values of the struct type t are atomic.
 func IsAtomic(t reflect.Type) bool {
 	// only v1 has the marker
 	return slices.Contains(atomic, TypeName(t)) && t.PkgPath() != "k8s.io/api/autoscaling/v2"
@@ -42,7 +41,7 @@ func OfTags(tag reflect.StructTag) string {
 	return cmp.Or(tag.Get("patchMergeKey"), "set")
 }
 
-// Relations maps a field to its relation, for fields whose tags do not declare it.
+// Relations maps a field to the relation if it is not declared in the tags.
 var Relations = map[string]string{
 	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
 	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",

@@ -1,13 +1,12 @@
 package protobuf
 
 // This file converts stored JSON to protobuf without an intermediate Go object, for the many
-// objects of a list or a watch. Decoding into an object costs ten times as much as both encodings
-// together.
+// objects of a list or a watch. It is ten times as expensive to decode the object.
 //
-// The protobuf encoding of a Go type is declared in the tags of its fields, from which the
-// generated methods were made. A wireForm is built from the tags once for each type. The members
-// of a struct are encoded in the order of the JSON and then sorted by their field numbers. Fields
-// that the JSON omits but the generated code always writes are added:
+// The tags of the fields describe the protobuf encoding. The generated methods are based on the
+// same tags. A wireForm is built from the tags once for each type. The members of a struct are
+// encoded in the order of the JSON and then sorted by their field numbers. Fields that the JSON
+// omits but the generated code always writes are added:
 //
 //	{"name":"web","data":{"k":"v"}}    in the JSON    3: data   1: name
 //	                                   in the result  1: name   2: "" (not a pointer, so always written)   3: data
@@ -15,11 +14,11 @@ package protobuf
 // An inlined struct is a separate message in protobuf. In the JSON its members are mixed with the
 // members of the enclosing struct.
 //
-// Types with their own JSON decoding (RawExtension, MicroTime, unusual Quantities) are decoded
-// and encoded by their own methods. If the JSON contains anything that the server itself would
-// not store (whitespace, a duplicate member, a quoted number), Transcode returns false, and the
-// caller decodes the object, which reports the error. So this file need not support every input,
-// but each result is identical to the generated code's.
+// If a type implements json.Unmarshaler (RawExtension, MicroTime, unusual Quantities), the value
+// is decoded and encoded by the methods of the type. If the JSON contains anything that the
+// server itself would not store (whitespace, a duplicate member, a quoted number), Transcode
+// returns false, and the caller decodes the object, which reports the error. So this file need
+// not support every input, but each result is identical to the generated code's.
 
 import (
 	"bytes"
@@ -57,28 +56,28 @@ const (
 	wireIntOrText // IntOrString
 	wireRaw       // FieldsV1: JSON inside protobuf
 	wireOwn       // encoded by the type's own methods
-	wireStruct    // a message, as is every kind below
+	wireStruct    // a message, like the following kinds
 	wireMap
 )
 
-// A wireForm describes how values of one Go type are encoded.
+// A wireForm describes the encoding of a Go type.
 type wireForm struct {
 	kind   wireKind
 	goType reflect.Type
 	fields []messageField        // of a struct, sorted by number
-	leaves map[string]wireMember // of a struct, by JSON name; includes the members of inlined structs
+	leaves map[string]wireMember // of a struct, by JSON name, including the members of inlined structs
 	count  int                   // number of leaves
 	value  *wireForm             // form of a map's values
 }
 
-// A messageField is one field of a message.
+// A messageField describes a field of a message.
 type messageField struct {
 	number   int
 	tag      []byte
 	form     *wireForm
 	repeated bool
-	zero     []byte // encoding of an omitted value; empty for pointers, lists and maps
-	// index among the struct's leaves; for an inlined struct the index of its first leaf
+	zero     []byte // the encoding if the value is omitted, or nil for pointers, lists and maps
+	// index of the first leaf of the field
 	leaf    int
 	inlined bool
 }
@@ -104,7 +103,7 @@ func wireFormOf(t reflect.Type) *wireForm {
 	return form
 }
 
-// A formMaker holds the forms under construction, because types may contain themselves.
+// A formMaker contains the forms that are not complete yet, because the type may be recursive.
 type formMaker map[reflect.Type]*wireForm
 
 func (m formMaker) form(t reflect.Type) *wireForm {
@@ -138,7 +137,7 @@ func (m formMaker) form(t reflect.Type) *wireForm {
 	return form
 }
 
-// plain sets the form of a type that is not a message.
+// plain sets the form if the type is not a message.
 func (m formMaker) plain(form *wireForm) {
 	switch t := form.goType; t.Kind() {
 	case reflect.String:
@@ -161,8 +160,8 @@ func (m formMaker) plain(form *wireForm) {
 	}
 }
 
-// fill reads the tags of a struct's fields. If a field is not supported, the whole struct is left
-// to its Go type.
+// fill sets the fields of a struct from the tags. If a field is not supported, the whole struct
+// is left to its Go type.
 func (m formMaker) fill(form *wireForm) {
 	form.leaves = map[string]wireMember{}
 	for i := range form.goType.NumField() {
@@ -270,7 +269,7 @@ type transcoder struct {
 	in   []byte
 	at   int // offset in in
 	out  []byte
-	segs []wireSeg // segments of the structs that are being read, the innermost last
+	segs []wireSeg // the segments of the current structs, with the innermost struct at the end
 }
 
 // A wireSeg is the range of a leaf's encoding in out. end is 0 until the leaf is encoded.
@@ -472,7 +471,7 @@ func (tc *transcoder) scalar(form *wireForm, tag []byte) bool {
 	return ok
 }
 
-// time reads a metav1.Time, which has a resolution of seconds.
+// time reads a metav1.Time, which is encoded in seconds.
 func (tc *transcoder) time(tag []byte) bool {
 	text, ok := tc.text()
 	at, err := time.Parse(time.RFC3339, string(text))
@@ -490,7 +489,7 @@ func uvarintSize(n uint64) int {
 	return binary.PutUvarint(varint[:], n)
 }
 
-// quantity reads a Quantity, whose message contains its canonical text. Most texts are already
+// quantity reads a Quantity, which is encoded as the canonical text. Most texts are already
 // canonical.
 func (tc *transcoder) quantity(form *wireForm, tag []byte) bool {
 	start := tc.at
@@ -504,8 +503,9 @@ func (tc *transcoder) quantity(form *wireForm, tag []byte) bool {
 	return true
 }
 
-// canonical reports whether a Quantity is certainly in canonical form: a short number that is not
-// a multiple of its unit's base. It may return false for other canonical texts.
+// canonical reports whether the quantity is known to be in canonical form. It only returns true
+// for a short number that is not a multiple of the base. It may return false for other canonical
+// texts.
 func canonical(text []byte) bool {
 	n, digits := 0, 0
 	for digits < len(text) && digits < 9 && text[digits] >= '0' && text[digits] <= '9' {
@@ -547,7 +547,7 @@ func (tc *transcoder) intOrText(tag []byte) bool {
 	return true
 }
 
-// own uses the type's own methods for decoding and encoding.
+// own uses the methods of the type to decode and encode the value.
 func (tc *transcoder) own(form *wireForm, tag []byte) bool {
 	raw, ok := tc.skip()
 	if !ok {
@@ -566,8 +566,8 @@ func (tc *transcoder) own(form *wireForm, tag []byte) bool {
 
 var tag1, tag2 = []byte{Field1}, []byte{Field2}
 
-// dictionary reads a map, whose keys are sorted in both encodings. Each entry is a message with a
-// key and a value.
+// dictionary reads a map. The keys are sorted in JSON and in protobuf. An entry is encoded as a
+// message with the key and the value.
 func (tc *transcoder) dictionary(form *wireForm, tag []byte) bool {
 	if !tc.take('{') {
 		return false
@@ -671,7 +671,7 @@ func AsMessage(obj any) (Message, error) {
 	return nil, fmt.Errorf("%T has no protobuf form", obj)
 }
 
-// AppendMessage appends a message whose encoding has size bytes.
+// AppendMessage appends the encoded message, which must have the given size.
 func AppendMessage(dst []byte, m Message, size int) ([]byte, error) {
 	dst = slices.Grow(dst, size)
 	room := dst[len(dst) : len(dst)+size]
@@ -688,7 +688,7 @@ func AppendField(dst []byte, tag byte, m Message) ([]byte, error) {
 	return AppendMessage(AppendLength(dst, tag, int64(size)), m, size)
 }
 
-// AppendLength appends the tag and length of a field whose content has length bytes.
+// AppendLength appends the tag and the length of a field.
 func AppendLength(dst []byte, tag byte, length int64) []byte {
 	return binary.AppendUvarint(append(dst, tag), uint64(length))
 }
@@ -698,7 +698,7 @@ func AppendString(dst []byte, tag byte, text string) []byte {
 	return append(AppendLength(dst, tag, int64(len(text))), text...)
 }
 
-// FieldSize returns the size of a field whose content has length bytes.
+// FieldSize returns the size of a field with the given length.
 func FieldSize(length int) int {
 	var varint [binary.MaxVarintLen64]byte
 	return 1 + binary.PutUvarint(varint[:], uint64(length)) + length
@@ -721,7 +721,7 @@ func AppendSealed(dst []byte, apiVersion, kind string, m Message) ([]byte, error
 }
 
 const (
-	Field1 = 1<<3 | 2 // tag of field 1 with a length: bytes, strings, messages
+	Field1 = 1<<3 | 2 // tag of field 1 with a length, for bytes, strings and messages
 	Field2 = 2<<3 | 2 // the same for field 2
 )
 

@@ -1,6 +1,6 @@
-// Package schemetest has helpers for tests of several packages: a custom resource and a decoder
-// for protobuf responses. The tests of package scheme itself cannot import it and have copies of
-// the two small helpers.
+// Package schemetest provides a custom resource and a decoder of protobuf responses for tests.
+// The tests of package scheme cannot import it because of an import cycle, so they contain a copy
+// of two small functions.
 package schemetest
 
 import (
@@ -67,8 +67,8 @@ var protobufTypes = map[string]reflect.Type{
 
 type unmarshaler interface{ Unmarshal([]byte) error }
 
-// Unsealed decodes an envelope and returns its content as JSON. The content must be a type of the
-// rows, a list of such a type, or one of protobufTypes.
+// Unsealed decodes an envelope and returns the content as JSON. The content must be an object or
+// a list of the given types, or be listed in protobufTypes.
 func Unsealed(rows []*scheme.Resource, sealed []byte) ([]byte, error) {
 	envelope, err := scheme.OpenEnvelope(sealed)
 	if err != nil {
@@ -97,7 +97,8 @@ func Unsealed(rows []*scheme.Resource, sealed []byte) ([]byte, error) {
 	return scheme.MarshalAs(obj.(runtime.Object), envelope.APIVersion, envelope.Kind)
 }
 
-// unsealedList decodes a list of any kind. Field 1 is its metadata, field 2 an item.
+// unsealedList decodes a list of any kind. The metadata is in field 1, and the items are in field
+// 2.
 func unsealedList(res *scheme.Resource, raw []byte) ([]byte, error) {
 	meta, items := metav1.ListMeta{}, []json.RawMessage{}
 	for len(raw) > 0 {
