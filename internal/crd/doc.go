@@ -5,14 +5,14 @@
 //	err := defs.Sync(ctx) // adds a row to the registry for each stored and accepted definition
 //	go defs.Run(ctx)      // deletes the objects of deleted definitions and releases unused schemas
 //
-// The rules come from k8s.io/apiextensions-apiserver: names and their conditions from
-// pkg/controller/status, the deletion of a definition from pkg/controller/finalizer, and request
-// handling from pkg/registry/customresource. Pruning, defaulting and CEL use its packages
-// directly (pkg/apiserver/schema). Package definitions validates a definition. registry.Writer
-// writes custom resources and calls the scheme.CustomStrategy of the row, which custom.go
-// implements.
+// The rules are the same as in k8s.io/apiextensions-apiserver. The names and conditions are
+// implemented in pkg/controller/status, the deletion of a CRD in pkg/controller/finalizer, and
+// the handling of requests in pkg/registry/customresource. Pruning, defaulting and CEL use its
+// packages directly (pkg/apiserver/schema). Package definitions validates a definition.
+// registry.Writer writes custom resources and calls the scheme.CustomStrategy of the row, which
+// custom.go implements.
 //
 // Invariants: the served types depend only on the stored definitions, so Sync may be called at
-// any time and any number of times. A definition never takes a name of a built-in type or of
-// another definition. A deleted definition remains until its objects are deleted.
+// any time and any number of times. The names of a CRD are not accepted if they are used by a
+// built-in type or by another CRD. A deleted definition remains until its objects are deleted.
 package crd

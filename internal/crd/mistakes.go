@@ -1,10 +1,10 @@
 package crd
 
 // This file limits the number of errors that the library collects for one object. The library
-// compares the text of each new error with all earlier ones. A list of a hundred thousand invalid
-// items, which takes a few hundred kilobytes, would take minutes, and a body may be ten times as
-// large. The library does not pass options to the alternatives of a schema (anyOf and the like),
-// so errors within them are not limited.
+// compares the text of each new error with all earlier ones. It would take minutes to validate a
+// list of a hundred thousand invalid items. This is only a few hundred kilobytes, and the body
+// can be ten times as large. The library does not pass options to the alternatives of a schema
+// (anyOf and the like), so errors within them are not limited.
 
 import (
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
@@ -15,7 +15,7 @@ import (
 	"apilet/internal/apierror"
 )
 
-// mistakesMax is one more than the number of errors in a response.
+// mistakesMax is greater than the number of errors in a response.
 const mistakesMax = apierror.MaxErrors + 1
 
 // schemaValidator returns a validator of one object. If s is nil, every object is valid.
@@ -26,11 +26,11 @@ func schemaValidator(s *spec.Schema) schemavalidation.SchemaValidator {
 	return schemavalidation.NewRatchetingSchemaValidator(s, nil, "", strfmt.Default, new(mistakes).bound)
 }
 
-// mistakes counts the errors of one object. Errors that an update may keep, because the value has
-// not changed, do not count: when the library drops the errors of a part, they are subtracted.
+// mistakes counts the errors of one object. If an update does not change the value, the library
+// may ignore the errors. They are then subtracted.
 type mistakes struct{ found int }
 
-// bound wraps the validators of a schema's parts, recursively.
+// bound wraps the validators of all nested schemas.
 func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
 	index, name := o.NewValidatorForIndex, o.NewValidatorForField
 	if index == nil {
@@ -51,7 +51,7 @@ func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
 	}
 }
 
-// A counted validator does nothing after enough errors were found.
+// A counted validator does nothing if there are already enough errors.
 type counted struct {
 	validate.ValueValidator
 	all *mistakes

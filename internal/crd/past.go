@@ -1,16 +1,16 @@
 package crd
 
-// This file returns the registry of an earlier revision: the built-in types, and the types of the
-// definitions at that revision.
+// This file returns the registry at an earlier revision. It contains the built-in types and the
+// CRDs at that revision.
 //
 // Every authenticated user may request any revision, so the cost must be low. Since the last
 // change of a definition, the current registry is valid. For earlier revisions a digest, which
 // does not read the definitions, identifies the set of definitions. If the registry of that set
 // is not cached, only the definitions that are not part of another cached set are read. One
-// registry is built at a time. Other requests wait, at most until their deadline.
+// registry is built at a time. If a registry is being built, the other requests have to wait.
 //
-// Registries of the past do not use the webhooks of that time. The current webhook converts their
-// objects (see converter.asked).
+// The registry of an earlier revision does not call the old webhooks. The current webhook
+// converts their objects (see converter.asked).
 
 import (
 	"cmp"
@@ -30,21 +30,21 @@ import (
 const (
 	pastsMax   = 4                // maximum number of cached registries of the past
 	definedMax = 1024             // maximum number of cached definitions
-	pastIdle   = 10 * time.Minute // how long both are cached after their last use
+	pastIdle   = 10 * time.Minute // they are removed if they are not used for this long
 )
 
 // pasts caches the registries of earlier revisions that were requested recently.
 type pasts struct {
-	making chan struct{} // holds a token while a registry is built
+	making chan struct{} // used as a lock while a registry is built
 
 	mu      sync.Mutex          // guards the fields below; not held during reads
-	kept    []*past             // sorted by last use, the latest last
+	kept    []*past             // sorted by the time of the last use
 	defined map[written]*lately // definitions, including those of kept
-	changed int64               // the revision of the last change of a definition
-	digest  uint64              // the digest of the definitions at that revision
+	changed int64               // revision of the last change to a CRD
+	digest  uint64              // digest of the CRDs at that revision
 }
 
-// A past is the registry for one set of definitions.
+// A past contains the registry for a set of CRDs.
 type past struct {
 	digest uint64 // digest of the definitions and their versions
 	reg    *scheme.Registry
@@ -52,7 +52,7 @@ type past struct {
 	used   time.Time
 }
 
-// A written definition is one stored version of a definition.
+// A written identifies a version of a stored CRD.
 type written struct {
 	key string
 	rev int64
@@ -152,7 +152,7 @@ func (d *Definitions) defineThen(then *Definitions, crd *apiextensionsv1.CustomR
 }
 
 // converterOf returns the current converter for the objects of an earlier definition. It returns
-// nil if there is none, or if the current definition of that name is another one.
+// nil if there is no converter, or if the CRD was deleted and created again.
 func (d *Definitions) converterOf(then *definition) *converter {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *pasts) keep(made *past) {
 	}
 }
 
-// known returns a definition that was cached for another registry.
+// known returns the cached definition if it is used by another registry.
 func (p *pasts) known(rec *store.Record, rev int64) *lately {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,7 +1,6 @@
 package fieldmanager
 
-// This file has the operations of a Manager: apply, with its fast path and errors, and the update
-// of the entries in any other write.
+// This file implements apply, and updates the managedFields for other writes.
 
 import (
 	"bytes"
@@ -32,8 +31,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ManagerOf returns the name of the writer: the fieldManager parameter, or else the User-Agent up
-// to its first slash.
+// ManagerOf returns the name of the manager. This is the fieldManager parameter if it is set, or
+// the first part of the User-Agent.
 func ManagerOf(fieldManager, userAgent string) string {
 	if fieldManager != "" {
 		return fieldManager
@@ -85,8 +84,8 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	return merged, strictErrs, nil
 }
 
-// applyFast handles an apply that creates an object, and an apply whose manager keeps or extends
-// its set of fields in an object of a Go type whose entries are all of this version (see
+// applyFast is used if the object is created, or if the manager applies the same fields again and
+// possibly more fields. It only supports Go types, and all entries must be of this version (see
 // fastpath.go). It does not modify live. ok is false if the library must decide.
 func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
 	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
@@ -114,7 +113,7 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	if !m.changed && !m.grown {
 		return merged, true
 	}
-	since := m.since               // an apply that changes nothing keeps its time
+	since := m.since               // if the object is not changed, the time is not updated
 	if m.changed || since == nil { // a new entry has no time yet
 		since = &metav1.Time{Time: time.Now().UTC()}
 	}
@@ -148,7 +147,7 @@ func (m *merger) readEntries(o *Manager, entries []metav1.ManagedFieldsEntry, by
 	return ok && o.ofThisVersion(entries)
 }
 
-// within reports whether all fields of set are also in other, so that their union is other.
+// within reports whether set is a subset of other.
 func (o *Manager) within(set, other []byte) bool {
 	a, b := o.fieldsOf(set), o.fieldsOf(other)
 	return a != nil && b != nil && bytes.Equal(union(a, b).append(make([]byte, 0, len(other))), other)
@@ -163,8 +162,8 @@ type Applier struct {
 
 // Update records in next.managedFields the fields that manager has changed since old. If old is
 // nil, next is a new object. Update starts from the entries in next, because a client may edit
-// them. If next has no entries, too many or invalid ones, Update starts from the entries of old.
-// [] or [{}] removes all entries. The time of an entry changes only if its fields do. Update sets
+// them. The entries of old are used if the entries of next are missing, invalid, or too many. []
+// or [{}] removes all entries. The time of an entry changes only if its fields do. Update sets
 // the TypeMeta of both objects. The caller must set default values before it calls Update, and
 // must set the fields without an owner afterwards: cluster IPs, finalizers of admission plugins,
 // the generation, and fields that a subresource resets.
@@ -184,7 +183,7 @@ func (o *Manager) Update(old, next scheme.Object, manager, subresource string) e
 		return err
 	}
 	if _, err = general.Update(o.orNew(old), next, manager); err != nil {
-		next.SetManagedFields(nil) // as in kube-apiserver, managedFields never fail a write
+		next.SetManagedFields(nil) // as in kube-apiserver, this is not an error
 	}
 	return nil
 }
@@ -258,11 +257,12 @@ func sameButTime(a, b metav1.ManagedFieldsEntry) bool {
 		a.FieldsType == b.FieldsType && bytes.Equal(a.FieldsV1.GetRawBytes(), b.FieldsV1.GetRawBytes())
 }
 
-// ScaleEntries returns a handler that translates the entries of an object to entries of its scale
-// subresource and back. A Scale is an object of another kind with the single field spec.replicas.
-// ToSubresource returns the entries of the Scale before a write. ToParent translates them back
-// after it. own is the current version of the parent. replicas has the path of the field for each
-// served apiVersion; entries of other versions are dropped.
+// ScaleEntries returns a handler to translate between the entries of an object and the entries of
+// the scale subresource. A Scale is an object of another kind with the single field
+// spec.replicas. ToSubresource returns the entries of the Scale before a write. After the write,
+// ToParent is called to translate them back. own is the current version of the parent. replicas
+// contains the path of the field in each of the served versions, and the entries of other
+// versions are dropped.
 func ScaleEntries(parent scheme.Object, own schema.GroupVersion, replicas map[string][]string) *managedfields.ScaleHandler {
 	paths := managedfields.ResourcePathMappings{}
 	for version, steps := range replicas {

@@ -3,8 +3,8 @@ package fieldmanager
 // This file compares the old and the new state of an object and marks the fields that a write
 // sets or removes.
 //
-// Both objects are walked once in parallel along the schema. The library does the same after it
-// has converted them to maps:
+// Both objects are walked once in parallel along the schema. The library does the same after the
+// objects are converted to maps:
 //
 //	value is in         marked fields
 //	one object          the value and everything in it, down to atomic values
@@ -12,10 +12,10 @@ package fieldmanager
 //	both, otherwise     its contents: members by name, elements of a list by their keys or values, in any order
 //
 // A Go value is compared as the JSON that it is encoded to. omitempty and omitzero omit a member,
-// and a nil pointer, list or map is null. Types with their own encoding (times, quantities) are
-// compared by their encoding. A plan for the comparison is made once for each type. The walk
-// fails (failed) if the library might return a different result: for duplicate elements, names
-// that JSON encoders escape, and lists longer than maxApplyElements.
+// and a nil pointer, list or map is null. If a type implements json.Marshaler, the encoded values
+// are compared (times, quantities). The plan is built only once for a type. The walk fails
+// (failed) if the library might return a different result: for duplicate elements, names that
+// JSON encoders escape, and lists longer than maxApplyElements.
 
 import (
 	"maps"
@@ -54,8 +54,8 @@ func (c *comparison) release() {
 	comparisons.Put(c)
 }
 
-// open starts the node of a member or an element. close ends it, and removes it if it contains no
-// difference.
+// open starts the node of a member or an element. close must be called at the end, and removes
+// the node if there is no difference.
 func (c *comparison) open(kind byte, text string) (at int) {
 	c.nodes = append(c.nodes, diffNode{fieldNode: fieldNode{kind: kind, text: text}})
 	c.depth++
@@ -80,7 +80,7 @@ func (c *comparison) close(at int, was, is bool) {
 	c.nodes[at].end = int32(len(c.nodes))
 }
 
-// leaf marks the open node, whose value differs. The object itself is never marked.
+// leaf marks the open node as changed. The object itself is never marked.
 func (c *comparison) leaf(at int) {
 	if at >= 0 {
 		c.nodes[at].change = written
@@ -89,7 +89,7 @@ func (c *comparison) leaf(at int) {
 
 // ---- plans
 
-// A plan describes how values of a Go type are compared at one place of the schema.
+// A plan describes how to compare the values of a Go type.
 type plan struct {
 	form       form
 	whole      bool // owned as a whole (atomic)
@@ -97,10 +97,10 @@ type plan struct {
 	ref        smd.TypeRef
 	marshals   *value.TypeReflectCacheEntry
 	comparable bool        // equal values are equal by Go's ==
-	lists      bool        // may contain lists or maps, whose lengths must be checked
+	lists      bool        // may contain lists or maps, so the length must be checked
 	fields     []planField // of a struct, by name
 	elem       *plan       // of a list or map
-	keys       []planKey   // the keys of a list's elements, by name
+	keys       []planKey   // the keys to identify the elements of a list
 }
 
 type form uint8
@@ -129,7 +129,7 @@ type planKey struct {
 	def   any
 }
 
-// A planner makes plans. It makes the plan of a recursive type only once.
+// A planner makes plans. If the type is recursive, the plan is still made only once.
 type planner struct {
 	types *smd.Schema
 	made  map[plannedType]*plan
@@ -141,8 +141,8 @@ type plannedType struct {
 	relation smd.ElementRelationship
 }
 
-// commonPlans returns a new map with the plans of ObjectMeta and of the types that it contains. Plans are
-// immutable, so that all kinds share them.
+// commonPlans returns a new map with the plans for ObjectMeta and the nested types. The plans are
+// shared by all kinds and must not be modified.
 func commonPlans() map[plannedType]*plan { return maps.Clone(objectMetaPlans()) }
 
 var objectMetaPlans = sync.OnceValue(func() map[plannedType]*plan {
@@ -171,7 +171,7 @@ func (pl *planner) plan(t reflect.Type, ref smd.TypeRef) *plan {
 	if !ok {
 		return p
 	}
-	p.lists = true // until fill sets it, because a type may contain itself
+	p.lists = true // the default, in case the type is recursive
 	pl.fill(p, atom)
 	return p
 }
@@ -202,7 +202,7 @@ func (pl *planner) fill(p *plan, atom smd.Atom) {
 	}
 }
 
-// fields returns the fields of a struct and of its embedded structs. Fields that the schema lacks
+// fields returns the fields of a struct, including embedded structs. Fields that the schema lacks
 // have an unknown form.
 func (pl *planner) fields(t reflect.Type, atom *smd.Map, path []int) (fields []planField) {
 	for i := range t.NumField() {
@@ -233,7 +233,7 @@ func (pl *planner) fields(t reflect.Type, atom *smd.Map, path []int) (fields []p
 	return fields
 }
 
-// keys finds the key fields of a list's elements.
+// keys sets the keys of the list.
 func (pl *planner) keys(p *plan, names []string) {
 	if len(names) > 0 && p.elem.form != formStruct { // or its plan is not complete yet
 		p.form = formUnknown
@@ -281,7 +281,7 @@ func isEmpty(v reflect.Value) bool {
 
 // ---- the walk along values of Go types
 
-// visit compares a member or an element that at least one object has. A missing value is invalid.
+// visit compares a member or an element. A missing value is invalid.
 func (c *comparison) visit(kind byte, text string, p *plan, was, is reflect.Value) {
 	if c.failed {
 		return
@@ -339,7 +339,7 @@ func (c *comparison) wholes(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// structs compares two structs member by member. A struct without members is a leaf, as null is.
+// structs compares two structs member by member. If there are no members, the struct is a leaf.
 func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	nullWas, nullIs := isNull(was), isNull(is)
 	if nullWas {
@@ -366,8 +366,8 @@ func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// settled handles collections that are too long, empty or equal. It reports whether the elements
-// need not be compared.
+// settled checks whether the collections are too long, empty or equal. It reports whether the
+// elements need not be compared.
 func (c *comparison) settled(at int, p *plan, was, is reflect.Value, lenWas, lenIs int) bool {
 	both := was.IsValid() && is.IsValid()
 	switch {
@@ -426,14 +426,14 @@ func lengthOf(v reflect.Value) int {
 	return v.Len()
 }
 
-// An element is in a list on one side or on both.
+// An element is in the old list, in the new list, or in both.
 type element struct {
 	fieldNode
 	was, is int // index, or -1 if it is missing
 }
 
-// lists compares two lists element by element. Elements match by their keys, or by their values
-// in a set.
+// lists compares two lists element by element. The elements are matched by the keys, or by the
+// values in a set.
 func (c *comparison) lists(at int, p *plan, was, is reflect.Value) {
 	lenWas, lenIs := lengthOf(was), lengthOf(is)
 	if c.settled(at, p, was, is, lenWas, lenIs) {
@@ -522,7 +522,7 @@ func (c *comparison) keyNode() fieldNode {
 	return fieldNode{kind: 'k', text: string(c.key)}
 }
 
-// appendDefault writes the default of a key that an element omits. Without a default the key is
+// appendDefault appends the default value if the key is omitted. Without a default the key is
 // omitted.
 func (c *comparison) appendDefault(name string, def any) {
 	if def != nil {
@@ -664,8 +664,8 @@ func (c *comparison) count(v reflect.Value) {
 	}
 }
 
-// microTimeIn returns the MicroTime in v. Each renewal of a Lease compares four of them. The
-// library has a fast path for metav1.Time, but encodes and decodes a MicroTime as JSON.
+// microTimeIn returns the MicroTime in v. If a Lease is renewed, four of them must be compared.
+// The library has a fast path for metav1.Time, but encodes and decodes a MicroTime as JSON.
 func microTimeIn(v reflect.Value) (t *metav1.MicroTime, ok bool) {
 	if v.CanAddr() {
 		t, ok = v.Addr().Interface().(*metav1.MicroTime)
@@ -709,7 +709,7 @@ func longest(value any) int {
 	return n
 }
 
-// maxApplyElements limits lists and maps in objects whose fields are tracked, because matching
-// their elements takes quadratic time. Above the limit an apply fails, and other writes drop
-// managedFields.
+// maxApplyElements limits the length of lists and maps if the fields are tracked, because it
+// takes quadratic time to match the elements. Above the limit an apply fails, and other writes
+// drop managedFields.
 const maxApplyElements = 20000

@@ -1,8 +1,9 @@
 package fieldmanager
 
-// This file does the work of compare.go for values without a Go type: custom resources with their
-// schema, and parts of other objects without a schema. The library validates such values
-// completely before it compares them, so a value that violates its schema is left to the library.
+// This file implements the comparison for values without a Go type. These are custom resources
+// with a schema, and the parts of other objects that do not have a schema. The library validates
+// the values before they are compared. If the value is not valid according to the schema, the
+// comparison fails and the library is called.
 
 import (
 	"slices"
@@ -17,7 +18,7 @@ type anyValue struct {
 	there bool
 }
 
-// visitAny compares a member or an element that at least one object has.
+// visitAny compares a member or an element.
 func (c *comparison) visitAny(kind byte, text string, t smd.TypeRef, was, is anyValue) {
 	if c.failed {
 		return
@@ -124,8 +125,8 @@ func (c *comparison) anyMaps(at int, t *smd.Map, was, is anyValue) {
 	}
 }
 
-// emptyOrLong handles lists and maps without elements, which are leaves as null is, and fails for
-// those with too many elements. It reports whether the caller is done.
+// emptyOrLong checks whether both lists or maps are empty, in which case they are leaves, and
+// fails if they are too long. It reports whether the caller is done.
 func (c *comparison) emptyOrLong(at, lenWas, lenIs int, was, is anyValue) bool {
 	if max(lenWas, lenIs) > maxApplyElements {
 		c.failed = true

@@ -1,6 +1,6 @@
 // Package fieldmanager implements server-side apply (KEP-555). It maintains
-// metadata.managedFields, which records the manager that last set each field. Every write updates
-// the record, and an apply also reads it.
+// metadata.managedFields, which records the manager that last set each field. The record is
+// updated by every write, and it is also used by apply.
 //
 //	m := &fieldmanager.Manager{Kind: kind, GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 //	merged, strictErrs, err := m.Apply(live, body, fieldmanager.Applier{Manager: "deploy"}) // 409 for a conflict
@@ -17,19 +17,19 @@
 // y}, it receives a 409: conflict with "controller" using apps/v1: .spec.replicas. If it applies
 // {image: y} instead, image changes and replicas remains 5.
 //
-// The rules for merging and comparing are those of Kubernetes
-// (k8s.io/apimachinery/pkg/util/managedfields on sigs.k8s.io/structured-merge-diff). Managers
-// compare the results byte by byte. The library converts objects to maps and walks them a dozen
-// times, which takes most of the time of a write. It is therefore called only if a fast path
-// cannot prove that it computes the same result:
+// The rules for merging and comparing are the same as in Kubernetes
+// (k8s.io/apimachinery/pkg/util/managedfields, which uses sigs.k8s.io/structured-merge-diff).
+// Managers compare the results byte by byte. The library converts objects to maps, and most of
+// the time of a write is spent there. It is therefore called only if a fast path cannot prove
+// that it computes the same result:
 //
 //	writes except for applies    track.go: two objects compared once along the schema (compare.go, compareany.go), sets of fields (fieldset.go)
 //	an apply that creates the object, or keeps or extends the manager's fields    fastpath.go
 //
 // [Ways] counts how often the library is called.
 //
-// Invariants: a fast path returns the same result as the library, or none. No entry contains a
-// field that the object lacks. The only exception is an apply of an empty or null list or map to
-// a Go type that then omits the field, which is recorded as kube-apiserver records it. emptied.go
-// has the only correction of the library's results.
+// Invariants: If a fast path returns a result, it is the same as the result of the library. No
+// entry contains a field that the object lacks. The only exception is an apply of an empty or
+// null list or map to a Go type that then omits the field, which is recorded as kube-apiserver
+// records it. emptied.go has the only correction of the library's results.
 package fieldmanager

@@ -1,9 +1,8 @@
 package fieldmanager
 
-// This file handles the two most frequent applies: an apply that creates an object, and an apply
-// whose manager repeats its previous fields, possibly with other values or more fields. It avoids
-// the general algorithm, which builds a tree of the fields of each manager and walks all objects
-// a dozen times.
+// This file handles the most common cases of apply. Either the object is created, or the manager
+// applies the same fields again, possibly with other values or more fields. The general algorithm
+// is not needed, which would build a tree of the fields for each of the managers.
 //
 //	apply   {"spec":{"replicas":3,"template":…}}     by "deploy", whose entry has exactly these fields
 //	live    {"spec":{"replicas":2,"template":…}}
@@ -15,12 +14,13 @@ package fieldmanager
 //	   algorithm decides
 //
 // The result is the same for these reasons. A field is removed only if the new fields of the
-// manager lack one of the old fields. The entries of other managers change only if one of their
-// fields changes. If neither happens, an apply is a merge that proceeds path by path. A member or
-// element on both sides is merged with its counterpart, and a scalar or an atomic list or map is
-// replaced. If a case is not that simple (the order of a merged list, a null, a duplicate
-// element, a name or value of an unusual type, any error), the functions here return ok = false,
-// and the general algorithm decides. So they may support few cases, but they must be correct.
+// manager lack one of the old fields. The entries of the other managers are only updated if the
+// value of such a field changes. In all other cases the result is the same as merging the values
+// of each path. If the member or element is in both objects, the values are merged. A scalar, an
+// atomic list or an atomic map is replaced. If a case is not that simple (the order of a merged
+// list, a null, a duplicate element, a name or value of an unusual type, any error), the
+// functions here return ok = false, and the general algorithm decides. So they may support few
+// cases, but they must be correct.
 
 import (
 	"bytes"
@@ -44,9 +44,10 @@ import (
 // quadratic time.
 const maxReapplyElements = 100
 
-// appliedParts splits the body of an apply. wanted is the body without the parts that the server
-// ignores, and owned is the part of wanted that the manager will own. resets are the paths that
-// this kind of write does not change. The body is not modified.
+// appliedParts returns the parts of the body. The result wanted does not include fields that are
+// ignored by the server. The result owned only includes the fields that will be owned by the
+// manager. resets are the paths that must not be changed by this request. The body is not
+// modified.
 func appliedParts(body map[string]any, resets [][]string) (wanted, owned map[string]any, ok bool) {
 	meta, isMap := body["metadata"].(map[string]any)
 	if _, sent := meta["managedFields"]; sent || !isMap {
@@ -74,8 +75,8 @@ func appliedParts(body map[string]any, resets [][]string) (wanted, owned map[str
 	return wanted, owned, len(owned) > 0
 }
 
-// nullStamp reports whether creationTimestamp is null, as generators write it. The null counts as
-// a change of the time, which the server then reverts.
+// nullStamp reports whether creationTimestamp is null, as generators write it. It is handled as a
+// change to the time, which is reverted later.
 func nullStamp(body map[string]any) bool {
 	meta, _ := body["metadata"].(map[string]any)
 	stamp, sent := meta["creationTimestamp"]
@@ -98,15 +99,15 @@ func dropReset(body map[string]any, path []string) bool {
 	return !found
 }
 
-// ---- the fields of a body, as managedFields write them
+// ---- FieldsV1 of a body
 
 // fieldsOf returns the FieldsV1 of an apply's body.
 func fieldsOf(types *typed.ParseableType, owned map[string]any) (fields []byte, ok bool) {
 	return appendFields(make([]byte, 0, 4<<10), fieldsAt{types.Schema, types.TypeRef, false}, owned)
 }
 
-// fieldsAt is the position of appendFields. own means that the position itself is owned, in
-// addition to its contents.
+// fieldsAt is the current position of appendFields. If own is true, the field itself is owned,
+// not only the nested fields.
 type fieldsAt struct {
 	types *smd.Schema
 	t     smd.TypeRef
@@ -211,7 +212,7 @@ func appendElements(out []byte, at fieldsAt, t *smd.List, elements []any) ([]byt
 		out = append(out, ',')
 	}
 	out[len(out)-1] = '}'
-	return out, len(elements) > 0 // an empty list of this kind has no owner
+	return out, len(elements) > 0 // an empty list is not owned in this case
 }
 
 // An elementKey identifies an element of a list. It has the text in managedFields and the values
@@ -326,7 +327,7 @@ type merger struct {
 	others   []metav1.ManagedFieldsEntry // entries of the other managers
 	replaced int                         // number of values replaced so far
 	changed  bool                        // a value differed from the body
-	grown    bool                        // the applier's entry lacks some of the fields
+	grown    bool                        // whether fields are added to the entry
 	since    *metav1.Time                // time of the applier's entry
 }
 
@@ -454,7 +455,7 @@ func (m *merger) leaf(live reflect.Value, wanted any, path []string) bool {
 	return m.replace(live, wanted, path)
 }
 
-// replace sets the value at path, unless another manager may own part of it.
+// replace sets the value unless it may be owned by another manager.
 func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	mayOwnIt := func(e metav1.ManagedFieldsEntry) bool { return mayOwn(&e, path) }
 	m.replaced++
@@ -472,8 +473,8 @@ func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	return err == nil && len(strictErrs) == 0
 }
 
-// maxOwnedPaths limits the number of members that are searched for in the entries. Above it,
-// every entry counts as affected.
+// maxOwnedPaths limits the number of paths to search for in the entries. If there are more, the
+// result is always true.
 const maxOwnedPaths = 100
 
 // mayOwn returns false if the entry owns neither the member at path nor anything in it, because

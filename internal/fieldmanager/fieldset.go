@@ -1,17 +1,17 @@
 package fieldmanager
 
-// This file implements sets of fields in the format of managedFields (FieldsV1). It parses,
-// compares, subtracts, unites and encodes them. A set is a tree:
+// This file implements sets of fields in the format of managedFields (FieldsV1). The sets can be
+// parsed, encoded and combined. A set is a tree:
 //
 //	{"f:spec":{"f:ports":{".":{},"k:{\"port\":80}":{".":{},"f:name":{}}}}}      ports, its element 80 and that one's name; not spec
 //
 // The tree is stored as a slice in the order of the text, so that an operation allocates only its
-// result. Each operation is a single walk along two slices, as in a merge of sorted lists.
+// result. The slices are sorted, so the sets can be merged in a single pass.
 //
-// Only canonical text is parsed: sorted as the library sorts it, without whitespace, and with
-// names and values that every JSON encoder encodes in the same way. Therefore equal elements have
-// equal texts, and the encoding of an unmodified set is known. All other text is left to the
-// general algorithm.
+// The text is only parsed if it is canonical. It must be sorted in the order of the library,
+// without whitespace, and the encoding of names and values must be unambiguous. Therefore equal
+// elements have equal texts, and the encoding of an unmodified set is known. All other text is
+// left to the general algorithm.
 
 import (
 	"cmp"
@@ -23,12 +23,12 @@ import (
 // A fieldSet is a tree in preorder.
 type fieldSet []fieldNode
 
-// A fieldNode is one element of a path.
+// A fieldNode is an element of a path.
 type fieldNode struct {
-	kind   byte   // f: name of a member; k: element of a list by its keys; v: by its value
+	kind   byte   // f for the name of a member, k for the keys of a list element, v for the value
 	member bool   // the path that ends here is in the set
 	end    int32  // index after the last descendant, relative to the start of the slice
-	text   string // JSON text after the kind and its colon
+	text   string // the JSON text without the kind
 }
 
 // Larger sets are left to the general algorithm.
@@ -38,7 +38,7 @@ const (
 )
 
 // parseFields parses a canonical set that is not empty. If anyOrder is true, the elements need
-// not be sorted. The sets of objects without a Go type are maps until they are encoded.
+// not be sorted. If there is no Go type, the set is stored in a map before it is encoded.
 func parseFields(text string, anyOrder bool) (fieldSet, bool) {
 	p := fieldParser{text: text, anyOrder: anyOrder, out: make(fieldSet, 0, 2+len(text)/16)}
 	ok := p.node(0) && p.at == len(text) && len(p.out) > 0
@@ -98,8 +98,7 @@ func (p *fieldParser) node(depth int) bool {
 	}
 }
 
-// sort sorts the children from index first on, together with their descendants. It returns false
-// if there are duplicates.
+// sort sorts the children, starting at index first. It returns false if there are duplicates.
 func (p *fieldParser) sort(first int32) bool {
 	given := slices.Clone(p.out[first:])
 	var starts []int32
@@ -221,7 +220,8 @@ func writtenAsIs(text string) bool {
 
 // ---- order
 
-// compareNodes compares two elements of a path: first names, then keys, then values.
+// compareNodes compares the elements of a path. The names are sorted before the keys, and the
+// keys before the values.
 func compareNodes(a, b *fieldNode) int {
 	switch {
 	case a.kind != b.kind:
@@ -259,7 +259,7 @@ func compareKeyTexts(a, b string) int {
 }
 
 // compareScalars compares the values at the start of two texts and returns the remaining texts.
-// Numbers are less than strings, and strings are less than booleans.
+// The order is numbers, strings, booleans.
 func compareScalars(a, b string) (order int, restA, restB string) {
 	classA, a, restA := scalarOf(a)
 	classB, b, restB := scalarOf(b)
@@ -294,7 +294,7 @@ func scalarOf(text string) (class int, value, rest string) {
 
 // ---- operations
 
-// without returns s without the paths that d marks. changed is false if s contains none of them.
+// without returns the set without the paths in d. If there are no such paths, changed is false.
 func (s fieldSet) without(d difference) (rest fieldSet, changed bool) {
 	if !s.meets(d, 0, int32(len(s)), 0, int32(len(d))) {
 		return s, false
@@ -448,7 +448,7 @@ func (s fieldSet) size() int {
 	return n
 }
 
-// A difference is the set of the paths at which two objects differ, with the kind of each change.
+// A difference is a set of paths with the type of the change.
 type difference []diffNode
 
 type diffNode struct {

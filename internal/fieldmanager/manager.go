@@ -1,7 +1,7 @@
 package fieldmanager
 
-// This file has the state of a Manager for its kind, and the adapter to the library for writes
-// without a fast path. An objectShape implements the interfaces through which the library
+// This file implements the Manager, and the interfaces that are needed to call the library if
+// there is no fast path. An objectShape implements the interfaces through which the library
 // accesses objects.
 
 import (
@@ -26,16 +26,16 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Manager maintains the managedFields of the objects of one kind at one version. Its exported
-// fields are immutable. The types take a millisecond and 100 KiB, so the caller should keep one
-// Manager for each kind, not one for each request.
+// A Manager updates the managedFields of objects. There is a Manager for each kind and version.
+// Its exported fields are immutable. The types need 100 KiB and a millisecond to build, so a
+// Manager must not be created for each request.
 type Manager struct {
-	Kind     schema.GroupVersionKind // group, version and kind of the entries that it writes
+	Kind     schema.GroupVersionKind // used in the entries
 	GoType   reflect.Type            // struct type; nil for a custom resource
 	Versions []string                // Other served apiVersions of the kind. Entries of unknown versions are dropped.
 	// openAPIV3Schema of a custom resource; if nil, lists are atomic and maps are not
 	Schema map[string]any
-	Status bool  // has a status subresource, so that writes to the main resource do not own status
+	Status bool  // if there is a status subresource, other requests do not own the status
 	Ways   *Ways // counts the writes; may be nil
 
 	// ConvertTo converts a custom resource to another version by a webhook. SchemaOf returns the
@@ -46,13 +46,13 @@ type Manager struct {
 	mu       sync.Mutex                             // guards the fields below
 	types    *typed.ParseableType                   // nil until the first use
 	plan     *plan                                  // plan for comparing objects of GoType
-	read     map[string]fieldSet                    // valid sets of entries, by their text
+	read     map[string]fieldSet                    // the parsed sets of valid entries
 	readSize int                                    // total length of these texts in bytes
 	managers map[string]*managedfields.FieldManager // by subresource
-	others   map[string]*typed.ParseableType        // types of other versions, if a webhook converts them
+	others   map[string]*typed.ParseableType        // used if there is a conversion webhook
 }
 
-// ready builds the types of the kind at the first use.
+// ready builds the types if they are not built yet.
 func (o *Manager) ready() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,8 +66,7 @@ func (o *Manager) ready() {
 	}
 }
 
-// manager returns the library's manager for updates of a subresource and builds it at the first
-// call.
+// manager returns the manager of the library for the subresource. It is only created once.
 func (o *Manager) manager(subresource string) (*managedfields.FieldManager, error) {
 	o.ready()
 	o.mu.Lock()
@@ -85,8 +84,8 @@ func (o *Manager) manager(subresource string) (*managedfields.FieldManager, erro
 	return manager, err
 }
 
-// A shape implements the interfaces by which the library types, converts, defaults and creates
-// objects.
+// A shape implements the interfaces that are required by the library to convert, default and
+// create objects.
 type shape interface {
 	managedfields.TypeConverter
 	runtime.ObjectConvertor
@@ -98,8 +97,8 @@ func (o *Manager) newManager(subresource string, s shape) (*managedfields.FieldM
 	return managedfields.NewDefaultFieldManager(s, s, s, s, o.Kind, o.Kind.GroupVersion(), subresource, o.resets(subresource))
 }
 
-// resets returns the fields that a write to the subresource does not change. Such a write never
-// makes its manager an owner of these fields.
+// resets returns the fields that a write to the subresource does not change. The manager does not
+// become the owner of these fields.
 func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
 	set := fieldpath.NewSet()
 	for _, path := range o.resetPaths(subresource) {
@@ -110,7 +109,7 @@ func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.
 		set.Insert(fieldpath.MakePathOrDie(steps...))
 	}
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set}
-	// all versions, as in kube-apiserver for custom resources
+	// for custom resources, kube-apiserver uses all versions
 	if o.ConvertTo != nil && subresource == "status" {
 		for _, version := range o.Versions {
 			reset[fieldpath.APIVersion(version)] = set
@@ -199,8 +198,7 @@ func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.Validat
 	return s.types.FromUnstructured(members, options...)
 }
 
-// typesOf returns the types of another version, whose fields differ because a webhook converts
-// it.
+// typesOf returns the types for another version, which is converted by a webhook.
 func (o *Manager) typesOf(version string) *typed.ParseableType {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -222,9 +220,9 @@ func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, erro
 }
 
 // ConvertToVersion converts the library's maps to the Go type. Without a webhook it only changes
-// the name of the version. This is a simplification: if a manager has written through a version
-// with other fields (autoscaling/v1), its entry names fields that the object lacks, which the
-// library then drops.
+// the name of the version. This is a simplification. If an object was written through a version
+// with different fields (autoscaling/v1), the entry may contain unknown fields, which are dropped
+// by the library.
 func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
 	version, ok := target.(schema.GroupVersion)
 	if own := s.Kind.GroupVersion(); !ok || version != own && !slices.Contains(s.Versions, version.String()) {
@@ -266,7 +264,7 @@ func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
 
 // Ways counts the writes with tracked fields by the algorithm that handled them.
 type Ways struct {
-	Short, General atomic.Int64 // writes since the start, by the fast path and by structured-merge-diff
+	Short, General atomic.Int64 // writes since the start, by fast path or structured-merge-diff
 }
 
 // Load returns both counters.

@@ -17,8 +17,8 @@ import (
 )
 
 // Merge returns live merged with the fields of wanted, which has the same kind. goType is the
-// struct type of the subresource's body, or o.GoType for the object itself. Neither map is
-// modified, but the result shares members with both.
+// struct type of the subresource's body, or o.GoType for the object itself. The maps are not
+// modified, but values are shared with the result.
 func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[string]any, error) {
 	if longest(live) > maxApplyElements || longest(wanted) > maxApplyElements {
 		return nil, errLongList
@@ -46,8 +46,8 @@ func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[s
 	return members, nil
 }
 
-// typesFor returns the types of the kind or of a subresource's body. It builds the former at the
-// first use.
+// typesFor returns the types for the object or the body of a subresource. It builds the former at
+// the first use.
 func (o *Manager) typesFor(goType reflect.Type) *typed.ParseableType {
 	if goType != o.GoType {
 		return typesOf(goType, nil)

@@ -36,15 +36,15 @@ import (
 // merged.
 const maxUpdateManagers = 10
 
-// maxSentUpdates is the maximum number of entries of updates that a client may send. Merging all
-// but ten of them takes quadratic time: the 30,000 entries that fit into a body would take half a
-// minute.
+// maxSentUpdates limits the number of update entries in a request. It takes quadratic time to
+// merge the oldest entries. For 30,000 entries, which can be sent in a single body, it would be
+// half a minute.
 const maxSentUpdates = 1000
 
 // tooCostly reports whether the library would need quadratic time for the entries, because there
-// are too many updates or too many fields. No real object has that many. If the names of a set
-// are sorted in descending order, the library inserts each name before all others: the 200,000
-// names that fit into a body would take half a minute.
+// are too many updates or too many fields. No real object has that many. If the names are in
+// descending order, the library inserts every name at the start. For 200,000 names, which can be
+// sent in a single body, it would take half a minute.
 func tooCostly(entries []metav1.ManagedFieldsEntry) bool {
 	updates, fields := 0, 0
 	for i := range entries {
@@ -98,8 +98,8 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 	return encoded(owners), true
 }
 
-// liveEntries returns the entries that a write starts from: the entries that the client sent, or
-// else those of the old object.
+// liveEntries returns the entries before the write. These are the entries in the request, or the
+// entries of the old object if there are none.
 func liveEntries(old, next scheme.Object, isNew bool, subresource string) (entries []metav1.ManagedFieldsEntry, ok bool) {
 	if !isNew {
 		entries = old.GetManagedFields()
@@ -119,7 +119,7 @@ func liveEntries(old, next scheme.Object, isNew bool, subresource string) (entri
 // maxEntries is far more than any real object has.
 const maxEntries = 100
 
-// owners parses the entries. foreign means that some entries are of another version.
+// owners parses the entries. It returns true for foreign if there are entries of other versions.
 func (o *Manager) owners(entries []metav1.ManagedFieldsEntry) (owners []owner, foreign, ok bool) {
 	own := o.Kind.GroupVersion().String()
 	owners = make([]owner, 0, len(entries)+1)
@@ -156,12 +156,13 @@ func sameOwner(a, b *metav1.ManagedFieldsEntry) bool {
 		(a.APIVersion == b.APIVersion || a.Operation == metav1.ManagedFieldsOperationApply)
 }
 
-// maxRead limits the total length of the cached sets. Objects that are written often, or are
-// similar, have few different sets.
+// maxRead limits the total length of the cached sets. If an object is written often, or if there
+// are many similar objects, the number of different sets is small.
 const maxRead = 64 << 10
 
-// fieldsOf parses the set of an entry and caches it, because the same few sets occur again and
-// again. The caller must not modify the result. nil means that the library must parse it.
+// fieldsOf parses the set of an entry. The result is cached because the same sets are parsed
+// again and again. The caller must not modify the result. nil means that the library must parse
+// it.
 func (o *Manager) fieldsOf(text []byte) fieldSet {
 	o.mu.Lock()
 	known := o.read[string(text)]
@@ -238,8 +239,8 @@ func conformNode(types *smd.Schema, ref smd.TypeRef, s fieldSet, i int32) bool {
 	return true
 }
 
-// compare marks in c the fields that a write changes. If foreign is true, the library would also
-// convert both objects to other versions, which validates them.
+// compare adds the changed fields to c. If foreign is true, the library would also convert both
+// objects to other versions, which validates them.
 func (o *Manager) compare(c *comparison, old, next scheme.Object, foreign bool) bool {
 	was, is := o.orNew(old), o.stamp(next)
 	if o.GoType == nil {
@@ -270,9 +271,9 @@ func valid(types *typed.ParseableType, obj scheme.Object) bool {
 
 // ---- what becomes of the entries
 
-// taken removes from the owners the fields that the write has set or removed. Entries of this
-// version keep the fields that such a write does not change (see resets). As in the library,
-// entries of other versions do not.
+// taken removes the changed fields from the entries. Entries of this version keep the fields that
+// such a write does not change (see resets). If the entry is of another version, these fields are
+// also removed, which is the same in the library.
 func (o *Manager) taken(owners []owner, seen, whole difference) []owner {
 	own := o.Kind.GroupVersion().String()
 	kept := owners[:0]
@@ -307,8 +308,8 @@ func (o *Manager) given(owners []owner, gained fieldSet, manager, subresource st
 	return append(owners, owner{entry: writer, fields: gained, stale: true})
 }
 
-// capped merges the oldest updates of each version into one entry of ancientChanges until at most
-// maxUpdateManagers entries of updates are left.
+// capped limits the number of update entries to maxUpdateManagers. The oldest entries of a
+// version are merged into the entry of ancientChanges.
 func capped(owners []owner) ([]owner, bool) {
 	order := make([]int, 0, len(owners))
 	for i := range owners {
@@ -321,7 +322,7 @@ func capped(owners []owner) ([]owner, bool) {
 		return owners, true
 	}
 	slices.SortFunc(order, func(a, b int) int { return compareAges(&owners[a].entry, &owners[b].entry) })
-	buckets := map[string]int{} // the oldest entry of each version, into which the others are merged
+	buckets := map[string]int{} // the oldest entry of the version, which is merged with the others
 	merged := map[int]bool{}
 	for _, i := range order {
 		one := &owners[i]
@@ -361,8 +362,8 @@ func soleBucket(owners []owner, at int) bool {
 	return true
 }
 
-// compareAges is the order in which the library merges entries: by second, then by the library's
-// identifier of an entry.
+// compareAges compares entries in the order in which they are merged by the library. They are
+// sorted by second and then by identifier.
 func compareAges(a, b *metav1.ManagedFieldsEntry) int {
 	name := func(e *metav1.ManagedFieldsEntry) string {
 		text, _ := json.Marshal(metav1.ManagedFieldsEntry{Manager: e.Manager, Operation: e.Operation, APIVersion: e.APIVersion, Subresource: e.Subresource})
@@ -405,7 +406,7 @@ func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntr
 
 // ---- what of a difference counts
 
-// without removes the nodes at the paths and below.
+// without removes the paths, including all nested fields.
 func (d difference) without(paths [][]string) difference {
 	for _, path := range paths {
 		d = d.cut(path)
@@ -437,7 +438,7 @@ func (d difference) cut(path []string) difference {
 	return slices.Delete(rest, int(i), int(i+gone))
 }
 
-// gained returns the fields that the write has set, except for fields without an owner.
+// gained returns the fields that were set by the write, except for fields that cannot be owned.
 func (d difference) gained() fieldSet {
 	return d.gainedBelow(make(fieldSet, 0, len(d)), 0, int32(len(d)), unownedRoot)
 }
@@ -458,8 +459,8 @@ func (d difference) gainedBelow(out fieldSet, i, end int32, unowned []string) fi
 	return out
 }
 
-// unownedRoot are the members of an object that have no owner. unownedMeta are those of its
-// metadata. Their own members may have owners.
+// unownedRoot contains the members of an object that cannot be owned. The same members of the
+// metadata are in unownedMeta. Their own members may have owners.
 var (
 	unownedRoot = []string{"apiVersion", "kind", "metadata"}
 	unownedMeta = []string{"name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "resourceVersion"}

@@ -1,10 +1,10 @@
 package fieldmanager
 
-// This file builds the types of a kind for structured-merge-diff. The owner of an element of a
-// list depends on the type of the list: containers are identified by name, but tolerations are
-// one value. The Go types declare it in their patchMergeKey tags. The tables of package listtypes
-// have the declarations that are only in comments (+listType, +listMapKey, +mapType, +structType,
-// +default). A custom resource declares it in its schema.
+// This file builds the types of a kind for structured-merge-diff. The type of a list determines
+// whether the elements can be owned separately. For example, containers are identified by name,
+// but tolerations are a single value. The Go types declare it in their patchMergeKey tags. If it
+// is only declared in a comment (+listType, +listMapKey, +mapType, +structType, +default), it is
+// in the tables of package listtypes. For a custom resource, the schema is used.
 
 import (
 	"cmp"
@@ -23,8 +23,7 @@ import (
 	"apilet/internal/scheme/listtypes"
 )
 
-// typesOf returns the types of lists and maps, from a Go type or else from a custom resource's
-// schema.
+// typesOf returns the types for a Go type, or for the schema of a custom resource.
 func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 	if goType == nil && crd == nil {
 		return &typed.DeducedParseableType
@@ -42,7 +41,7 @@ func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 
 type typeBuilder struct {
 	out *smd.Schema
-	// struct types in out, or under construction, because types may contain themselves
+	// the struct types that are already added, because a type may be recursive
 	seen map[reflect.Type]bool
 }
 
@@ -53,16 +52,16 @@ func newTypeBuilder() *typeBuilder {
 	}}}
 }
 
-// commonTypes returns a builder that has the types of ObjectMeta, which all built-in objects
-// contain. The caller must not modify it.
+// commonTypes returns a builder with the types of ObjectMeta, which are used by all built-in
+// objects. The caller must not modify it.
 var commonTypes = sync.OnceValue(func() *typeBuilder {
 	b := newTypeBuilder()
 	b.ref(reflect.TypeFor[metav1.ObjectMeta]())
 	return b
 })
 
-// These are the names of values without a declared type. An untyped value is owned as a whole.
-// The maps of a deduced value are merged by member.
+// The names are used if the type is not declared. An untyped value is atomic. If the value is a
+// map and deduced, the members are merged.
 const untypedName, deducedName = "untyped", "deduced"
 
 func untypedAtom(inner string, relation smd.ElementRelationship) smd.Atom {
@@ -165,8 +164,8 @@ func zeroOf(t reflect.Type) any {
 
 func goTypeName(t reflect.Type) string { return t.PkgPath() + "." + t.Name() }
 
-// relate sets the relation between the elements of a field: atomic, granular, set, or the keys of
-// a list's elements.
+// relate sets the type of a list or map. The relation is atomic, granular, set, or the keys of
+// the list.
 func relate(t *smd.TypeRef, relation string) {
 	switch list, members := t.Inlined.List, t.Inlined.Map; {
 	case relation == "":
@@ -182,8 +181,8 @@ func relate(t *smd.TypeRef, relation string) {
 	}
 }
 
-// fromSchema translates one level of a custom resource's schema. preserve means that a parent
-// keeps unknown fields.
+// fromSchema converts the schema of a custom resource. If preserve is true, unknown fields are
+// allowed by a parent.
 func (b *typeBuilder) fromSchema(s map[string]any, preserve bool) smd.Atom {
 	preserve = preserve || s["x-kubernetes-preserve-unknown-fields"] == true
 	switch s["type"] {
@@ -251,7 +250,7 @@ func (b *typeBuilder) listFromSchema(s map[string]any, preserve bool) *smd.List 
 	return out
 }
 
-// addObjectFields adds the fields that every object has. At the root they replace the schema's
+// addObjectFields adds apiVersion, kind and metadata. At the root they replace the schema's
 // declarations.
 func (b *typeBuilder) addObjectFields(out *smd.Map, root bool) {
 	for name, t := range map[string]smd.TypeRef{

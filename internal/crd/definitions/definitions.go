@@ -836,13 +836,13 @@ type place struct {
 	scope     *ruleScope // nil if CEL rules are not compiled here
 }
 
-// within returns the place of a schema inside this one.
+// within returns the place of a nested schema.
 func (at place) within(path *field.Path, scope *ruleScope) place {
 	at.path, at.scope, at.root = path, scope, false
 	return at
 }
 
-// unrelate marks p as a part whose values cannot be matched with their old values.
+// unrelate is called if the values cannot be matched with the old values.
 func (at *place) unrelate(p *field.Path) {
 	if at.unrelated == nil {
 		at.unrelated = p
@@ -885,8 +885,8 @@ func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProp
 	s.Forbid(p, "uniqueItems", schema.UniqueItems, "uniqueItems cannot be set to true since the runtime complexity becomes quadratic")
 }
 
-// inside checks the nested schemas. Rules are compiled only in the schemas of fields, values and
-// items.
+// inside checks the nested schemas. Rules are only compiled if the schema is used for a field, a
+// value or an item.
 func (s *schemaChecker) inside(at place, schema *apiextensions.JSONSchemaProps) {
 	s.values(at, schema)
 	s.fields(at, schema)
@@ -914,8 +914,8 @@ func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) 
 	if more == nil {
 		return
 	}
-	// An object has fields by name or values by any key. With both, unknown fields could not be
-	// ignored.
+	// The schema either has named properties or additionalProperties. If both were allowed,
+	// unknown fields could not be ignored.
 	s.Forbid(at.path, "additionalProperties", len(schema.Properties) > 0 && (!more.Allows || more.Schema != nil),
 		"additionalProperties and properties are mutual exclusive")
 	value := at.within(at.path.Child("additionalProperties"), at.scope.within(more.Schema, typedSchema.values))
@@ -946,7 +946,7 @@ func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
 	if schema.Items == nil {
 		return
 	}
-	// only items of maps have keys by which to find the old ones
+	// only the items of a map can be matched with the old items
 	if schema.XListType == nil || *schema.XListType != "map" {
 		at.unrelate(at.path)
 	}
@@ -958,7 +958,7 @@ func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
 	}
 }
 
-// extensions checks the fields whose names begin with x-kubernetes-, except for the rules.
+// extensions checks the x-kubernetes fields, except for the rules.
 func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if keep := schema.XPreserveUnknownFields; keep != nil && !*keep {
 		s.Invalid(p, "x-kubernetes-preserve-unknown-fields", false, "must be true or undefined")
@@ -1000,8 +1000,8 @@ func (s *schemaChecker) ofType(p *field.Path, got, want, detail string) {
 	}
 }
 
-// itemsOfSet rejects items of a set that are not atomic. Lists are atomic by default, but maps
-// are not.
+// itemsOfSet checks that the items of a set are atomic. Lists are atomic by default, but maps are
+// not.
 func (s *schemaChecker) itemsOfSet(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if schema.XListType == nil || *schema.XListType != "set" || schema.Items == nil || schema.Items.Schema == nil {
 		return
@@ -1017,7 +1017,7 @@ func (s *schemaChecker) itemsOfSet(p *field.Path, schema *apiextensions.JSONSche
 	}
 }
 
-// listMap checks a list whose items are identified by keys.
+// listMap checks the keys of a list of type map.
 func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	s.Need(p, "x-kubernetes-list-map-keys", len(schema.XListMapKeys) > 0, "must not be empty if x-kubernetes-list-type is map")
 	switch {
@@ -1047,7 +1047,7 @@ func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaP
 	}
 }
 
-// keysOfItems rejects items that may be null and keys of items that may be missing.
+// keysOfItems checks that the items are not nullable and that the keys cannot be missing.
 func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if schema.XListType == nil || schema.Items == nil || schema.Items.Schema == nil || *schema.XListType != "set" && *schema.XListType != "map" {
 		return
@@ -1111,8 +1111,7 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 
 // compile compiles the rules of a schema.
 func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps) {
-	// further errors would not be reported, and an error in a long rule takes the compiler half a
-	// second
+	// the error would not be reported, and the compiler may need half a second for it
 	if s.left.Spent() {
 		return
 	}
@@ -1136,7 +1135,8 @@ func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps)
 	}
 }
 
-// together returns the first rules, up to some tens of kilobytes, which are compiled in one call.
+// together returns the rules for the next call of the compiler, which are limited to some tens of
+// kilobytes.
 func together(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationRules {
 	length := 0
 	for i := range rules {
@@ -1194,7 +1194,7 @@ func (s *schemaChecker) cost(p *field.Path, what string, cost uint64) {
 	s.expensive = s.expensive[:min(len(s.expensive), namedExpensive)]
 }
 
-// limit rejects rules whose total cost is too high.
+// limit returns an error if the total cost is too high.
 func (s *schemaChecker) limit(p *field.Path) {
 	if s.total <= maxRulesCost {
 		return
@@ -1209,7 +1209,7 @@ func tooExpensive(what string, cost, limit uint64) string {
 	times := float64(cost) / float64(limit)
 	factor := fmt.Sprintf("%.1fx", times)
 	switch {
-	case times > 100: // nested loops without limits, for which the number is meaningless
+	case times > 100: // the number is not useful if the loops are nested and not limited
 		factor = "more than 100x"
 	case times < 1.5: // avoids "1.0x"
 		factor = fmt.Sprintf("%fx", times)
@@ -1226,20 +1226,20 @@ func product(a, b uint64) uint64 {
 	return a * b
 }
 
-// A ruleScope is the context of CEL rules at one place in a schema. The types are built once, at
-// the outermost schema with rules. Nested schemas find their types in them.
+// A ruleScope contains the types that are needed to compile the rules of a schema. The types are
+// built only once, for the outermost schema with rules. Nested schemas find their types in them.
 type ruleScope struct {
 	schema *apiextensions.JSONSchemaProps
 	parent *ruleScope // nil at the root
 	step   func(typedSchema) *typedSchema
-	ruled  bool    // this schema or an outer one has rules
-	times  *uint64 // maximum number of such values in one object; nil if unlimited
+	ruled  bool    // whether there are rules in this schema or in a parent
+	times  *uint64 // maximum number of values in an object, or nil if it is not limited
 	typed  *typedSchema
 	err    error
 }
 
-// within returns the scope of a nested schema. step finds its types. A nil scope has only nil
-// scopes.
+// within returns the scope of a nested schema. The types are found by step. A nil scope has only
+// nil scopes.
 func (sc *ruleScope) within(schema *apiextensions.JSONSchemaProps, step func(typedSchema) *typedSchema) *ruleScope {
 	if sc == nil || schema == nil {
 		return nil
@@ -1267,7 +1267,7 @@ func mostValues(s *apiextensions.JSONSchemaProps) *uint64 {
 	return new(uint64(max(*limit, 0)))
 }
 
-// types returns nil if neither this schema nor an outer one has rules.
+// types returns nil if there are no rules in this schema or in a parent.
 func (sc *ruleScope) types() (*typedSchema, error) {
 	if sc == nil || !sc.ruled {
 		return nil, nil
