@@ -218,7 +218,7 @@ func stepsLeft(value any, depth, left int) int {
 
 // checkNesting returns an error if the decoder would recurse more than DecoderDepth times for a
 // message. Only recursive types can be that deep, for example the schemas of custom resources.
-// The other types are not checked. It ignores malformed messages, because the decoder reports
+// The other types are not checked. Malformed messages are ignored, because the decoder reports
 // them.
 func checkNesting(message reflect.Type, wire []byte) error {
 	shape := shapeOf(message)
@@ -301,7 +301,8 @@ func fieldNumber(f reflect.StructField) uint64 {
 	return n
 }
 
-// walk reads each byte once. It skips all other fields by the encoded length.
+// walk reads each byte once. A field that does not contain a recursive message is skipped by the
+// encoded length.
 func (shape *wireShape) walk(wire []byte, depth int) error {
 	if depth > DecoderDepth {
 		return ErrTooDeep
@@ -338,7 +339,7 @@ func nextField(wire []byte) (tag uint64, content, rest []byte, ok bool) {
 		}
 	case 5:
 		_, rest, ok = cutWire(rest, 4)
-	case 3, 4: // end of a group, which a decoder skips
+	case 3, 4: // start and end of a group, which a decoder skips
 	default:
 		ok = false
 	}

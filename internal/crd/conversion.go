@@ -1,6 +1,6 @@
 package crd
 
-// This file converts objects between versions if their definition configures a conversion
+// This file converts objects between versions if the CRD configures a conversion
 // webhook. Objects are stored in the current storage version. If the storage version changes
 // later, reading the object may require a conversion. Writing it through another version always
 // requires a conversion:
@@ -61,12 +61,12 @@ const (
 	eventBytes   = 8 << 20  // maximum size of these events in bytes
 )
 
-// A converter calls the conversion webhook of a CRD. It is immutable and replaced with the
-// definition's spec.
+// A converter calls the conversion webhook of a CRD. It is immutable and replaced with the CRD's
+// spec.
 type converter struct {
 	kind    schema.GroupKind
 	schemas *schemas
-	known   map[string]bool // the versions of the definition
+	known   map[string]bool // the versions of the CRD
 	reviews []string        // ConversionReview versions that the webhook accepts
 	target  string          // the client configuration as JSON
 	timeout time.Duration   // of one call
@@ -77,9 +77,9 @@ type converter struct {
 	now func() *converter
 }
 
-// newConverter returns the converter of a definition, or nil for strategy None. It reuses the
-// client of before if the client configuration is the same. If services is nil, as in a registry
-// of the past, the converter has no client.
+// newConverter returns the converter of a CRD, or nil for strategy None. It reuses the client of
+// before if the client configuration is the same. If services is nil, as in a registry of the
+// past, the converter has no client.
 func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, services *webhook.ServiceResolver, before *converter) *converter {
 	c := crd.Spec.Conversion
 	if c == nil || c.Strategy != apiextensionsv1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {

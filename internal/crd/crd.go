@@ -13,7 +13,7 @@ package crd
 // a write, at startup, or at any other time. A row only needs a few hundred bytes because the
 // schema is not kept in memory.
 //
-// All versions of a definition serve the same stored objects. With strategy None only apiVersion
+// All versions of a CRD serve the same stored objects. With strategy None only apiVersion
 // differs, and the schema of the version prunes. With strategy Webhook an external program
 // converts (conversion.go).
 
@@ -57,18 +57,18 @@ const retryCleanup = time.Second // retry interval if an object of a deleted CRD
 
 // ---- Definitions
 
-// Definitions synchronizes the registry with the stored definitions. Sync is safe for concurrent
-// use. Run must be called once.
+// Definitions synchronizes the registry with the stored CRDs. Sync is safe for concurrent use.
+// Run must be called once.
 type Definitions struct {
 	st  *store.Store
 	reg *scheme.Registry
-	wr  *registry.Writer // deletes the objects of a deleted definition
+	wr  *registry.Writer // deletes the objects of a deleted CRD
 	log zerolog.Logger
 
 	Stands func(error)      // called with the result of each round of Run if it is not nil
-	row    *scheme.Resource // the type of definitions
+	row    *scheme.Resource // the type of CRDs
 
-	reserved reservations // names that definitions must not use
+	reserved reservations // names that CRDs must not use
 	services *webhook.ServiceResolver
 	events   *events
 	at       int64 // if not 0, the revision of the registry
@@ -78,8 +78,8 @@ type Definitions struct {
 	// guards the following fields; it is also locked while the status of a CRD is committed
 	mu    sync.Mutex
 	news  *store.Follower        // the events for the table
-	table map[string]*definition // by the definition's name
-	// channels of changed or deleted definitions, which are closed after the registry is updated
+	table map[string]*definition // by the CRD's name
+	// channels of changed or deleted CRDs, which are closed after the registry is updated
 	ended []chan struct{}
 }
 
@@ -99,8 +99,8 @@ type definition struct {
 	over        chan struct{}             // closed when the type changes, so that clients must restart their watches
 }
 
-// NewDefinitions returns Definitions and adds the type of definitions itself to the registry.
-// Sync then adds the stored definitions.
+// NewDefinitions returns Definitions and adds the type of CRDs itself to the registry. Sync then
+// adds the stored CRDs.
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
 	d := &Definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{},
 		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents(),
@@ -115,8 +115,8 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 	return d
 }
 
-// Run follows the definitions until ctx ends. It deletes the objects of deleted definitions and
-// releases compiled schemas that are idle.
+// Run follows the CRDs until ctx ends. It deletes the objects of deleted CRDs and releases
+// compiled schemas that are idle.
 func (d *Definitions) Run(ctx context.Context) {
 	idle := time.Now().Add(schemaIdle / 5)
 	for log := d.st.Follow(d.row.Base); ctx.Err() == nil; {
@@ -147,9 +147,9 @@ func (d *Definitions) forgetIdle(now time.Time) {
 	d.pasts.forget(now)
 }
 
-// Sync updates the table and the registry to the stored definitions, and updates the status of
-// each definition. It is called after a CRD is written. The response is sent when Sync has
-// returned, so the client can use the type immediately.
+// Sync updates the table and the registry to the stored CRDs, and updates the status of each CRD.
+// It is called after a CRD is written. The response is sent when Sync has returned, so the client
+// can use the type immediately.
 func (d *Definitions) Sync(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,9 +191,9 @@ func (d *Definitions) serveLocked() {
 	d.ended = nil
 }
 
-// newsLocked adds the definitions written since the last call to the table. It returns functions
-// that accept or reject the names. They must run after all definitions are in the table, because
-// the last definition may use the names of the first.
+// newsLocked adds the CRDs written since the last call to the table. It returns functions that
+// accept or reject the names. They must run after all CRDs are in the table, because any of them
+// may use the same names.
 func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, err error) {
 	anew := false
 	err = d.news.CatchUp(context.WithoutCancel(ctx), func() {
@@ -204,13 +204,13 @@ func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, er
 		decide, anew = nil, true
 	}, func(ev *store.Event) { decide = append(decide, d.takeLocked(ctx, &ev.Record)) })
 	if err == nil && (anew || len(decide) > 0) {
-		d.changed.Store(d.news.Rev()) // definitions deleted earlier are not in the table
+		d.changed.Store(d.news.Rev()) // CRDs deleted earlier are not in the table
 	}
 	return decide, err
 }
 
-// takeLocked adds a written definition to the table. It returns a function that decides about the
-// names that the definition uses or releases.
+// takeLocked adds a written CRD to the table. It returns a function that decides about the names
+// that the CRD uses or releases.
 func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	before := d.table[name]
@@ -425,7 +425,7 @@ func notEstablished() apiextensionsv1.CustomResourceDefinitionCondition {
 }
 
 // approval sets the condition KubernetesAPIApprovalPolicyConformant if the group is reserved for
-// Kubernetes, such as k8s.io. It reports whether the API has been approved.
+// Kubernetes, such as k8s.io. It is true if the API has been approved.
 func approval(crd *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
@@ -447,10 +447,10 @@ func approval(crd *apiextensionsv1.CustomResourceDefinition) {
 	apihelpers.SetCRDCondition(crd, condition)
 }
 
-// ---- From a definition to rows
+// ---- From a CRD to rows
 
-// define creates the rows of a definition. It reuses the compiled schemas of before if the spec
-// is the same, and the age of the schema if that is the same.
+// define creates the rows of a CRD. It reuses the compiled schemas of before if the spec is the
+// same, and the age of the schema if that is the same.
 func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record, before *definition) *definition {
 	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.CreateRev, accepted: crd.Status.AcceptedNames,
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
@@ -498,8 +498,7 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	return def
 }
 
-// convert sets the converter of a definition. It reuses the converter of before if the spec is
-// the same.
+// convert sets the converter of a CRD. It reuses the converter of before if the spec is the same.
 func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, before *definition, services *webhook.ServiceResolver) {
 	if before == nil {
 		def.converter = newConverter(crd, def.schemas, services, nil)
@@ -512,8 +511,8 @@ func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, be
 }
 
 // convertRow configures a version's row for conversion by a webhook. If a write does not change
-// the spec of the definition, the rowConversion is reused, so that earlier and later watches
-// share the webhook's responses.
+// the spec of the CRD, the rowConversion is reused, so that earlier and later watches share the
+// webhook's responses.
 func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.Resource) {
 	c := res.Custom
 	r := &rowConversion{converter: def.converter, res: res, events: d.events}
@@ -569,7 +568,7 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 }
 
 // ownsKeys reports whether the CRD is the only type with these keys. The plural is a part of the
-// definition's unique name. The accepted plural may differ because clients can write the status.
+// CRD's unique name. The accepted plural may differ because clients can write the status.
 func (d *Definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	plural := crd.Spec.Names.Plural
 	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.holds(crd.Spec.Group, plural)
@@ -657,7 +656,7 @@ func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiexte
 	return text
 }
 
-// ---- Writing a definition
+// ---- Writing a CRD
 
 func defaultDefinition(obj scheme.Object) error {
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(obj.(*apiextensionsv1.CustomResourceDefinition))
@@ -682,8 +681,8 @@ func prepareDefinition(obj, old scheme.Object, sub string) scheme.Object {
 	return crd
 }
 
-// validateDefinition validates a definition by Kubernetes' rules, including CEL expressions and
-// their estimated cost.
+// validateDefinition validates a CRD by Kubernetes' rules, including CEL expressions and their
+// estimated cost.
 func validateDefinition(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	now, before := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
 	if err := internalDefinition(obj, now); err != nil {
@@ -751,7 +750,7 @@ func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
 	}
 }
 
-// markTerminating marks a definition for deletion. It is removed after its objects.
+// markTerminating marks a CRD for deletion. It is removed after its objects.
 func markTerminating(obj scheme.Object) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	stamp := metav1.Now().Rfc3339Copy()
@@ -835,7 +834,7 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 }
 
 // setTerminating sets the condition Terminating. If the condition is false, it removes the
-// finalizer, and the definition is deleted.
+// finalizer, and the CRD is deleted.
 func (d *Definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
 	t := registry.Target{Resource: d.row, Name: def.name, Subresource: "status"}
 	_, _, err := d.wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {

@@ -62,9 +62,9 @@ type schemas struct {
 	st     *store.Store
 	key    string
 	at     atomic.Int64 // if not 0, the CRD is read at this revision
-	spec   string       // digest of the definition's spec
+	spec   string       // digest of the CRD's spec
 	stored string       // digest of the storage version's schema
-	// The revision at which the definition received this schema. Newer objects conform to it.
+	// The revision at which the CRD received this schema. Newer objects conform to it.
 	since int64
 	used  atomic.Int64 // time of the last use of a compiled schema, in Unix nanoseconds
 
@@ -100,7 +100,7 @@ func (s *schemas) definition() (store.Record, error) {
 	return s.st.Get(s.key)
 }
 
-// load reads one version from the definition in the store. "" is the storage version.
+// load reads one version from the CRD in the store. "" is the storage version.
 func (s *schemas) load(name string) (gjson.Result, error) {
 	rec, err := s.definition()
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *schemas) load(name string) (gjson.Result, error) {
 	return gjson.Result{}, ErrNoSuchVersion
 }
 
-// version returns one compiled version. "" is the storage version. It returns an error if the
-// definition has just been deleted.
+// version returns one compiled version. "" is the storage version. It returns an error if the CRD
+// has just been deleted.
 func (s *schemas) version(name string) (*compiled, error) {
 	s.used.Store(time.Now().UnixNano())
 	s.mu.Lock()
@@ -231,8 +231,8 @@ func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
 	return unknown
 }
 
-// pruneAs removes the fields that are unknown to the version. If the definition lacks the
-// version, it removes all fields.
+// pruneAs removes the fields that are unknown to the version. If the CRD lacks the version, it
+// removes all fields.
 func (s *schemas) pruneAs(version string, u *unstructured.Unstructured, prune func(*compiled, *unstructured.Unstructured) []string) (unknown []string) {
 	c, err := s.version(version)
 	if err != nil {
@@ -254,7 +254,7 @@ type customStrategy struct {
 
 func (cr *customStrategy) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
 
-// openAPI returns the version's schema from the definition.
+// openAPI returns the version's schema from the CRD.
 func (cr *customStrategy) openAPI() (json.RawMessage, error) {
 	v, err := cr.schemas.load(cr.version)
 	if err != nil {

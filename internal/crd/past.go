@@ -4,10 +4,10 @@ package crd
 // CRDs at that revision.
 //
 // Every authenticated user may request any revision, so the cost must be low. Since the last
-// change of a definition, the current registry is valid. For earlier revisions a digest, which
-// does not read the definitions, identifies the set of definitions. If the registry of that set
-// is not cached, only the definitions that are not part of another cached set are read. One
-// registry is built at a time. If a registry is being built, the other requests have to wait.
+// change of a CRD, the current registry is valid. For earlier revisions a digest, which does not
+// read the CRDs, identifies the set of CRDs. If the registry of that set is not cached, only the
+// CRDs that are not part of another cached set are read. One registry is built at a time. If a
+// registry is being built, the other requests have to wait.
 //
 // The registry of an earlier revision does not call the old webhooks. The current webhook
 // converts their objects (see converter.asked).
@@ -46,7 +46,7 @@ type pasts struct {
 
 // A past contains the registry for a set of CRDs.
 type past struct {
-	digest uint64 // digest of the definitions and their versions
+	digest uint64 // digest of the CRDs and their versions
 	reg    *scheme.Registry
 	table  map[string]*lately
 	used   time.Time
@@ -64,8 +64,8 @@ type lately struct {
 	used time.Time
 }
 
-// At returns the registry at a revision. If no definition has changed since, it returns the
-// current registry.
+// At returns the registry at a revision. If no CRD has changed since, it returns the current
+// registry.
 func (d *Definitions) At(ctx context.Context, rev int64) (*scheme.Registry, error) {
 	changed := d.changed.Load()
 	if rev >= changed {
@@ -100,7 +100,7 @@ func (d *Definitions) At(ctx context.Context, rev int64) (*scheme.Registry, erro
 	return p.reg, nil
 }
 
-// digestNow returns the digest of the definitions since their last change.
+// digestNow returns the digest of the CRDs since their last change.
 func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, error) {
 	d.pasts.mu.Lock()
 	known, digest := d.pasts.changed == changed, d.pasts.digest
@@ -118,8 +118,7 @@ func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, err
 	return digest, nil
 }
 
-// travel builds the registry of a revision. It skips unreadable definitions, which were not
-// served.
+// travel builds the registry of a revision. It skips unreadable CRDs, which were not served.
 func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
 	then := &Definitions{st: d.st, reg: d.reg.Anew(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
 		table: map[string]*definition{}, at: rev}
@@ -142,7 +141,7 @@ func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
 	return p, nil
 }
 
-// defineThen is define for an earlier definition, whose objects the current webhook converts.
+// defineThen is define for an earlier CRD, whose objects the current webhook converts.
 func (d *Definitions) defineThen(then *Definitions, crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record) *definition {
 	def := then.define(crd, rec, nil)
 	if def.converter != nil {
@@ -151,8 +150,8 @@ func (d *Definitions) defineThen(then *Definitions, crd *apiextensionsv1.CustomR
 	return def
 }
 
-// converterOf returns the current converter for the objects of an earlier definition. It returns
-// nil if there is no converter, or if the CRD was deleted and created again.
+// converterOf returns the current converter for the objects of an earlier CRD. It returns nil if
+// there is no converter, or if the CRD was deleted and created again.
 func (d *Definitions) converterOf(then *definition) *converter {
 	d.mu.Lock()
 	defer d.mu.Unlock()

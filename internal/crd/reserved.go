@@ -5,15 +5,15 @@ package crd
 // in the key, so these types would use the same keys:
 //
 //	/rbac.authorization.k8s.io/clusterrolebindings//cluster-admin     the built-in type, in v1
-//	/rbac.authorization.k8s.io/clusterrolebindings//cluster-admin     a definition with the same group and plural, in v9
+//	/rbac.authorization.k8s.io/clusterrolebindings//cluster-admin     a CRD with the same group and plural, in v9
 //
 // If the CRD is deleted, all objects with these keys are deleted. In kube-apiserver the keys are
 // different, so the CRD is accepted, but it is never served. In apilet the names are not
 // accepted, so the CRD is not served and no objects are deleted. Three functions check this
 // independently: acceptNames, define and deleteObjects.
 //
-// An earlier version of apilet may have established such a definition. It loses that condition,
-// and the objects under its keys belong to the built-in type.
+// An earlier version of apilet may have established such a CRD. It loses that condition, and the
+// objects under its keys belong to the built-in type.
 
 import (
 	"slices"

@@ -38,7 +38,8 @@ const (
 )
 
 // parseFields parses a canonical set that is not empty. If anyOrder is true, the elements need
-// not be sorted. If there is no Go type, the set is stored in a map before it is encoded.
+// not be sorted. If there is no Go type, the sets are decoded into maps,
+// which are encoded in a different order.
 func parseFields(text string, anyOrder bool) (fieldSet, bool) {
 	p := fieldParser{text: text, anyOrder: anyOrder, out: make(fieldSet, 0, 2+len(text)/16)}
 	ok := p.node(0) && p.at == len(text) && len(p.out) > 0

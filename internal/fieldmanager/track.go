@@ -459,8 +459,8 @@ func (d difference) gainedBelow(out fieldSet, i, end int32, unowned []string) fi
 	return out
 }
 
-// unownedRoot contains the members of an object that cannot be owned. The same members of the
-// metadata are in unownedMeta. Their own members may have owners.
+// unownedRoot contains the members of an object that cannot be owned, and unownedMeta contains the
+// members of the metadata that cannot be owned. The nested fields can be owned.
 var (
 	unownedRoot = []string{"apiVersion", "kind", "metadata"}
 	unownedMeta = []string{"name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "resourceVersion"}

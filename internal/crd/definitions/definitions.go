@@ -1,9 +1,8 @@
 // Package definitions validates CRDs. The rules and messages are the same as in kube-apiserver
 // (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go), in the same
-// order. It uses the internal form of a definition, because the messages contain its paths. The
-// internal form moves the common parts of all versions to the top: if a definition has one
-// version, or identical versions, the schema is in spec.validation and not in
-// spec.versions[0].schema:
+// order. It uses the internal form of a CRD, because the messages contain its paths. The internal
+// form moves the common parts of all versions to the top: if a CRD has one version, or identical
+// versions, the schema is in spec.validation and not in spec.versions[0].schema:
 //
 //	spec.validation.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields
 //
@@ -16,7 +15,7 @@
 //	items: {maxItems: 10, x-kubernetes-validations: [A]}     10 × A
 //	items: {x-kubernetes-validations: [A]}                   the number of smallest items that fit into a request × A
 //
-// As in Kubernetes, an update may keep errors of the old definition (see lenience).
+// As in Kubernetes, an update may keep errors of the old CRD (see lenience).
 //
 //	errs := definitions.ValidateCreate(ctx, crd)      // nil if the definition is valid
 //	errs = definitions.ValidateUpdate(ctx, crd, old)
@@ -101,8 +100,8 @@ type checker struct {
 	left       *apierror.Budget // remaining space in the response for errors in rules
 }
 
-// ValidateCreate returns the errors of a new definition, including its metadata. It stops
-// checking default values by CEL rules when ctx ends.
+// ValidateCreate returns the errors of a new CRD, including its metadata. It stops checking
+// default values by CEL rules when ctx ends.
 func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := checker{Checker: &validation.Checker{}, lenience: lenience{badCA: true}, left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
@@ -338,7 +337,7 @@ func anySchema(spec *apiextensions.CustomResourceDefinitionSpec, is func(*apiext
 	return false
 }
 
-// ---- The definition, schemas excluded
+// ---- The CRD, schemas excluded
 
 func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	c.group(p, spec.Group)
@@ -669,7 +668,7 @@ func (c checker) reviews(p *field.Path, versions []string) {
 	}
 }
 
-// rest checks everything after the spec. old is nil for a new definition.
+// rest checks everything after the spec. old is nil for a new CRD.
 func (c checker) rest(crd, old *apiextensions.CustomResourceDefinition) {
 	p := field.NewPath("status")
 	c.names(p.Child("acceptedNames"), &crd.Status.AcceptedNames)
