@@ -33,7 +33,7 @@ const (
 	// levels
 	StoredDepth = DecoderDepth - 16
 	shownSteps  = 8 // steps of a path in an error
-	// The total length of the paths to all members of a custom resource. managedFields require a
+	// The maximum total length of the paths to all members of a custom resource. managedFields require a
 	// walk along each path.
 	stepsMax = 16 << 20
 )

@@ -140,7 +140,7 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 // checkWeight returns errHeavy if JSON must not be decoded into a Go type. It ignores malformed
 // JSON, because the decoder reports it.
 func checkWeight(doc []byte, t reflect.Type) error {
-	const least = elementWeight // if the document is small, the check is not necessary
+	const least = elementWeight // assumed weight of a byte; small documents are not checked
 	if int64(len(doc))*least <= weightMax/16 {
 		return nil
 	}

@@ -9,8 +9,7 @@ package crd
 // is idle. HTTPRoute of the Gateway API takes half a MiB, and several more after its CEL rules
 // are compiled.
 //
-// This file calls the packages of Kubernetes for pruning, defaulting and validation in the right
-// order. This file calls them in the right order.
+// This file calls the packages of Kubernetes for pruning, defaulting and validation in the right order.
 
 import (
 	"bytes"

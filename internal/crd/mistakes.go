@@ -15,7 +15,7 @@ import (
 	"apilet/internal/apierror"
 )
 
-// mistakesMax is greater than the number of errors in a response.
+// mistakesMax is one more than the maximum number of errors in a response.
 const mistakesMax = apierror.MaxErrors + 1
 
 // schemaValidator returns a validator of one object. If s is nil, every object is valid.

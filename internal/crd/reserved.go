@@ -1,6 +1,6 @@
 package crd
 
-// This file prevents definitions of custom resources from using the names of built-in types. The
+// This file prevents CRDs from using the names of built-in types. The
 // key of an object begins with the group and plural name of its type. The version is not included
 // in the key, so these types would use the same keys:
 //

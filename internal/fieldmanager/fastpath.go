@@ -14,8 +14,7 @@ package fieldmanager
 //	   algorithm decides
 //
 // The result is the same for these reasons. A field is removed only if the new fields of the
-// manager lack one of the old fields. The entries of the other managers are only updated if the
-// value of such a field changes. In all other cases the result is the same as merging the values
+// manager lack one of the old fields. The entries of the other managers are only updated if one of their fields changes. In all other cases the result is the same as merging the values
 // of each path. If the member or element is in both objects, the values are merged. A scalar, an
 // atomic list or an atomic map is replaced. If a case is not that simple (the order of a merged
 // list, a null, a duplicate element, a name or value of an unusual type, any error), the
@@ -473,8 +472,7 @@ func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	return err == nil && len(strictErrs) == 0
 }
 
-// maxOwnedPaths limits the number of paths to search for in the entries. If there are more, the
-// result is always true.
+// maxOwnedPaths limits the number of paths to search for in the entries. If more values are replaced, replace fails.
 const maxOwnedPaths = 100
 
 // mayOwn returns false if the entry owns neither the member at path nor anything in it, because

@@ -499,7 +499,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 type MismatchError struct {
 	*apierrors.StatusError
 	Body   schema.GroupVersionKind    // named by the body
-	Object *unstructured.Unstructured // for built-in types it is nil
+	Object *unstructured.Unstructured // the body of a custom resource, or nil
 }
 
 // Unwrap returns the Status.

@@ -6,7 +6,7 @@ package scheme
 // A row describes a resource at a served version. The table omits everything that the Go type of
 // k8s.io/api declares: kind, singular name, lifecycle, JSON and protobuf encoding. In memory, the
 // object is of the *storage* version and the kind and apiVersion are empty. Only unstructured
-// custom resources contain both. It is converted to and from a served version only at the edges:
+// custom resources contain both. The object is converted to and from a served version only at the edges:
 //
 //	body ──decode──▶ served type ──conversion.in──▶ object ──EncodeStored──▶ {"metadata":{…},…}        in the store
 //	response ◀──prefix + served JSON ◀──conversion.out── object ◀──DecodeStored── {"metadata":{…},…}
@@ -251,7 +251,9 @@ type CustomStrategy struct {
 	Deleting  func(obj Object)                // marks an object when its deletion begins
 	Committed func(ctx context.Context) error // called after the object is written
 
-	StorageVersion string          // The remaining fields are set for custom resources only.
+	// The following fields are only set for custom resources.
+
+	StorageVersion string          // version in which objects are stored
 	Definition     string          // key of the definition; creates fail if it is missing
 	Terminating    bool            // the definition is being deleted
 	Over           <-chan struct{} // closed when the definition is changed or deleted, which ends watches
