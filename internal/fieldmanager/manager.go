@@ -47,7 +47,7 @@ type Manager struct {
 	types    *typed.ParseableType                   // nil until the first use
 	plan     *plan                                  // plan for comparing objects of GoType
 	read     map[string]fieldSet                    // the parsed sets of valid entries
-	readSize int                                    // total length of these texts in bytes
+	readSize int                                    // total length of the texts in read
 	managers map[string]*managedfields.FieldManager // by subresource
 	others   map[string]*typed.ParseableType        // used if there is a conversion webhook
 }

@@ -269,7 +269,7 @@ func valid(types *typed.ParseableType, obj scheme.Object) bool {
 	return err == nil
 }
 
-// ---- what becomes of the entries
+// ---- updates of the entries
 
 // taken removes the changed fields from the entries. Entries of this version keep the fields that
 // such a write does not change (see resets). If the entry is of another version, these fields are
@@ -404,7 +404,7 @@ func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntr
 	return entries
 }
 
-// ---- what of a difference counts
+// ---- parts of a difference
 
 // without removes the paths, including all nested fields.
 func (d difference) without(paths [][]string) difference {

@@ -232,7 +232,7 @@ func NamedUnreadable(err error, res *scheme.Resource, name string) error {
 	return &unreadableError{apierrors.NewInternalError(fmt.Errorf("%s %q is stored and cannot be read (%w); DELETE removes it", gr.String(), name, err)), err}
 }
 
-// ---- What is in what cannot be read
+// ---- Contents of unreadable objects
 
 // Contents describes the objects that must be deleted before the object, if it is a namespace or
 // a CRD.
