@@ -1,6 +1,7 @@
 package bounded
 
-// This file: the ways in which a document becomes a value of a Go type, each with the looks that come before. The other files are the looks.
+// This file decodes documents into values of Go types, and calls the checks that must precede the
+// decoder. The checks are in the other files.
 
 import (
 	"cmp"
@@ -11,7 +12,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Unmarshal reads JSON into what value points to, as Kubernetes does, unless it holds quantities that are out of range.
+// Unmarshal decodes JSON into value as Kubernetes does. It returns an error if the document
+// contains quantities that are out of range.
 func Unmarshal(doc []byte, value any) error {
 	if err := checkQuantities(doc, reflect.TypeOf(value).Elem()); err != nil {
 		return err
@@ -19,7 +21,8 @@ func Unmarshal(doc []byte, value any) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(doc, value)
 }
 
-// UnmarshalStrict is Unmarshal for what a client has sent: it tells of unknown and duplicate fields, and bounds what is made of the document.
+// UnmarshalStrict is Unmarshal for the body of a request. It also returns unknown and duplicate
+// fields, and limits the memory of the result.
 func UnmarshalStrict(doc []byte, value any) (strictErrs []error, err error) {
 	t := reflect.TypeOf(value).Elem()
 	if err := cmp.Or(checkQuantities(doc, t), checkWeight(doc, t)); err != nil {
@@ -28,10 +31,11 @@ func UnmarshalStrict(doc []byte, value any) (strictErrs []error, err error) {
 	return kjson.UnmarshalStrict(doc, value)
 }
 
-// A WireMessage decodes itself from protobuf, and calls itself for each message within.
+// A WireMessage decodes itself from protobuf, and calls Unmarshal recursively for nested
+// messages.
 type WireMessage interface{ Unmarshal([]byte) error }
 
-// UnmarshalWire is the way of all protobuf that a client sends.
+// UnmarshalWire decodes protobuf that a client sent.
 func UnmarshalWire(message WireMessage, wire []byte) error {
 	t := reflect.TypeOf(message).Elem()
 	if err := errors.Join(checkNesting(t, wire), checkWireQuantities(wire, t)); err != nil {
@@ -43,8 +47,9 @@ func UnmarshalWire(message WireMessage, wire []byte) error {
 	return message.Unmarshal(wire)
 }
 
-// FromUnstructured reads decoded JSON into what value points to, unless it holds quantities that are out of range; strict as UnmarshalStrict, by
-// an error that runtime.AsStrictDecodingError knows.
+// FromUnstructured converts decoded JSON to value. It returns an error if the document contains
+// quantities that are out of range or would take too much memory. If strict is true, unknown
+// fields result in an error that runtime.AsStrictDecodingError recognizes.
 func FromUnstructured(members map[string]any, value any, strict bool) error {
 	t := reflect.TypeOf(value).Elem()
 	if places := quantitiesIn(t); places != nil {

@@ -1,16 +1,21 @@
-// Package bounded reads documents in bounded time and memory, and says which could be stored and never read again. The decoders of Go and
-// Kubernetes trust a document's author: three bytes of JSON become 400 of memory, ten characters a number of two milliards of digits, and
-// what an encoder has written a decoder may refuse. Here a document is looked through first, along the Go type that it is to become, and
-// most are done with one look through their bytes.
+// Package bounded decodes documents in bounded time and memory, and detects documents that could
+// be stored but not decoded again. The decoders of Go and Kubernetes trust the input. Three bytes
+// of JSON may become 400 bytes of memory, and ten characters may become a number with two billion
+// digits. A decoder may also reject the output of the corresponding encoder. This package
+// therefore checks a document first, along the Go type that it will be decoded into. Most
+// documents only need a scan of the bytes.
 //
-//	strictErrs, err := bounded.UnmarshalStrict(body, &pod)     // what a client has sent, as JSON
-//	err = bounded.UnmarshalWire(&pod, wire)                    // or as protobuf
-//	err = bounded.Unmarshal(stored, &pod)                      // what lies in the store: quantities alone are looked at
-//	if bounded.Inspect(encoded).Depth > bounded.StoredDepth {} // what is about to be stored
+//	strictErrs, err := bounded.UnmarshalStrict(body, &pod)     // the body of a request, in JSON
+//	err = bounded.UnmarshalWire(&pod, wire)                    // or in protobuf
+//	err = bounded.Unmarshal(stored, &pod)                      // a stored document: only quantities are checked
+//	if bounded.Inspect(encoded).Depth > bounded.StoredDepth {} // a document to be stored
 //
-// decode.go has these ways; quantities.go the bound on numbers, weight.go that on memory, document.go those on depth, and on the years of
-// times; strict.go reads administrators' files, whose authors are trusted. What is within the bounds is read as k8s.io/apimachinery and sigs.k8s.io/json read it.
+// These functions are in decode.go. The limits of numbers are in quantities.go, the limit of
+// memory is in weight.go, and the limits of depth and of the years of times are in document.go.
+// The files of the administrator, which are trusted, are read by strict.go. Documents within the
+// limits are decoded by k8s.io/apimachinery and sigs.k8s.io/json.
 //
-// Invariants: nothing is made of a document before it is known to be within the bounds; a look costs a small part of decoding
-// (BenchmarkCheckQuantities, BenchmarkWeight). Of ours it imports nothing.
+// Invariants: The document is checked before it is decoded, and the check is much cheaper than
+// decoding (BenchmarkCheckQuantities, BenchmarkWeight). This package does not import other
+// packages of this program.
 package bounded

@@ -1,20 +1,20 @@
 package bounded
 
-// This file holds the bounds of an object's document. What crosses them is taken by one half of the world and not by the other: Go's
-// encoders write times and depths that its decoders refuse. So an object is looked through once, as it is about to be stored, and whoever
-// reads it later never meets what cannot be read.
+// This file checks the limits of documents. Some values can be encoded but not decoded: Go's
+// encoders accept times and depths that its decoders reject. The server checks an object before
+// it is stored, to ensure that it can be decoded later.
 //
-//	what                            taken from a client as                   would be stored as           and read as
-//	a year behind 9999              9999-12-31T23:59:59-01:00, any protobuf  "10000-01-01T00:59:59Z"      an error
+//	value                           received as                              would be stored as           and decoded as
+//	a year after 9999               9999-12-31T23:59:59-01:00, any protobuf  "10000-01-01T00:59:59Z"      an error
 //	a year before 0                 0000-01-01T00:00:00+01:00, any protobuf  "-001-12-31T23:00:00Z"       an error
 //	a document that is too deep     9,999 levels, to which managedFields     10,003 levels                an error
 //	                                add some
-//	a protobuf message in itself    400,000 levels in 2 MB                   (the decoder calls itself    -
-//	                                                                         until the stack ends)
+//	a recursive protobuf message    400,000 levels in 2 MB                   (the decoder recurses        -
+//	                                                                         until the stack overflows)
 //
-// A string that only looks like such a time is a string: where one is found, the document is decoded, and that decides. Depth and strings
-// are found in one pass over the bytes that allocates nothing; to decode every object again would cost some thirty times as much
-// (BenchmarkVet has the figures).
+// A string may only look like such a time. If one is found, the document is decoded, and the
+// result decides. The scan for depth and strings reads the bytes only once and does not allocate
+// memory. Decoding every object again would cost about thirty times as much (see BenchmarkVet).
 
 import (
 	"bytes"
@@ -27,25 +27,31 @@ import (
 )
 
 const (
-	DecoderDepth = 10_000            // levels of JSON that Go's decoders read, and of protobuf that this server does
-	StoredDepth  = DecoderDepth - 16 // levels of a stored object: lists, events and reviews wrap it in a few of their own
-	shownSteps   = 8                 // of a path in an error
-	stepsMax     = 16 << 20          // of the ways to all members of a custom resource, together: managedFields walk each of them
+	// levels of JSON that Go's decoders accept, and levels of protobuf that this package accepts
+	DecoderDepth = 10_000
+	// maximum levels of a stored object, which allows lists, events and reviews to add a few
+	// levels
+	StoredDepth = DecoderDepth - 16
+	shownSteps  = 8 // steps of a path in an error
+	// The maximum total length of the paths to all members of a custom resource. managedFields require a
+	// walk along each path.
+	stepsMax = 16 << 20
 )
 
-// ErrTooDeep says that something is nested deeper than its decoder can follow. The words are those of Go's JSON.
+// ErrTooDeep means that the nesting is too deep for a decoder. The text is that of encoding/json.
 var ErrTooDeep = errors.New("exceeded max depth")
 
 // ---- JSON
 
-// An Inspection is what a look through a document found.
+// An Inspection is the result of Inspect.
 type Inspection struct {
 	Depth   int // levels of the deepest part
-	Deepest int // where that begins
-	OddTime int // where the first string begins that reads like a time of no four-digit year; 0 when there is none
+	Deepest int // offset of the deepest part
+	// offset of the first string that may be a time without a four-digit year, or 0
+	OddTime int
 }
 
-// Inspect looks through JSON as this server's encoders write it.
+// Inspect scans JSON in the format of this server's encoders.
 func Inspect(doc []byte) (found Inspection) {
 	depth := 0
 	for i := 0; i < len(doc); i++ {
@@ -67,7 +73,7 @@ func Inspect(doc []byte) (found Inspection) {
 	return found
 }
 
-// endOfString is where the quote lies that ends a string which begins at from.
+// endOfString returns the offset of the closing quote of a string whose content begins at from.
 func endOfString(doc []byte, from int) int {
 	for i := from; ; {
 		n := bytes.IndexByte(doc[i:], '"')
@@ -86,7 +92,8 @@ func endOfString(doc []byte, from int) int {
 	}
 }
 
-// isOddTime says that a string may be a time as encoders write it (in UTC, by a Z) of a year that decoders do not read.
+// isOddTime reports whether a string may be an encoded time (in UTC, with a Z) whose year
+// decoders reject.
 func isOddTime(text []byte) bool {
 	if len(text) < len("10000-01-01T00:00:00Z")-1 || text[len(text)-1] != 'Z' {
 		return false
@@ -102,7 +109,8 @@ func isOddTime(text []byte) bool {
 	return (negative || digits > 4) && digits > 0 && digits < len(text) && text[digits] == '-'
 }
 
-// PlaceIn names the place of a byte in a document as errors do: metadata.managedFields[0].time.
+// PlaceIn returns the path to a byte of a document in the format of errors, as in
+// metadata.managedFields[0].time.
 func PlaceIn(doc []byte, offset int) string {
 	w := pathWalk{}
 	for i := 0; i < offset && i < len(doc); i++ {
@@ -124,7 +132,7 @@ func PlaceIn(doc []byte, offset int) string {
 	return w.String()
 }
 
-// A pathWalk remembers the first steps of the way to where a walk through a document is.
+// A pathWalk records the first steps of the path to the current position of a walk.
 type pathWalk struct {
 	depth int
 	steps [shownSteps]pathStep
@@ -175,11 +183,11 @@ func (w *pathWalk) String() string {
 	return out.String()
 }
 
-// errTooManySteps says that a document is so deep where it is wide that to tell who owns what in it takes seconds. 3 MiB of fields with
-// names of one letter, each thirty levels deep, do not come near.
+// errTooManySteps means that tracking the fields of a wide and deep document would take seconds.
+// The limit is far above 3 MiB of fields with names of one letter and a depth of thirty levels.
 var errTooManySteps = errors.New("has too many fields nested too deep")
 
-// CheckSteps looks through decoded JSON.
+// CheckSteps returns an error if decoded JSON exceeds stepsMax.
 func CheckSteps(content map[string]any) error {
 	if stepsLeft(content, 1, stepsMax) < 0 {
 		return errTooManySteps
@@ -187,7 +195,8 @@ func CheckSteps(content map[string]any) error {
 	return nil
 }
 
-// stepsLeft takes from left the steps to each member of a value at a depth, and stops when none is left.
+// stepsLeft subtracts the length of the path to each member of value from left. It stops when
+// left is negative.
 func stepsLeft(value any, depth, left int) int {
 	switch v := value.(type) {
 	case map[string]any:
@@ -207,9 +216,10 @@ func stepsLeft(value any, depth, left int) int {
 
 // ---- Protobuf
 
-// checkNesting says whether a message of a Go type can be decoded without the decoder calling itself more than DecoderDepth times. Only
-// types that contain themselves can be that deep (schemas of custom resources do); for all others there is nothing to look at. What is
-// no sound message is left for the decoder to say.
+// checkNesting returns an error if the decoder would recurse more than DecoderDepth times for a
+// message. Only recursive types can be that deep, for example the schemas of custom resources.
+// The other types are not checked. Malformed messages are ignored, because the decoder reports
+// them.
 func checkNesting(message reflect.Type, wire []byte) error {
 	shape := shapeOf(message)
 	if !shape.endless {
@@ -218,13 +228,14 @@ func checkNesting(message reflect.Type, wire []byte) error {
 	return shape.walk(wire, 1)
 }
 
-// A wireShape is which fields of a message are messages themselves. It is complete before anybody else sees it, and never changes then.
+// A wireShape lists the fields of a message that contain messages. It must not be modified after
+// it is added to shapes.
 type wireShape struct {
 	fields  map[uint64]*wireShape
-	endless bool // a message that contains itself is in it, or is it
+	endless bool // whether the message type is or contains a recursive type
 }
 
-// shapes are known by their Go type. What is kept is derived from the program alone.
+// shapes caches the shapes by Go type. They depend only on the program.
 var shapes sync.Map
 
 func shapeOf(message reflect.Type) *wireShape {
@@ -236,15 +247,15 @@ func shapeOf(message reflect.Type) *wireShape {
 	return known.(*wireShape)
 }
 
-// A shaper makes the shapes of one type and all in it.
+// A shaper builds the shape of a type, including all nested types.
 type shaper struct {
 	made map[reflect.Type]*wireShape
-	open []reflect.Type // on the way to where it is
+	open []reflect.Type // the types on the path to the current type
 }
 
 func (s *shaper) shape(t reflect.Type) *wireShape {
 	if known := s.made[t]; known != nil {
-		known.endless = known.endless || slices.Contains(s.open, t) // and so is, by and by, all that has led here
+		known.endless = known.endless || slices.Contains(s.open, t) // this also marks all types on the path
 		return known
 	}
 	shape := &wireShape{fields: map[uint64]*wireShape{}}
@@ -264,14 +275,14 @@ func (s *shaper) shape(t reflect.Type) *wireShape {
 	return shape
 }
 
-// value is the shape of what a field of a Go type holds; nil for what is no message.
+// value returns the shape of a field's content, or nil if it is not a message.
 func (s *shaper) value(t reflect.Type) *wireShape {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice:
 		return s.value(t.Elem())
 	case reflect.Struct:
 		return s.shape(t)
-	case reflect.Map: // on the wire a list of entries, whose second field is the value
+	case reflect.Map: // encoded as a list of entries, with the value in the second field
 		if inner := s.value(t.Elem()); inner != nil {
 			return &wireShape{fields: map[uint64]*wireShape{2: inner}, endless: inner.endless}
 		}
@@ -279,7 +290,8 @@ func (s *shaper) value(t reflect.Type) *wireShape {
 	return nil
 }
 
-// fieldNumber reads the number in a field's tag, `protobuf:"bytes,2,opt,name=spec"`; 0 when there is none.
+// fieldNumber returns the number in a field's tag, `protobuf:"bytes,2,opt,name=spec"`, or 0 if
+// there is none.
 func fieldNumber(f reflect.StructField) uint64 {
 	parts := strings.Split(f.Tag.Get("protobuf"), ",")
 	if len(parts) < 2 {
@@ -289,7 +301,8 @@ func fieldNumber(f reflect.StructField) uint64 {
 	return n
 }
 
-// walk looks at each byte once: what is no message is passed over by its length.
+// walk reads each byte once. A field that does not contain a recursive message is skipped by the
+// encoded length.
 func (shape *wireShape) walk(wire []byte, depth int) error {
 	if depth > DecoderDepth {
 		return ErrTooDeep
@@ -309,7 +322,7 @@ func (shape *wireShape) walk(wire []byte, depth int) error {
 	return nil
 }
 
-// nextField reads one field, with the content of one that has a length.
+// nextField reads one field. content is only set for fields with a length.
 func nextField(wire []byte) (tag uint64, content, rest []byte, ok bool) {
 	if tag, rest, ok = varint(wire); !ok {
 		return 0, nil, nil, false
@@ -326,14 +339,15 @@ func nextField(wire []byte) (tag uint64, content, rest []byte, ok bool) {
 		}
 	case 5:
 		_, rest, ok = cutWire(rest, 4)
-	case 3, 4: // the ends of groups, which decoders pass over one by one
+	case 3, 4: // start and end of a group, which a decoder skips
 	default:
 		ok = false
 	}
 	return tag, content, rest, ok
 }
 
-// eachField visits the fields of a message that have a length. What is no sound message is left for the decoder to say.
+// eachField calls visit for all fields with a length. It ignores malformed messages, because the
+// decoder reports them.
 func eachField(wire []byte, visit func(number uint64, content []byte) error) error {
 	for len(wire) > 0 {
 		tag, content, rest, ok := nextField(wire)

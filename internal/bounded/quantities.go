@@ -1,18 +1,20 @@
 package bounded
 
-// This file keeps quantities out of resource.ParseQuantity whose arithmetic would take hours. Kubernetes' quantities are decimals of any
-// precision, so that ten bytes are enough:
+// This file rejects quantities for which resource.ParseQuantity would compute for hours.
+// Kubernetes' quantities are decimals of arbitrary precision, so ten bytes are enough:
 //
-//	what                      becomes                                                  costs
-//	"1e-2147483648"           1n: the library rounds up, dividing by a power of ten    2³¹ digits, at once: a processor for hours
-//	"1e2147483647"            kept as it is                                            as many, when it is compared or added
-//	3 MB of digits            kept as they are                                         the square of their number, when they are written
+//	text                      becomes                                                  costs
+//	"1e-2147483648"           1n: the library rounds up, dividing by a power of ten    2³¹ digits, immediately: hours of CPU time
+//	"1e2147483647"            unchanged                                                as many, when it is compared or added
+//	3 MB of digits            unchanged                                                the square of their number, when they are encoded
 //
-// A quantity of at most quantityBytes with an exponent of at most two digits costs less than a microsecond. Everything else is refused where
-// a document is decoded, by the Go type that it is decoded into: a string like these in an annotation is a string. Most documents are done with
-// one look through their bytes; the few with something of that look in them are walked along the fields of the Go type.
+// It takes less than a microsecond to parse a quantity if it has at most quantityBytes and an
+// exponent of at most two digits. All other quantities are rejected when a document is decoded.
+// The Go type identifies them, because a string of the same form in an annotation is just a
+// string. Most documents only need a scan of the bytes. The few documents with suspicious numbers
+// are walked along the fields of the Go type.
 //
-// kube-apiserver takes such quantities, and never answers.
+// kube-apiserver accepts such quantities and never responds.
 
 import (
 	"cmp"
@@ -26,12 +28,12 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 )
 
-const quantityBytes = 64 // of a quantity's text; nobody who means a number writes more
+const quantityBytes = 64 // maximum length of a quantity, which is more than any useful number needs
 
-// ErrQuantityRange says that a quantity is too long, or too large or small, to be reckoned with.
+// ErrQuantityRange is returned if a quantity is too long, too large or too small.
 var ErrQuantityRange = errors.New("quantities must have at most 64 characters and an exponent of at most two digits")
 
-// CheckQuantity says whether a text that stands for a quantity may be parsed.
+// CheckQuantity returns an error if the text of a quantity must not be parsed.
 func CheckQuantity(text string) error {
 	if len(text) > quantityBytes {
 		return ErrQuantityRange
@@ -42,7 +44,7 @@ func CheckQuantity(text string) error {
 	return nil
 }
 
-// checkQuantities says whether JSON may be decoded into a Go type.
+// checkQuantities returns an error if JSON must not be decoded into a Go type.
 func checkQuantities(doc []byte, t reflect.Type) error {
 	places := quantitiesIn(t)
 	if places == nil || !oddNumber(doc) {
@@ -51,7 +53,7 @@ func checkQuantities(doc []byte, t reflect.Type) error {
 	return places.check(gjson.ParseBytes(doc))
 }
 
-// checkWireQuantities says whether protobuf may be decoded into a Go type.
+// checkWireQuantities returns an error if protobuf must not be decoded into a Go type.
 func checkWireQuantities(wire []byte, t reflect.Type) error {
 	places := quantitiesIn(t)
 	if places == nil || !oddNumber(wire) {
@@ -60,8 +62,10 @@ func checkWireQuantities(wire []byte, t reflect.Type) error {
 	return places.checkWire(wire)
 }
 
-// oddNumber looks for what is in every quantity that is out of range, and in little else: a digit or point, e, and three digits; or a long row
-// of digits. Quantities read their JSON as it is, escapes included, so that an escaped digit is none.
+// oddNumber reports whether doc may contain a quantity that is out of range. It searches for a
+// long sequence of digits, and for a digit or point that is followed by an e and three digits.
+// Few other documents contain these. Quantities are decoded without unescaping, so escaped digits
+// need not be considered.
 func oddNumber(doc []byte) bool {
 	digits := 0
 	for i, c := range doc {
@@ -90,16 +94,18 @@ func longExponent(rest []byte) bool {
 	return true
 }
 
-// quantityPlaces are where in values of one Go type quantities are. nil: there are none. They are complete before anybody else sees them.
+// quantityPlaces describes the fields of a Go type that contain quantities. A nil value means
+// that there are no such fields. The value must not be modified after it is added to
+// quantityTypes.
 type quantityPlaces struct {
 	itself  bool            // the value is a quantity
-	each    *quantityPlaces // of the elements of a list or map
+	each    *quantityPlaces // the elements of a list or map
 	isMap   bool
-	names   map[string]*quantityPlaces // of a struct, by JSON name
-	numbers map[uint64]*quantityPlaces // and by number in protobuf
+	names   map[string]*quantityPlaces // fields of a struct by JSON name
+	numbers map[uint64]*quantityPlaces // the same fields by number in protobuf
 }
 
-// quantityTypes has what was found for each Go type so far. What is kept is derived from the program alone.
+// quantityTypes caches the quantityPlaces by Go type. They depend only on the program.
 var quantityTypes sync.Map
 
 func quantitiesIn(t reflect.Type) *quantityPlaces {
@@ -110,7 +116,8 @@ func quantitiesIn(t reflect.Type) *quantityPlaces {
 	return known.(*quantityPlaces)
 }
 
-// findQuantities looks through a type. A type that contains itself (open is the way to it) has no quantities in Kubernetes: schemas alone do.
+// findQuantities searches a type. open are the enclosing types. A type that contains itself has
+// no quantities, because schemas are the only such types in Kubernetes.
 func findQuantities(t reflect.Type, open []reflect.Type) *quantityPlaces {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -199,7 +206,7 @@ func (p *quantityPlaces) checkDecoded(value any) (err error) {
 	return err
 }
 
-// checkWire goes through the fields of a message.
+// checkWire checks the fields of a message.
 func (p *quantityPlaces) checkWire(wire []byte) error {
 	return eachField(wire, func(number uint64, content []byte) error {
 		if inner := p.numbers[number]; inner != nil {
@@ -209,8 +216,9 @@ func (p *quantityPlaces) checkWire(wire []byte) error {
 	})
 }
 
-// checkWireField looks at what one field holds: a quantity is a message whose first field is its text, a list is as many fields, and so is a map,
-// of entries whose second field is the value.
+// checkWireField checks the content of one field. The text of a quantity is the first field of
+// the message. A list is encoded as repeated fields. A map is encoded as repeated entries, with
+// the value in the second field.
 func (p *quantityPlaces) checkWireField(content []byte) error {
 	switch {
 	case p.itself:

@@ -1,6 +1,7 @@
 package bounded
 
-// This file reads the files of administrators: configurations of apiserver.config.k8s.io, which say what there is no flag for.
+// This file reads the administrator's configuration files, which are of types in
+// apiserver.config.k8s.io.
 
 import (
 	"errors"
@@ -10,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// Configuration reads a file in any of the versions that add knows, strictly: a field that nobody knows is an error, in k8s.io/apimachinery's words. It
-// becomes what the internal version has; kind is what it said that it is.
+// Configuration decodes a file in any of the versions that add registers. An unknown field is an
+// error with the text of k8s.io/apimachinery. config has the internal version. kind is the kind
+// that the file names.
 func Configuration(text []byte, add ...func(*runtime.Scheme) error) (config runtime.Object, kind *schema.GroupVersionKind, err error) {
 	types := runtime.NewScheme()
 	for _, to := range add {

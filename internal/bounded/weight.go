@@ -1,13 +1,15 @@
 package bounded
 
-// This file bounds how much memory a document takes when it becomes a value of a Go type. An element of a list is a struct, whatever of it is said:
+// This file limits the memory of decoded documents. Every element of a list is decoded into a
+// complete struct, even if the JSON is empty:
 //
-//	{"spec":{"containers":[{},{},{},{}, ...]}}       three bytes become the 400 of a Container; 3 MB became 2.4 GB with the copies that are made
+//	{"spec":{"containers":[{},{},{},{}, ...]}}       three bytes become a Container of 400; 3 MB became 2.4 GB with all copies
 //
-// The structs that a document asks for are added up before the first is made, by a walk through its bytes along the type. Documents that cannot be
-// heavy, by the number of their commas, are not walked. What is stored already is not weighed: it has to be read.
+// The sizes of these structs are added up before any of them is allocated, by a walk through the
+// bytes along the Go type. The walk is skipped if a document has too few commas to exceed the
+// limit. Stored documents are not checked, because the server must be able to read them.
 //
-// kube-apiserver makes them all.
+// kube-apiserver has no such limit.
 
 import (
 	"bytes"
@@ -22,32 +24,35 @@ import (
 )
 
 const (
-	weightMax = 32 << 20 // bytes of structs, lists and maps; texts are as long as they are in the document
-	mapWeight = 64       // bytes of an entry beside its value
+	weightMax = 32 << 20 // maximum bytes of structs, lists and maps; strings are not included
+	mapWeight = 64       // additional bytes for an entry
 
-	// elementWeight is the least weight of an element of a list or map. Validation makes errors for it:
-	// an empty port of a Service has four of 170 bytes.
+	// elementWeight is the minimum weight of an element of a list or map, because validation may
+	// return errors for the element. For example, an empty port of a Service results in four
+	// errors of 170 bytes.
 	elementWeight = 512
 )
 
 var errHeavy = fmt.Errorf("the object would take more than %d MiB of memory", weightMax>>20)
 
-// A weightShape is what values of one Go type take. nil stands for values that make nothing but themselves. It is complete before anybody else sees
-// it, and never changes then.
+// A weightShape describes the memory for values of a Go type. If it is nil, the values do not
+// need additional memory. It must not be modified after it is added to weightShapes.
 type weightShape struct {
-	names   map[string]weightField // of a struct, by JSON name
-	numbers map[uint64]weightField // and by number in protobuf
-	each    *weightField           // an element of a list, a value of a map
+	names   map[string]weightField // fields of a struct by JSON name
+	numbers map[uint64]weightField // the same fields by number in protobuf
+	each    *weightField           // the elements of a list, or the values of a map
 	isMap   bool
 }
 
-// A weightField is the shape of a value, and what it takes beside the struct that it is a field of.
+// A weightField describes the memory for the value of a field, in addition to the size of the
+// field.
 type weightField struct {
 	shape *weightShape
 	bytes int64
 }
 
-// weightShapes are known by their Go type, with the weight of the heaviest value in it. What is kept is derived from the program alone.
+// weightShapes caches the shapes by Go type, with the weight of the heaviest value in each. They
+// depend only on the program.
 var weightShapes sync.Map
 
 type weightedType struct {
@@ -66,13 +71,13 @@ func weightsOf(t reflect.Type) weightedType {
 	return known.(weightedType)
 }
 
-// A weightShaper makes the shapes of one type and all in it.
+// A weightShaper builds the shape of a type, including all nested types.
 type weightShaper struct {
 	made     map[reflect.Type]*weightShape
 	heaviest int64
 }
 
-// field is the shape of a value of a type, with what is made for it apart from the place that it has already.
+// field returns the shape of a value and the memory that is allocated for it separately.
 func (w *weightShaper) field(t reflect.Type) weightField {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -102,7 +107,8 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 		return weightField{shape: known}
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		if f, ok := t.FieldByName("Schema"); ok && t != reflect.TypeFor[resource.Quantity]() { // a schema, or something else in its place
+		// either a schema or an alternative, such as a boolean
+		if f, ok := t.FieldByName("Schema"); ok && t != reflect.TypeFor[resource.Quantity]() {
 			inner := w.field(f.Type)
 			each := inner
 			return weightField{shape: &weightShape{names: inner.shape.names, numbers: inner.shape.numbers, each: &each}, bytes: inner.bytes}
@@ -131,9 +137,10 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 	return weightField{shape: shape}
 }
 
-// checkWeight says whether JSON may be decoded into a Go type. What is no sound JSON is left for the decoder to say.
+// checkWeight returns errHeavy if JSON must not be decoded into a Go type. It ignores malformed
+// JSON, because the decoder reports it.
 func checkWeight(doc []byte, t reflect.Type) error {
-	const least = elementWeight // bytes per element that nobody need look at
+	const least = elementWeight // assumed weight of a byte; small documents are not checked
 	if int64(len(doc))*least <= weightMax/16 {
 		return nil
 	}
@@ -149,19 +156,20 @@ func checkWeight(doc []byte, t reflect.Type) error {
 	return nil
 }
 
-// A weighing is a walk through a document.
+// A weighing is a scan of the document.
 type weighing struct {
 	doc  []byte
 	at   int
 	left int64
 }
 
-// done says that the walk may end: all is spent, or read, or too deep for any decoder.
+// done reports whether the walk ends: the limit is exceeded, the document is read, or it is too
+// deep for any decoder.
 func (w *weighing) done(depth int) bool {
 	return w.left < 0 || w.at >= len(w.doc) || depth > DecoderDepth
 }
 
-// value walks one value to the byte behind it.
+// value walks to the end of one value.
 func (w *weighing) value(shape *weightShape, depth int) {
 	for !w.done(depth) {
 		switch w.doc[w.at] {
@@ -178,7 +186,7 @@ func (w *weighing) value(shape *weightShape, depth int) {
 	}
 }
 
-// inside walks an object or a list, whose bracket the walk is at, to the byte behind its end.
+// inside walks to the end of an object or list whose opening bracket is at the current position.
 func (w *weighing) inside(shape *weightShape, depth int) {
 	object := w.doc[w.at] == '{'
 	w.at++
@@ -210,7 +218,8 @@ func (w *weighing) inside(shape *weightShape, depth int) {
 	}
 }
 
-// checkWireWeight says whether protobuf may be decoded into a Go type. Its messages nest no deeper than checkNesting allows.
+// checkWireWeight returns errHeavy if protobuf must not be decoded into a Go type. checkNesting
+// must have limited the depth of the message.
 func checkWireWeight(wire []byte, t reflect.Type) error {
 	known := weightsOf(t)
 	if int64(len(wire)/2)*known.heaviest <= weightMax {
@@ -226,7 +235,9 @@ func (s *weightShape) weighWire(wire []byte, left *int64) error {
 	}
 	return eachField(wire, func(number uint64, content []byte) error {
 		of := s.numbers[number]
-		for of.shape != nil && of.shape.each != nil { // a list is as many fields, and so is a map, of entries whose second field is the value
+		// A list is encoded as repeated fields. A map is encoded as repeated entries, with the
+		// value in the second field.
+		for of.shape != nil && of.shape.each != nil {
 			if *left -= of.shape.each.bytes; of.shape.isMap {
 				content = entryValue(content)
 			}
@@ -249,7 +260,7 @@ func entryValue(entry []byte) (value []byte) {
 	return value
 }
 
-// checkDecodedWeight says whether decoded JSON may be read into a Go type.
+// checkDecodedWeight returns errHeavy if decoded JSON must not be converted to a Go type.
 func checkDecodedWeight(value any, t reflect.Type) error {
 	left := int64(weightMax)
 	weightsOf(t).shape.weighDecoded(value, &left)
@@ -284,5 +295,5 @@ func (s *weightShape) weighDecoded(value any, left *int64) {
 	}
 }
 
-// TooHeavy says that a document was refused for the memory that it would take.
+// TooHeavy reports whether err means that the decoded document would be too large.
 func TooHeavy(err error) bool { return errors.Is(err, errHeavy) }

@@ -1,18 +1,22 @@
 package crd
 
-// This file gets objects from one version to another where a definition names a webhook that knows how. An object is stored in what was
-// the storage version on the day of its last write, so reading may need a conversion, and writing through another version does:
+// This file converts objects between versions if the CRD configures a conversion
+// webhook. Objects are stored in the current storage version. If the storage version changes
+// later, reading the object may require a conversion. Writing it through another version always
+// requires a conversion:
 //
-//	GET v1      {"apiVersion":"v2",…} in the store ──▶ v2's defaults ──▶ ConversionReview ──▶ metadata as it was ──▶ v1's schema prunes
-//	PUT v1      … validated as v1 ──▶ ConversionReview ──▶ metadata as it was ──▶ v2's schema prunes ──▶ {"apiVersion":"v2",…}
-//	LIST v1     a chunk of them ──▶ those of other versions in one ConversionReview ──▶ selectors ──▶ items
-//	WATCH v1    the same for the events that are new; of all who follow them one asks
+//	GET v1      {"apiVersion":"v2",…} in the store ──▶ v2's defaults ──▶ ConversionReview ──▶ original metadata ──▶ v1's schema prunes
+//	PUT v1      … validated as v1 ──▶ ConversionReview ──▶ original metadata ──▶ v2's schema prunes ──▶ {"apiVersion":"v2",…}
+//	LIST v1     a chunk of objects ──▶ those of other versions in one ConversionReview ──▶ selectors ──▶ items
+//	WATCH v1    the same for new events; concurrent watches share one call
 //
-// A stored object names its version only where that differs from the version of the first ones (see unmarked), so that a type which has
-// never moved costs nothing. What has been converted begins with an empty version: neither defaults nor the webhook see it again.
+// A stored object names its version only if that differs from the version of the first objects
+// (see unmarked), so types with a single version have no overhead. After conversion, the version
+// in the stored JSON is empty, which prevents a second conversion.
 //
-// The webhook decides about everything but the object's identity. Of the metadata it may change labels and annotations; the rest is put
-// back. Whatever is wrong with its answer is a 500 in kube-apiserver's words, before anything is stored.
+// The webhook determines everything except for the identity of the object. In the metadata it may
+// only change labels and annotations. If the response is invalid, the request fails with a 500
+// and the text of kube-apiserver, and the object is not stored.
 
 import (
 	"bytes"
@@ -48,29 +52,34 @@ import (
 )
 
 const (
-	conversionTimeout = 30 * time.Second // of one call, as in kube-apiserver
-	reviewBytes       = 1 << 20          // stored bytes that one review takes; a larger object has one for itself
-	leastAnswer       = 16 << 20         // bytes of an answer that are read whatever was asked
-	answerFactor      = 4                // or so many times the bytes of the question
-	eventsKept        = 256              // converted events that are remembered, of all types together
-	eventBytes        = 8 << 20          // and how much of them
+	conversionTimeout = 30 * time.Second // timeout of a call; the default of kube-apiserver
+	// maximum bytes of stored JSON in a review, unless there is only a single object
+	reviewBytes  = 1 << 20
+	leastAnswer  = 16 << 20 // minimum size limit of a response in bytes
+	answerFactor = 4        // the limit is at least this multiple of the request's size
+	eventsKept   = 256      // maximum number of cached converted events, for all types together
+	eventBytes   = 8 << 20  // maximum size of these events in bytes
 )
 
-// A converter asks one definition's webhook. Immutable; it goes with the definition's spec.
+// A converter calls the conversion webhook of a CRD. It is immutable and replaced with the CRD's
+// spec.
 type converter struct {
 	kind    schema.GroupKind
 	schemas *schemas
-	known   map[string]bool // the versions
-	reviews []string        // ConversionReview versions that the webhook takes
-	target  string          // how to reach it, as JSON
+	known   map[string]bool // the versions of the CRD
+	reviews []string        // ConversionReview versions that the webhook accepts
+	target  string          // the client configuration as JSON
 	timeout time.Duration   // of one call
 	client  *webhook.Client
-	broken  error             // why there is no client
-	now     func() *converter // of the past: what converts the objects now, nil where nothing does; nil for now
+	broken  error // the error of creating client
+	// now is only set in the registry of an earlier revision. It returns the current converter,
+	// or nil if there is no converter. Otherwise now is nil.
+	now func() *converter
 }
 
-// newConverter makes a definition's converter; nil for strategy None. One that reaches its webhook as before's did uses its connections. Without
-// services, in the past, it reaches none.
+// newConverter returns the converter of a CRD, or nil for strategy None. It reuses the client of
+// before if the client configuration is the same. If services is nil, as in a registry of the
+// past, the converter has no client.
 func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, services *webhook.ServiceResolver, before *converter) *converter {
 	c := crd.Spec.Conversion
 	if c == nil || c.Strategy != apiextensionsv1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
@@ -98,7 +107,7 @@ func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, ser
 	return cv
 }
 
-// close lets go of the connections, unless after goes on with them.
+// close closes the connections of the client unless the next converter uses the same client.
 func (cv *converter) close(after *converter) {
 	if cv != nil && (after == nil || after.client != cv.client) {
 		cv.client.Close()
@@ -109,21 +118,23 @@ func (cv *converter) apiVersion(version string) string {
 	return scheme.GroupVersionString(cv.kind.Group, version)
 }
 
-// conversionFailure is the 500 of whatever goes wrong. kube-apiserver gives no reason and no details.
+// conversionFailure returns the 500 for all errors. The reason and the details are empty, which
+// is the same in kube-apiserver.
 func conversionFailure(format string, args ...any) error {
 	return apierror.New(http.StatusInternalServerError, "", fmt.Sprintf(format, args...))
 }
 
 // ---- Objects
 
-// to returns an object as one of another version, pruned by its schema; the object itself if it is of that version. It has no
-// resourceVersion while the webhook looks at it, as in kube-apiserver, where none is stored.
+// to converts an object to another version and prunes it by the schema of that version. If the
+// object already has that version, it is returned unchanged. The resourceVersion is removed
+// before the webhook is called, because kube-apiserver does not store it either.
 func (cv *converter) to(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
 	from := u.GroupVersionKind()
 	switch {
 	case from.Version == version:
 		return u, nil
-	case len(u.Object) == 2: // kind and apiVersion of nothing: of an object that is to be created
+	case len(u.Object) == 2: // only kind and apiVersion: the old state in a create
 		u = &unstructured.Unstructured{Object: maps.Clone(u.Object)}
 		u.SetAPIVersion(cv.apiVersion(version))
 		return u, nil
@@ -139,7 +150,7 @@ func (cv *converter) to(ctx context.Context, u *unstructured.Unstructured, versi
 	return converted[0], nil
 }
 
-// convert asks about objects of other versions, at least one.
+// convert calls the webhook for one or more objects of other versions.
 func (cv *converter) convert(ctx context.Context, objects []*unstructured.Unstructured, version string) ([]*unstructured.Unstructured, error) {
 	target, err := cv.schemas.version(version)
 	if err != nil {
@@ -164,7 +175,8 @@ func (cv *converter) convert(ctx context.Context, objects []*unstructured.Unstru
 	return converted, nil
 }
 
-// coerce makes an object what the schema knows of it: the metadata's own fields, pruned, and embedded objects in form. No defaults.
+// coerce prunes an object by the schema, reduces its metadata to the known fields and coerces
+// embedded objects. It does not set default values.
 func (c *compiled) coerce(u *unstructured.Unstructured) error {
 	meta, found, _, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{})
 	if err != nil {
@@ -183,7 +195,7 @@ func (c *compiled) coerce(u *unstructured.Unstructured) error {
 	return objectmeta.SetObjectMeta(u.Object, meta)
 }
 
-// accept checks what a webhook made of an object, and puts its metadata back.
+// accept validates the object that the webhook returned for original and restores its metadata.
 func accept(original *unstructured.Unstructured, answered *runtime.RawExtension, apiVersion string) (*unstructured.Unstructured, error) {
 	from, u := original.GroupVersionKind(), &unstructured.Unstructured{}
 	if err := u.UnmarshalJSON(answered.Raw); err != nil {
@@ -207,7 +219,7 @@ func accept(original *unstructured.Unstructured, answered *runtime.RawExtension,
 	return u, nil
 }
 
-// checkIdentity holds a webhook to converting the object that it was shown.
+// checkIdentity checks that the webhook did not change the identity of the object.
 func checkIdentity(original, u *unstructured.Unstructured) error {
 	for _, f := range []struct{ what, want, got string }{
 		{"name", original.GetName(), u.GetName()},
@@ -221,7 +233,7 @@ func checkIdentity(original, u *unstructured.Unstructured) error {
 	return nil
 }
 
-// restoreMetadata leaves u the labels and annotations that it has, and of the original's metadata all else.
+// restoreMetadata restores the metadata of the original, except for labels and annotations.
 func restoreMetadata(original, u *unstructured.Unstructured) error {
 	value, found := u.Object["metadata"]
 	if !found {
@@ -255,7 +267,7 @@ func restoreMetadata(original, u *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkNotes checks labels or annotations if they have changed.
+// checkNotes validates labels or annotations if they have changed.
 func checkNotes(name string, old, members map[string]any) error {
 	notes, changed := make(map[string]string, len(members)), len(old) != len(members)
 	for key, value := range members {
@@ -272,14 +284,15 @@ func checkNotes(name string, old, members map[string]any) error {
 	case name == "labels":
 		errs = metav1validation.ValidateLabels(notes, field.NewPath("metadata", "labels"))
 	default:
-		errs = apivalidation.ValidateAnnotations(notes, field.NewPath("metadata", "annotation")) // kube-apiserver's spelling
+		// kube-apiserver's spelling
+		errs = apivalidation.ValidateAnnotations(notes, field.NewPath("metadata", "annotation"))
 	}
 	return apierror.Joined(errs)
 }
 
 // ---- One review
 
-// review asks the webhook and returns as many objects as it was asked about.
+// review calls the webhook and returns one converted object for each of objects.
 func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstructured, apiVersion string) ([]runtime.RawExtension, error) {
 	from := objects[0].GroupVersionKind()
 	cv, err := cv.asked(from.Version, apiVersion)
@@ -316,13 +329,14 @@ func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstruc
 			return converted, nil
 		}
 	}
-	if err := caller.Err(); err != nil { // nobody waits for the answer
+	if err := caller.Err(); err != nil { // the caller no longer waits
 		return nil, err
 	}
 	return nil, conversionFailure("conversion webhook for %v failed: %v", from, err)
 }
 
-// asked is whose webhook is asked. In the past it is that of now: where a webhook was withdrawn, it may be because of what it did with the objects.
+// asked returns the converter to call. A registry of the past uses the current converter, because
+// an administrator may have removed the former webhook on purpose.
 func (cv *converter) asked(from, apiVersion string) (*converter, error) {
 	if cv.now == nil {
 		return cv, nil
@@ -334,7 +348,7 @@ func (cv *converter) asked(from, apiVersion string) (*converter, error) {
 		"ask for it as %s", cv.apiVersion(from), apiVersion, cv.apiVersion(from)))
 }
 
-// reviewOf is the question.
+// reviewOf returns the body of the request.
 func reviewOf(objects []*unstructured.Unstructured, uid types.UID, apiVersion, version string) ([]byte, error) {
 	asked := &apiextensionsv1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion}
 	for _, u := range objects {
@@ -344,7 +358,7 @@ func reviewOf(objects []*unstructured.Unstructured, uid types.UID, apiVersion, v
 		TypeMeta: metav1.TypeMeta{Kind: "ConversionReview", APIVersion: scheme.GroupVersionString(apiextensionsv1.GroupName, version)}})
 }
 
-// unwritten is an object without its resourceVersion.
+// unwritten returns the object without its resourceVersion.
 func unwritten(u *unstructured.Unstructured) *unstructured.Unstructured {
 	meta, ok := u.Object["metadata"].(map[string]any)
 	if !ok || meta["resourceVersion"] == nil {
@@ -357,11 +371,11 @@ func unwritten(u *unstructured.Unstructured) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: out}
 }
 
-// readReview reads an answer. v1beta1 had neither kind nor uid checked.
+// readReview decodes a response. As in kube-apiserver, kind and uid are not checked for v1beta1.
 func readReview(body []byte, uid types.UID, version string) ([]runtime.RawExtension, error) {
 	want := schema.GroupVersionKind{Group: apiextensionsv1.GroupName, Version: version, Kind: "ConversionReview"}
 	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("<")) {
-		body = []byte(`""`) // HTML, which kube-apiserver takes for a text in YAML
+		body = []byte(`""`) // kube-apiserver decodes HTML as a YAML string
 	}
 	gvk, err := scheme.InterpretKind(body)
 	if err != nil {
@@ -390,7 +404,7 @@ func readReview(body []byte, uid types.UID, version string) ([]runtime.RawExtens
 	return nil, fmt.Errorf("response.result.status was '%s', not 'Success'", r.Result.Status)
 }
 
-// checkReviewKind refuses a document of another kind; one that names none is looked at.
+// checkReviewKind returns an error if the kind is wrong. The kind may also be missing.
 func checkReviewKind(got, want schema.GroupVersionKind) error {
 	review := got.Group == want.Group && got.Kind == want.Kind && (got.Version == "v1" || got.Version == "v1beta1")
 	switch {
@@ -404,25 +418,27 @@ func checkReviewKind(got, want schema.GroupVersionKind) error {
 
 // ---- A row
 
-// A rowConversion brings stored objects to one served version.
+// A rowConversion converts stored objects to one served version.
 type rowConversion struct {
 	*converter
 	res    *scheme.Resource
 	events *events
 
-	mu     sync.Mutex // guards what follows
-	flight *flight    // nil: nobody is converting events
+	mu     sync.Mutex // guards the fields below
+	flight *flight    // nil if no conversion of events is in progress
 }
 
-// A flight is a conversion of events that others wait for. done is closed when err is final.
+// A flight is a conversion of events that several watches wait for. done is closed when err is
+// final.
 type flight struct {
 	done chan struct{}
-	err  error // nil also when the one who asked went away: somebody else has to
+	err  error // also nil if the calling watch was canceled; another one must then retry
 }
 
 var errOtherVersion = errors.New("a stored object was to be shown in another version without having been converted")
 
-// settled says that stored JSON needs no complete. Objects of other versions have to be converted first.
+// settled reports whether complete is unnecessary for stored JSON. It returns an error for
+// objects of other versions, which must be converted first.
 func (r *rowConversion) settled(stored []byte) (bool, error) {
 	switch version, _ := r.res.Custom.StoredVersion(stored); version {
 	case "":
@@ -436,7 +452,7 @@ func (r *rowConversion) settled(stored []byte) (bool, error) {
 	return false, errOtherVersion
 }
 
-// complete brings an object that is stored in this version up to date.
+// complete updates an object that is stored in this version to the current schema.
 func (r *rowConversion) complete(u *unstructured.Unstructured) error {
 	return r.refresh(u, r.res.Version)
 }
@@ -450,7 +466,7 @@ func (r *rowConversion) refresh(u *unstructured.Unstructured, version string) er
 	return err
 }
 
-// toStorage gives an object, which has been converted, the form in which it is stored.
+// toStorage returns a converted object in the form in which it is stored.
 func (r *rowConversion) toStorage(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if isBookmark(u) {
 		return u, nil
@@ -461,7 +477,7 @@ func (r *rowConversion) toStorage(u *unstructured.Unstructured) (*unstructured.U
 	return r.schemas.toStorage(u)
 }
 
-// read converts stored objects in place, as many as a review takes at once.
+// read converts stored objects in place, in reviews of limited size.
 func (r *rowConversion) read(ctx context.Context, docs [][]byte) error {
 	for from := 0; from < len(docs); {
 		size, to := 0, from
@@ -476,7 +492,8 @@ func (r *rowConversion) read(ctx context.Context, docs [][]byte) error {
 	return nil
 }
 
-// readSome is read for one review. What cannot be decoded stays as it is: whoever decodes it finds that out.
+// readSome is read for one review. It does not change documents that cannot be decoded, because
+// decoding them later reports the error.
 func (r *rowConversion) readSome(ctx context.Context, docs [][]byte) error {
 	var at []int
 	var objects []*unstructured.Unstructured
@@ -516,8 +533,10 @@ func (r *rowConversion) readSome(ctx context.Context, docs [][]byte) error {
 
 // ---- Events
 
-// watch is read for those who follow the log. They need the same events at about the same time: one of them asks, the others wait and
-// find what it got; and they share its failure, so that a webhook which hangs is not waited for by one after the other.
+// watch is read for watches. Watches usually need the same events at the same time. Therefore
+// only one of them calls the webhook, and the others wait for the result. If the call fails, all
+// of them return the error. Otherwise each watch would have to wait for a webhook that does not
+// respond.
 func (r *rowConversion) watch(ctx context.Context, docs [][]byte) error {
 	for {
 		r.mu.Lock()
@@ -544,7 +563,7 @@ func (r *rowConversion) watch(ctx context.Context, docs [][]byte) error {
 	}
 }
 
-// fly converts what is missing, remembers it, and lets the others go on.
+// fly converts the missing events, caches them and wakes the waiting watches.
 func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missing []int) error {
 	asked := make([][]byte, len(missing))
 	for i, at := range missing {
@@ -567,15 +586,16 @@ func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missi
 	return err
 }
 
-// events remembers what the newest events were converted to, so that a hundred watchers cost one call.
+// events caches the latest converted events. With a hundred watches, the webhook is still called
+// only once.
 type events struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	kept  map[eventKey][]byte
-	order []eventKey // the oldest first
-	bytes int        // of what is kept
+	order []eventKey // sorted, the oldest first
+	bytes int        // total size of kept
 }
 
-// An eventKey is a row, and the digest of a stored object.
+// An eventKey identifies the stored object by the digest and the target by the row.
 type eventKey struct {
 	row    *rowConversion
 	digest [sha256.Size]byte
@@ -583,7 +603,8 @@ type eventKey struct {
 
 func newEvents() *events { return &events{kept: map[eventKey][]byte{}} }
 
-// fill replaces the documents that are known, and returns which of the others need converting.
+// fill replaces the cached documents and returns the indexes of the others that need a
+// conversion.
 func (e *events) fill(row *rowConversion, docs [][]byte) (missing []int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,8 +1,9 @@
 package crd
 
-// This file: a schema as the library's comparison of an old object with a new one walks it, remembered. The library's own view of a schema makes
-// all properties of an object anew, copies, each time that one of them is asked for: fields times properties, which was two thirds of an
-// update of 30 fields under a schema of 300 properties, and with ten thousand of both took minutes.
+// This file caches the parts of a schema for the comparison of the old object with the new one.
+// Whenever a property is read, the library copies all properties of the object. For an update of
+// 30 fields with a schema of 300 properties, this was two thirds of the time. For ten thousand
+// fields and properties it took minutes.
 
 import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -10,24 +11,24 @@ import (
 	celcommon "k8s.io/apiserver/pkg/cel/common"
 )
 
-// correlate begins the comparison.
+// correlate returns the root of the comparison.
 func correlate(old, obj map[string]any, s *structuralschema.Structural) *celcommon.CorrelatedObject {
 	return celcommon.NewCorrelatedObject(obj, old, remember(s))
 }
 
-// A remembered schema has made what was asked for once. It lives as long as one comparison.
+// A remembered schema caches the converted parts. It exists for one comparison.
 type remembered struct {
 	*celmodel.Structural
-	properties map[string]celcommon.Schema // nil: not asked for yet
-	items      celcommon.Schema            // likewise
-	additional *rememberedAdditional       // likewise
+	properties map[string]celcommon.Schema // nil until the first use
+	items      celcommon.Schema            // nil until the first use
+	additional *rememberedAdditional       // nil until the first use
 }
 
 func remember(s *structuralschema.Structural) *remembered {
 	return &remembered{Structural: &celmodel.Structural{Structural: s}}
 }
 
-// Properties are those of an object.
+// Properties returns the schemas of the properties.
 func (r *remembered) Properties() map[string]celcommon.Schema {
 	if from := r.Structural.Structural.Properties; r.properties == nil && from != nil {
 		r.properties = make(map[string]celcommon.Schema, len(from))
@@ -38,7 +39,7 @@ func (r *remembered) Properties() map[string]celcommon.Schema {
 	return r.properties
 }
 
-// Items is the schema of a list's.
+// Items returns the schema of the items.
 func (r *remembered) Items() celcommon.Schema {
 	if from := r.Structural.Structural.Items; r.items == nil && from != nil {
 		r.items = remember(from)
@@ -46,7 +47,7 @@ func (r *remembered) Items() celcommon.Schema {
 	return r.items
 }
 
-// AdditionalProperties is the schema of a map's values.
+// AdditionalProperties returns the schema of the additional properties.
 func (r *remembered) AdditionalProperties() celcommon.SchemaOrBool {
 	from := r.Structural.Structural.AdditionalProperties
 	if from == nil {
@@ -62,7 +63,7 @@ func (r *remembered) AdditionalProperties() celcommon.SchemaOrBool {
 }
 
 type rememberedAdditional struct {
-	schema celcommon.Schema // nil: any
+	schema celcommon.Schema // nil allows any value
 	allows bool
 }
 

@@ -1,18 +1,21 @@
 package crd
 
-// This file makes types out of data. A CustomResourceDefinition is an object like others, stored under its key; what it describes is
-// served like a built-in type, by the same walk. One example, with the files that it meets (custom.go serves the objects):
+// This file turns CustomResourceDefinitions into served types. The CRD is stored like any other
+// object, and the type is served like a built-in type. For example (see custom.go for the
+// objects):
 //
 //	POST customresourcedefinitions  {widgets.example.com}
 //	     registry: decode ▶ Prepare ▶ Validate ▶ commit, revision 7
-//	     sync: reads revision 7 off the log; the names are free ▶ status committed, revision 8 ▶ a row in the registry
-//	201 Created                     from here on /apis/example.com/v1/widgets is there
+//	     sync: reads revision 7 from the log; the names are free ▶ status committed, revision 8 ▶ a row in the registry
+//	201 Created                     from now on /apis/example.com/v1/widgets is served
 //
-// sync is level-triggered: it compares what is stored with what follows from it, so it may be called after a write, at the start, or
-// once too often. A row costs a few hundred bytes; the schema stays in the store.
+// Sync is level-triggered. It compares the stored CRDs with the table, so it may be called after
+// a write, at startup, or at any other time. A row only needs a few hundred bytes because the
+// schema is not kept in memory.
 //
-// All versions of a definition show the same stored objects. By what Kubernetes calls strategy None only apiVersion changes, and the
-// version's schema prunes; by strategy Webhook a program outside is asked (conversion.go).
+// All versions of a CRD serve the same stored objects. With strategy None only apiVersion
+// differs, and the schema of the version prunes. With strategy Webhook an external program
+// converts (conversion.go).
 
 import (
 	"cmp"
@@ -50,50 +53,54 @@ import (
 	"apilet/internal/webhook"
 )
 
-const retryCleanup = time.Second // while objects of a deleted definition wait for their finalizers
+const retryCleanup = time.Second // retry interval if an object of a deleted CRD still has finalizers
 
 // ---- Definitions
 
-// Definitions keeps the registry in step with the stored definitions. Sync may be called by anybody; one goroutine runs Run.
+// Definitions synchronizes the registry with the stored CRDs. Sync is safe for concurrent use.
+// Run must be called once.
 type Definitions struct {
 	st  *store.Store
 	reg *scheme.Registry
-	wr  *registry.Writer // deletes the objects of a definition that goes
+	wr  *registry.Writer // deletes the objects of a deleted CRD
 	log zerolog.Logger
 
-	Stands func(error)      // told what came of each round of Run; may be nil
-	row    *scheme.Resource // the type of definitions itself
+	Stands func(error)      // called with the result of each round of Run if it is not nil
+	row    *scheme.Resource // the type of CRDs
 
-	reserved reservations // what is not for definitions
+	reserved reservations // names that CRDs must not use
 	services *webhook.ServiceResolver
 	events   *events
-	at       int64 // what it shows is of this revision; 0: of now
+	at       int64 // if not 0, the revision of the registry
 	pasts    pasts
-	changed  atomic.Int64 // from this revision on the definitions were what they are now
+	changed  atomic.Int64 // revision of the last change to a CRD
 
-	mu    sync.Mutex             // guards what follows; held while the status of a definition is committed
-	news  *store.Follower        // of definitions; table shows what it has shown
-	table map[string]*definition // by the definition's name
-	ended []chan struct{}        // of definitions that are no more as they were; to be closed when the registry has forgotten them
+	// guards the following fields; it is also locked while the status of a CRD is committed
+	mu    sync.Mutex
+	news  *store.Follower        // the events for the table
+	table map[string]*definition // by the CRD's name
+	// channels of changed or deleted CRDs, which are closed after the registry is updated
+	ended []chan struct{}
 }
 
-// A definition is what is kept in memory of a stored one. Immutable.
+// A definition contains the parts of a stored CRD that are needed in memory. It is immutable.
 type definition struct {
 	name, group string
-	created     int64 // its CreateRev: of two that want a name the older one gets it
+	created     int64 // the CreateRev; if two CRDs use the same names, the older CRD is accepted
 	accepted    apiextensionsv1.CustomResourceDefinitionNames
 	wanting     bool // some name is not accepted
 	terminating bool
 	established bool
 	rows        []*scheme.Resource // the served versions
-	storage     *scheme.Resource   // the storage version, served or not
+	storage     *scheme.Resource   // the storage version, even if it is not served
 	schemas     *schemas
-	converter   *converter                // nil: strategy None
-	conversions map[string]*rowConversion // by version, where there is a converter
-	over        chan struct{}             // closed when a watch would show the type as it was: its client is to begin again
+	converter   *converter                // nil for strategy None
+	conversions map[string]*rowConversion // by version, if there is a converter
+	over        chan struct{}             // closed when the type changes, so that clients must restart their watches
 }
 
-// NewDefinitions serves the type of definitions. Sync then brings in those that are stored.
+// NewDefinitions returns Definitions and adds the type of CRDs itself to the registry. Sync then
+// adds the stored CRDs.
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
 	d := &Definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{},
 		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents(),
@@ -108,7 +115,8 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 	return d
 }
 
-// Run follows the definitions until ctx ends: it empties those that are deleted, and lets go of what is compiled and idle.
+// Run follows the CRDs until ctx ends. It deletes the objects of deleted CRDs and releases
+// compiled schemas that are idle.
 func (d *Definitions) Run(ctx context.Context) {
 	idle := time.Now().Add(schemaIdle / 5)
 	for log := d.st.Follow(d.row.Base); ctx.Err() == nil; {
@@ -129,7 +137,7 @@ func (d *Definitions) Run(ctx context.Context) {
 	}
 }
 
-// forgetIdle lets go of what is compiled and was not used for a while.
+// forgetIdle releases compiled schemas that have not been used for schemaIdle.
 func (d *Definitions) forgetIdle(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,8 +147,9 @@ func (d *Definitions) forgetIdle(now time.Time) {
 	d.pasts.forget(now)
 }
 
-// Sync brings table and registry up to what is stored, and the stored status of each definition up to what follows from it. It is
-// called after each write to a definition, before the answer: who reads the answer can use the type.
+// Sync updates the table and the registry to the stored CRDs, and updates the status of each CRD.
+// It is called after a CRD is written. The response is sent when Sync has returned, so the client
+// can use the type immediately.
 func (d *Definitions) Sync(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -152,7 +161,7 @@ func (d *Definitions) Sync(ctx context.Context) error {
 			err = decide[i]()
 		}
 		if err != nil {
-			d.news.From(from) // the next one tries again
+			d.news.From(from) // the next call tries again
 			return err
 		}
 		if len(decide) == 0 {
@@ -166,7 +175,7 @@ func (d *Definitions) Sync(ctx context.Context) error {
 	return nil
 }
 
-// serveLocked makes the registry show what the table has.
+// serveLocked updates the registry to the table.
 func (d *Definitions) serveLocked() {
 	rows, unserved := []*scheme.Resource{d.row}, []*scheme.Resource(nil)
 	for _, def := range d.table {
@@ -182,8 +191,9 @@ func (d *Definitions) serveLocked() {
 	d.ended = nil
 }
 
-// newsLocked enters what was written to definitions since into the table. What it returns decides about names, when all are known: those of the
-// last may be taken by the first.
+// newsLocked adds the CRDs written since the last call to the table. It returns functions that
+// accept or reject the names. They must run after all CRDs are in the table, because any of them
+// may use the same names.
 func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, err error) {
 	anew := false
 	err = d.news.CatchUp(context.WithoutCancel(ctx), func() {
@@ -194,12 +204,13 @@ func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, er
 		decide, anew = nil, true
 	}, func(ev *store.Event) { decide = append(decide, d.takeLocked(ctx, &ev.Record)) })
 	if err == nil && (anew || len(decide) > 0) {
-		d.changed.Store(d.news.Rev()) // what was deleted before is in no table
+		d.changed.Store(d.news.Rev()) // CRDs deleted earlier are not in the table
 	}
 	return decide, err
 }
 
-// takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
+// takeLocked adds a written CRD to the table. It returns a function that decides about the names
+// that the CRD uses or releases.
 func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	before := d.table[name]
@@ -212,7 +223,7 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
 	crd, err := d.outline(rec)
-	if err != nil { // of this definition nothing is served; the others are
+	if err != nil { // only this CRD is not served
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
@@ -229,7 +240,8 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 	}
 }
 
-// reconsiderLocked gives the names that a definition had, and may have given up, to those that want them, oldest first.
+// reconsiderLocked is called when a CRD may have released names. It accepts these names for the
+// other CRDs that need them, starting with the oldest CRD.
 func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) error {
 	if before == nil {
 		return nil
@@ -244,7 +256,7 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 	for _, def := range wanting {
 		rec, err := d.st.Get(d.row.Key("", def.name))
 		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged) {
-			continue // its deletion is in the log, too
+			continue // the log also has its deletion
 		}
 		if err != nil {
 			return err
@@ -263,8 +275,8 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 	return nil
 }
 
-// outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last. Nor does it
-// matter to whom a type serves whether those can be read.
+// outline decodes a CRD without the schemas, managedFields and the last-applied annotation of
+// kubectl. The type is also served if these parts cannot be decoded.
 func (d *Definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
 	obj, err := d.row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
 	if err != nil {
@@ -286,8 +298,10 @@ func withoutSchemas(stored []byte) []byte {
 	return append(out, stored[from:]...)
 }
 
-// decideLocked stores the status that follows from a definition, given in outline, if it is new. The write shows up in the log as an event
-// of its own. What the status promises is served before it can be read: who waits for Established finds the type.
+// decideLocked computes the status of the CRD and commits it if it has changed. The CRD is
+// decoded by outline. The log then contains another event for the CRD. The registry is updated
+// before the new status is committed. If a client waits for the condition Established, it can use
+// the type immediately.
 func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1.CustomResourceDefinition, key string, rev int64) error {
 	before := outline.Status.DeepCopy()
 	d.acceptNames(outline)
@@ -297,14 +311,14 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	}
 	rec, err := d.st.Get(key)
 	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Rev != rev {
-		return nil // the newer version is in the log
+		return nil // the log has the newer version
 	}
 	if err != nil {
 		return err
 	}
 	obj, err := d.wr.Read(d.row, &rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
-		return nil // it is served as far as its status says
+		return nil // it is served according to its status
 	}
 	if err != nil {
 		return err
@@ -319,13 +333,14 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	d.serveLocked()
 	_, err = d.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, Expect: rev, JSON: stored, RevAt: revAt, Deleting: rec.Deleting})
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-		return nil // somebody was faster; the newer version is in the log
+		return nil // a concurrent write succeeded and is also in the log
 	}
 	return err
 }
 
-// acceptNames writes the conditions NamesAccepted and Established, and the names: plural, singular and short names share one space
-// within a group, kind and list kind another. What is taken stays as it was, unless it is a built-in type's: no definition ever had that.
+// acceptNames sets the conditions NamesAccepted and Established and the accepted names. Within a
+// group, plural, singular and short names must be unique, and so must kinds and list kinds. If a
+// name is taken, the previously accepted name remains, unless it belongs to a built-in type.
 func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
 	resources, kinds := d.taken(crd)
 	if d.reserved.holds(crd.Spec.Group, crd.Spec.Names.Plural) {
@@ -359,7 +374,7 @@ func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition)
 	establish(crd)
 }
 
-// taken returns the names that other definitions of the group have, and built-in types.
+// taken returns the names that are used by built-in types and by the other CRDs of the group.
 func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
 	resources, kinds = map[string]bool{}, map[string]bool{}
 	maps.Copy(resources, d.reserved.resources[crd.Spec.Group])
@@ -377,7 +392,7 @@ func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (reso
 	return resources, kinds
 }
 
-// conflicts words which names are taken; "" for none.
+// conflicts returns a message if some of the names are already used, or "".
 func conflicts(names []string, taken map[string]bool) string {
 	var texts []string
 	for _, name := range names {
@@ -391,7 +406,7 @@ func conflicts(names []string, taken map[string]bool) string {
 	return strings.Join(texts, "")
 }
 
-// establish sets the condition Established, which stays once it is true.
+// establish sets the condition Established. Once true, it remains true.
 func establish(crd *apiextensionsv1.CustomResourceDefinition) {
 	condition := notEstablished()
 	switch {
@@ -409,7 +424,8 @@ func notEstablished() apiextensionsv1.CustomResourceDefinitionCondition {
 		Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
 }
 
-// approval sets the condition that tells whether a type in a group of Kubernetes' own, such as k8s.io, has been approved.
+// approval sets the condition KubernetesAPIApprovalPolicyConformant if the group is reserved for
+// Kubernetes, such as k8s.io. It is true if the API has been approved.
 func approval(crd *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
@@ -431,9 +447,10 @@ func approval(crd *apiextensionsv1.CustomResourceDefinition) {
 	apihelpers.SetCRDCondition(crd, condition)
 }
 
-// ---- From a definition to rows
+// ---- From a CRD to rows
 
-// define makes the rows of a definition. What before has compiled, and knows about the age of its schema, it hands on.
+// define creates the rows of a CRD. It reuses the compiled schemas of before if the spec is the
+// same, and the age of the schema if that is the same.
 func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record, before *definition) *definition {
 	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.CreateRev, accepted: crd.Status.AcceptedNames,
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
@@ -481,7 +498,7 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	return def
 }
 
-// convert gives a definition the converter that its spec asks for: that of before, if nothing has changed.
+// convert sets the converter of a CRD. It reuses the converter of before if the spec is the same.
 func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, before *definition, services *webhook.ServiceResolver) {
 	if before == nil {
 		def.converter = newConverter(crd, def.schemas, services, nil)
@@ -493,8 +510,9 @@ func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, be
 	}
 }
 
-// convertRow makes a version's row one whose objects a webhook converts. A write of the definition that leaves its spec as it is leaves the way
-// of conversion as it is, too: those who watched before it and after it go on sharing what the webhook answers.
+// convertRow configures a version's row for conversion by a webhook. If a write does not change
+// the spec of the CRD, the rowConversion is reused, so that earlier and later watches share the
+// webhook's responses.
 func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.Resource) {
 	c := res.Custom
 	r := &rowConversion{converter: def.converter, res: res, events: d.events}
@@ -514,7 +532,7 @@ func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.
 	}
 }
 
-// verbatim is the row that shows each object in the version that it is stored in, to the server alone.
+// verbatim returns a row for internal use. It serves all objects in the stored version.
 func (def *definition) verbatim(of *scheme.Resource) *scheme.Resource {
 	res := *of
 	res.Version, res.Subresources, res.Schema = of.Custom.StorageVersion, nil, nil
@@ -527,8 +545,9 @@ func (def *definition) verbatim(of *scheme.Resource) *scheme.Resource {
 	return row
 }
 
-// unmarked is the version of a definition's stored objects that do not name theirs: the first that anything was stored in. Once another
-// one follows it is kept in the file, for status.storedVersions, which tells it until then, may be written by anybody.
+// unmarked returns the version of stored objects that do not name their version, which is the
+// first storage version. When the storage version changes, the first version is saved in the data
+// file. Before that it is read from status.storedVersions, which clients can overwrite.
 func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, storage string) string {
 	first := storage
 	if stored := crd.Status.StoredVersions; len(stored) > 0 {
@@ -548,14 +567,15 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 	return first
 }
 
-// ownsKeys says that objects of a definition would be its own. Its plural is a part of its name and so of no other's; the status, which
-// may be written, might name another.
+// ownsKeys reports whether the CRD is the only type with these keys. The plural is a part of the
+// CRD's unique name. The accepted plural may differ because clients can write the status.
 func (d *Definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	plural := crd.Spec.Names.Plural
 	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.holds(crd.Spec.Group, plural)
 }
 
-// overLocked is the end of watches of def: that of before, if nothing has changed but status and metadata.
+// overLocked returns the channel that ends watches of def. It returns the channel of before if
+// only status and metadata have changed.
 func (d *Definitions) overLocked(def, before *definition) chan struct{} {
 	if before == nil {
 		return make(chan struct{})
@@ -572,7 +592,7 @@ func schemaDigest(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// versionDigest tells versions with different schemas apart.
+// versionDigest returns a digest of the version's schema.
 func versionDigest(stored []byte, name string) string {
 	for _, v := range gjson.GetBytes(stored, "spec.versions").Array() {
 		if v.Get("name").String() == name {
@@ -583,11 +603,11 @@ func versionDigest(stored []byte, name string) string {
 }
 
 func storageVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
-	name, _ := apihelpers.GetCRDStorageVersion(crd) // validation wants one
+	name, _ := apihelpers.GetCRDStorageVersion(crd) // validation requires a storage version
 	return name
 }
 
-// row is the row of one version.
+// row returns the row of one version.
 func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *scheme.Resource {
 	names := &crd.Status.AcceptedNames
 	res := &scheme.Resource{Kind: names.Kind, ListKind: names.ListKind, Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
@@ -617,7 +637,8 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 	return scheme.GroupVersion(crd.Spec.Group, v.Name, res)[0]
 }
 
-// deprecationText is the definition's own, or one that names the newest version to use instead.
+// deprecationText returns the deprecation warning of the CRD. The default warning recommends the
+// newest version.
 func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	if old.DeprecationWarning != nil {
 		return *old.DeprecationWarning
@@ -635,14 +656,14 @@ func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiexte
 	return text
 }
 
-// ---- Writing a definition
+// ---- Writing a CRD
 
 func defaultDefinition(obj scheme.Object) error {
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(obj.(*apiextensionsv1.CustomResourceDefinition))
 	return nil
 }
 
-// prepareDefinition sees to it that the status is the server's, but on /status, where the spec is what it was.
+// prepareDefinition restores the old status, or the old spec if the subresource is status.
 func prepareDefinition(obj, old scheme.Object, sub string) scheme.Object {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	var before apiextensionsv1.CustomResourceDefinition
@@ -660,7 +681,8 @@ func prepareDefinition(obj, old scheme.Object, sub string) scheme.Object {
 	return crd
 }
 
-// validateDefinition checks a definition by Kubernetes' own rules, CEL expressions and their estimated cost included.
+// validateDefinition validates a CRD by Kubernetes' rules, including CEL expressions and their
+// estimated cost.
 func validateDefinition(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	now, before := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
 	if err := internalDefinition(obj, now); err != nil {
@@ -683,8 +705,8 @@ func internalDefinition(obj scheme.Object, out *apiextensions.CustomResourceDefi
 	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
 }
 
-// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, and sets that apply and CEL do not
-// treat as such. Of an update, what is new.
+// definitionWarnings returns warnings if the CRD uses unrecognized formats, or sets that are not
+// supported by server-side apply and CEL. For an update it returns only new warnings.
 func definitionWarnings(obj, old scheme.Object) (texts []string) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	known := map[string]bool{}
@@ -699,11 +721,12 @@ func definitionWarnings(obj, old scheme.Object) (texts []string) {
 	return texts
 }
 
-// schemaWarnings is what is odd in a definition's schemas. (kube-apiserver speaks of sets since 1.37.)
+// schemaWarnings returns the warnings for the schemas of the CRD. The warning about sets was
+// added to kube-apiserver in 1.37.
 func schemaWarnings(crd *apiextensionsv1.CustomResourceDefinition) map[string]bool {
 	texts, internal := map[string]bool{}, &apiextensions.CustomResourceDefinition{}
 	if internalDefinition(crd, internal) != nil {
-		return nil // validation has said so
+		return nil // validation has reported the error
 	}
 	for root := range definitions.RootSchemas(&internal.Spec) {
 		for s := range definitions.AllSchemas(root) {
@@ -727,7 +750,7 @@ func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
 	}
 }
 
-// markTerminating is what DELETE does to a definition: it goes when its objects have gone.
+// markTerminating marks a CRD for deletion. It is removed after its objects.
 func markTerminating(obj scheme.Object) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	stamp := metav1.Now().Rfc3339Copy()
@@ -740,8 +763,8 @@ func markTerminating(obj scheme.Object) {
 		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"})
 }
 
-// cleanUp deletes the objects of definitions that are being deleted, then lets those go that have none left. waiting says that an
-// object is held back by its finalizers.
+// cleanUp deletes the objects of CRDs that are being deleted. If there are no objects left, it
+// deletes the CRD. The result waiting is true if an object still has finalizers.
 func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 	if err := d.Sync(ctx); err != nil {
 		return false, err
@@ -762,7 +785,7 @@ func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 	return waiting, err
 }
 
-// empty is one round for one definition.
+// empty deletes the objects of the CRD.
 func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, err error) {
 	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionFalse,
 		Reason: "NeverEstablished", Message: "resource was never established"}
@@ -780,14 +803,14 @@ func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, er
 	return true, d.setTerminating(ctx, def, condition)
 }
 
-// deleteObjects deletes what is not being deleted already.
+// deleteObjects deletes all objects that are not being deleted yet.
 func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) error {
 	res = res.AsStored()
 	if d.reserved.holds(res.StorageGroup, res.Plural) {
 		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
 	}
 	background := metav1.DeletePropagationBackground
-	var failed error // one of them; the others go
+	var failed error // the first error; it does not stop the loop
 	for c, err := range d.st.Chunks(store.Span{Prefix: res.Base, Sound: true}) {
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return cmp.Or(failed, err)
@@ -810,7 +833,8 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 	return failed
 }
 
-// setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.
+// setTerminating sets the condition Terminating. If the condition is false, it removes the
+// finalizer, and the CRD is deleted.
 func (d *Definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
 	t := registry.Target{Resource: d.row, Name: def.name, Subresource: "status"}
 	_, _, err := d.wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {

@@ -1,14 +1,15 @@
 package crd
 
-// This file serves the objects of types that are data: what the walk of a request asks a custom resource's row, it asks here.
+// This file serves custom resources. It implements the functions of their scheme.CustomStrategy.
 //
 //	body ──▶ shape: prune, coerce, default ──▶ validation: schema, lists, CEL ──▶ toStorage ──▶ stored
-//	stored, younger than the schema ──▶ as it is             else ──▶ complete: default, prune ──▶ answer
+//	stored after the schema ──▶ unchanged             otherwise ──▶ complete: default, prune ──▶ response
 //
-// What a version's schema says is compiled at the first use, from the definition in the store, and let go of when nobody has used it for
-// a while: HTTPRoute of the Gateway API takes half a MiB then, and several more once its CEL rules are needed.
+// A schema is compiled when it is needed, and the compiled schema is removed from memory when it
+// is idle. HTTPRoute of the Gateway API takes half a MiB, and several more after its CEL rules
+// are compiled.
 //
-// Kubernetes' own packages prune, default and validate. This file is the order in which they are asked, and what lies between.
+// This file calls the packages of Kubernetes for pruning, defaulting and validation in the right order.
 
 import (
 	"bytes"
@@ -51,42 +52,44 @@ import (
 	"apilet/internal/store"
 )
 
-const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
+const schemaIdle = 5 * time.Minute // compiled schemas that are not used for this long are removed
 
 // ---- Schemas
 
-// schemas is what the versions of one definition say about objects: loaded from the store and compiled when somebody needs it.
+// schemas loads the schemas of a CRD from the store and compiles them on demand.
 type schemas struct {
 	st     *store.Store
 	key    string
-	at     atomic.Int64 // the revision at which the definition is read; 0: the newest
-	spec   string       // digest of the definition's spec
+	at     atomic.Int64 // if not 0, the CRD is read at this revision
+	spec   string       // digest of the CRD's spec
 	stored string       // digest of the storage version's schema
-	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
-	used   atomic.Int64 // when anything compiled was last used, in Unix nanoseconds
+	// The revision at which the CRD received this schema. Newer objects conform to it.
+	since int64
+	used  atomic.Int64 // time of the last use of a compiled schema, in Unix nanoseconds
 
-	mu       sync.Mutex                // guards what follows and serialises compiling
+	mu       sync.Mutex                // guards the fields below and serializes compiling
 	compiled map[string]*compiled      // by version
-	columns  map[string][]customColumn // by version; apart, since a list needs no more
+	columns  map[string][]customColumn // by version; not part of compiled, because a list only needs the columns
 }
 
-// A compiled is one version's part that costs memory. Immutable but for what comes with the first write.
+// A compiled schema belongs to one version. It is immutable except for rules and kept.
 type compiled struct {
 	props  *apiextensions.JSONSchemaProps
 	schema *structuralschema.Structural
 
 	mu    sync.Mutex // guards rules
 	rules *rules
-	kept  sync.Map // what others have made of the schema, by their key
+	kept  sync.Map // used by other packages to cache values for the schema
 }
 
 // rules validate objects.
 type rules struct {
-	whole, status *spec.Schema   // of an object; of its status, nil where there is no such field
-	cel           *cel.Validator // nil: no expressions
+	// for the object and for the status; status is nil if the schema does not have a status
+	whole, status *spec.Schema
+	cel           *cel.Validator // nil if there are no expressions
 }
 
-// ErrNoSuchVersion answers a request that met the end of its type.
+// ErrNoSuchVersion is returned if the type is removed during a request.
 var ErrNoSuchVersion = apierror.New(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 
 func (s *schemas) definition() (store.Record, error) {
@@ -96,7 +99,7 @@ func (s *schemas) definition() (store.Record, error) {
 	return s.st.Get(s.key)
 }
 
-// load reads one version from the definition in the store; "" is the storage version.
+// load reads one version from the CRD in the store. "" is the storage version.
 func (s *schemas) load(name string) (gjson.Result, error) {
 	rec, err := s.definition()
 	if err != nil {
@@ -110,7 +113,8 @@ func (s *schemas) load(name string) (gjson.Result, error) {
 	return gjson.Result{}, ErrNoSuchVersion
 }
 
-// version returns one compiled version; "" is the storage version. An error means that the definition has just gone.
+// version returns one compiled version. "" is the storage version. It returns an error if the CRD
+// has just been deleted.
 func (s *schemas) version(name string) (*compiled, error) {
 	s.used.Store(time.Now().UnixNano())
 	s.mu.Lock()
@@ -146,11 +150,12 @@ func compileSchema(raw []byte) (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compiled{props: internal.OpenAPIV3Schema, schema: s.DeepCopy()} // its defaults are shared with props
+	// its default values are shared with props
+	c := &compiled{props: internal.OpenAPIV3Schema, schema: s.DeepCopy()}
 	return c, defaulting.PruneDefaults(c.schema)
 }
 
-// validators returns what validates objects, compiled at the first write.
+// validators compiles the rules on the first call.
 func (c *compiled) validators() (*rules, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +166,7 @@ func (c *compiled) validators() (*rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	celenv.Base() // the validator takes it from the library
+	celenv.Base() // bounds the functions in the library's environment
 	r := &rules{whole: whole, cel: cel.NewValidator(c.schema, true, celconfig.PerCallLimit)}
 	if c.props != nil {
 		if status, ok := c.props.Properties["status"]; ok {
@@ -174,13 +179,14 @@ func (c *compiled) validators() (*rules, error) {
 	return r, nil
 }
 
-// readAt says that a definition of then was the same at another revision: the later of the two is kept longer.
+// readAt is called if the CRD is the same at another revision. The later revision is used,
+// because the store keeps it longer.
 func (s *schemas) readAt(rev int64) {
 	for at := s.at.Load(); at < rev && !s.at.CompareAndSwap(at, rev); at = s.at.Load() {
 	}
 }
 
-// forget lets go of what was not used for a while.
+// forget releases compiled schemas that have been idle.
 func (s *schemas) forget(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,13 +195,14 @@ func (s *schemas) forget(now time.Time) {
 	}
 }
 
-// settled says that a stored object is as today's schema wants it. An object that was shaped before a change of the schema and
-// committed after it passes, too, without a default that the change brought: the next write puts it right.
+// settled reports whether a stored object conforms to the current schema. It also returns true
+// for an object that was prepared before a change of the schema and committed after it. Such an
+// object may lack a new default value until the next write.
 func (s *schemas) settled(stored []byte) (bool, error) {
 	return gjson.GetBytes(stored, "metadata.resourceVersion").Int() > s.since, nil
 }
 
-// toStorage gives an object of another version the storage version's shape.
+// toStorage converts an object of another version to the storage version.
 func (s *schemas) toStorage(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	c, err := s.version("")
 	if err != nil || isBookmark(u) {
@@ -207,23 +214,24 @@ func (s *schemas) toStorage(u *unstructured.Unstructured) (*unstructured.Unstruc
 	return u, nil
 }
 
-// isBookmark tells a watch's bookmark, which has nothing but a revision, from an object.
+// isBookmark reports whether u is the bookmark of a watch, which only has a revision.
 func isBookmark(u *unstructured.Unstructured) bool { return u.GetUID() == "" && u.GetName() == "" }
 
-// pruneUnknown removes the fields that the schema does not name, and returns their paths. metadata, kind
-// and apiVersion stay.
+// pruneUnknown removes unknown fields and returns the paths. It keeps metadata, kind and
+// apiVersion.
 func (c *compiled) pruneUnknown(u *unstructured.Unstructured) (unknown []string) {
 	return pruning.PruneWithOptions(u.Object, c.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 }
 
-// prune also removes nulls where the schema allows none.
+// prune is pruneUnknown, but also removes nulls that the schema does not allow.
 func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
 	unknown = c.pruneUnknown(u)
 	defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, c.schema)
 	return unknown
 }
 
-// pruneAs drops the fields that are unknown to a version. A version that the definition does not have knows no fields.
+// pruneAs removes the fields that are unknown to the version. If the CRD lacks the version, it
+// removes all fields.
 func (s *schemas) pruneAs(version string, u *unstructured.Unstructured, prune func(*compiled, *unstructured.Unstructured) []string) (unknown []string) {
 	c, err := s.version(version)
 	if err != nil {
@@ -234,7 +242,7 @@ func (s *schemas) pruneAs(version string, u *unstructured.Unstructured, prune fu
 
 // ---- Objects
 
-// A customStrategy is a served version's side of the walk of a request. Immutable.
+// A customStrategy handles the requests to one served version. It is immutable.
 type customStrategy struct {
 	schemas *schemas
 	version string
@@ -245,7 +253,7 @@ type customStrategy struct {
 
 func (cr *customStrategy) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
 
-// openAPI is the version's schema as the definition has it.
+// openAPI returns the version's schema from the CRD.
 func (cr *customStrategy) openAPI() (json.RawMessage, error) {
 	v, err := cr.schemas.load(cr.version)
 	if err != nil {
@@ -254,13 +262,15 @@ func (cr *customStrategy) openAPI() (json.RawMessage, error) {
 	return json.RawMessage(v.Get("schema.openAPIV3Schema").Raw), nil
 }
 
-// shape prunes, coerces and defaults an object that a client sent. It returns the unknown fields.
+// shape prunes, coerces and defaults the object in the body of a request. It returns the unknown
+// fields.
 func (cr *customStrategy) shape(u *unstructured.Unstructured) (unknown []error, err error) {
 	return cr.shapeWith(u, (*compiled).prune)
 }
 
-// shapeApplied is shape for the result of an apply. As in kube-apiserver, nulls stay: a manager owns
-// each of them, so validation has to refuse those that the schema does not allow.
+// shapeApplied is shape for the result of an apply. As in kube-apiserver, it does not remove
+// nulls. The managedFields contain the nulls, so validation must reject them if the schema does
+// not allow them.
 func (cr *customStrategy) shapeApplied(u *unstructured.Unstructured) error {
 	_, err := cr.shapeWith(u, (*compiled).pruneUnknown)
 	return err
@@ -301,7 +311,8 @@ func (cr *customStrategy) shapeWith(u *unstructured.Unstructured, prune func(*co
 	return unknown, nil
 }
 
-// complete brings a stored object up to date: the storage version's defaults, and what this version's schema knows.
+// complete updates a stored object to the current schema: it sets the default values of the
+// storage version and prunes by this version's schema.
 func (cr *customStrategy) complete(u *unstructured.Unstructured) error {
 	if isBookmark(u) {
 		return nil
@@ -319,16 +330,17 @@ func (cr *customStrategy) complete(u *unstructured.Unstructured) error {
 	return nil
 }
 
-// defaults fills in what an apply left out.
+// defaults sets default values after an apply.
 func (cr *customStrategy) defaults(obj scheme.Object) error {
 	c, err := cr.compiled()
-	if err != nil { // what is stored for a type that has just gone is refused later
+	if err != nil { // if the type has just been removed, the write fails later
 		return nil
 	}
 	return fillDefaults(obj.(*unstructured.Unstructured).Object, c.schema)
 }
 
-// kept is where others keep what they made of the schema; it goes with the schema.
+// kept returns a cache for values that other packages derive from the schema. It is released with
+// the schema.
 func (cr *customStrategy) kept() *sync.Map {
 	c, err := cr.compiled()
 	if err != nil {
@@ -337,7 +349,8 @@ func (cr *customStrategy) kept() *sync.Map {
 	return &c.kept
 }
 
-// prepare keeps apart what belongs to /status and what does not.
+// prepare restores the fields that must not be changed by the request. These are the status, or
+// everything except for the status.
 func (cr *customStrategy) prepare(obj, old scheme.Object, sub string) scheme.Object {
 	u := obj.(*unstructured.Unstructured)
 	switch {
@@ -355,7 +368,8 @@ func (cr *customStrategy) prepare(obj, old scheme.Object, sub string) scheme.Obj
 	return u
 }
 
-// validate checks an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
+// validate validates the metadata, the schema, the scale subresource, embedded objects, the
+// uniqueness of list items, and the CEL rules.
 func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	c, err := cr.compiled()
 	if err != nil {
@@ -378,14 +392,14 @@ func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, 
 	return j.errs
 }
 
-// A validator is the validation of one object.
+// A validator validates one object.
 type validator struct {
 	cr     *customStrategy
 	schema *structuralschema.Structural
 	rules  *rules
 	obj    *unstructured.Unstructured
 	old    map[string]any              // nil for a create
-	same   *celcommon.CorrelatedObject // what has not changed is not held against an update
+	same   *celcommon.CorrelatedObject // allows an update to keep invalid parts that have not changed
 	errs   field.ErrorList
 }
 
@@ -399,7 +413,7 @@ func (j *validator) create(ctx context.Context) {
 	j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
 }
 
-// follow says from which object an update starts.
+// follow sets the old object of an update.
 func (j *validator) follow(old *unstructured.Unstructured) {
 	j.old = old.Object
 	j.same = correlate(old.Object, j.obj.Object, j.schema)
@@ -424,14 +438,15 @@ func (j *validator) statusChange(old *unstructured.Unstructured) {
 	j.lists()
 }
 
-// lists holds repeated elements against an update only if there were none before.
+// lists rejects duplicate elements unless there were duplicates in the old object.
 func (j *validator) lists() {
 	if len(listtype.ValidateListSetsAndMaps(nil, j.schema, j.old)) == 0 {
 		j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
 	}
 }
 
-// expressions evaluates the CEL rules, unless the object is so wrong that they could not be relied on.
+// expressions evaluates the CEL rules. It does nothing if the object is already known to be
+// invalid in a way that affects the rules.
 func (j *validator) expressions(ctx context.Context) {
 	if j.rules.cel == nil {
 		return
@@ -445,7 +460,7 @@ func (j *validator) expressions(ctx context.Context) {
 		}
 	}
 	var options []cel.Option
-	var old any // a nil map is not a nil any
+	var old any // a nil map in an any is not nil
 	if j.old != nil {
 		old, options = j.old, []cel.Option{cel.WithRatcheting(j.same)}
 	}
@@ -493,10 +508,11 @@ func (j *validator) replicas(path string) {
 	j.add(field.ErrorList{field.Invalid(field.NewPath(path), n, problem)})
 }
 
-// pathSteps takes a path like .spec.replicas apart.
+// pathSteps splits a path like .spec.replicas.
 func pathSteps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
-// scaleOf reads the counts that a Scale shows; set, when not nil, is written first.
+// scaleOf returns the values for the Scale. If set is not nil, scaleOf first sets the replica
+// count.
 func (cr *customStrategy) scaleOf(u *unstructured.Unstructured, set *int32) (scheme.Scalable, error) {
 	s := scheme.Scalable{Path: cr.scale.SpecReplicasPath}
 	if set != nil {
@@ -525,19 +541,22 @@ func (cr *customStrategy) scaleOf(u *unstructured.Unstructured, set *int32) (sch
 
 // ---- Columns
 
-// A customColumn is one of additionalPrinterColumns; path is nil when it cannot be read.
+// A customColumn is one of additionalPrinterColumns. path is nil for the name.
 type customColumn struct {
 	definition metav1.TableColumnDefinition
 	path       *jsonpath.JSONPath
-	descents   int         // ".." in the path: each visits all that is below all that was found so far
-	choices    int         // the unions in it multiply what was found: [0,0] by two
-	mu         *sync.Mutex // a JSONPath keeps state while it searches
+	// number of ".." in the path; each visits all descendants of all values found so far
+	descents int
+	choices  int         // the factor by which unions multiply the values found: [0,0] by two
+	mu       *sync.Mutex // a JSONPath keeps state while it searches
 }
 
-// columnStepsMax bounds what a cell may take: a path with two descents would search an object of 900 levels for seconds.
+// columnStepsMax limits the cost of a cell. With two descents in the path, it would take seconds
+// to search an object with 900 levels.
 const columnStepsMax = 4 << 20
 
-// affordable tells whether a path may be searched for in an object. Most paths have neither descents nor unions.
+// affordable reports whether the path may be evaluated for an object. Most paths have neither
+// descents nor unions.
 func (c *customColumn) affordable(object any) bool {
 	if c.descents == 0 && c.choices == 1 {
 		return true
@@ -550,7 +569,7 @@ func (c *customColumn) affordable(object any) bool {
 	return steps <= columnStepsMax
 }
 
-// extent counts the values in a value, and its levels.
+// extent returns the number of nested values and the depth.
 func extent(value any, level int) (nodes, depth int) {
 	nodes, depth = 1, level
 	visit := func(inner any) {
@@ -570,7 +589,8 @@ func extent(value any, level int) (nodes, depth int) {
 	return nodes, depth
 }
 
-// choicesIn multiplies the numbers of alternatives of a path's brackets, up to columnStepsMax.
+// choicesIn returns the number of combinations of the alternatives in the brackets, limited to
+// columnStepsMax+1.
 func choicesIn(path string) int {
 	product := 1
 	for _, bracket := range strings.Split(path, "[")[1:] {
@@ -586,7 +606,7 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 	for _, c := range asked {
 		path := jsonpath.New(c.Name)
 		if path.Parse("{"+c.JSONPath+"}") != nil {
-			break // as the real server does: no further columns
+			break // as in kube-apiserver, the remaining columns are dropped
 		}
 		path.AllowMissingKeys(true)
 		columns = append(columns, customColumn{path: path, descents: strings.Count(c.JSONPath, ".."), choices: choicesIn(c.JSONPath), mu: new(sync.Mutex), definition: metav1.TableColumnDefinition{Name: c.Name, Type: c.Type,
@@ -596,7 +616,7 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 	return columns
 }
 
-// printed returns a version's columns; the first is the name.
+// printed returns the columns of a version. The first is the name.
 func (s *schemas) printed(name string) []customColumn {
 	s.used.Store(time.Now().UnixNano())
 	s.mu.Lock()
@@ -631,7 +651,8 @@ func (cr *customStrategy) cells(obj scheme.Object, now time.Time) []any {
 	return cells
 }
 
-// cell shows the first value that a column's path finds; nil when there is none, or one of another type, or to look would take too long.
+// cell returns the first value that the column's path finds. It returns nil if there is no such
+// value, if the type is wrong, or if the evaluation would take too long.
 func (c *customColumn) cell(u *unstructured.Unstructured, now time.Time) any {
 	if !c.affordable(u.Object) {
 		return nil
@@ -681,7 +702,7 @@ func typedCell(kind string, value any, now time.Time) any {
 	return nil
 }
 
-// dateCell shows how long before now a time was.
+// dateCell returns the age of a time.
 func dateCell(text string, now time.Time) string {
 	var stamp metav1.Time
 	switch {

@@ -1,7 +1,8 @@
 package crd
 
-// This file bounds what defaults make of an object, before they are made: a default is copied into each item of a list that lacks it, so that a
-// body of a few kilobytes could take gigabytes of memory.
+// This file limits the size of default values before they are set. The default is copied into
+// every item that does not contain the field, so a body of a few kilobytes could become
+// gigabytes.
 
 import (
 	"fmt"
@@ -13,7 +14,8 @@ import (
 	"apilet/internal/registry"
 )
 
-// fillDefaults fills in what a client left out, or answers a 413 when that would be more than an object may have.
+// fillDefaults sets the default values of an object. It returns a 413 if the result would exceed
+// the size limit of an object.
 func fillDefaults(object map[string]any, s *structuralschema.Structural) error {
 	left := room(registry.MaxStored)
 	if left.take(object, s); left < 0 {
@@ -23,11 +25,12 @@ func fillDefaults(object map[string]any, s *structuralschema.Structural) error {
 	return nil
 }
 
-// A room is how many bytes of JSON there may yet be. It is taken as defaulting.Default gives, and asks for as many steps as the object has values
-// and as there is room, no more.
+// A room is the number of remaining bytes of JSON. It is reduced in the same way as
+// defaulting.Default would add values. The number of steps is at most the number of values in the
+// object plus the room.
 type room int
 
-// take takes the room of all defaults that x lacks.
+// take subtracts the size of all default values that x lacks.
 func (r *room) take(x any, s *structuralschema.Structural) {
 	if s == nil || *r < 0 {
 		return
@@ -53,7 +56,8 @@ func (r *room) take(x any, s *structuralschema.Structural) {
 	}
 }
 
-// within is take for a value that is there. A null that may not be one becomes the default.
+// within is take for an existing value. A null that the schema does not allow is replaced by the
+// default.
 func (r *room) within(value any, s *structuralschema.Structural) {
 	if value == nil && s != nil && !s.Nullable {
 		r.copied(s.Default.Object, s)
@@ -62,13 +66,13 @@ func (r *room) within(value any, s *structuralschema.Structural) {
 	r.take(value, s)
 }
 
-// copied takes the room of a default, and of the defaults that it lacks itself.
+// copied subtracts the size of the default, including nested defaults.
 func (r *room) copied(value any, s *structuralschema.Structural) {
 	r.json(value)
 	r.take(value, s)
 }
 
-// json takes the room of a value, or what is left.
+// json subtracts the size of a value. It stops when no room is left.
 func (r *room) json(value any) {
 	*r -= 2
 	switch value := value.(type) {

@@ -1,15 +1,18 @@
-// Package crd makes types out of data: a CustomResourceDefinition is an object like others, stored under its key; what it describes is
-// served like a built-in type, by the same walk.
+// Package crd implements custom resources. A CustomResourceDefinition is an ordinary stored
+// object. The server serves the type that it defines in the same way as a built-in type.
 //
 //	defs := crd.NewDefinitions(st, reg, wr, log)
-//	err := defs.Sync(ctx) // the registry has a row for each definition that is stored and accepted
-//	go defs.Run(ctx)      // empties those that are deleted, lets go of schemas that nobody uses
+//	err := defs.Sync(ctx) // adds a row to the registry for each stored and accepted CRD
+//	go defs.Run(ctx)      // deletes the objects of deleted CRDs and releases unused schemas
 //
-// The rules come from k8s.io/apiextensions-apiserver: names and their conditions from pkg/controller/status, the end of a definition from
-// pkg/controller/finalizer, an object's walk from pkg/registry/customresource. Pruning, defaulting and CEL are its packages themselves
-// (pkg/apiserver/schema). A definition is validated by package definitions; its objects are written by registry.Writer, which asks the row's
-// scheme.CustomStrategy, made in custom.go, where a custom resource goes its own way.
+// The rules are the same as in k8s.io/apiextensions-apiserver. The names and conditions are
+// implemented in pkg/controller/status, the deletion of a CRD in pkg/controller/finalizer, and
+// the handling of requests in pkg/registry/customresource. Pruning, defaulting and CEL use its
+// packages directly (pkg/apiserver/schema). Package definitions validates a CRD. registry.Writer
+// writes custom resources and calls the scheme.CustomStrategy of the row, which custom.go
+// implements.
 //
-// Invariants: what is served follows from what is stored, so Sync may be called at any time and once too often; no definition takes names
-// of a built-in type or of another definition; a definition that is deleted goes when its objects have gone.
+// Invariants: the served types depend only on the stored CRDs, so Sync may be called at any time
+// and any number of times. The names of a CRD are not accepted if they are used by a built-in
+// type or by another CRD. A deleted CRD remains until its objects are deleted.
 package crd

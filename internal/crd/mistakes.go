@@ -1,8 +1,10 @@
 package crd
 
-// This file bounds how many mistakes the library looks for in one object. It compares each that it finds with all that it has, as texts, so that a
-// list of a hundred thousand wrong items, a few hundred kilobytes, would take minutes, and a body has room for ten times as many. The alternatives of a
-// schema (anyOf and the like) it hands no options, so that what is within them has no such bound.
+// This file limits the number of errors that the library collects for one object. The library
+// compares the text of each new error with all earlier ones. It would take minutes to validate a
+// list of a hundred thousand invalid items. This is only a few hundred kilobytes, and the body
+// can be ten times as large. The library does not pass options to the alternatives of a schema
+// (anyOf and the like), so errors within them are not limited.
 
 import (
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
@@ -13,10 +15,10 @@ import (
 	"apilet/internal/apierror"
 )
 
-// mistakesMax is one more than an answer names.
+// mistakesMax is one more than the maximum number of errors in a response.
 const mistakesMax = apierror.MaxErrors + 1
 
-// schemaValidator validates one object by a schema; without one, whatever it is.
+// schemaValidator returns a validator of one object. If s is nil, every object is valid.
 func schemaValidator(s *spec.Schema) schemavalidation.SchemaValidator {
 	if s == nil {
 		return nil
@@ -24,11 +26,11 @@ func schemaValidator(s *spec.Schema) schemavalidation.SchemaValidator {
 	return schemavalidation.NewRatchetingSchemaValidator(s, nil, "", strfmt.Default, new(mistakes).bound)
 }
 
-// mistakes counts those of one object. What an update may keep, because it was so before, is none: when the library has decided so about a part,
-// what was counted within is taken back.
+// mistakes counts the errors of one object. If an update does not change the value, the library
+// may ignore the errors. They are then subtracted.
 type mistakes struct{ found int }
 
-// bound comes between a validator and those of its parts, and into theirs.
+// bound wraps the validators of all nested schemas.
 func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
 	index, name := o.NewValidatorForIndex, o.NewValidatorForField
 	if index == nil {
@@ -49,13 +51,13 @@ func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
 	}
 }
 
-// A counted validator looks at nothing once there are mistakes enough.
+// A counted validator does nothing if there are already enough errors.
 type counted struct {
 	validate.ValueValidator
 	all *mistakes
 }
 
-// Validate leaves out warnings, which nobody reads and which are compared with each other likewise.
+// Validate drops warnings, because they are not used but also compared with each other.
 func (c *counted) Validate(value any) *validate.Result {
 	before := c.all.found
 	if before >= mistakesMax {

@@ -1,12 +1,16 @@
 package crd
 
-// This file makes what was served at a revision: the built-in types, and those of the definitions as they were.
+// This file returns the registry at an earlier revision. It contains the built-in types and the
+// CRDs at that revision.
 //
-// Whoever is known may name any revision, so none of them may cost much. From the last change of a definition on it is the registry of now.
-// Before that a digest, which reads no definition, says whether the set is one that somebody has asked for lately; and where it is not, only
-// those definitions are read that no set of these had. One set is made at a time; who waits for that waits as long as the request has.
+// Every authenticated user may request any revision, so the cost must be low. Since the last
+// change of a CRD, the current registry is valid. For earlier revisions a digest, which does not
+// read the CRDs, identifies the set of CRDs. If the registry of that set is not cached, only the
+// CRDs that are not part of another cached set are read. One registry is built at a time. If a
+// registry is being built, the other requests have to wait.
 //
-// The past asks nobody: where a webhook converted, that of now does it (see converter.asked).
+// The registry of an earlier revision does not call the old webhooks. The current webhook
+// converts their objects (see converter.asked).
 
 import (
 	"cmp"
@@ -24,43 +28,44 @@ import (
 )
 
 const (
-	pastsMax   = 4                // registries of the past that are kept,
-	definedMax = 1024             // and definitions,
-	pastIdle   = 10 * time.Minute // for so long after they were asked for
+	pastsMax   = 4                // maximum number of cached registries of the past
+	definedMax = 1024             // maximum number of cached definitions
+	pastIdle   = 10 * time.Minute // they are removed if they are not used for this long
 )
 
-// pasts are the registries that somebody has lately travelled to.
+// pasts caches the registries of earlier revisions that were requested recently.
 type pasts struct {
-	making chan struct{} // a token for who makes one
+	making chan struct{} // used as a lock while a registry is built
 
-	mu      sync.Mutex          // guards what follows; never held while anything is read
-	kept    []*past             // the one that was asked for last comes last
-	defined map[written]*lately // definitions, among them those of kept
-	changed int64               // at this revision the definitions were as they are now,
-	digest  uint64              // and this was their digest
+	mu      sync.Mutex          // guards the fields below; not held during reads
+	kept    []*past             // sorted by the time of the last use
+	defined map[written]*lately // definitions, including those of kept
+	changed int64               // revision of the last change to a CRD
+	digest  uint64              // digest of the CRDs at that revision
 }
 
-// A past is what was served while the definitions were as they were.
+// A past contains the registry for a set of CRDs.
 type past struct {
-	digest uint64 // of which definitions there were, in which versions
+	digest uint64 // digest of the CRDs and their versions
 	reg    *scheme.Registry
 	table  map[string]*lately
 	used   time.Time
 }
 
-// A written definition is one version of it.
+// A written identifies a version of a stored CRD.
 type written struct {
 	key string
 	rev int64
 }
 
-// A lately asked for definition, with what is compiled of it, can be that of several pasts.
+// A lately is a cached definition with its compiled schemas. Several pasts can share it.
 type lately struct {
 	*definition
 	used time.Time
 }
 
-// At is what was served at a revision. It is the registry of now where no definition has changed since.
+// At returns the registry at a revision. If no CRD has changed since, it returns the current
+// registry.
 func (d *Definitions) At(ctx context.Context, rev int64) (*scheme.Registry, error) {
 	changed := d.changed.Load()
 	if rev >= changed {
@@ -83,7 +88,7 @@ func (d *Definitions) At(ctx context.Context, rev int64) (*scheme.Registry, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if reg := d.pasts.find(then, rev); reg != nil { // who was before us made it
+	if reg := d.pasts.find(then, rev); reg != nil { // a concurrent request has built it
 		return reg, nil
 	}
 	p, err := d.travel(ctx, rev)
@@ -95,7 +100,7 @@ func (d *Definitions) At(ctx context.Context, rev int64) (*scheme.Registry, erro
 	return p.reg, nil
 }
 
-// digestNow is the digest of the definitions as they have been since their last change.
+// digestNow returns the digest of the CRDs since their last change.
 func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, error) {
 	d.pasts.mu.Lock()
 	known, digest := d.pasts.changed == changed, d.pasts.digest
@@ -113,7 +118,7 @@ func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, err
 	return digest, nil
 }
 
-// travel makes the registry of a revision. What cannot be read was not served.
+// travel builds the registry of a revision. It skips unreadable CRDs, which were not served.
 func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
 	then := &Definitions{st: d.st, reg: d.reg.Anew(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
 		table: map[string]*definition{}, at: rev}
@@ -132,11 +137,11 @@ func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
 		}
 		p.table[def.name], then.table[def.name] = def, def.definition
 	}
-	then.serveLocked() // nobody else knows it yet
+	then.serveLocked() // no other goroutine uses it yet
 	return p, nil
 }
 
-// defineThen is define for a definition of then, whose objects are converted by what converts them now.
+// defineThen is define for an earlier CRD, whose objects the current webhook converts.
 func (d *Definitions) defineThen(then *Definitions, crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record) *definition {
 	def := then.define(crd, rec, nil)
 	if def.converter != nil {
@@ -145,7 +150,8 @@ func (d *Definitions) defineThen(then *Definitions, crd *apiextensionsv1.CustomR
 	return def
 }
 
-// converterOf is what converts the objects of a definition of then now; nil where nothing does, or the definition is another.
+// converterOf returns the current converter for the objects of an earlier CRD. It returns nil if
+// there is no converter, or if the CRD was deleted and created again.
 func (d *Definitions) converterOf(then *definition) *converter {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,7 +161,7 @@ func (d *Definitions) converterOf(then *definition) *converter {
 	return nil
 }
 
-// find is a registry that is kept.
+// find returns a cached registry.
 func (p *pasts) find(digest uint64, rev int64) *scheme.Registry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +179,7 @@ func (p *pasts) find(digest uint64, rev int64) *scheme.Registry {
 	return found.reg
 }
 
-// keep adds a registry, and lets go of the one that was asked for longest ago.
+// keep caches a registry and removes the least recently used ones.
 func (p *pasts) keep(made *past) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,7 +191,7 @@ func (p *pasts) keep(made *past) {
 	}
 }
 
-// known is a definition of then that another past has made.
+// known returns the cached definition if it is used by another registry.
 func (p *pasts) known(rec *store.Record, rev int64) *lately {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +211,7 @@ func (p *pasts) add(rec *store.Record, def *definition) *lately {
 	return made
 }
 
-// forget lets go of what nobody has asked for lately.
+// forget removes cached registries and definitions that have been idle.
 func (p *pasts) forget(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,16 +1,19 @@
 package crd
 
-// This file: what belongs to the built-in types, so that no definition of custom resources comes by it. An object's key begins with its
-// type's group and plural name, whatever the version, and that is all that tells types apart in the store. So these two would be one:
+// This file prevents CRDs from using the names of built-in types. The
+// key of an object begins with the group and plural name of its type. The version is not included
+// in the key, so these types would use the same keys:
 //
 //	/rbac.authorization.k8s.io/clusterrolebindings//cluster-admin     the built-in type, in v1
-//	/rbac.authorization.k8s.io/clusterrolebindings//cluster-admin     a definition of the same group and plural, in v9
+//	/rbac.authorization.k8s.io/clusterrolebindings//cluster-admin     a CRD with the same group and plural, in v9
 //
-// and a definition that goes takes its objects along. kube-apiserver keeps the two apart in its store, accepts the definition, and never
-// gets to serve it. Here its names are not accepted: nothing is served, and there is nothing to delete. Three places see to it, each for
-// itself: the one who accepts names (acceptNames), the maker of rows (define), and who empties a definition (deleteObjects).
+// If the CRD is deleted, all objects with these keys are deleted. In kube-apiserver the keys are
+// different, so the CRD is accepted, but it is never served. In apilet the names are not
+// accepted, so the CRD is not served and no objects are deleted. Three functions check this
+// independently: acceptNames, define and deleteObjects.
 //
-// A definition of an earlier server may be established already. It loses that, and what lies under its keys is the built-in type's.
+// An earlier version of apilet may have established such a CRD. It loses that condition, and the
+// objects under its keys belong to the built-in type.
 
 import (
 	"slices"
@@ -20,13 +23,13 @@ import (
 	"apilet/internal/scheme"
 )
 
-// reservations are the names of the built-in types. Immutable.
+// reservations contains the names of the built-in types. They are immutable.
 type reservations struct {
-	stored           map[schema.GroupResource]bool // what their keys begin with
+	stored           map[schema.GroupResource]bool // group and plural name, which are the prefix of the key
 	resources, kinds map[string]map[string]bool    // their other names, by group
 }
 
-// reserve takes the names of rows: keys, resources and short names, kinds.
+// reserve returns the reservations for the given rows.
 func reserve(rows []*scheme.Resource) reservations {
 	r := reservations{stored: map[schema.GroupResource]bool{}, resources: map[string]map[string]bool{}, kinds: map[string]map[string]bool{}}
 	enter := func(into map[string]map[string]bool, group string, names ...string) {
@@ -45,7 +48,7 @@ func reserve(rows []*scheme.Resource) reservations {
 	return r
 }
 
-// holds says that the objects of a definition would have the keys of a built-in type's.
+// holds reports whether the keys are used by a built-in type.
 func (r reservations) holds(group, plural string) bool {
 	return r.stored[schema.GroupResource{Group: group, Resource: plural}]
 }

@@ -1,6 +1,6 @@
 package fieldmanager
 
-// This file is what a write asks of a Manager: an apply, with its fast path and its refusals, and what becomes of the entries in any other write.
+// This file implements apply, and updates the managedFields for other writes.
 
 import (
 	"bytes"
@@ -31,7 +31,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ManagerOf names the writer: the fieldManager parameter, else the User-Agent up to its first slash.
+// ManagerOf returns the name of the manager. This is the fieldManager parameter if it is set, or
+// the first part of the User-Agent.
 func ManagerOf(fieldManager, userAgent string) string {
 	if fieldManager != "" {
 		return fieldManager
@@ -50,10 +51,12 @@ func ManagerOf(fieldManager, userAgent string) string {
 	return string(name)
 }
 
-// Apply merges body, the fields that manager wants, into live (nil: nothing is there, an object is created; its TypeMeta is set). The
-// result carries its managedFields; defaults are the caller's, since nobody owns them. strictErrs are duplicate keys of the body. err is a Status error: 400 for a body
-// that is no apply configuration of this kind, 409 with one FieldManagerConflict cause a field, 500 for fields of a wrong type, as in
-// the real server.
+// Apply merges body, the configuration of the manager, into live. If live is nil, Apply creates a
+// new object. Apply sets the TypeMeta of live. The result has updated managedFields. The caller
+// must set default values afterwards, because default values have no owner. strictErrs are the
+// duplicate keys of the body. err is a Status error, as in kube-apiserver: 400 if the body is not
+// an apply configuration of this kind, 409 with one FieldManagerConflict cause for each field,
+// and 500 if a field has the wrong type.
 func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged scheme.Object, strictErrs []error, err error) {
 	wanted, strictErrs, err := decodeApply(body)
 	if err != nil {
@@ -81,8 +84,9 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	return merged, strictErrs, nil
 }
 
-// applyFast is apply for a new object, and for a manager that applies the fields that it has, or some more, to an object of a Go type whose entries
-// are all of this version (fastpath.go). live stays as it is. ok is false where the library has to look at it.
+// applyFast is used if the object is created, or if the manager applies the same fields again and
+// possibly more fields. It only supports Go types, and all entries must be of this version (see
+// fastpath.go). It does not modify live. ok is false if the library must decide.
 func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
 	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
 		return nil, false
@@ -109,7 +113,7 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	if !m.changed && !m.grown {
 		return merged, true
 	}
-	since := m.since               // an apply that changes nothing keeps its time
+	since := m.since               // if the object is not changed, the time is not updated
 	if m.changed || since == nil { // a new entry has no time yet
 		since = &metav1.Time{Time: time.Now().UTC()}
 	}
@@ -119,11 +123,11 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	return merged, true
 }
 
-// lastApplied is an annotation that an apply by kubectl keeps up to date.
+// lastApplied is an annotation that kubectl updates with each apply.
 const lastApplied = corev1.LastAppliedConfigAnnotation
 
-// readEntries takes down the entries of others than the applier. ok only if its own names no fields but these, and all entries are of this
-// version.
+// readEntries collects the entries of other managers. It returns true if the applier has an entry
+// whose fields are all in fields, and if all entries are of this version.
 func (m *merger) readEntries(o *Manager, entries []metav1.ManagedFieldsEntry, by Applier, fields []byte) (ok bool) {
 	for _, entry := range entries {
 		own := entry.Manager == by.Manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == by.Subresource
@@ -143,23 +147,26 @@ func (m *merger) readEntries(o *Manager, entries []metav1.ManagedFieldsEntry, by
 	return ok && o.ofThisVersion(entries)
 }
 
-// within tells whether a set has no fields but those of another, so that both together are the other.
+// within reports whether set is a subset of other.
 func (o *Manager) within(set, other []byte) bool {
 	a, b := o.fieldsOf(set), o.fieldsOf(other)
 	return a != nil && b != nil && bytes.Equal(union(a, b).append(make([]byte, 0, len(other))), other)
 }
 
-// An Applier is who applies, and how.
+// An Applier identifies the manager of an apply and its options.
 type Applier struct {
-	Manager     string // the name that owns what is applied
-	Subresource string // "" is the object itself
-	Force       bool   // take fields from their managers instead of a 409
+	Manager     string // the name of the manager that will own the fields
+	Subresource string // "" for the object itself
+	Force       bool   // take fields from other managers instead of returning a 409
 }
 
-// Update writes into next.managedFields what manager changed since old (nil: next is created). It starts from the entries that next
-// carries, so that a client may edit them: none, too many, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
-// entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
-// fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
+// Update records in next.managedFields the fields that manager has changed since old. If old is
+// nil, next is a new object. Update starts from the entries in next, because a client may edit
+// them. The entries of old are used if the entries of next are missing, invalid, or too many. []
+// or [{}] removes all entries. The time of an entry changes only if its fields do. Update sets
+// the TypeMeta of both objects. The caller must set default values before it calls Update, and
+// must set the fields without an owner afterwards: cluster IPs, finalizers of admission plugins,
+// the generation, and fields that a subresource resets.
 func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
 	o.ready()
 	o.stamp(next)
@@ -176,7 +183,7 @@ func (o *Manager) Update(old, next scheme.Object, manager, subresource string) e
 		return err
 	}
 	if _, err = general.Update(o.orNew(old), next, manager); err != nil {
-		next.SetManagedFields(nil) // a write is not refused for its managedFields' sake, as in the real server
+		next.SetManagedFields(nil) // as in kube-apiserver, this is not an error
 	}
 	return nil
 }
@@ -186,8 +193,9 @@ func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
 }
 
-// KeepTimes undoes the new times in next.managedFields if nothing else tells next from old, so that a write that changes nothing is
-// stored as nothing. Call it last, when defaults and the server's own fields are in place.
+// KeepTimes restores the old times in next.managedFields if next and old are otherwise equal, so
+// that a write without changes is not stored. The caller must have set default values and all
+// other fields.
 func KeepTimes(old, next scheme.Object) {
 	entries, before := next.GetManagedFields(), old.GetManagedFields()
 	if len(entries) == 0 || !slices.EqualFunc(entries, before, sameButTime) {
@@ -201,8 +209,9 @@ func KeepTimes(old, next scheme.Object) {
 	}
 }
 
-// equalButEntries compares two objects, but for their managedFields. It begins with what they have last, status, spec or data: there most
-// writes differ, while metadata costs most to compare and seldom does.
+// equalButEntries reports whether two objects are equal except for their managedFields. It
+// compares metadata last, because most writes differ in status, spec or data, and because
+// metadata is the most expensive part.
 func equalButEntries(old, next scheme.Object) bool {
 	if a, ok := old.(*unstructured.Unstructured); ok {
 		b := next.(*unstructured.Unstructured)
@@ -222,7 +231,7 @@ func equalButEntries(old, next scheme.Object) bool {
 	return true
 }
 
-// equalMembers compares two maps, but for one member.
+// equalMembers reports whether two maps are equal except for the member but.
 func equalMembers(a, b map[string]any, but string) bool {
 	for name, x := range a {
 		if y, both := b[name]; name != but && (!both || !equality.Semantic.DeepEqual(x, y)) {
@@ -242,15 +251,18 @@ func membersOf(v any) map[string]any {
 	return members
 }
 
-// sameButTime compares two entries, but for when they changed.
+// sameButTime reports whether two entries are equal except for their times.
 func sameButTime(a, b metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
 		a.FieldsType == b.FieldsType && bytes.Equal(a.FieldsV1.GetRawBytes(), b.FieldsV1.GetRawBytes())
 }
 
-// ScaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
-// the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. own is the
-// version that parent has now, replicas the way to the field in each apiVersion that it is served at: entries of others are lost.
+// ScaleEntries returns a handler to translate between the entries of an object and the entries of
+// the scale subresource. A Scale is an object of another kind with the single field
+// spec.replicas. ToSubresource returns the entries of the Scale before a write. After the write,
+// ToParent is called to translate them back. own is the current version of the parent. replicas
+// contains the path of the field in each of the served versions, and the entries of other
+// versions are dropped.
 func ScaleEntries(parent scheme.Object, own schema.GroupVersion, replicas map[string][]string) *managedfields.ScaleHandler {
 	paths := managedfields.ResourcePathMappings{}
 	for version, steps := range replicas {
@@ -263,8 +275,9 @@ func ScaleEntries(parent scheme.Object, own schema.GroupVersion, replicas map[st
 	return managedfields.NewScaleHandler(parent.GetManagedFields(), own, paths)
 }
 
-// decodeApply reads an apply body, YAML or JSON. The YAML reader warns by line where a key comes twice; JSON without such keys is
-// read without it, some ten times as fast.
+// decodeApply reads the body of an apply, which is YAML or JSON. The YAML decoder reports
+// duplicate keys with their lines. JSON without duplicate keys is decoded by the JSON decoder,
+// which is ten times as fast.
 func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 	wanted := &unstructured.Unstructured{}
 	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
@@ -293,7 +306,7 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 
 const yamlErrors = "error converting YAML to JSON: yaml: unmarshal errors:\n"
 
-// InvalidApply is the refusal of strictErrs.
+// InvalidApply returns the error for a body with strictErrs.
 func InvalidApply(strictErrs []error) error {
 	text := []string{"error strict decoding patch: " + strings.TrimSuffix(yamlErrors, "\n")}
 	for _, err := range strictErrs {
@@ -303,7 +316,7 @@ func InvalidApply(strictErrs []error) error {
 }
 
 func applyError(err error) error {
-	if strings.HasSuffix(err.Error(), errLongList.Error()) { // the library keeps the text alone
+	if strings.HasSuffix(err.Error(), errLongList.Error()) { // the library wraps only the text of the error
 		return apierrors.NewRequestEntityTooLargeError(errLongList.Error())
 	}
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {

@@ -1,17 +1,21 @@
 package fieldmanager
 
-// This file compares an object as it was with what it becomes, and marks the fields that a write sets or removes.
+// This file compares the old and the new state of an object and marks the fields that a write
+// sets or removes.
 //
-// Both are walked once, side by side, along the schema, as the library compares them after it has turned them into maps:
+// Both objects are walked once in parallel along the schema. The library does the same after the
+// objects are converted to maps:
 //
-//	what is there      marked
-//	on one side        it and all that is in it, down to what is owned whole
-//	on both, a leaf    if it reads otherwise: scalars, atomic lists, maps and structs, an empty list or map against null
-//	on both, or not    what is in it: members by name, elements of a list by their keys or values, in whatever order
+//	value is in         marked fields
+//	one object          the value and everything in it, down to atomic values
+//	both, as a leaf     the value, if it differs: scalars, atomic lists, maps and structs, an empty list or map against null
+//	both, otherwise     its contents: members by name, elements of a list by their keys or values, in any order
 //
-// A Go value stands for the JSON that it becomes: omitempty and omitzero leave a member out, a nil pointer, list or map is null, and what
-// has a JSON form of its own (times, quantities) is compared by that. How, is planned once for each type. What may go another way in the
-// library (an element that comes twice, a name that encoders escape, a list beyond maxApplyElements) ends the walk: failed.
+// A Go value is compared as the JSON that it is encoded to. omitempty and omitzero omit a member,
+// and a nil pointer, list or map is null. If a type implements json.Marshaler, the encoded values
+// are compared (times, quantities). The plan is built only once for a type. The walk fails
+// (failed) if the library might return a different result: for duplicate elements, names that
+// JSON encoders escape, and lists longer than maxApplyElements.
 
 import (
 	"maps"
@@ -27,7 +31,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// A comparison is a walk along two objects.
+// A comparison is a parallel walk along two objects.
 type comparison struct {
 	types  *smd.Schema
 	nodes  difference
@@ -36,10 +40,10 @@ type comparison struct {
 	key    []byte // scratch
 }
 
-// comparisons are those that nobody walks: most writes mark a few dozen nodes, and make none for it.
+// comparisons pools comparisons, because most writes mark only a few dozen nodes.
 var comparisons = sync.Pool{New: func() any { return &comparison{nodes: make(difference, 0, 64)} }}
 
-const maxKeptNodes = 1024 // in a comparison that waits for the next
+const maxKeptNodes = 1024 // Comparisons with more nodes are not returned to the pool.
 
 func (c *comparison) release() {
 	if cap(c.nodes) > maxKeptNodes {
@@ -50,7 +54,8 @@ func (c *comparison) release() {
 	comparisons.Put(c)
 }
 
-// open begins the node of a member or an element; close ends it, and forgets it if nothing differs there.
+// open starts the node of a member or an element. close must be called at the end, and removes
+// the node if there is no difference.
 func (c *comparison) open(kind byte, text string) (at int) {
 	c.nodes = append(c.nodes, diffNode{fieldNode: fieldNode{kind: kind, text: text}})
 	c.depth++
@@ -75,7 +80,7 @@ func (c *comparison) close(at int, was, is bool) {
 	c.nodes[at].end = int32(len(c.nodes))
 }
 
-// leaf marks the innermost open node: what is there on both sides reads otherwise. The object itself belongs to nobody.
+// leaf marks the open node as changed. The object itself is never marked.
 func (c *comparison) leaf(at int) {
 	if at >= 0 {
 		c.nodes[at].change = written
@@ -84,27 +89,27 @@ func (c *comparison) leaf(at int) {
 
 // ---- plans
 
-// A plan is how values of a Go type are compared at one place of the schema.
+// A plan describes how to compare the values of a Go type.
 type plan struct {
 	form       form
-	whole      bool // owned as one: atomic
+	whole      bool // owned as a whole (atomic)
 	t          reflect.Type
 	ref        smd.TypeRef
 	marshals   *value.TypeReflectCacheEntry
-	comparable bool        // Go's == is true for equal values alone
-	lists      bool        // may hold lists or maps, which have to be counted
+	comparable bool        // equal values are equal by Go's ==
+	lists      bool        // may contain lists or maps, so the length must be checked
 	fields     []planField // of a struct, by name
 	elem       *plan       // of a list or map
-	keys       []planKey   // of a list whose elements are told apart by them, by name
+	keys       []planKey   // the keys to identify the elements of a list
 }
 
 type form uint8
 
 const (
-	formUnknown  form = iota // what no plan was made for; failed, if it is there
+	formUnknown  form = iota // values of this type cannot be compared
 	formScalar               // string, bool, int, float
 	formBytes                // base64
-	formMarshals             // has a JSON form of its own
+	formMarshals             // has its own JSON encoding
 	formStruct
 	formMap
 	formList
@@ -120,11 +125,11 @@ type planField struct {
 
 type planKey struct {
 	name  string
-	field *planField // nil if the elements have none
+	field *planField // nil if the elements lack the field
 	def   any
 }
 
-// A planner makes plans, those of a recursive type once.
+// A planner makes plans. If the type is recursive, the plan is still made only once.
 type planner struct {
 	types *smd.Schema
 	made  map[plannedType]*plan
@@ -136,8 +141,8 @@ type plannedType struct {
 	relation smd.ElementRelationship
 }
 
-// commonPlans returns a new map with the plans of ObjectMeta and of the types that it contains. Plans are
-// immutable, so that all kinds share them.
+// commonPlans returns a new map with the plans for ObjectMeta and the nested types. The plans are
+// shared by all kinds and must not be modified.
 func commonPlans() map[plannedType]*plan { return maps.Clone(objectMetaPlans()) }
 
 var objectMetaPlans = sync.OnceValue(func() map[plannedType]*plan {
@@ -166,12 +171,12 @@ func (pl *planner) plan(t reflect.Type, ref smd.TypeRef) *plan {
 	if !ok {
 		return p
 	}
-	p.lists = true // until it is known: a type may hold itself
+	p.lists = true // the default, in case the type is recursive
 	pl.fill(p, atom)
 	return p
 }
 
-// fill decides on a plan's form, which has to be what the schema says.
+// fill sets the form of a plan. A Go type that does not match the schema has an unknown form.
 func (pl *planner) fill(p *plan, atom smd.Atom) {
 	scalar := atom.Scalar != nil && atom.Map == nil && atom.List == nil
 	if entry := value.TypeReflectEntryOf(p.t); entry.CanConvertToUnstructured() {
@@ -197,7 +202,8 @@ func (pl *planner) fill(p *plan, atom smd.Atom) {
 	}
 }
 
-// fields are those of a struct and of what it embeds. A field that the schema does not have is of unknown form.
+// fields returns the fields of a struct, including embedded structs. Fields that the schema lacks
+// have an unknown form.
 func (pl *planner) fields(t reflect.Type, atom *smd.Map, path []int) (fields []planField) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -227,9 +233,9 @@ func (pl *planner) fields(t reflect.Type, atom *smd.Map, path []int) (fields []p
 	return fields
 }
 
-// keys finds what tells the elements of a list apart.
+// keys sets the keys of the list.
 func (pl *planner) keys(p *plan, names []string) {
-	if len(names) > 0 && p.elem.form != formStruct { // or not planned yet
+	if len(names) > 0 && p.elem.form != formStruct { // or its plan is not complete yet
 		p.form = formUnknown
 		return
 	}
@@ -248,7 +254,7 @@ func (pl *planner) keys(p *plan, names []string) {
 	}
 }
 
-// of returns the field of a struct; nothing if it is left out of the JSON.
+// of returns the field of a struct, or the zero Value if the JSON omits it.
 func (f *planField) of(v reflect.Value) reflect.Value {
 	if !v.IsValid() {
 		return v
@@ -262,7 +268,7 @@ func (f *planField) of(v reflect.Value) reflect.Value {
 	return v
 }
 
-// isEmpty is what omitempty leaves out.
+// isEmpty reports whether omitempty omits v.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Array, reflect.String, reflect.Map, reflect.Slice:
@@ -275,7 +281,7 @@ func isEmpty(v reflect.Value) bool {
 
 // ---- the walk along values of Go types
 
-// visit compares a member or an element that is there on one side at least; an invalid value is not.
+// visit compares a member or an element. A missing value is invalid.
 func (c *comparison) visit(kind byte, text string, p *plan, was, is reflect.Value) {
 	if c.failed {
 		return
@@ -285,7 +291,7 @@ func (c *comparison) visit(kind byte, text string, p *plan, was, is reflect.Valu
 	c.close(at, was.IsValid(), is.IsValid())
 }
 
-// values compares what is at the open node.
+// values compares the values of the open node.
 func (c *comparison) values(at int, p *plan, was, is reflect.Value) {
 	was, is = pointedTo(was), pointedTo(is)
 	switch {
@@ -304,7 +310,7 @@ func (c *comparison) values(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// pointedTo follows pointers; a nil one stays.
+// pointedTo follows pointers. It returns nil pointers unchanged.
 func pointedTo(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer && !v.IsNil() {
 		v = v.Elem()
@@ -312,7 +318,7 @@ func pointedTo(v reflect.Value) reflect.Value {
 	return v
 }
 
-// isNull tells a value that is there, as null.
+// isNull reports whether a valid value is encoded as null.
 func isNull(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Map, reflect.Slice:
@@ -333,7 +339,7 @@ func (c *comparison) wholes(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// structs compares member by member. Structs without any are leaves, as null is.
+// structs compares two structs member by member. If there are no members, the struct is a leaf.
 func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	nullWas, nullIs := isNull(was), isNull(is)
 	if nullWas {
@@ -351,7 +357,7 @@ func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 		}
 		empty = false
 		if c.depth == 1 && f.name == "managedFields" && c.nodes[at].text == "metadata" {
-			continue // nobody owns them
+			continue // managedFields have no owner
 		}
 		c.visit('f', f.name, f.plan, a, b)
 	}
@@ -360,7 +366,8 @@ func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// settled deals with collections that are too long, empty or equal: nobody has to look into them.
+// settled checks whether the collections are too long, empty or equal. It reports whether the
+// elements need not be compared.
 func (c *comparison) settled(at int, p *plan, was, is reflect.Value, lenWas, lenIs int) bool {
 	both := was.IsValid() && is.IsValid()
 	switch {
@@ -376,14 +383,14 @@ func (c *comparison) settled(at int, p *plan, was, is reflect.Value, lenWas, len
 	return both && c.equal(p, was, is)
 }
 
-// maps compares member by member, in the order of their names.
+// maps compares two maps member by member, sorted by name.
 func (c *comparison) maps(at int, p *plan, was, is reflect.Value) {
 	lenWas, lenIs := lengthOf(was), lengthOf(is)
 	if c.settled(at, p, was, is, lenWas, lenIs) {
 		return
 	}
 	names := make([]string, 0, lenWas+lenIs)
-	key := reflect.New(p.t.Key()).Elem() // of one member after the other: reflect would make memory for each
+	key := reflect.New(p.t.Key()).Elem() // reused for all members to avoid an allocation for each
 	if lenWas > 0 {
 		for iter := was.MapRange(); iter.Next(); {
 			key.SetIterKey(iter)
@@ -411,7 +418,7 @@ func (c *comparison) maps(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// lengthOf is 0 for what is null or not there.
+// lengthOf returns 0 for null and for missing values.
 func lengthOf(v reflect.Value) int {
 	if !v.IsValid() || isNull(v) {
 		return 0
@@ -419,13 +426,14 @@ func lengthOf(v reflect.Value) int {
 	return v.Len()
 }
 
-// An element is one of a list that is there on one side or both.
+// An element is in the old list, in the new list, or in both.
 type element struct {
 	fieldNode
-	was, is int // -1: not there
+	was, is int // index, or -1 if it is missing
 }
 
-// lists compares element by element, told apart by their keys, or by their values in a set.
+// lists compares two lists element by element. The elements are matched by the keys, or by the
+// values in a set.
 func (c *comparison) lists(at int, p *plan, was, is reflect.Value) {
 	lenWas, lenIs := lengthOf(was), lengthOf(is)
 	if c.settled(at, p, was, is, lenWas, lenIs) {
@@ -450,7 +458,8 @@ func (c *comparison) lists(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// matched sorts elements, and makes one of two that are the same on both sides; two on one side are the library's.
+// matched sorts the elements and merges each pair of matching elements from both sides. It fails
+// if one side contains an element twice.
 func (c *comparison) matched(elements []element) []element {
 	if c.failed {
 		return nil
@@ -469,7 +478,7 @@ func (c *comparison) matched(elements []element) []element {
 	return out
 }
 
-// nameOf is what an element is called in a path.
+// nameOf returns the path element of a list's element.
 func (c *comparison) nameOf(p *plan, v reflect.Value) fieldNode {
 	v = pointedTo(v)
 	if len(p.keys) == 0 {
@@ -504,7 +513,7 @@ func (c *comparison) keyName(name string) {
 	c.key = append(append(append(c.key, `\"`...), name...), `\":`...)
 }
 
-// keyNode ends a key; an element that has none cannot be told apart.
+// keyNode completes a key. It fails if the element has no keys.
 func (c *comparison) keyNode() fieldNode {
 	if len(c.key) == 1 {
 		c.failed = true
@@ -513,7 +522,8 @@ func (c *comparison) keyNode() fieldNode {
 	return fieldNode{kind: 'k', text: string(c.key)}
 }
 
-// appendDefault writes what stands for a key that an element omits; nothing does if the schema has no default for it.
+// appendDefault appends the default value if the key is omitted. Without a default the key is
+// omitted.
 func (c *comparison) appendDefault(name string, def any) {
 	if def != nil {
 		c.keyName(name)
@@ -521,7 +531,7 @@ func (c *comparison) appendDefault(name string, def any) {
 	}
 }
 
-// appendScalar writes a value as it stands in a path.
+// appendScalar writes a value as paths contain it.
 func (c *comparison) appendScalar(out []byte, p *plan, v reflect.Value) []byte {
 	switch kind := v.Kind(); {
 	case p.form != formScalar:
@@ -545,7 +555,8 @@ func (c *comparison) appendString(out []byte, text string) []byte {
 
 // ---- values that are owned whole
 
-// equal says that two values that are there become the same JSON. It has counted all lists and maps in them if so.
+// equal reports whether two values are encoded to the same JSON. If they are equal, it has
+// checked the lengths of all lists and maps.
 func (c *comparison) equal(p *plan, a, b reflect.Value) bool {
 	a, b = pointedTo(a), pointedTo(b)
 	if nullA, nullB := isNull(a), isNull(b); nullA || nullB {
@@ -618,7 +629,7 @@ func (c *comparison) equalMaps(p *plan, a, b reflect.Value) bool {
 	return true
 }
 
-// bound looks for lists and maps that are too long.
+// bound fails if v contains a list or map that is too long.
 func (c *comparison) bound(p *plan, v reflect.Value) {
 	if v = pointedTo(v); !p.lists || !v.IsValid() || isNull(v) {
 		return
@@ -653,8 +664,8 @@ func (c *comparison) count(v reflect.Value) {
 	}
 }
 
-// microTimeIn is the time with microseconds that a value is. Each renewal of a Lease has four of them to compare, and the library, which
-// knows how metav1.Time is written, makes JSON of these and reads it again.
+// microTimeIn returns the MicroTime in v. If a Lease is renewed, four of them must be compared.
+// The library has a fast path for metav1.Time, but encodes and decodes a MicroTime as JSON.
 func microTimeIn(v reflect.Value) (t *metav1.MicroTime, ok bool) {
 	if v.CanAddr() {
 		t, ok = v.Addr().Interface().(*metav1.MicroTime)
@@ -662,7 +673,7 @@ func microTimeIn(v reflect.Value) (t *metav1.MicroTime, ok bool) {
 	return t, ok
 }
 
-// anyOf is the JSON form of a value that has one of its own.
+// anyOf returns the JSON value of a type with its own encoding.
 func (c *comparison) anyOf(p *plan, v reflect.Value) anyValue {
 	if !v.IsValid() || isNull(v) {
 		return anyValue{nil, v.IsValid()}
@@ -680,7 +691,7 @@ func (c *comparison) anyOf(p *plan, v reflect.Value) anyValue {
 	return anyValue{out, true}
 }
 
-// longest is how many elements the longest list or map in value has.
+// longest returns the length of the longest list or map in value.
 func longest(value any) int {
 	n := 0
 	switch value := value.(type) {
@@ -698,6 +709,7 @@ func longest(value any) int {
 	return n
 }
 
-// maxApplyElements bounds a list or map in an object whose fields are tracked: the time to tell its elements apart grows with the square.
-// An apply is refused above it, another write goes without managedFields.
+// maxApplyElements limits the length of lists and maps if the fields are tracked, because it
+// takes quadratic time to match the elements. Above the limit an apply fails, and other writes
+// drop managedFields.
 const maxApplyElements = 20000

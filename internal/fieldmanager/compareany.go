@@ -1,7 +1,9 @@
 package fieldmanager
 
-// This file is compare.go for values without a Go type: custom resources, along their schema, and the parts of others that have none. The
-// library checks such values first, all of them: one that is not as its schema says is left to it.
+// This file implements the comparison for values without a Go type. These are custom resources
+// with a schema, and the parts of other objects that do not have a schema. The library validates
+// the values before they are compared. If the value is not valid according to the schema, the
+// comparison fails and the library is called.
 
 import (
 	"slices"
@@ -10,13 +12,13 @@ import (
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 )
 
-// An anyValue is a decoded JSON value, or none.
+// An anyValue is a decoded JSON value, or is missing.
 type anyValue struct {
 	v     any
 	there bool
 }
 
-// visitAny compares a member or an element that is there on one side at least.
+// visitAny compares a member or an element.
 func (c *comparison) visitAny(kind byte, text string, t smd.TypeRef, was, is anyValue) {
 	if c.failed {
 		return
@@ -26,7 +28,7 @@ func (c *comparison) visitAny(kind byte, text string, t smd.TypeRef, was, is any
 	c.close(at, was.there, is.there)
 }
 
-// anything compares what is at the open node.
+// anything compares the values of the open node.
 func (c *comparison) anything(at int, t smd.TypeRef, was, is anyValue) {
 	atom, ok := c.types.Resolve(t)
 	if c.failed = c.failed || !ok; c.failed {
@@ -50,8 +52,9 @@ func (c *comparison) anything(at int, t smd.TypeRef, was, is anyValue) {
 	}
 }
 
-// onlyKind is what an atom is for these values: that of a place where several kinds of values may stand depends on what stands there.
-// ok is false for a value of another kind, for two kinds, and for null where it could be of several.
+// onlyKind returns the part of atom that applies to the values. If atom allows several kinds of
+// values, the actual values decide. ok is false if a value has a kind that atom does not allow,
+// if the values have different kinds, and for null if atom allows several kinds.
 func onlyKind(atom smd.Atom, values ...anyValue) (_ smd.Atom, ok bool) {
 	several := atom.Scalar != nil && (atom.List != nil || atom.Map != nil) || atom.List != nil && atom.Map != nil
 	for _, one := range values {
@@ -116,13 +119,14 @@ func (c *comparison) anyMaps(at int, t *smd.Map, was, is anyValue) {
 		a.v, a.there = old[name]
 		b.v, b.there = next[name]
 		if c.depth == 1 && name == "managedFields" && c.nodes[at].text == "metadata" {
-			continue // nobody owns them
+			continue // managedFields have no owner
 		}
 		c.visitAny('f', name, ref, a, b)
 	}
 }
 
-// emptyOrLong answers for lists and maps that have no elements: they are leaves, as null is; and for those that have too many.
+// emptyOrLong checks whether both lists or maps are empty, in which case they are leaves, and
+// fails if they are too long. It reports whether the caller is done.
 func (c *comparison) emptyOrLong(at, lenWas, lenIs int, was, is anyValue) bool {
 	if max(lenWas, lenIs) > maxApplyElements {
 		c.failed = true
@@ -133,7 +137,7 @@ func (c *comparison) emptyOrLong(at, lenWas, lenIs int, was, is anyValue) bool {
 	return c.failed || lenWas == 0 && lenIs == 0
 }
 
-// memberType is the type of a map's member.
+// memberType returns the type of a map's member.
 func memberType(t *smd.Map, name string) (ref smd.TypeRef, known bool) {
 	if field, declared := t.FindField(name); declared {
 		return field.Type, true
@@ -166,7 +170,7 @@ func (c *comparison) anyLists(at int, t *smd.List, was, is anyValue) {
 	}
 }
 
-// anyName is what an element is called in a path.
+// anyName returns the path element of a list's element.
 func (c *comparison) anyName(t *smd.List, v any) fieldNode {
 	if len(t.Keys) == 0 {
 		c.key = c.appendAnyScalar(c.key[:0], v)
@@ -192,7 +196,7 @@ func (c *comparison) anyName(t *smd.List, v any) fieldNode {
 	return c.keyNode()
 }
 
-// appendAnyScalar writes a value as it stands in a path.
+// appendAnyScalar writes a value as paths contain it.
 func (c *comparison) appendAnyScalar(out []byte, v any) []byte {
 	switch v := v.(type) {
 	case string:
@@ -219,7 +223,8 @@ func (c *comparison) appendInt(out []byte, n int64) []byte {
 	return strconv.AppendInt(out, n, 10)
 }
 
-// check looks at a value that is owned whole as the library does: what its schema does not know, or not so, is an error.
+// check validates an atomic value as the library does. It fails if the schema lacks a field or if
+// a value has the wrong type.
 func (c *comparison) check(t smd.TypeRef, v anyValue) {
 	if c.failed || !v.there {
 		return
@@ -263,7 +268,7 @@ func (c *comparison) checkList(t *smd.List, list []any) {
 	}
 }
 
-// equalAny compares decoded JSON as the library does: 1 and 1.0 are the same.
+// equalAny compares decoded JSON as the library does, so that 1 equals 1.0.
 func (c *comparison) equalAny(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:

@@ -1,30 +1,35 @@
-// Package fieldmanager is server-side apply (KEP-555), and the record that it needs: metadata.managedFields, which says for each field who
-// set it last. Every write keeps that record; an apply also reads it.
+// Package fieldmanager implements server-side apply (KEP-555). It maintains
+// metadata.managedFields, which records the manager that last set each field. The record is
+// updated by every write, and it is also used by apply.
 //
 //	m := &fieldmanager.Manager{Kind: kind, GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 //	merged, strictErrs, err := m.Apply(live, body, fieldmanager.Applier{Manager: "deploy"}) // 409 for a conflict
 //	err = m.Update(old, next, "kubectl-edit", "")                                           // any other write
 //
-//	write                        what happens to the fields
-//	create, update, other patch  what changed now belongs to the writer, operation Update, and to nobody else
-//	apply                        what the body names belongs to the writer, operation Apply; what the writer named before and does not
-//	                             name now is removed, unless another manager has it too; a field that would change while another
-//	                             manager has it is a conflict (409), or with force is taken from that manager
+//	write                        effect on the fields
+//	create, update, other patch  the writer becomes the only owner of the changed fields, operation Update
+//	apply                        the writer owns the fields of the body, operation Apply; a field that it owned before and
+//	                             now omits is removed, unless another manager also owns it; a changed field of another
+//	                             manager is a conflict (409), or with force is taken from that manager
 //
-// One example. "deploy" applies {replicas: 2, image: x}. A controller patches replicas to 5: replicas leaves deploy's entry. deploy applies
-// {replicas: 2, image: y}: 409, "conflict with "controller" using apps/v1: .spec.replicas"; applies {image: y}: image changes, replicas
-// stays 5.
+// For example, "deploy" applies {replicas: 2, image: x}. A controller patches replicas to 5,
+// which removes replicas from the entry of deploy. If deploy then applies {replicas: 2, image:
+// y}, it receives a 409: conflict with "controller" using apps/v1: .spec.replicas. If it applies
+// {image: y} instead, image changes and replicas remains 5.
 //
-// What merging and comparing mean is Kubernetes' (k8s.io/apimachinery/pkg/util/managedfields on sigs.k8s.io/structured-merge-diff), and
-// managers compare the results byte by byte. That general algorithm turns objects into maps and walks them a dozen times, for most of a write's
-// time; so it is asked only where a fast path cannot prove that its answer is the same:
+// The rules for merging and comparing are the same as in Kubernetes
+// (k8s.io/apimachinery/pkg/util/managedfields, which uses sigs.k8s.io/structured-merge-diff).
+// Managers compare the results byte by byte. The library converts objects to maps, and most of
+// the time of a write is spent there. It is therefore called only if a fast path cannot prove
+// that it computes the same result:
 //
-//	any write but an apply    track.go: two objects compared once along the schema (compare.go, compareany.go), sets of fields (fieldset.go)
-//	an apply of the fields that the manager has, or one that makes the object    fastpath.go
+//	writes except for applies    track.go: two objects compared once along the schema (compare.go, compareany.go), sets of fields (fieldset.go)
+//	an apply that creates the object, or keeps or extends the manager's fields    fastpath.go
 //
-// [Ways] counts how often it is asked.
+// [Ways] counts how often the library is called.
 //
-// Invariants: a fast path answers as the library does or not at all. No entry names a field that the object lacks, except that an apply
-// of an empty or null list or map to a Go type, which then omits the field, is recorded as kube-apiserver records it. emptied.go has the
-// one correction of the library's results.
+// Invariants: If a fast path returns a result, it is the same as the result of the library. No
+// entry contains a field that the object lacks. The only exception is an apply of an empty or
+// null list or map to a Go type that then omits the field, which is recorded as kube-apiserver
+// records it. emptied.go has the only correction of the library's results.
 package fieldmanager

@@ -1,16 +1,17 @@
 package fieldmanager
 
-// This file keeps the containers that an apply leaves empty. When a manager no longer applies the last
-// field of a map, structured-merge-diff 6.3.3 and later replace the map by null, even if the
-// configuration or another manager still names the map itself:
+// This file restores containers that are empty after an apply. When a manager no longer applies
+// the last field of a map, structured-merge-diff 6.3.3 and later replace the map by null, even if
+// the configuration or another manager still names the map itself:
 //
 //	manager m applies    {n: {x: 1}}    and then    {n: {}}
 //	the library returns  {n: null}      with f:n in the entry of m
 //	kube-apiserver 1.36  {n: {}}        with f:n in the entry of m
 //
-// A null would be lost or refused, so the map is restored before the result becomes an object. If the
-// configuration itself gives a null, a custom resource keeps it, and its schema decides. Go types
-// cannot hold a null, so there the map is restored as well.
+// A null would be lost or rejected, so the map is restored before the result becomes an object.
+// If there is a null in the configuration, it is not replaced in a custom resource, and the
+// schema decides whether it is valid. A Go type does not support null, so the map is also
+// restored.
 
 import (
 	"fmt"
@@ -20,13 +21,13 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// An applyShape is the objectShape of one apply. It remembers both sides of the merge.
+// An applyShape is used for a single apply. It remembers both sides of the merge.
 type applyShape struct {
 	objectShape
 	live, wanted map[string]any
 }
 
-// ObjectToTyped remembers the live object, which is the first that may hold duplicates.
+// ObjectToTyped stores the live object. It is the first object for which duplicates are allowed.
 func (s *applyShape) ObjectToTyped(obj runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	doc, err := s.objectShape.ObjectToTyped(obj, options...)
 	if err == nil && len(options) > 0 && s.live == nil {
@@ -47,10 +48,10 @@ func (s *applyShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, error
 
 type restorer struct {
 	types     *smd.Schema
-	keepNulls bool // nulls of the configuration stay
+	keepNulls bool // keep the nulls of the configuration
 }
 
-// restore replaces nulls in merged by an empty map or list, if the configuration gives one or the live
+// restore replaces a null in merged by an empty map or list if the configuration or the live
 // object has one in the same place.
 func (r *restorer) restore(at smd.TypeRef, merged, wanted, live any) {
 	atom, ok := r.types.Resolve(at)
@@ -84,7 +85,8 @@ func (r *restorer) restore(at smd.TypeRef, merged, wanted, live any) {
 	}
 }
 
-// emptyLike returns an empty container of the kind of the first value that is one, or nil.
+// emptyLike returns an empty map if the first container is a map, or an empty list if it is a
+// list.
 func emptyLike(values ...any) any {
 	for _, v := range values {
 		switch v.(type) {
@@ -106,7 +108,7 @@ func (r *restorer) itemsByKey(list *smd.List, items any) map[string]any {
 	return found
 }
 
-// itemKey returns the key fields of an element of a list map, with their defaults, as one string.
+// itemKey returns the keys of the item as a string, including the default values.
 func (r *restorer) itemKey(list *smd.List, item any) string {
 	element, _ := r.types.Resolve(list.ElementType)
 	var key []any

@@ -1,22 +1,25 @@
 package fieldmanager
 
-// This file answers the two commonest applies: one that makes an object, and one that says again what its manager has said before, perhaps
-// with other values, or more fields. Neither needs the general algorithm, which builds a tree of each manager's fields and walks all objects a dozen times.
+// This file handles the most common cases of apply. Either the object is created, or the manager
+// applies the same fields again, possibly with other values or more fields. The general algorithm
+// is not needed, which would build a tree of the fields for each of the managers.
 //
-//
-//	apply   {"spec":{"replicas":3,"template":…}}     by "deploy", whose entry names just these fields
+//	apply   {"spec":{"replicas":3,"template":…}}     by "deploy", whose entry has exactly these fields
 //	live    {"spec":{"replicas":2,"template":…}}
 //
-//	1. write down the fields that the body names, in the form of managedFields: the same bytes as deploy's entry has, or what that
-//	   names and some more, so nothing was withdrawn
-//	2. walk body and live object side by side and set what differs: spec.replicas
-//	3. look whether anybody else may own what is set; if so, it may be a conflict, and that is for the general algorithm
+//	1. encode the fields of the body in the format of managedFields; no field was withdrawn if the result
+//	   equals deploy's entry or extends it
+//	2. walk the body and the live object in parallel and set the values that differ: spec.replicas
+//	3. check whether another manager may own one of these fields; that may be a conflict, which the general
+//	   algorithm decides
 //
-// Why the answer is the same: fields are removed only when the manager's new fields lack one of the old, and the other managers' entries
-// change only where a field changes that they name. With both excluded, an apply is a merge, and a merge goes path by path: a member or
-// an element that both sides have is merged with its like, a value or an atomic list or map is replaced. Where that takes a decision (the
-// order of a merged list, a null, an element that comes twice, a name or a value of a strange type, all errors) the functions here answer
-// ok = false, and the general algorithm decides. So they may be ignorant, but not wrong.
+// The result is the same for these reasons. A field is removed only if the new fields of the
+// manager lack one of the old fields. The entries of the other managers are only updated if one of their fields changes. In all other cases the result is the same as merging the values
+// of each path. If the member or element is in both objects, the values are merged. A scalar, an
+// atomic list or an atomic map is replaced. If a case is not that simple (the order of a merged
+// list, a null, a duplicate element, a name or value of an unusual type, any error), the
+// functions here return ok = false, and the general algorithm decides. So they may support few
+// cases, but they must be correct.
 
 import (
 	"bytes"
@@ -36,11 +39,14 @@ import (
 	"apilet/internal/bounded"
 )
 
-// maxReapplyElements bounds a list whose elements are told apart here, by comparing each with each.
+// maxReapplyElements limits the lists that are merged here, because matching their elements takes
+// quadratic time.
 const maxReapplyElements = 100
 
-// appliedParts takes an apply's body apart: body without what the server ignores, and of that what belongs to the manager. resets are
-// paths that this kind of write does not touch. The body itself is not changed.
+// appliedParts returns the parts of the body. The result wanted does not include fields that are
+// ignored by the server. The result owned only includes the fields that will be owned by the
+// manager. resets are the paths that must not be changed by this request. The body is not
+// modified.
 func appliedParts(body map[string]any, resets [][]string) (wanted, owned map[string]any, ok bool) {
 	meta, isMap := body["metadata"].(map[string]any)
 	if _, sent := meta["managedFields"]; sent || !isMap {
@@ -68,14 +74,16 @@ func appliedParts(body map[string]any, resets [][]string) (wanted, owned map[str
 	return wanted, owned, len(owned) > 0
 }
 
-// nullStamp tells a creationTimestamp of null, as manifests are generated with. It counts as a change of the time, which the server undoes.
+// nullStamp reports whether creationTimestamp is null, as generators write it. It is handled as a
+// change to the time, which is reverted later.
 func nullStamp(body map[string]any) bool {
 	meta, _ := body["metadata"].(map[string]any)
 	stamp, sent := meta["creationTimestamp"]
 	return sent && stamp == nil
 }
 
-// dropReset removes an empty object at path, which manifests are generated with; false if there is more than that.
+// dropReset removes an empty object at path, which generators write. It returns false if the path
+// has any other value.
 func dropReset(body map[string]any, path []string) bool {
 	for _, name := range path[:len(path)-1] {
 		body, _ = body[name].(map[string]any)
@@ -90,14 +98,15 @@ func dropReset(body map[string]any, path []string) bool {
 	return !found
 }
 
-// ---- the fields of a body, as managedFields write them
+// ---- FieldsV1 of a body
 
 // fieldsOf returns the FieldsV1 of an apply's body.
 func fieldsOf(types *typed.ParseableType, owned map[string]any) (fields []byte, ok bool) {
 	return appendFields(make([]byte, 0, 4<<10), fieldsAt{types.Schema, types.TypeRef, false}, owned)
 }
 
-// fieldsAt is where appendFields is. own: the place itself is owned, not just what it holds.
+// fieldsAt is the current position of appendFields. If own is true, the field itself is owned,
+// not only the nested fields.
 type fieldsAt struct {
 	types *smd.Schema
 	t     smd.TypeRef
@@ -129,7 +138,8 @@ func appendFields(out []byte, at fieldsAt, v any) ([]byte, bool) {
 	return append(out, "{}"...), true
 }
 
-// fits tells a value of the right type. A whole number in a float's clothes is left to the general algorithm, as null is.
+// fits reports whether a value has the right type. It returns false for floats and null, which
+// are left to the general algorithm.
 func fits(scalar *smd.Scalar, v any) bool {
 	if scalar == nil {
 		return false
@@ -201,10 +211,11 @@ func appendElements(out []byte, at fieldsAt, t *smd.List, elements []any) ([]byt
 		out = append(out, ',')
 	}
 	out[len(out)-1] = '}'
-	return out, len(elements) > 0 // nobody owns an empty list of this kind
+	return out, len(elements) > 0 // an empty list is not owned in this case
 }
 
-// An elementKey tells the elements of a list apart: its text in managedFields, and the values that it sorts by.
+// An elementKey identifies an element of a list. It has the text in managedFields and the values
+// to sort by.
 type elementKey struct {
 	text   string
 	values []any // string or int64
@@ -227,8 +238,8 @@ func compareKeys(a, b elementKey) int {
 	return 0
 }
 
-// keyOf builds a key from its parts in the order of their names; part returns nil for one that is absent. The type of each part follows
-// from the schema.
+// keyOf builds a key from its parts, sorted by name. part returns nil if the element omits a key.
+// The schema determines the type of each part.
 func keyOf(types *smd.Schema, t *smd.List, part func(name string) any) (key elementKey, ok bool) {
 	if len(t.Keys) == 0 {
 		text, isString := part("").(string)
@@ -282,7 +293,8 @@ func keyOfWanted(types *smd.Schema, t *smd.List, element any) (elementKey, bool)
 	})
 }
 
-// keyOfLive is the key of an element of a Go slice. What is zero there may be absent: then its default counts.
+// keyOfLive returns the key of an element of a Go slice. A zero value may be omitted in the JSON,
+// so its default is used.
 func keyOfLive(types *smd.Schema, t *smd.List, element reflect.Value) (elementKey, bool) {
 	return keyOf(types, t, func(name string) any {
 		part := element
@@ -306,18 +318,19 @@ func keyOfLive(types *smd.Schema, t *smd.List, element reflect.Value) (elementKe
 
 // ---- the merge
 
-// A merger writes a body into a live object of a Go type. It gives up, the object half written, where it has to decide something: also
-// where a zero value is to become zero, since it may have been absent before, and absent is another thing.
+// A merger writes the body of an apply into a live object of a Go type. It fails if a decision is
+// necessary, and leaves the object partially written. It also fails if it would set a zero value
+// to zero, because the member may have been absent, which is a different state.
 type merger struct {
 	types    *smd.Schema
-	others   []metav1.ManagedFieldsEntry // of the other managers
-	replaced int                         // values so far
-	changed  bool                        // something was not as wanted
-	grown    bool                        // the applier's entry lacks some of the fields
-	since    *metav1.Time                // of that entry
+	others   []metav1.ManagedFieldsEntry // entries of the other managers
+	replaced int                         // number of values replaced so far
+	changed  bool                        // a value differed from the body
+	grown    bool                        // whether fields are added to the entry
+	since    *metav1.Time                // time of the applier's entry
 }
 
-// merge writes wanted into live, which is at path; t is live's type.
+// merge writes wanted into live, which is at path. t is the type of live.
 func (m *merger) merge(t smd.TypeRef, live reflect.Value, wanted any, path []string) bool {
 	if live.Kind() == reflect.Pointer {
 		if live.IsNil() {
@@ -373,7 +386,7 @@ func (m *merger) mergeMap(t *smd.Map, live reflect.Value, members map[string]any
 			live.SetMapIndex(key, inner)
 			continue
 		}
-		inner.Set(old) // the elements of a Go map cannot be changed in place
+		inner.Set(old) // the elements of a Go map cannot be modified in place
 		if !m.merge(t.ElementType, inner, member, append(path, name)) {
 			return false
 		}
@@ -382,7 +395,7 @@ func (m *merger) mergeMap(t *smd.Map, live reflect.Value, members map[string]any
 	return true
 }
 
-// mergeList merges elements that are all there, in the same order.
+// mergeList merges elements that all exist in live, in the same order.
 func (m *merger) mergeList(t *smd.List, live reflect.Value, elements []any, path []string) bool {
 	if live.Len() == 0 {
 		return m.replace(live, elements, path)
@@ -428,7 +441,7 @@ func (m *merger) scalar(live reflect.Value, wanted any, path []string) bool {
 	return m.leaf(live, wanted, path)
 }
 
-// leaf replaces a value that is owned whole if it reads otherwise. 1 and 1000m are not the same, as in the general algorithm.
+// leaf replaces an atomic value if it differs. As in the general algorithm, 1 and 1000m differ.
 func (m *merger) leaf(live reflect.Value, wanted any, path []string) bool {
 	var present any
 	text, err := json.Marshal(live.Interface())
@@ -441,7 +454,7 @@ func (m *merger) leaf(live reflect.Value, wanted any, path []string) bool {
 	return m.replace(live, wanted, path)
 }
 
-// replace sets what is at path, unless another manager may own something there.
+// replace sets the value unless it may be owned by another manager.
 func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	mayOwnIt := func(e metav1.ManagedFieldsEntry) bool { return mayOwn(&e, path) }
 	m.replaced++
@@ -459,11 +472,12 @@ func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	return err == nil && len(strictErrs) == 0
 }
 
-// maxOwnedPaths is for how many members an entry's fields are searched; with more of them every entry counts as involved.
+// maxOwnedPaths limits the number of paths to search for in the entries. If more values are replaced, replace fails.
 const maxOwnedPaths = 100
 
-// mayOwn is false for an entry that owns neither the member at path nor anything in it: a name of the path stands nowhere in its fields.
-// True means nothing, the name may stand elsewhere.
+// mayOwn returns false if the entry owns neither the member at path nor anything in it, because
+// some name of the path does not occur in its fields. A result of true is inconclusive, because
+// the name may occur elsewhere.
 func mayOwn(entry *metav1.ManagedFieldsEntry, path []string) bool {
 	if entry.FieldsV1 == nil {
 		return false

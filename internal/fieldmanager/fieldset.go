@@ -1,14 +1,17 @@
 package fieldmanager
 
-// This file is sets of fields as managedFields write them (FieldsV1): read, compared, taken from each other, united, written. A set is a tree,
+// This file implements sets of fields in the format of managedFields (FieldsV1). The sets can be
+// parsed, encoded and combined. A set is a tree:
 //
 //	{"f:spec":{"f:ports":{".":{},"k:{\"port\":80}":{".":{},"f:name":{}}}}}      ports, its element 80 and that one's name; not spec
 //
-// kept as a slice in the order of the text, so that no operation makes anything but its result: each is one walk along two slices, element by
-// element, like a merge of sorted lists.
+// The tree is stored as a slice in the order of the text, so that an operation allocates only its
+// result. The slices are sorted, so the sets can be merged in a single pass.
 //
-// Only canonical text is read: in the library's order, without spaces, with names and values that every JSON encoder writes the same way.
-// Then equal elements have equal texts, and a set that nothing is taken from is already written. Anything else is the general algorithm's.
+// The text is only parsed if it is canonical. It must be sorted in the order of the library,
+// without whitespace, and the encoding of names and values must be unambiguous. Therefore equal
+// elements have equal texts, and the encoding of an unmodified set is known. All other text is
+// left to the general algorithm.
 
 import (
 	"cmp"
@@ -20,22 +23,23 @@ import (
 // A fieldSet is a tree in preorder.
 type fieldSet []fieldNode
 
-// A fieldNode is one element of a path, and what is below it.
+// A fieldNode is an element of a path.
 type fieldNode struct {
-	kind   byte   // f: a member's name; k: a list's element by its keys; v: by its value
+	kind   byte   // f for the name of a member, k for the keys of a list element, v for the value
 	member bool   // the path that ends here is in the set
-	end    int32  // index behind what is below; for the nodes of a slice of its own, from its start
-	text   string // as it stands in the JSON, behind the kind and its colon
+	end    int32  // index after the last descendant, relative to the start of the slice
+	text   string // the JSON text without the kind
 }
 
-// Bounds of what is read here: sets beyond them are the general algorithm's.
+// Larger sets are left to the general algorithm.
 const (
 	maxFieldNodes = 20000
 	maxFieldDepth = 200
 )
 
-// parseFields reads a canonical set that is not empty. anyOrder: its elements may stand in another order, as in objects without a Go type,
-// where sets are maps until they are written.
+// parseFields parses a canonical set that is not empty. If anyOrder is true, the elements need
+// not be sorted. If there is no Go type, the sets are decoded into maps,
+// which are encoded in a different order.
 func parseFields(text string, anyOrder bool) (fieldSet, bool) {
 	p := fieldParser{text: text, anyOrder: anyOrder, out: make(fieldSet, 0, 2+len(text)/16)}
 	ok := p.node(0) && p.at == len(text) && len(p.out) > 0
@@ -57,7 +61,7 @@ func (p *fieldParser) skip(token string) bool {
 	return true
 }
 
-// node reads what is below one node; at the root nothing may be a member of itself.
+// node reads the children of one node. The root itself cannot be in the set.
 func (p *fieldParser) node(depth int) bool {
 	if depth > maxFieldDepth || !p.skip("{") {
 		return false
@@ -95,7 +99,7 @@ func (p *fieldParser) node(depth int) bool {
 	}
 }
 
-// sort brings the children from first on in order, each with what is below it; false if one comes twice.
+// sort sorts the children, starting at index first. It returns false if there are duplicates.
 func (p *fieldParser) sort(first int32) bool {
 	given := slices.Clone(p.out[first:])
 	var starts []int32
@@ -117,7 +121,7 @@ func (p *fieldParser) sort(first int32) bool {
 	return true
 }
 
-// element reads the name of a node, up to the colon behind it.
+// element reads the name of a node and the following colon.
 func (p *fieldParser) element() bool {
 	if len(p.text)-p.at < 4 || p.text[p.at] != '"' || p.text[p.at+2] != ':' {
 		return false
@@ -146,7 +150,7 @@ func (p *fieldParser) element() bool {
 	return p.skip(`":`)
 }
 
-// keys reads {\"name\":value,...}, the names in order.
+// keys reads {\"name\":value,...} with sorted names.
 func (p *fieldParser) keys() bool {
 	if !p.skip("{") {
 		return false
@@ -180,7 +184,7 @@ func (p *fieldParser) quoted() bool {
 	return p.skip(`\"`)
 }
 
-// scalar reads a string, a whole number or a boolean.
+// scalar reads a string, an integer or a boolean.
 func (p *fieldParser) scalar() bool {
 	if p.skip("true") || p.skip("false") {
 		return true
@@ -196,15 +200,16 @@ func (p *fieldParser) scalar() bool {
 	return err == nil && exact(n) && strconv.FormatInt(n, 10) == p.text[start:p.at]
 }
 
-// exact tells a number that a float64 holds too: the library reads what it wrote as one.
+// exact reports whether a float64 can represent n, because the library decodes numbers as
+// float64.
 func exact(n int64) bool { return n > -1<<53 && n < 1<<53 }
 
-// asIs says that every JSON encoder writes a byte the same way.
+// asIs reports whether every JSON encoder writes the byte unchanged.
 func asIs(c byte) bool {
 	return c >= ' ' && c <= '~' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
 }
 
-// writtenAsIs is asIs of a whole string.
+// writtenAsIs reports whether every JSON encoder writes the string unchanged.
 func writtenAsIs(text string) bool {
 	for i := range len(text) {
 		if !asIs(text[i]) {
@@ -216,7 +221,8 @@ func writtenAsIs(text string) bool {
 
 // ---- order
 
-// compareNodes is the order of the elements of a path: names, keys, values.
+// compareNodes compares the elements of a path. The names are sorted before the keys, and the
+// keys before the values.
 func compareNodes(a, b *fieldNode) int {
 	switch {
 	case a.kind != b.kind:
@@ -232,7 +238,8 @@ func compareNodes(a, b *fieldNode) int {
 	return compareKeyTexts(a.text[1:], b.text[1:])
 }
 
-// compareKeyTexts goes along two keys, {\"name\":value,...} without the first brace: name, value, next name; the shorter one first.
+// compareKeyTexts compares two keys, {\"name\":value,...} without the first brace. It compares
+// name, value, next name and so on. The shorter key is less.
 func compareKeyTexts(a, b string) int {
 	for {
 		order, restA, restB := compareScalars(a, b)
@@ -242,8 +249,8 @@ func compareKeyTexts(a, b string) int {
 		if order, restA, restB = compareScalars(restA[1:], restB[1:]); order != 0 {
 			return order
 		}
-		if restA[0] != restB[0] { // one goes on, the other one ends
-			return cmp.Compare(restB[0], restA[0]) // ',' comes before '}', but is longer
+		if restA[0] != restB[0] { // only one of them continues
+			return cmp.Compare(restB[0], restA[0]) // ',' is less than '}', but its key is longer
 		}
 		if restA[0] == '}' {
 			return 0
@@ -252,7 +259,8 @@ func compareKeyTexts(a, b string) int {
 	}
 }
 
-// compareScalars compares the values that two texts begin with, numbers before strings before booleans, and returns what follows them.
+// compareScalars compares the values at the start of two texts and returns the remaining texts.
+// The order is numbers, strings, booleans.
 func compareScalars(a, b string) (order int, restA, restB string) {
 	classA, a, restA := scalarOf(a)
 	classB, b, restB := scalarOf(b)
@@ -264,7 +272,7 @@ func compareScalars(a, b string) (order int, restA, restB string) {
 		n, _ := strconv.ParseInt(b, 10, 64)
 		order = cmp.Compare(m, n)
 	default:
-		order = cmp.Compare(a, b) // false before true
+		order = cmp.Compare(a, b) // false is less than true
 	}
 	return order, restA, restB
 }
@@ -287,7 +295,7 @@ func scalarOf(text string) (class int, value, rest string) {
 
 // ---- operations
 
-// without returns s but the paths that d marks; changed is false if there is none of them.
+// without returns the set without the paths in d. If there are no such paths, changed is false.
 func (s fieldSet) without(d difference) (rest fieldSet, changed bool) {
 	if !s.meets(d, 0, int32(len(s)), 0, int32(len(d))) {
 		return s, false
@@ -297,7 +305,7 @@ func (s fieldSet) without(d difference) (rest fieldSet, changed bool) {
 	return m.out, m.changed
 }
 
-// meets says that d marks a path of s.
+// meets reports whether d marks a path of s.
 func (s fieldSet) meets(d difference, i, end, j, endD int32) bool {
 	for i < end && j < endD {
 		switch order := compareNodes(&s[i], &d[j].fieldNode); {
@@ -348,7 +356,8 @@ func (m *minus) copy(i int32) {
 	}
 }
 
-// closed ends the node at at: one that is no member and has nothing below goes.
+// closed ends the node at index at. It removes the node if it is not in the set and has no
+// children.
 func closed(s fieldSet, at int) fieldSet {
 	if len(s) == at+1 && !s[at].member {
 		return s[:at]
@@ -357,7 +366,7 @@ func closed(s fieldSet, at int) fieldSet {
 	return s
 }
 
-// union returns what is in a or b.
+// union returns the union of a and b.
 func union(a, b fieldSet) fieldSet {
 	u := plus{a: a, b: b, out: make(fieldSet, 0, len(a)+len(b))}
 	u.level(0, int32(len(a)), 0, int32(len(b)))
@@ -403,10 +412,10 @@ func (u *plus) copy(s fieldSet, i int32) {
 	}
 }
 
-// append writes the set as JSON.
+// append encodes the set as JSON.
 func (s fieldSet) append(out []byte) []byte { return s.appendLevel(out, 0, int32(len(s)), false) }
 
-// appendLevel writes the nodes from i to end; own: what is above them is a member too.
+// appendLevel encodes the nodes from i to end. own means that their parent is also in the set.
 func (s fieldSet) appendLevel(out []byte, i, end int32, own bool) []byte {
 	out = append(out, '{')
 	if own {
@@ -428,7 +437,7 @@ func (s fieldSet) appendLevel(out []byte, i, end int32, own bool) []byte {
 	return append(out, '}')
 }
 
-// size is about how long the JSON gets.
+// size returns the approximate length of the JSON.
 func (s fieldSet) size() int {
 	n := 2
 	for i := range s {
@@ -440,7 +449,7 @@ func (s fieldSet) size() int {
 	return n
 }
 
-// A difference is a fieldSet of paths where two objects differ, and how.
+// A difference is a set of paths with the type of the change.
 type difference []diffNode
 
 type diffNode struct {
@@ -451,7 +460,7 @@ type diffNode struct {
 type change uint8
 
 const (
-	unchanged change = iota // something below is
-	written                 // came, or reads otherwise
+	unchanged change = iota // only a descendant has changed
+	written                 // added or modified
 	removed
 )

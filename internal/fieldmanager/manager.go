@@ -1,7 +1,8 @@
 package fieldmanager
 
-// This file is what a Manager knows of its kind, and the library that it has for what has no fast path: an objectShape answers the library's questions
-// about objects.
+// This file implements the Manager, and the interfaces that are needed to call the library if
+// there is no fast path. An objectShape implements the interfaces through which the library
+// accesses objects.
 
 import (
 	"errors"
@@ -25,31 +26,33 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Manager keeps the managedFields of the objects of one kind at one version. Immutable but for what it builds at first use: the types
-// take a millisecond and 100 KiB, so keep one per kind, not one per request.
+// A Manager updates the managedFields of objects. There is a Manager for each kind and version.
+// Its exported fields are immutable. The types need 100 KiB and a millisecond to build, so a
+// Manager must not be created for each request.
 type Manager struct {
-	Kind     schema.GroupVersionKind // group, version and kind of the entries that it writes
+	Kind     schema.GroupVersionKind // used in the entries
 	GoType   reflect.Type            // struct type; nil for a custom resource
-	Versions []string                // other apiVersions of the kind that are served; entries of versions unknown here are dropped
-	Schema   map[string]any          // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
-	Status   bool                    // has a status subresource: main writes do not own status
-	Ways     *Ways                   // counts the writes; nil: nobody asks
+	Versions []string                // Other served apiVersions of the kind. Entries of unknown versions are dropped.
+	// openAPIV3Schema of a custom resource; if nil, lists are atomic and maps are not
+	Schema map[string]any
+	Status bool  // if there is a status subresource, other requests do not own the status
+	Ways   *Ways // counts the writes; may be nil
 
-	// ConvertTo returns a custom resource in another version, where a webhook knows how, and SchemaOf the openAPIV3Schema of that version;
-	// nil: versions differ by name alone.
+	// ConvertTo converts a custom resource to another version by a webhook. SchemaOf returns the
+	// openAPIV3Schema of a version. Both are nil if all versions have the same fields.
 	ConvertTo func(u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error)
 	SchemaOf  func(version string) map[string]any
 
-	mu       sync.Mutex                             // guards what follows
-	types    *typed.ParseableType                   // nil until used
-	plan     *plan                                  // how objects of GoType are compared
-	read     map[string]fieldSet                    // sets of entries that were read, by their text, and conform
-	readSize int                                    // bytes of their texts
+	mu       sync.Mutex                             // guards the fields below
+	types    *typed.ParseableType                   // nil until the first use
+	plan     *plan                                  // plan for comparing objects of GoType
+	read     map[string]fieldSet                    // the parsed sets of valid entries
+	readSize int                                    // total length of the texts in read
 	managers map[string]*managedfields.FieldManager // by subresource
-	others   map[string]*typed.ParseableType        // types of other versions, where a webhook converts
+	others   map[string]*typed.ParseableType        // used if there is a conversion webhook
 }
 
-// ready makes the kind's types at their first use.
+// ready builds the types if they are not built yet.
 func (o *Manager) ready() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,8 +66,7 @@ func (o *Manager) ready() {
 	}
 }
 
-// manager returns the library's manager for the updates of a subresource, which is built at the first
-// call.
+// manager returns the manager of the library for the subresource. It is only created once.
 func (o *Manager) manager(subresource string) (*managedfields.FieldManager, error) {
 	o.ready()
 	o.mu.Lock()
@@ -82,8 +84,8 @@ func (o *Manager) manager(subresource string) (*managedfields.FieldManager, erro
 	return manager, err
 }
 
-// A shape answers the library's questions about objects: how one is typed, converted, defaulted and
-// created.
+// A shape implements the interfaces that are required by the library to convert, default and
+// create objects.
 type shape interface {
 	managedfields.TypeConverter
 	runtime.ObjectConvertor
@@ -95,7 +97,8 @@ func (o *Manager) newManager(subresource string, s shape) (*managedfields.FieldM
 	return managedfields.NewDefaultFieldManager(s, s, s, s, o.Kind, o.Kind.GroupVersion(), subresource, o.resets(subresource))
 }
 
-// resets are the fields that a write through a subresource leaves as they were; nobody comes to own them by it.
+// resets returns the fields that a write to the subresource does not change. The manager does not
+// become the owner of these fields.
 func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
 	set := fieldpath.NewSet()
 	for _, path := range o.resetPaths(subresource) {
@@ -106,7 +109,8 @@ func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.
 		set.Insert(fieldpath.MakePathOrDie(steps...))
 	}
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set}
-	if o.ConvertTo != nil && subresource == "status" { // of all versions, as kube-apiserver does for custom resources
+	// for custom resources, kube-apiserver uses all versions
+	if o.ConvertTo != nil && subresource == "status" {
 		for _, version := range o.Versions {
 			reset[fieldpath.APIVersion(version)] = set
 		}
@@ -131,7 +135,8 @@ func (o *Manager) resetPaths(subresource string) (split [][]string) {
 	return split
 }
 
-// subresourceResets lists what is not the common status (main writes) or spec (status writes).
+// subresourceResets lists the exceptions from the default, which is status for writes to the main
+// resource and spec for writes to status.
 var subresourceResets = map[string][]string{
 	"APIService.apiregistration.k8s.io/status":                       {"metadata", "spec"},
 	"CertificateSigningRequest.certificates.k8s.io":                  {"spec", "status"},
@@ -150,7 +155,7 @@ var subresourceResets = map[string][]string{
 	"VolumeAttachment.storage.k8s.io/status":                         {"metadata", "spec"},
 }
 
-// orNew is obj under the manager's kind, or a new object where there is none.
+// orNew sets the kind of obj and returns it. If obj is nil, it returns a new object.
 func (o *Manager) orNew(obj scheme.Object) scheme.Object {
 	if !isNil(obj) {
 		return o.stamp(obj)
@@ -161,7 +166,7 @@ func (o *Manager) orNew(obj scheme.Object) scheme.Object {
 	return o.stamp(reflect.New(o.GoType).Interface().(scheme.Object))
 }
 
-// stamp writes the manager's kind and version into obj, which it returns.
+// stamp sets the kind and version of obj and returns obj.
 func (o *Manager) stamp(obj scheme.Object) scheme.Object {
 	obj.GetObjectKind().SetGroupVersionKind(o.Kind)
 	return obj
@@ -173,8 +178,8 @@ type objectShape struct {
 	types *typed.ParseableType
 }
 
-// ObjectToTyped turns Go types into maps first: the library reads them in place too, but walks an object a dozen times, each time by
-// reflection.
+// ObjectToTyped converts Go types to maps first. The library can also read Go types directly, but
+// it walks an object a dozen times, each time by reflection.
 func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 	if err != nil {
@@ -186,13 +191,14 @@ func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.Validat
 	if version := obj.GetObjectKind().GroupVersionKind().Version; s.ConvertTo != nil && version != s.Kind.Version {
 		return s.typesOf(version).FromUnstructured(members, options...)
 	}
-	if s.GoType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
+	// this is an object, whose Go type has already validated its fields, and not an apply body
+	if s.GoType != nil && len(options) > 0 {
 		return typed.AsTypedUnvalidated(value.NewValueInterface(members), s.types.Schema, s.types.TypeRef), nil
 	}
 	return s.types.FromUnstructured(members, options...)
 }
 
-// typesOf are the types of another version, which has other fields where a webhook converts.
+// typesOf returns the types for another version, which is converted by a webhook.
 func (o *Manager) typesOf(version string) *typed.ParseableType {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -213,8 +219,10 @@ func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, erro
 	return &unstructured.Unstructured{Object: members}, nil
 }
 
-// ConvertToVersion turns the library's maps into the Go type, and changes versions of those by name alone: a simplification, since the
-// entry of a manager that wrote through a version with other fields (autoscaling/v1) then names fields that are not found here and fades.
+// ConvertToVersion converts the library's maps to the Go type. Without a webhook it only changes
+// the name of the version. This is a simplification. If an object was written through a version
+// with different fields (autoscaling/v1), the entry may contain unknown fields, which are dropped
+// by the library.
 func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
 	version, ok := target.(schema.GroupVersion)
 	if own := s.Kind.GroupVersion(); !ok || version != own && !slices.Contains(s.Versions, version.String()) {
@@ -239,26 +247,27 @@ func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVe
 }
 
 func (s *objectShape) Convert(in, out, context any) error {
-	return fmt.Errorf("%T into %T: not converted", in, out) // the library does not ask
+	return fmt.Errorf("%T into %T: not converted", in, out) // the library never calls it
 }
 
 func (s *objectShape) ConvertFieldLabel(kind schema.GroupVersionKind, label, value string) (string, string, error) {
 	return label, value, nil
 }
 
-// Default leaves the outcome of a merge as it is: what an apply leaves out is filled in by its caller, as for every other write.
+// Default does nothing, because the caller sets default values after an apply, as after every
+// other write.
 func (s *objectShape) Default(runtime.Object) {}
 
 func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
 	return s.orNew(nil), nil
 }
 
-// Ways counts which way the writes went whose fields were tracked.
+// Ways counts the writes with tracked fields by the algorithm that handled them.
 type Ways struct {
-	Short, General atomic.Int64 // writes since the start: by the fast path, and through structured-merge-diff
+	Short, General atomic.Int64 // writes since the start, by fast path or structured-merge-diff
 }
 
-// Load is how many went each way.
+// Load returns both counters.
 func (w *Ways) Load() (short, general int64) { return w.Short.Load(), w.General.Load() }
 
 func (w *Ways) count(short bool) {

@@ -1,7 +1,8 @@
 package fieldmanager
 
-// This file merges an apply configuration that nobody owns: the mutation of an admission policy. Lists and maps mean what they mean to an
-// apply, and what is atomic must not be named, since all that a policy did not repeat there would be gone.
+// This file merges an apply configuration without an owner, which is the mutation of an admission
+// policy. Lists and maps are merged as in an apply. Atomic values must not be named, because the
+// parts that the policy does not repeat would be lost.
 
 import (
 	"errors"
@@ -15,8 +16,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// Merge returns live with the fields of wanted, which has the same kind. goType is the struct type of a subresource's body; that of the
-// kind, or nil, when it is the kind itself. Neither map is changed, but the result shares members with both.
+// Merge returns live merged with the fields of wanted, which has the same kind. goType is the
+// struct type of the subresource's body, or o.GoType for the object itself. The maps are not
+// modified, but values are shared with the result.
 func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[string]any, error) {
 	if longest(live) > maxApplyElements || longest(wanted) > maxApplyElements {
 		return nil, errLongList
@@ -44,7 +46,8 @@ func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[s
 	return members, nil
 }
 
-// typesFor are the kind's, made at their first use, or those of a subresource's body.
+// typesFor returns the types for the object or the body of a subresource. It builds the former at
+// the first use.
 func (o *Manager) typesFor(goType reflect.Type) *typed.ParseableType {
 	if goType != o.GoType {
 		return typesOf(goType, nil)
@@ -53,7 +56,7 @@ func (o *Manager) typesFor(goType reflect.Type) *typed.ParseableType {
 	return o.types
 }
 
-// findAtomics names what value has of atomic lists and maps.
+// findAtomics returns the paths of atomic lists and maps in v.
 func findAtomics(path fieldpath.Path, types *smd.Schema, at smd.TypeRef, v value.Value) (found []string) {
 	atom, ok := types.Resolve(at)
 	if !ok {

@@ -1,15 +1,18 @@
 package fieldmanager
 
-// This file is who owns what after an ordinary write, a create, update or patch, without the general algorithm: what the write sets now belongs
-// to its writer and to nobody else, what it removes to nobody.
+// This file updates the entries after a create, update or patch without the general algorithm.
+// The writer becomes the only owner of the fields that the write sets. Removed fields lose all
+// their owners.
 //
 //	entries   kubectl {f:replicas, f:image}   controller {f:status}
 //	write     by hpa: replicas 2 to 5                                  compare.go marks spec.replicas
 //	entries   kubectl {f:image}               controller {f:status}   hpa {f:replicas}
 //
-// All of it is done on sets (fieldset.go): each entry loses what is marked, the writer's gains what was set. Entries that lose nothing keep
-// their bytes. The answer is that of the library to the byte, or there is none, and the library is asked: when an entry is not as the library
-// writes it, names a version or a schema that was before, or the walk of compare.go has failed.
+// All steps operate on sets (fieldset.go). Marked fields are removed from each entry, and the
+// fields that were set are added to the writer's entry. Unmodified entries keep their bytes. The
+// result is identical to the library's, byte by byte. The library is called if an entry is not in
+// the library's format, if an entry has an earlier version or schema, or if the walk of
+// compare.go has failed.
 
 import (
 	"bytes"
@@ -29,15 +32,19 @@ import (
 	"apilet/internal/scheme"
 )
 
-// maxUpdateManagers is how many entries of updates are kept apart; the oldest are merged above that.
+// maxUpdateManagers is the maximum number of entries of updates. Above it the oldest entries are
+// merged.
 const maxUpdateManagers = 10
 
-// maxSentUpdates is how many entries of updates a client may send. Merging all but ten of them takes as long as the square of their number: 30,000,
-// which a body has room for, half a minute.
+// maxSentUpdates limits the number of update entries in a request. It takes quadratic time to
+// merge the oldest entries. For 30,000 entries, which can be sent in a single body, it would be
+// half a minute.
 const maxSentUpdates = 1000
 
-// tooCostly tells entries that no object has and that take the library the square of their number: too many of updates, or of fields. A set whose
-// names stand in a descending order is read by inserting each before all others: 200,000 of them, which a body has room for, in half a minute.
+// tooCostly reports whether the library would need quadratic time for the entries, because there
+// are too many updates or too many fields. No real object has that many. If the names are in
+// descending order, the library inserts every name at the start. For 200,000 names, which can be
+// sent in a single body, it would take half a minute.
 func tooCostly(entries []metav1.ManagedFieldsEntry) bool {
 	updates, fields := 0, 0
 	for i := range entries {
@@ -51,14 +58,15 @@ func tooCostly(entries []metav1.ManagedFieldsEntry) bool {
 	return updates > maxSentUpdates || fields > maxFieldNodes
 }
 
-// An owner is an entry of managedFields, and its fields.
+// An owner is an entry of managedFields with its parsed fields.
 type owner struct {
 	entry  metav1.ManagedFieldsEntry
 	fields fieldSet
-	stale  bool // entry.FieldsV1 is not what fields are
+	stale  bool // entry.FieldsV1 differs from fields
 }
 
-// track returns the entries of next after a write of manager through a subresource; ok is false where the library has to say.
+// track returns the entries of next after a write by manager to a subresource. ok is false if the
+// library must decide.
 func (o *Manager) track(old, next scheme.Object, manager, subresource string) (entries []metav1.ManagedFieldsEntry, ok bool) {
 	isNew := isNil(old)
 	entries, ok = liveEntries(old, next, isNew, subresource)
@@ -66,7 +74,7 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 		return nil, false
 	}
 	if len(entries) == 0 && !isNew && old.GetUID() != "" {
-		return nil, true // an object that is not tracked stays so
+		return nil, true // an object without entries remains untracked
 	}
 	owners, foreign, ok := o.owners(entries)
 	if !ok {
@@ -90,7 +98,8 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 	return encoded(owners), true
 }
 
-// liveEntries are the entries that a write starts from: those that the client sent back or edited, else those of the object as it was.
+// liveEntries returns the entries before the write. These are the entries in the request, or the
+// entries of the old object if there are none.
 func liveEntries(old, next scheme.Object, isNew bool, subresource string) (entries []metav1.ManagedFieldsEntry, ok bool) {
 	if !isNew {
 		entries = old.GetManagedFields()
@@ -102,15 +111,15 @@ func liveEntries(old, next scheme.Object, isNew bool, subresource string) (entri
 	case subresource != "" || sent == nil:
 		return entries, true
 	case len(sent) == 0 || len(sent) == 1 && reflect.DeepEqual(sent[0], metav1.ManagedFieldsEntry{}):
-		return nil, true // the client drops all of them
+		return nil, true // the client drops all entries
 	}
 	return sent, true
 }
 
-// maxEntries is far more than an object has.
+// maxEntries is far more than any real object has.
 const maxEntries = 100
 
-// owners reads entries. foreign: some are of another version.
+// owners parses the entries. It returns true for foreign if there are entries of other versions.
 func (o *Manager) owners(entries []metav1.ManagedFieldsEntry) (owners []owner, foreign, ok bool) {
 	own := o.Kind.GroupVersion().String()
 	owners = make([]owner, 0, len(entries)+1)
@@ -140,16 +149,20 @@ func (o *Manager) owners(entries []metav1.ManagedFieldsEntry) (owners []owner, f
 	return owners, foreign, true
 }
 
-// sameOwner says that the library knows two entries by the same name: the version counts for updates only.
+// sameOwner reports whether the library identifies two entries. The version matters only for
+// updates.
 func sameOwner(a, b *metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.Subresource == b.Subresource &&
 		(a.APIVersion == b.APIVersion || a.Operation == metav1.ManagedFieldsOperationApply)
 }
 
-// maxRead bounds the texts of sets that are kept read. Objects that are written often, or alike, have few different ones.
+// maxRead limits the total length of the cached sets. If an object is written often, or if there
+// are many similar objects, the number of different sets is small.
 const maxRead = 64 << 10
 
-// fieldsOf reads the set of an entry, which nobody may change; nil if the library has to. The same few sets come again and again.
+// fieldsOf parses the set of an entry. The result is cached because the same sets are parsed
+// again and again. The caller must not modify the result. nil means that the library must parse
+// it.
 func (o *Manager) fieldsOf(text []byte) fieldSet {
 	o.mu.Lock()
 	known := o.read[string(text)]
@@ -174,7 +187,8 @@ func (o *Manager) fieldsOf(text []byte) fieldSet {
 	return fields
 }
 
-// conform says that a set is one of this schema: nothing in it lies in what is owned whole, as after a change of the schema.
+// conform reports whether a set matches the schema, so that no path leads into an atomic value. A
+// change of the schema may cause a mismatch.
 func (o *Manager) conform(s fieldSet) bool {
 	at, ok := o.types.Schema.Resolve(o.types.TypeRef)
 	return ok && at.Map != nil && at.Map.ElementRelationship != smd.Atomic && conformMembers(o.types.Schema, at.Map, s, 0, int32(len(s)), "")
@@ -182,7 +196,7 @@ func (o *Manager) conform(s fieldSet) bool {
 
 func conformMembers(types *smd.Schema, t *smd.Map, s fieldSet, i, end int32, parent string) bool {
 	if scalar := t.ElementType.Inlined.Scalar; t.ElementType.NamedType == nil && scalar != nil && *scalar == smd.Untyped && t.Fields == nil {
-		return true // the library does not look into these
+		return true // the library does not check their members
 	}
 	for ; i < end; i = s[i].end {
 		ref := t.ElementType
@@ -225,7 +239,8 @@ func conformNode(types *smd.Schema, ref smd.TypeRef, s fieldSet, i int32) bool {
 	return true
 }
 
-// compare marks in c what a write changes. foreign: the library would look at the objects in other versions too, and checks them for that.
+// compare adds the changed fields to c. If foreign is true, the library would also convert both
+// objects to other versions, which validates them.
 func (o *Manager) compare(c *comparison, old, next scheme.Object, foreign bool) bool {
 	was, is := o.orNew(old), o.stamp(next)
 	if o.GoType == nil {
@@ -244,7 +259,7 @@ func (o *Manager) compare(c *comparison, old, next scheme.Object, foreign bool) 
 	return !c.failed
 }
 
-// valid says that the library takes an object as it takes one of another version.
+// valid reports whether the library accepts an object when it converts it to another version.
 func valid(types *typed.ParseableType, obj scheme.Object) bool {
 	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 	if err != nil {
@@ -254,10 +269,11 @@ func valid(types *typed.ParseableType, obj scheme.Object) bool {
 	return err == nil
 }
 
-// ---- what becomes of the entries
+// ---- updates of the entries
 
-// taken are the owners without what the write has set or removed. For those of other versions that is all, for the others what is left
-// of it without the fields that such a write does not touch: the library tells the versions apart for them.
+// taken removes the changed fields from the entries. Entries of this version keep the fields that
+// such a write does not change (see resets). If the entry is of another version, these fields are
+// also removed, which is the same in the library.
 func (o *Manager) taken(owners []owner, seen, whole difference) []owner {
 	own := o.Kind.GroupVersion().String()
 	kept := owners[:0]
@@ -278,7 +294,7 @@ func (o *Manager) taken(owners []owner, seen, whole difference) []owner {
 	return kept
 }
 
-// given are the owners with what the writer has gained, as of now.
+// given adds the gained fields to the writer's entry, with the current time.
 func (o *Manager) given(owners []owner, gained fieldSet, manager, subresource string) []owner {
 	now := metav1.NewTime(time.Now().UTC())
 	writer := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: subresource,
@@ -292,7 +308,8 @@ func (o *Manager) given(owners []owner, gained fieldSet, manager, subresource st
 	return append(owners, owner{entry: writer, fields: gained, stale: true})
 }
 
-// capped merges the oldest updates of a version into one entry of ancientChanges, until there are few enough of them.
+// capped limits the number of update entries to maxUpdateManagers. The oldest entries of a
+// version are merged into the entry of ancientChanges.
 func capped(owners []owner) ([]owner, bool) {
 	order := make([]int, 0, len(owners))
 	for i := range owners {
@@ -305,7 +322,7 @@ func capped(owners []owner) ([]owner, bool) {
 		return owners, true
 	}
 	slices.SortFunc(order, func(a, b int) int { return compareAges(&owners[a].entry, &owners[b].entry) })
-	buckets := map[string]int{} // the oldest entry of a version, which takes the others in
+	buckets := map[string]int{} // the oldest entry of the version, which is merged with the others
 	merged := map[int]bool{}
 	for _, i := range order {
 		one := &owners[i]
@@ -334,7 +351,8 @@ func capped(owners []owner) ([]owner, bool) {
 
 const ancientChanges = "ancient-changes"
 
-// soleBucket says that no entry but the one at has the name that it gets.
+// soleBucket reports whether no entry but the one at index at has the name that the merged entry
+// gets.
 func soleBucket(owners []owner, at int) bool {
 	for i := range owners {
 		if e := &owners[i].entry; i != at && e.Manager == ancientChanges && e.APIVersion == owners[at].entry.APIVersion {
@@ -344,11 +362,12 @@ func soleBucket(owners []owner, at int) bool {
 	return true
 }
 
-// compareAges is the order in which the library merges: by second, then by what it calls an entry.
+// compareAges compares entries in the order in which they are merged by the library. They are
+// sorted by second and then by identifier.
 func compareAges(a, b *metav1.ManagedFieldsEntry) int {
 	name := func(e *metav1.ManagedFieldsEntry) string {
 		text, _ := json.Marshal(metav1.ManagedFieldsEntry{Manager: e.Manager, Operation: e.Operation, APIVersion: e.APIVersion, Subresource: e.Subresource})
-		return string(text) // strings alone always can
+		return string(text) // strings can always be encoded
 	}
 	return cmp.Or(cmp.Compare(seconds(a), seconds(b)), cmp.Compare(name(a), name(b)))
 }
@@ -360,7 +379,7 @@ func seconds(e *metav1.ManagedFieldsEntry) int64 {
 	return e.Time.Unix()
 }
 
-// encoded are the owners' entries, in the order in which they are written.
+// encoded returns the entries of the owners in the stored order.
 func encoded(owners []owner) []metav1.ManagedFieldsEntry {
 	if len(owners) == 0 {
 		return nil
@@ -376,7 +395,7 @@ func encoded(owners []owner) []metav1.ManagedFieldsEntry {
 	return sortEntries(entries)
 }
 
-// sortEntries brings entries in the order in which they are written: applies first, then by age.
+// sortEntries sorts entries in the stored order: applies first, then by age.
 func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	slices.SortFunc(entries, func(a, b metav1.ManagedFieldsEntry) int {
 		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(seconds(&a), seconds(&b)), cmp.Compare(a.Manager, b.Manager),
@@ -385,9 +404,9 @@ func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntr
 	return entries
 }
 
-// ---- what of a difference counts
+// ---- parts of a difference
 
-// without leaves out what is at some paths and below.
+// without removes the paths, including all nested fields.
 func (d difference) without(paths [][]string) difference {
 	for _, path := range paths {
 		d = d.cut(path)
@@ -395,7 +414,7 @@ func (d difference) without(paths [][]string) difference {
 	return d
 }
 
-// cut leaves out one path; d itself stays.
+// cut returns d without the node at path. It does not modify d.
 func (d difference) cut(path []string) difference {
 	i, end := int32(0), int32(len(d))
 	for depth, name := range path {
@@ -419,7 +438,7 @@ func (d difference) cut(path []string) difference {
 	return slices.Delete(rest, int(i), int(i+gone))
 }
 
-// gained are the fields that the write has set, but for those that nobody owns.
+// gained returns the fields that were set by the write, except for fields that cannot be owned.
 func (d difference) gained() fieldSet {
 	return d.gainedBelow(make(fieldSet, 0, len(d)), 0, int32(len(d)), unownedRoot)
 }
@@ -440,7 +459,8 @@ func (d difference) gainedBelow(out fieldSet, i, end int32, unowned []string) fi
 	return out
 }
 
-// unownedRoot are the members of an object that no entry names, unownedMeta those of its metadata; what is below them has owners.
+// unownedRoot contains the members of an object that cannot be owned, and unownedMeta contains the
+// members of the metadata that cannot be owned. The nested fields can be owned.
 var (
 	unownedRoot = []string{"apiVersion", "kind", "metadata"}
 	unownedMeta = []string{"name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "resourceVersion"}

@@ -1,8 +1,10 @@
 package fieldmanager
 
-// This file makes the types of a kind as structured-merge-diff wants them. Who owns an element of a list depends on what the list means: containers are
-// told apart by name, tolerations are one value. The Go types say so in their patchMergeKey tags; what they say in comments only (+listType,
-// +listMapKey, +mapType, +structType, +default) is in the tables of package listtypes. Of a custom resource its schema says it.
+// This file builds the types of a kind for structured-merge-diff. The type of a list determines
+// whether the elements can be owned separately. For example, containers are identified by name,
+// but tolerations are a single value. The Go types declare it in their patchMergeKey tags. If it
+// is only declared in a comment (+listType, +listMapKey, +mapType, +structType, +default), it is
+// in the tables of package listtypes. For a custom resource, the schema is used.
 
 import (
 	"cmp"
@@ -21,7 +23,7 @@ import (
 	"apilet/internal/scheme/listtypes"
 )
 
-// typesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
+// typesOf returns the types for a Go type, or for the schema of a custom resource.
 func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 	if goType == nil && crd == nil {
 		return &typed.DeducedParseableType
@@ -38,8 +40,9 @@ func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 }
 
 type typeBuilder struct {
-	out  *smd.Schema
-	seen map[reflect.Type]bool // struct types that are in out, or will be: types may hold themselves
+	out *smd.Schema
+	// the struct types that are already added, because a type may be recursive
+	seen map[reflect.Type]bool
 }
 
 func newTypeBuilder() *typeBuilder {
@@ -49,15 +52,16 @@ func newTypeBuilder() *typeBuilder {
 	}}}
 }
 
-// commonTypes returns a builder that has the types of ObjectMeta, which all built-in objects contain.
-// The caller must not change it.
+// commonTypes returns a builder with the types of ObjectMeta, which are used by all built-in
+// objects. The caller must not modify it.
 var commonTypes = sync.OnceValue(func() *typeBuilder {
 	b := newTypeBuilder()
 	b.ref(reflect.TypeFor[metav1.ObjectMeta]())
 	return b
 })
 
-// Values of no declared type: one that is owned whole, and one whose objects are merged by member.
+// The names are used if the type is not declared. An untyped value is atomic. If the value is a
+// map and deduced, the members are merged.
 const untypedName, deducedName = "untyped", "deduced"
 
 func untypedAtom(inner string, relation smd.ElementRelationship) smd.Atom {
@@ -73,7 +77,7 @@ func namedType(name string) smd.TypeRef { return smd.TypeRef{NamedType: &name} }
 
 func scalarType(s smd.Scalar) smd.TypeRef { return smd.TypeRef{Inlined: smd.Atom{Scalar: &s}} }
 
-// ref returns the type of a Go value as JSON has it.
+// ref returns the type of the JSON encoding of a Go type.
 func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -82,7 +86,8 @@ func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
 		if len(described.OpenAPISchemaType()) == 0 {
 			return namedType(deducedName)
 		}
-		return scalarType(smd.Untyped) // times, quantities: strings, but written as numbers too
+		// times and quantities are strings, but clients may also send numbers
+		return scalarType(smd.Untyped)
 	}
 	switch t {
 	case reflect.TypeFor[runtime.RawExtension]():
@@ -143,7 +148,8 @@ func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
 	}
 }
 
-// zeroOf is what a member that is always written has in its absence: it may be a key of a list.
+// zeroOf returns the default of a member that is always encoded, because it may be a key of a
+// list.
 func zeroOf(t reflect.Type) any {
 	switch t.Kind() {
 	case reflect.String:
@@ -158,7 +164,8 @@ func zeroOf(t reflect.Type) any {
 
 func goTypeName(t reflect.Type) string { return t.PkgPath() + "." + t.Name() }
 
-// relate says what the elements of a field are to each other: atomic, granular, set, or the keys of a list's elements.
+// relate sets the type of a list or map. The relation is atomic, granular, set, or the keys of
+// the list.
 func relate(t *smd.TypeRef, relation string) {
 	switch list, members := t.Inlined.List, t.Inlined.Map; {
 	case relation == "":
@@ -174,7 +181,8 @@ func relate(t *smd.TypeRef, relation string) {
 	}
 }
 
-// fromSchema translates one level of a custom resource's schema. preserve: above, unknown fields are kept.
+// fromSchema converts the schema of a custom resource. If preserve is true, unknown fields are
+// allowed by a parent.
 func (b *typeBuilder) fromSchema(s map[string]any, preserve bool) smd.Atom {
 	preserve = preserve || s["x-kubernetes-preserve-unknown-fields"] == true
 	switch s["type"] {
@@ -242,7 +250,8 @@ func (b *typeBuilder) listFromSchema(s map[string]any, preserve bool) *smd.List 
 	return out
 }
 
-// addObjectFields gives a schema the fields that every object has. At the root they are typed whatever the schema says.
+// addObjectFields adds apiVersion, kind and metadata. At the root they replace the schema's
+// declarations.
 func (b *typeBuilder) addObjectFields(out *smd.Map, root bool) {
 	for name, t := range map[string]smd.TypeRef{
 		"apiVersion": scalarType(smd.String), "kind": scalarType(smd.String), "metadata": b.ref(reflect.TypeFor[metav1.ObjectMeta]()),

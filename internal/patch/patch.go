@@ -1,21 +1,23 @@
-// Package patch turns one JSON document into another, as a PATCH asks. A client says how by the Content-Type of its body, and each way
-// answers a different need:
+// Package patch applies the body of a PATCH to a JSON document. The Content-Type of the body
+// selects one of these kinds:
 //
-//	kind             body                                       good for
+//	kind             body                                       purpose
 //	JSON patch       a program: six operations on paths         exact edits, with tests before them     RFC 6902
 //	merge patch      the changed part of the document           any document; lists are replaced whole  RFC 7396
 //	strategic merge  the changed part, lists merged by key      built-in types: a tag of the Go type    k8s.io/apimachinery strategicpatch
-//	apply            the whole intent of one manager            package fieldmanager                    KEP-555
+//	apply            the complete intent of one manager         package fieldmanager                    KEP-555
 //
-//	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.PatchSchema() != nil) // 415 for any other
+//	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.PatchSchema() != nil) // 415 for other types
 //	result, strictErrs, err := patch.Apply(kind, current, body, res.PatchSchema())
 //
-// One example. The document {"spec":{"containers":[{"name":"a","image":"x:1"},{"name":"b"}]}} and the body
-// {"spec":{"containers":[{"name":"a","image":"x:2"}]}}: a merge patch forgets container b, a strategic merge patch keeps it.
+// For example, the document {"spec":{"containers":[{"name":"a","image":"x:1"},{"name":"b"}]}} is
+// patched by {"spec":{"containers":[{"name":"a","image":"x:2"}]}}. A merge patch removes
+// container b, but a strategic merge patch keeps it.
 //
-// Invariants: everything here is a pure function of bytes; numbers pass through as their digits (a float64 would round an int64); no body
-// panics; and the work is bounded by constants, not by what 3 MiB of JSON can ask for. The words of an error are kube-apiserver's
-// (k8s.io/apiserver/pkg/endpoints/handlers/patch.go).
+// Invariants: The result only depends on the arguments. Numbers are not converted to float64,
+// which would round an int64. No body causes a panic. Constants limit the work, which would
+// otherwise be very large for some bodies of 3 MiB. The error messages are the same as in
+// kube-apiserver (k8s.io/apiserver/pkg/endpoints/handlers/patch.go).
 package patch
 
 import (
@@ -51,17 +53,20 @@ const (
 	JSONPatch      Kind = "application/json-patch+json" // RFC 6902
 	mergePatch     Kind = "application/merge-patch+json"
 	strategicPatch Kind = "application/strategic-merge-patch+json"
-	ApplyPatch     Kind = "application/apply-patch+yaml" // server-side apply: package fieldmanager's
+	ApplyPatch     Kind = "application/apply-patch+yaml" // server-side apply, see package fieldmanager
 )
 
 const (
-	maxPatchOperations = 10000    // of one JSON patch
-	maxPatchCopies     = 3 << 20  // bytes that the copy operations of one JSON patch may add
-	maxPatchWork       = 64 << 20 // bytes parsed and list elements moved for one patch: about a second
-	maxPatchLookups    = 4 << 20  // of list elements by key for one strategic merge: about a second
+	maxPatchOperations = 10000   // maximum number of operations in one JSON patch
+	maxPatchCopies     = 3 << 20 // maximum bytes that can be added by the copy operations of a JSON patch
+	// maximum work for a patch, in bytes parsed and list elements moved; about a second
+	maxPatchWork = 64 << 20
+	// maximum lookups of list elements for a strategic merge patch; about a second
+	maxPatchLookups = 4 << 20
 )
 
-// KindOf reads the Content-Type of a PATCH. strategic tells whether the resource has a Go type; custom resources have none.
+// KindOf returns the kind of a PATCH with that Content-Type. strategic means that the resource
+// has a Go type, which custom resources lack.
 func KindOf(contentType string, strategic bool) (Kind, error) {
 	accepted := []string{string(JSONPatch), string(mergePatch), string(strategicPatch), string(ApplyPatch)}
 	if !strategic {
@@ -72,7 +77,8 @@ func KindOf(contentType string, strategic bool) (Kind, error) {
 		return Kind(sent), nil
 	}
 	if strategic && !slices.Contains(accepted, strings.TrimSpace(sent)) {
-		// The real server's router refuses these before its PATCH handler, whose message is the better one, sees them.
+		// kube-apiserver's router rejects these types before its PATCH handler can return a
+		// better message.
 		err := apierror.New(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
 		err.ErrStatus.Details = &metav1.StatusDetails{}
 		return "", err
@@ -81,8 +87,8 @@ func KindOf(contentType string, strategic bool) (Kind, error) {
 		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
 }
 
-// CheckSyntax returns a Status error (400) for a body that is not JSON. The body of an apply may be YAML, and package fieldmanager
-// decodes it.
+// CheckSyntax returns a Status error (400) for a body that is not JSON. It ignores the body of an
+// apply, which may be YAML and which package fieldmanager decodes.
 func CheckSyntax(kind Kind, body []byte) error {
 	if kind != ApplyPatch && !json.Valid(body) {
 		return apierrors.NewBadRequest("invalid JSON patch")
@@ -90,9 +96,11 @@ func CheckSyntax(kind Kind, body []byte) error {
 	return nil
 }
 
-// Apply returns what one JSON document (an object with kind and apiVersion) becomes under a patch body. schema is a zero value of the
-// Go type for strategic merge patches, nil for custom resources. strictErrs are duplicate members and, where the result could not show
-// them any more, unknown ones: warnings or, by Invalid, a refusal. err is a Status error: 400, 413, 415, 422.
+// Apply applies the body of a patch to a JSON document, which is an object with kind and
+// apiVersion, and returns the result. schema is a zero value of the Go type for strategic merge
+// patches, or nil for custom resources. strictErrs are duplicate fields, and also unknown fields
+// if the result no longer contains them. The caller reports them as warnings or by Invalid. err
+// is a Status error: 400, 413, 415 or 422.
 func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictErrs []error, err error) {
 	if err := CheckSyntax(kind, body); err != nil {
 		return nil, nil, err
@@ -114,13 +122,14 @@ func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictEr
 	return nil, nil, err
 }
 
-// Invalid is the refusal (422) of a patch whose result is no object of its kind, or is one only to a lenient reader (cause is then
-// runtime.NewStrictDecodingError of the strictErrs). It quotes the result, but of a strategic merge patch the patch.
+// Invalid returns the error (422) if the result of a patch is not a valid object. If only strict
+// decoding fails, cause is runtime.NewStrictDecodingError of the strictErrs. The message quotes
+// the result, or the body of a strategic merge patch.
 func Invalid(kind Kind, body, result []byte, cause error) error {
 	quoted := string(result)
 	if kind == strategicPatch {
 		members := map[string]any{}
-		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &members) // patch has read it before
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &members) // Apply has decoded it before
 		quoted = fmt.Sprintf("%+v", members)
 	}
 	var undecodable *scheme.BodyError
@@ -130,7 +139,8 @@ func Invalid(kind Kind, body, result []byte, cause error) error {
 	return apierror.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, cause.Error())})
 }
 
-// patchFailed is the one answer to a JSON patch that does not apply: its cause is lost in the real server too.
+// patchFailed returns the error for a JSON patch that cannot be applied. As in kube-apiserver,
+// the cause is not included.
 func patchFailed() error {
 	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "", 0, false)
 }
@@ -141,21 +151,22 @@ func patchTooLarge() error {
 
 // ---- the document under the patch
 
-// A JsonNode is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not
-// touch keeps its bytes. nil is JSON's null.
+// A JsonNode is a value in the document. It is parsed only along the paths of the patch. The rest
+// remains raw, so that unmodified parts keep their bytes. nil is a JSON null.
 type JsonNode struct {
-	Raw  json.RawMessage      // as read; stale once parsed, but for its first byte
-	obj  map[string]*JsonNode // non-nil once parsed as an object
-	list []*JsonNode          // non-nil once parsed as a list
+	Raw  json.RawMessage      // as read; only the first byte is valid after parsing
+	obj  map[string]*JsonNode // not nil if parsed as an object
+	list []*JsonNode          // not nil if parsed as a list
 }
 
-// UnmarshalJSON keeps a copy of raw, unparsed.
+// UnmarshalJSON stores a copy of raw without parsing it.
 func (n *JsonNode) UnmarshalJSON(raw []byte) error {
-	*n = JsonNode{Raw: slices.Clone(raw)} // the decoder's bytes are only lent
+	*n = JsonNode{Raw: slices.Clone(raw)} // the decoder reuses its buffer
 	return nil
 }
 
-// Encode writes a value. Operations can put more levels into each other than one body has; append calls itself for each of them.
+// Encode returns the JSON of a value. It limits the depth, because append is recursive and
+// operations can create more levels than a single body can have.
 func (n *JsonNode) Encode() ([]byte, error) {
 	if !n.within(bounded.DecoderDepth) {
 		return nil, bounded.ErrTooDeep
@@ -167,8 +178,8 @@ func (n *JsonNode) Encode() ([]byte, error) {
 	return n.append(make([]byte, 0, room)), nil
 }
 
-// append writes a value behind out. What nobody has parsed stays as it was sent. encoding/json would make each level apart, and copy it once
-// for every level above.
+// append appends the JSON of a value to out. Unparsed values keep their bytes. encoding/json
+// would encode each level separately and copy it once for every level above.
 func (n *JsonNode) append(out []byte) []byte {
 	switch {
 	case n == nil:
@@ -179,7 +190,7 @@ func (n *JsonNode) append(out []byte) []byte {
 			if i > 0 {
 				out = append(out, ',')
 			}
-			quoted, _ := json.Marshal(name) // a string always can
+			quoted, _ := json.Marshal(name) // a string can always be encoded
 			out = append(append(out, quoted...), ':')
 			out = n.obj[name].append(out)
 		}
@@ -197,7 +208,7 @@ func (n *JsonNode) append(out []byte) []byte {
 	return append(out, n.Raw...)
 }
 
-// within says that what has been parsed of a value has no more than so many levels.
+// within reports whether the depth of the parsed value is at most levels.
 func (n *JsonNode) within(levels int) bool {
 	if n == nil {
 		return true
@@ -213,7 +224,7 @@ func (n *JsonNode) within(levels int) bool {
 	return !slices.ContainsFunc(n.list, func(element *JsonNode) bool { return !element.within(levels - 1) })
 }
 
-// MarshalJSON is append, for the encoder.
+// MarshalJSON calls append for encoding/json.
 func (n *JsonNode) MarshalJSON() ([]byte, error) { return n.append(nil), nil }
 
 var (
@@ -221,15 +232,16 @@ var (
 	errPatchWork = errors.New("maxPatchWork is spent")
 )
 
-// A patchedDoc is a document and the work that its patch may still cost. Opening a level reads all bytes below it, so that a path of
-// 10,000 steps into 3 MiB would read 30 GiB, and as many inserts at the head of a long list would move as much.
+// A patchedDoc is a document with the remaining limits of its patch. To parse a level, all bytes
+// of the nested values must be read. For a path with 10,000 steps into 3 MiB, this would be 30
+// GiB. The same is true for repeated insertions at the start of a long list.
 type patchedDoc struct {
 	Root   *JsonNode
-	work   int // what is left of maxPatchWork
-	copies int // what is left of maxPatchCopies
+	work   int // the rest of maxPatchWork
+	copies int // the rest of maxPatchCopies
 }
 
-// NewPatchedDoc is a document on its way through the operations of a JSON patch, with a bound on their work.
+// NewPatchedDoc returns a document for the operations of a JSON patch, with the full limits.
 func NewPatchedDoc(current []byte) *patchedDoc {
 	return &patchedDoc{Root: &JsonNode{Raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
 }
@@ -241,7 +253,7 @@ func (doc *patchedDoc) spend(work int) error {
 	return nil
 }
 
-// open parses one level of n; an error if n is neither object nor list.
+// open parses one level of n. It returns an error if n is neither an object nor a list.
 func (doc *patchedDoc) open(n *JsonNode) error {
 	if n == nil || n.obj != nil || n.list != nil {
 		return nil
@@ -255,14 +267,14 @@ func (doc *patchedDoc) open(n *JsonNode) error {
 	return json.Unmarshal(n.Raw, &n.obj)
 }
 
-// container returns the object or list that holds the last step of path, and that step.
+// container returns the object or list that contains the last step of path, and the last step.
 func (doc *patchedDoc) container(path string) (*JsonNode, string, error) {
 	steps := strings.Split(path, "/")
 	if len(steps) < 2 {
 		return nil, "", errNoPath
 	}
 	n, last := doc.Root, len(steps)-1
-	for i, step := range steps[1:] { // what stands before the first slash is ignored, as in the real server
+	for i, step := range steps[1:] { // kube-apiserver also ignores the part before the first slash
 		if n == nil {
 			return nil, "", errNoPath
 		}
@@ -283,7 +295,8 @@ func (doc *patchedDoc) container(path string) (*JsonNode, string, error) {
 
 var stepUnescaper = strings.NewReplacer("~1", "/", "~0", "~") // RFC 6901, section 4
 
-// elementIndex reads a step into a list of n values; negative ones count from the end.
+// elementIndex returns the index for a step into a list of n values. Negative steps count from
+// the end.
 func elementIndex(step string, n int) (int, error) {
 	i, err := strconv.Atoi(step)
 	if i < 0 {
@@ -295,7 +308,7 @@ func elementIndex(step string, n int) (int, error) {
 	return i, nil
 }
 
-// get returns a member (nil when there is none) or an element.
+// get returns a member (nil if it does not exist) or an element.
 func (n *JsonNode) get(step string) (*JsonNode, error) {
 	if n.obj != nil {
 		return n.obj[step], nil
@@ -307,7 +320,7 @@ func (n *JsonNode) get(step string) (*JsonNode, error) {
 	return n.list[i], nil
 }
 
-// set writes a member, which need not be there, or an element, which must.
+// set sets a member of an object or an existing element of a list.
 func (n *JsonNode) set(step string, value *JsonNode) error {
 	if n.obj != nil {
 		n.obj[step] = value
@@ -320,7 +333,7 @@ func (n *JsonNode) set(step string, value *JsonNode) error {
 	return err
 }
 
-// add writes a member or inserts an element; "-" is the end of a list.
+// add sets a member or inserts an element. "-" is the end of a list.
 func (n *JsonNode) add(step string, value *JsonNode) error {
 	if n.obj != nil {
 		n.obj[step] = value
@@ -351,7 +364,8 @@ func (n *JsonNode) remove(step string) error {
 	return err
 }
 
-// equal compares values: objects regardless of order, strings as decoded, numbers by their digits (1 is not 1.0, as in the real server).
+// equal compares two values. The order of members is ignored, strings are decoded, and numbers
+// must have the same digits (1 is not equal to 1.0, as in kube-apiserver).
 func (doc *patchedDoc) equal(a, b *JsonNode) (bool, error) {
 	if a == nil || b == nil {
 		return a == b, nil
@@ -398,19 +412,21 @@ func sameLeaf(a, b json.RawMessage) bool {
 
 // ---- JSON patch (RFC 6902)
 //
-// gopkg.in/evanphx/json-patch.v4, which the real server uses, panics on a few bodies and works for minutes on others, so the operations
-// are written out here with its departures from the RFC: replace may name a member that is not there, remove may count from the end, a
-// test of null passes on nothing.
+// kube-apiserver uses gopkg.in/evanphx/json-patch.v4, which can panic or run for minutes. The
+// operations are therefore implemented here, with the library's deviations from the RFC: replace
+// may name a missing member, remove may count from the end, and a test for null succeeds if the
+// value is missing.
 
-// A PatchStep is one operation of a JSON patch; nil members were not sent.
+// A PatchStep is an operation of a JSON patch. Members that were not sent are nil.
 type PatchStep struct {
 	Op    string    `json:"op"`    // add, remove, replace, move, copy or test
 	Path  *string   `json:"path"`  // a JSON pointer
-	From  *string   `json:"from"`  // of move and copy
-	Value *JsonNode `json:"value"` // of add, replace and test; nil: null
+	From  *string   `json:"from"`  // for move and copy
+	Value *JsonNode `json:"value"` // for add, replace and test; nil is null
 }
 
-// A jsonPatchOp is a PatchStep for the strict reading: the value is any, so that duplicate members in there are seen as well.
+// A jsonPatchOp is a PatchStep for strict decoding. The type of its value is any, so that
+// duplicate members in the value are also detected.
 type jsonPatchOp struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -422,7 +438,8 @@ func patchOperations(current, body []byte) ([]byte, []error, error) {
 	var strict []jsonPatchOp
 	strictErrs, err := kjson.UnmarshalStrict(body, &strict)
 	if err != nil {
-		text := strings.ReplaceAll(err.Error(), "patch.jsonPatchOp", "handlers.jsonPatchOp") // the real server's package
+		// kube-apiserver's package
+		text := strings.ReplaceAll(err.Error(), "patch.jsonPatchOp", "handlers.jsonPatchOp")
 		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
 	}
 	for i, err := range strictErrs {
@@ -498,7 +515,7 @@ func (doc *patchedDoc) add(path string, value *JsonNode) error {
 	return at.add(step, value)
 }
 
-// take removes the value at path and returns it.
+// take removes the value and returns it.
 func (doc *patchedDoc) take(path string) (*JsonNode, error) {
 	at, step, err := doc.container(path)
 	if err != nil {
@@ -577,7 +594,8 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 	if members == nil {
 		return nil, nil, apierrors.NewBadRequest("Invalid JSON Patch")
 	}
-	// Read again for the digits of the numbers, which the strict reader turns into int64 and float64.
+	// Decode again to keep the digits of numbers, which the strict decoder converts to int64 and
+	// float64.
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	clear(members)
@@ -595,7 +613,8 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 	return result, strictErrs, nil
 }
 
-// merge writes members into the object n: null deletes, an object is merged into an object, anything else replaces.
+// merge merges members into the object n. A null deletes a member, an object is merged into an
+// object, and any other value replaces the member.
 func (doc *patchedDoc) merge(n *JsonNode, members map[string]any) error {
 	if err := doc.open(n); err != nil || n.obj == nil {
 		return errors.Join(err, errNoPath)
@@ -621,7 +640,8 @@ func (doc *patchedDoc) merge(n *JsonNode, members map[string]any) error {
 	return nil
 }
 
-// withoutNulls drops null members, also of objects in lists (which the RFC would keep), but not null elements.
+// withoutNulls removes null members, but not null elements of lists. Unlike the RFC, it also
+// removes them from objects in lists.
 func withoutNulls(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -642,12 +662,13 @@ func withoutNulls(value any) any {
 
 // ---- strategic merge patch
 
-// IsStrategic says that Strategic takes this patch of an object of schema's type.
+// IsStrategic reports whether Strategic handles this patch of an object of schema's type.
 func IsStrategic(kind Kind, schema any) bool { return kind == strategicPatch && schema != nil }
 
-// Strategic is Apply of a strategic merge patch, but for the last step: the object is not written as JSON. typed points to a value of schema's type,
-// whose looser reading (1.0 is an int64) and messages belong to this kind of patch. The patchStrategy and patchMergeKey tags of the type say how
-// lists are merged.
+// Strategic applies a strategic merge patch without encoding the result. typed points to a value
+// of schema's type. The lenient decoding (1.0 is an int64) and the messages are specific to this
+// kind of patch. The patchStrategy and patchMergeKey tags of the type determine how lists are
+// merged.
 func Strategic(current, body []byte, schema any) (typed any, strictErrs []error, err error) {
 	members := map[string]any{}
 	strictErrs, err = kjson.UnmarshalStrict(body, &members)
@@ -661,7 +682,8 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	kind, apiVersion := document["kind"], document["apiVersion"]
 	changes, longest := countElements(members)
 	_, longestOld := countElements(document)
-	// Each element of a list is looked up by a scan of that list; whether a list is merged or replaced is not asked here.
+	// The library searches the list for each of the elements. The estimate includes lists that
+	// are replaced and not merged.
 	if changes*max(longest, longestOld) > maxPatchLookups {
 		return nil, nil, patchTooLarge()
 	}
@@ -669,7 +691,8 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	if err != nil {
 		return nil, nil, strategicError(err)
 	}
-	for name, own := range map[string]any{"kind": kind, "apiVersion": apiVersion} { // a patch cannot change them
+	// a patch cannot change them
+	for name, own := range map[string]any{"kind": kind, "apiVersion": apiVersion} {
 		if err := noText(merged[name]); err != nil {
 			return nil, nil, Invalid(strategicPatch, body, nil, err)
 		}
@@ -687,7 +710,7 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	return typed, strictErrs, nil
 }
 
-// noText is what the library's converter says of a value where a string has to be.
+// noText returns the error of the library's converter for a value that must be a string.
 func noText(value any) error {
 	switch value.(type) {
 	case nil, string:
@@ -698,7 +721,8 @@ func noText(value any) error {
 	return fmt.Errorf("cannot convert %T to string", value)
 }
 
-// mergeByTags keeps the library's panics in: it compares merge keys with ==, and a key may be a list.
+// mergeByTags recovers panics of the library, which compares merge keys with ==, although a key
+// may be a list.
 func mergeByTags(document, members map[string]any, schema any) (merged map[string]any, err error) {
 	defer func() {
 		if recover() != nil {
@@ -708,7 +732,8 @@ func mergeByTags(document, members map[string]any, schema any) (merged map[strin
 	return strategicpatch.StrategicMergeMapPatch(document, members, schema)
 }
 
-// countElements returns how many elements all lists in value have, and the longest one.
+// countElements returns the number of elements of all lists in value and the length of the
+// longest list.
 func countElements(value any) (all, longest int) {
 	var inner []any
 	switch value := value.(type) {
@@ -734,5 +759,5 @@ func strategicError(err error) error {
 	case mergepatch.ErrNoListOfLists, mergepatch.ErrPatchContentNotMatchRetainKeys:
 		return patchFailed()
 	}
-	return apierror.New(http.StatusInternalServerError, "", err.Error()) // the real server has no better answer to the rest
+	return apierror.New(http.StatusInternalServerError, "", err.Error()) // as in kube-apiserver
 }

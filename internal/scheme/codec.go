@@ -1,14 +1,16 @@
 package scheme
 
-// This file is the codec: bodies into objects, objects into stored documents, and back. What a client sends is JSON, YAML or protobuf of the
-// served version; what the store holds is JSON of the storage version, without kind and apiVersion and with a place for the revision:
+// This file is the codec. Clients send JSON, YAML or protobuf of the served version. The stored
+// JSON is of the storage version. It does not contain kind and apiVersion, and the
+// resourceVersion is empty.
 //
-//	Decode        a body, and what strict field checking has to say of it, which fieldValidation makes into warnings or an error
-//	EncodeStored  an object, asked at once whether it could be read again (Vet)
-//	DecodeStored  a stored document; ErrUnreadable when something got past that
-//	Served        a stored document in the served version's shape: the bytes themselves where both versions are one
+//	Decode        reads a body and returns the errors of strict field validation, which become warnings or an error
+//	EncodeStored  encodes an object and checks that it can be decoded again (vet)
+//	DecodeStored  reads a stored document; returns ErrUnreadable if the document passed that check but is invalid
+//	Served        converts a stored document to the served version; usually returns the same bytes
 //
-// The words of its errors are those of k8s.io/apimachinery/pkg/runtime/serializer (json, protobuf, versioning).
+// The error messages are the same as in k8s.io/apimachinery/pkg/runtime/serializer (json,
+// protobuf, versioning).
 
 import (
 	"bytes"
@@ -43,15 +45,15 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// A WantedBody is what the body of a request has to be.
+// A WantedBody describes the required body of a request.
 type WantedBody struct {
-	Group, Version, Kind string       // that it has to name, or leave out
-	Wire                 reflect.Type // nil: unstructured
+	Group, Version, Kind string       // the body must name these or omit them
+	Wire                 reflect.Type // nil if the body is unstructured
 	in                   func(Object) Object
-	shape                func(*unstructured.Unstructured) ([]error, error) // of custom resources
+	shape                func(*unstructured.Unstructured) ([]error, error) // for custom resources
 }
 
-// BodyOf tells what the body of a request to the resource or its subresource sub has to be.
+// BodyOf returns the required body of a request to the resource or its subresource sub.
 func (res *Resource) BodyOf(sub string) WantedBody {
 	want := WantedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
 	if s := res.Subresource(sub); s != nil && s.Kind != res.Kind {
@@ -66,11 +68,11 @@ func (res *Resource) BodyOf(sub string) WantedBody {
 	return want
 }
 
-// APIVersion is the group and version that a body has to name.
+// APIVersion returns the group and version that the body must name.
 func (b WantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
 
-// serves tells whether the body's own kind and APIVersion, each of which may be absent, are the wanted ones. Evictions are as good in
-// policy/v1beta1, from before they had a v1.
+// serves reports whether the body's kind and apiVersion match. Both may be omitted. An Eviction
+// may also be of policy/v1beta1, which older clients use.
 func (b WantedBody) serves(apiVersion, kind string) bool {
 	if kind != "" && kind != b.Kind {
 		return false
@@ -78,7 +80,7 @@ func (b WantedBody) serves(apiVersion, kind string) bool {
 	return apiVersion == "" || apiVersion == b.APIVersion() || b.Kind == "Eviction" && apiVersion == "policy/v1beta1"
 }
 
-// BodyFormat is how a body is written.
+// BodyFormat is the media type of a body.
 type BodyFormat string
 
 const (
@@ -87,7 +89,7 @@ const (
 	ProtobufFormat BodyFormat = "application/vnd.kubernetes.protobuf"
 )
 
-// formatOf reads a Content-Type; parameters do not matter, and no header means JSON.
+// formatOf parses a Content-Type. It ignores parameters. A missing header means JSON.
 func formatOf(contentType string) (BodyFormat, error) {
 	if contentType == "" || contentType == string(JSONFormat) {
 		return JSONFormat, nil
@@ -107,7 +109,7 @@ func unsupportedMediaType(accepted ...BodyFormat) error {
 		"the body of the request was in an unknown format - accepted media types include: "+JoinFormats(accepted))
 }
 
-// JoinFormats is the list of media types, as a 406 or 415 names them.
+// JoinFormats returns the list of media types in the format of 406 and 415 responses.
 func JoinFormats(formats []BodyFormat) string {
 	names := make([]string, len(formats))
 	for i, f := range formats {
@@ -116,9 +118,10 @@ func JoinFormats(formats []BodyFormat) string {
 	return strings.Join(names, ", ")
 }
 
-// Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new object of the storage version (or of
-// the subresource's kind sub). strictErrs are unknown and duplicate fields. err is a Status error: 400 or 415, 413 where
-// a custom resource would be too long with its defaults. If err is a MismatchError, strictErrs are set, too.
+// Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new
+// object of the storage version, or of the kind of the subresource sub. strictErrs are unknown
+// and duplicate fields. err is a Status error: 400, 415, or 413 if a custom resource would be too
+// large with its default values. If err is a MismatchError, strictErrs is also set.
 func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, strictErrs []error, err error) {
 	format, err := formatOf(contentType)
 	if err != nil {
@@ -144,10 +147,12 @@ func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, s
 	return obj, strictErrs, nil
 }
 
-// TakesTyped says that Typed may stand for Decode: objects of this resource are sent in its Go type.
+// TakesTyped reports whether Typed may replace Decode because bodies are decoded into the
+// resource's Go type.
 func (res *Resource) TakesTyped() bool { return res.GoType != nil && res.BodyOf("").Wire == res.GoType }
 
-// Typed is what Decode makes of the JSON of obj, a value of the resource's Go type that names its kind.
+// Typed returns the object that Decode would return for the JSON of obj. obj must be a value of
+// the resource's Go type that names its kind. Typed may modify obj.
 func (res *Resource) Typed(obj Object) (Object, error) {
 	if err := CheckFolded(obj); err != nil {
 		return nil, err
@@ -159,8 +164,9 @@ func (res *Resource) Typed(obj Object) (Object, error) {
 	return obj, nil
 }
 
-// decodeYAML turns YAML into JSON first. The lenient reading decides, as in Kubernetes: of two equal keys the last counts, and the
-// strict reading only adds its complaint.
+// decodeYAML converts YAML to JSON first. As in Kubernetes, the result is determined by the
+// lenient conversion, which uses the last value of a duplicate key. The strict conversion only
+// adds an error to strictErrs.
 func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
 	if strictErr != nil {
@@ -176,8 +182,9 @@ func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 	return obj, strictErrs, err
 }
 
-// decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and
-// APIVersion afterwards; only a body that fails is parsed again, to find out which of Kubernetes' texts fits.
+// decodeJSON reads JSON. original is the body as the client sent it, for error texts. A valid
+// body is parsed only once: kind and apiVersion are checked afterwards. An invalid body is parsed
+// again to find the matching error of Kubernetes.
 func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	if b.Wire == nil {
 		return b.decodeUnstructured(data, original)
@@ -198,7 +205,8 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	gvk = b.filledIn(gvk)
-	if goType := wireOf(gvk); goType != nil && goType != b.Wire { // kube-apiserver decodes a body as the kind that it names
+	// kube-apiserver decodes the body into the given kind
+	if goType := wireOf(gvk); goType != nil && goType != b.Wire {
 		strictErrs, err = bounded.UnmarshalStrict(data, newOf(goType))
 	} else if gvk.Kind != b.Kind {
 		err = nil
@@ -206,7 +214,7 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	return nil, strictErrs, b.mismatch(gvk, err)
 }
 
-// filledIn is what a body names, with what it leaves out.
+// filledIn returns gvk with the wanted kind and version in place of omitted ones.
 func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKind {
 	if gvk.Kind == "" {
 		gvk.Kind = b.Kind
@@ -227,7 +235,8 @@ func wireOf(gvk schema.GroupVersionKind) reflect.Type {
 	return nil
 }
 
-// InterpretKind reads kind and APIVersion as Kubernetes does, with the standard library and thus its error texts.
+// InterpretKind reads kind and apiVersion with the standard library, as Kubernetes does, because
+// its error texts are part of the response.
 func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
 	meta := struct {
 		APIVersion string `json:"apiVersion,omitempty"`
@@ -240,22 +249,24 @@ func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
 	return gv.WithKind(meta.Kind), err
 }
 
-// A BodyError is the 400 for a body that cannot be decoded. What a patch has made of an object is refused in the words of the cause alone.
+// A BodyError is returned (as a 400) if the body cannot be decoded. If the result of a patch
+// cannot be decoded, the response only contains Cause.
 type BodyError struct {
 	*apierrors.StatusError
 	Cause error
 }
 
-// Unwrap leads to the Status.
+// Unwrap returns the Status.
 func (e *BodyError) Unwrap() error { return e.StatusError }
 
-// unrecognized is the 400 for a body without as much as a kind.
+// unrecognized returns the error (400) if the kind of the body is unknown.
 func (b WantedBody) unrecognized(err error, data []byte) error {
 	text := fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data))
 	return &BodyError{apierrors.NewBadRequest(text), err}
 }
 
-// bodySummary shows the first bytes of a body, in hexadecimal unless it looks like JSON.
+// bodySummary returns the first bytes of the body for an error message. They are encoded in
+// hexadecimal unless the body looks like JSON.
 func bodySummary(data []byte) string {
 	const most = 30
 	head, more := data, ""
@@ -271,7 +282,8 @@ func bodySummary(data []byte) string {
 	return hex.EncodeToString(head) + more
 }
 
-// mismatch is the 400 for a body of another kind or version, or one of the right kind that cause kept from being decoded.
+// mismatch returns the 400 for a body of another kind or version, or for a body of the right kind
+// that failed to decode because of cause.
 func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	gvk = b.filledIn(gvk)
 	apiVersion := gvk.GroupVersion().String()
@@ -297,7 +309,8 @@ func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
 	return &BodyError{apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause)), cause}
 }
 
-// goName is how Kubernetes' messages call the Go type of a built-in kind, v1.Secret; "" for others.
+// goName returns the name of a built-in kind's Go type in Kubernetes' messages, as in v1.Secret,
+// or "" for other kinds.
 func goName(gvk schema.GroupVersionKind) string {
 	for _, res := range known {
 		if res.Group == gvk.Group && res.Version == gvk.Version && (res.Kind == gvk.Kind || res.ListKind == gvk.Kind) {
@@ -310,7 +323,8 @@ func goName(gvk schema.GroupVersionKind) string {
 	return ""
 }
 
-// unservedKinds are known to kube-apiserver and served by nobody: the answers of every server, and what older ones have served.
+// unservedKinds contains kinds that are known to kube-apiserver but not served by default. These
+// are the types of responses, and types in older or optional versions.
 var unservedKinds = map[string]string{
 	"admission.k8s.io/v1":                   "AdmissionReview",
 	"admission.k8s.io/v1beta1":              "AdmissionReview",
@@ -369,8 +383,8 @@ func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 	return obj, nil
 }
 
-// CheckFolded is what is wrong with an annotation that stands for a field of earlier versions: kube-apiserver reads it into its internal type, and
-// refuses what it cannot.
+// CheckFolded checks the annotations that replace fields of earlier versions. They must be valid
+// because kube-apiserver decodes them into the internal type.
 func CheckFolded(obj Object) error {
 	switch o := obj.(type) {
 	case *appsv1.DaemonSet:
@@ -387,7 +401,8 @@ func CheckFolded(obj Object) error {
 	return nil
 }
 
-// OpenEnvelope reads a body in protobuf up to the object's own bytes; an error when it is no such body.
+// OpenEnvelope decodes the envelope of a protobuf body. It returns an error if data is not such a
+// body.
 func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
 	raw, ok := bytes.CutPrefix(data, protobuf.ProtobufPrefix)
 	switch {
@@ -402,8 +417,8 @@ func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
 	return envelope, bounded.UnmarshalWire(envelope, raw)
 }
 
-// DecodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: any APIVersion will do, and unknown fields are dropped.
-// err is a Status error: 400 or 415.
+// DecodeDeleteOptions reads the body of a DELETE. As in Kubernetes, the apiVersion is not checked
+// and unknown fields are ignored. err is a Status error (400 or 415).
 func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions, error) {
 	format, err := formatOf(contentType)
 	if err != nil {
@@ -426,7 +441,7 @@ func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions
 	}
 	if gvk := options.GroupVersionKind(); err == nil && gvk.Kind != "" && gvk.Kind != "DeleteOptions" {
 		err = apierror.NotRegistered(gvk)
-		if gvk == metav1.Unversioned.WithKind("Status") { // which is in the scheme of options, too
+		if gvk == metav1.Unversioned.WithKind("Status") { // the scheme of options also has Status
 			err = errors.New("converting (v1.Status) to (v1.DeleteOptions): unknown conversion")
 		}
 	}
@@ -444,7 +459,7 @@ func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, options)
 }
 
-// decodeUnstructured reads a custom resource. Its kind has to be there, and its metadata has to be metadata.
+// decodeUnstructured reads a custom resource. The body must have a kind and valid metadata.
 func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
 	gvk, err := InterpretKind(data)
 	if err != nil {
@@ -455,7 +470,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	switch {
 	case err != nil:
 		return nil, nil, b.unhandled(gvk, err)
-	case gvk.Kind == "", content["kind"] == nil: // what was found is a Kind, or KIND
+	case gvk.Kind == "", content["kind"] == nil: // InterpretKind also accepts "Kind" and "KIND"
 		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
 	}
 	u := &unstructured.Unstructured{Object: content}
@@ -484,13 +499,13 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 type MismatchError struct {
 	*apierrors.StatusError
 	Body   schema.GroupVersionKind    // named by the body
-	Object *unstructured.Unstructured // the body of a custom resource; nil for built-in types
+	Object *unstructured.Unstructured // the body of a custom resource, or nil
 }
 
 // Unwrap returns the Status.
 func (e *MismatchError) Unwrap() error { return e.StatusError }
 
-// StrictError returns the 400 for a client that asked for strict field validation.
+// StrictError returns the 400 for a client that requested strict field validation.
 func (e *MismatchError) StrictError(strictErrs []error) error {
 	switch {
 	case e.Body.Version == "":
@@ -512,7 +527,8 @@ func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.Gro
 	return nil
 }
 
-// coerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
+// coerceMetadata reduces the metadata of an unstructured object to the fields of ObjectMeta. It
+// returns the unknown and duplicate fields.
 func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
 	content := u.Object
 	given, ok := content["metadata"]
@@ -538,19 +554,20 @@ func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
 	return strictErrs, err
 }
 
-// StrictError is the 400 for unknown and duplicate fields when the client asked for strictness.
+// StrictError returns the 400 for unknown and duplicate fields under strict field validation.
 func (res *Resource) StrictError(sub string, strictErrs []error) error {
 	b := res.BodyOf(sub)
 	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(apierror.Fewer(strictErrs)))
 }
 
-// ErrUnreadable says that a stored object cannot be decoded by anybody.
+// ErrUnreadable means that a stored object cannot be decoded.
 var ErrUnreadable = errors.New("the stored object cannot be read")
 
-// StandInReason is the member of a stand-in, for what could not even be stored, that says why it cannot be read.
+// StandInReason is set in a document that replaces an unreadable object. It contains the reason.
 const StandInReason = "unreadable"
 
-// unreadableError is ErrUnreadable with the reason: the decoder's, unless what is stored knows a better one.
+// unreadableError wraps ErrUnreadable with the reason in the stand-in, if stored is one, or else
+// err.
 func unreadableError(stored []byte, err error) error {
 	if told := gjson.GetBytes(stored, StandInReason); told.Type == gjson.String {
 		return fmt.Errorf("%w: %s", ErrUnreadable, told.Str)
@@ -558,7 +575,8 @@ func unreadableError(stored []byte, err error) error {
 	return fmt.Errorf("%w: %w", ErrUnreadable, err)
 }
 
-// DecodeStored reads stored JSON. Its errors are ErrUnreadable, and those of a type that has just gone.
+// DecodeStored reads stored JSON. It returns ErrUnreadable if the document is invalid, and other
+// errors if the type has just been removed.
 func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 	obj := res.NewObject()
 	u, ok := obj.(*unstructured.Unstructured)
@@ -589,13 +607,15 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 	return u, c.Complete(u)
 }
 
-// versionMark begins stored objects of custom resources that are not of the version which goes without saying; converted ones have none.
+// versionMark is the start of a stored custom resource if the version is not equal to
+// CustomStrategy.Unmarked. The mark of converted objects names no version.
 const (
 	versionMark = `{"apiVersion":"`
 	converted   = versionMark + `",`
 )
 
-// StoredVersion returns the version of stored JSON, "" for what has been converted since it was read, and where its first member begins.
+// StoredVersion returns the version of stored JSON and the offset of its first member. If the
+// object was converted, the version is "".
 func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
 	if !bytes.HasPrefix(stored, []byte(versionMark)) {
 		return c.Unmarked, 1
@@ -604,7 +624,7 @@ func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
 	return version, len(versionMark) + len(version) + len(`",`)
 }
 
-// withoutMark is stored JSON without the name of its version.
+// withoutMark returns stored JSON without the version.
 func (c *CustomStrategy) withoutMark(stored []byte) []byte {
 	if !bytes.HasPrefix(stored, []byte(versionMark)) {
 		return stored
@@ -613,7 +633,8 @@ func (c *CustomStrategy) withoutMark(stored []byte) []byte {
 	return append(append(make([]byte, 0, len(stored)-at+1), '{'), stored[at:]...)
 }
 
-// StoredDocument is stored JSON as a document that says its kind, and the version in which it lies there. Of nothing it is nothing.
+// StoredDocument returns stored JSON with apiVersion and kind, and the version in which it is
+// stored. If stored is empty, it returns nothing.
 func (res *Resource) StoredDocument(stored []byte) (doc []byte, version string) {
 	if len(stored) == 0 {
 		return nil, ""
@@ -633,14 +654,14 @@ func (res *Resource) StoredDocument(stored []byte) (doc []byte, version string) 
 	return append(doc, stored[at:]...), version
 }
 
-// EncodeConverted writes an object that was converted after it had been read, for DecodeStored and Served to read again.
+// EncodeConverted encodes a converted object. DecodeStored and Served accept the result.
 func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
 	var buf bytes.Buffer
 	_, err := encodeUnstructured(&buf, converted, u)
 	return buf.Bytes(), err
 }
 
-// WithoutOwners is stored JSON without managedFields.
+// WithoutOwners returns stored JSON with managedFields set to null.
 func WithoutOwners(stored []byte) []byte {
 	owners := gjson.GetBytes(stored, "metadata.managedFields")
 	if !owners.Exists() {
@@ -649,7 +670,8 @@ func WithoutOwners(stored []byte) []byte {
 	return slices.Concat(stored[:owners.Index], []byte("null"), stored[owners.Index+len(owners.Raw):])
 }
 
-// oddMetadata says that the metadata of a custom resource, which is decoded into no Go type here, could not be by others.
+// oddMetadata returns an error if the metadata of a custom resource does not decode into an
+// ObjectMeta. apilet does not decode it, but clients do.
 func oddMetadata(stored []byte) error {
 	if bounded.Inspect(stored).OddTime == 0 {
 		return nil
@@ -658,14 +680,16 @@ func oddMetadata(stored []byte) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(stored, "metadata").Raw), &meta)
 }
 
-// Readable says whether stored JSON can be decoded, which is cheap where nothing looks as if it could not.
+// Readable returns an error if stored JSON cannot be decoded. It decodes only documents that look
+// suspicious.
 func (res *Resource) Readable(stored []byte) error {
 	return res.checkDecodes(stored, bounded.Inspect(stored))
 }
 
 func (res *Resource) checkDecodes(stored []byte, found bounded.Inspection) error {
 	switch t := res.StoredType(); {
-	case len(stored) < 2 || stored[0] != '{' || stored[len(stored)-1] != '}': // the store's checksum is against the rest
+	// the store's checksum detects other damage
+	case len(stored) < 2 || stored[0] != '{' || stored[len(stored)-1] != '}':
 		return fmt.Errorf("%w: it is no JSON object", ErrUnreadable)
 	case found.Depth > bounded.DecoderDepth:
 		return fmt.Errorf("%w: %w", ErrUnreadable, bounded.ErrTooDeep)
@@ -683,7 +707,8 @@ func (res *Resource) checkDecodes(stored []byte, found bounded.Inspection) error
 	return nil
 }
 
-// vet says what keeps an encoded object from being stored: that it could not be read again.
+// vet returns an error if an encoded object must not be stored because it could not be decoded
+// again.
 func (res *Resource) vet(encoded []byte) *field.Error {
 	found := bounded.Inspect(encoded)
 	if found.Depth > bounded.StoredDepth {
@@ -705,14 +730,15 @@ func (res *Resource) vet(encoded []byte) *field.Error {
 	return field.Invalid(at, odd.Value, "is a time in UTC whose year has not four digits")
 }
 
-// resourceVersionField is searched for in encoded objects, where EncodeStored planted it.
+// resourceVersionField is searched for in encoded objects to find the value set by EncodeStored.
 var resourceVersionField = []byte(`"resourceVersion":"`)
 
-// EncodeStored writes an object as the store keeps it: without kind and APIVersion, resourceVersion empty; revAt is where the
-// decimal revision belongs. It changes obj while it works and back at the end: nobody else may be reading it.
+// EncodeStored encodes an object for the store: without kind and apiVersion, and with an empty
+// resourceVersion. The decimal revision belongs at offset revAt. EncodeStored modifies obj
+// temporarily, so no other goroutine may read it.
 func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err error) {
 	before := obj.GetResourceVersion()
-	obj.SetResourceVersion("0") // an empty one would be left out
+	obj.SetResourceVersion("0") // an empty one would be omitted
 	defer obj.SetResourceVersion(before)
 	buf := encodeBuffers.Get().(*bytes.Buffer)
 	defer func() { buf.Reset(); encodeBuffers.Put(buf) }()
@@ -738,7 +764,8 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 	return append(append(stored, encoded[:revAt]...), encoded[revAt+1:]...), revAt, nil
 }
 
-// markOf begins the stored JSON of an object of a custom resource. An object without a name is a bookmark: there is nothing to convert.
+// markOf returns the start of a custom resource's stored JSON. If the name is empty, it is a
+// bookmark and is not converted.
 func (res *Resource) markOf(u *unstructured.Unstructured) string {
 	c := res.Custom
 	switch {
@@ -759,11 +786,12 @@ func (res *Resource) markOf(u *unstructured.Unstructured) string {
 	return versionMark + version + `",`
 }
 
-// encodeBuffers are for encoding; what leaves is copied out of them.
+// encodeBuffers pools buffers for encoding. Results are copied out of them.
 var encodeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// encodeTyped relies on metadata being the first member of every type and on resourceVersion coming before all of the user's maps in
-// it: the first unescaped occurrence of the field is the object's own.
+// encodeTyped relies on the order of the fields. The first member of every type is metadata, and
+// the resourceVersion is encoded before all maps. The first match is therefore the
+// resourceVersion of the object.
 func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
 	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
 	before := *typeMeta
@@ -772,12 +800,13 @@ func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
 	if err := json.NewEncoder(buf).Encode(obj); err != nil {
 		return 0, err
 	}
-	buf.Truncate(buf.Len() - 1) // the encoder's newline
+	buf.Truncate(buf.Len() - 1) // remove the encoder's newline
 	return bytes.Index(buf.Bytes(), resourceVersionField) + len(resourceVersionField), nil
 }
 
-// encodeUnstructured writes what it is to begin with, and metadata first. The last occurrence of the field in it is the object's own: what sorts behind it there,
-// selfLink and uid, are strings.
+// encodeUnstructured writes begin, metadata and then the other members. The last match in the
+// metadata is the resourceVersion of the object, because it is only followed by selfLink and uid,
+// which are strings.
 func encodeUnstructured(buf *bytes.Buffer, begin string, u *unstructured.Unstructured) (revAt int, err error) {
 	if err := encodeMember(buf, begin+`"metadata":`, u.Object["metadata"]); err != nil {
 		return 0, err
@@ -804,7 +833,8 @@ func encodeMember(buf *bytes.Buffer, before string, value any) error {
 	return nil
 }
 
-// ConvertOut returns an object of the storage version as the served one, the object itself where they are the same.
+// ConvertOut converts an object of the storage version to the served version. If both are the
+// same, it returns obj.
 func (res *Resource) ConvertOut(obj Object) Object {
 	if res.Conversion == nil || res.Conversion.Out == nil {
 		return obj
@@ -812,7 +842,7 @@ func (res *Resource) ConvertOut(obj Object) Object {
 	return res.Conversion.Out(obj)
 }
 
-// ConvertIn returns an object of the served version as one of the storage version.
+// ConvertIn converts an object of the served version to the storage version.
 func (res *Resource) ConvertIn(obj Object) Object {
 	if res.Conversion == nil || res.Conversion.in == nil {
 		return obj
@@ -829,8 +859,10 @@ func (res *Resource) DecodeServed(stored []byte) (Object, error) {
 	return res.ConvertOut(obj), nil
 }
 
-// Served turns stored JSON into the members of the served version, still without kind and APIVersion: prefix belongs before them.
-// For all but the converted rows, and custom resources older than their schema, that is the stored JSON itself.
+// Served converts stored JSON to the served version, still without kind and apiVersion: the
+// caller must write Prefix before it. Most rows return the stored JSON itself. If there is a
+// conversion, or if a custom resource is older than the schema, the JSON is decoded and encoded
+// again.
 func (res *Resource) Served(stored []byte) ([]byte, error) {
 	if c := res.Custom; c != nil && c.Settled != nil {
 		settled, err := c.Settled(stored)
@@ -855,7 +887,8 @@ func (res *Resource) Served(stored []byte) ([]byte, error) {
 	return json.Marshal(res.Conversion.Out(obj))
 }
 
-// MarshalAs is the JSON of an object that is not stored (a review, a Scale, a Status) under the given kind.
+// MarshalAs returns the JSON of an object that is not stored (a review, a Scale, a Status) with
+// the given apiVersion and kind. It sets both in obj.
 func MarshalAs(obj runtime.Object, apiVersion, kind string) ([]byte, error) {
 	obj.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
 	return json.Marshal(obj)

@@ -1,8 +1,8 @@
 package scheme
 
-// This file converts between versions whose fields differ. The rules are Kubernetes': both versions are
-// converted to the internal type of the group. A client that reads an object in one version and writes it
-// back loses no field of the other version.
+// This file converts between versions with different fields. The rules are Kubernetes': both
+// versions are converted to the internal type of the group. If a client reads an object and
+// writes it back in another version, no fields are lost.
 
 import (
 	"encoding/json"
@@ -41,9 +41,9 @@ func convert(from Object, t reflect.Type) Object {
 	return to
 }
 
-// boundAnnotations checks the annotations in which autoscaling/v1 carries the fields that only v2 has,
-// because Kubernetes' conversion decodes them without limits. It removes invalid annotations, as the
-// conversion does, and annotations that would take too much time or memory to decode.
+// boundAnnotations checks the annotations that contain the fields of v2 in an object of
+// autoscaling/v1, because Kubernetes decodes them without limits. It removes invalid annotations,
+// as the conversion does, and annotations that would take too much time or memory to decode.
 func boundAnnotations(hpa *autoscalingv1.HorizontalPodAutoscaler) {
 	hpa.Annotations = maps.Clone(hpa.Annotations)
 	for key, value := range map[string]any{
@@ -60,7 +60,7 @@ func boundAnnotations(hpa *autoscalingv1.HorizontalPodAutoscaler) {
 			delete(hpa.Annotations, key)
 			continue
 		}
-		checked, _ := json.Marshal(value) // the decoded value can be encoded
+		checked, _ := json.Marshal(value) // a decoded value can always be encoded
 		hpa.Annotations[key] = string(checked)
 	}
 }

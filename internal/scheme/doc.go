@@ -1,17 +1,21 @@
-// Package scheme is the table of types and what is derived from it. A Resource is one type at one version: its Go type, names, verbs,
-// subresources and life (introduced, deprecated, removed); decoding and encoding, versions and their conversion, keys and strict field
-// checking follow from the row by reflection. A [Registry] holds the rows that are served now, the built-in ones and those of definitions.
+// Package scheme holds the table of resource types and derives the rest from it. A [Resource] is
+// a type at a version. It contains the Go type, names, verbs, subresources and the lifecycle
+// (introduced, deprecated, removed). Decoding, encoding, conversion between versions, keys and
+// strict field validation follow from the row by reflection. A [Registry] holds the resources
+// that the server currently serves: the built-in types and the custom resources.
 //
-//	res := reg.Lookup("apps", "v1", "deployments") // nil when it is not served
+//	res := reg.Lookup("apps", "v1", "deployments") // nil if it is not served
 //	obj, strictErrs, err := res.Decode(body, contentType, "")
 //	stored, revAt, err := res.EncodeStored(obj)
 //	obj, err = res.DecodeStored(stored)
 //
-// It does the work of k8s.io/apimachinery/pkg/runtime's Scheme, its serializers and RESTMapper, from the same sources: the types of
-// k8s.io/api with their tags and lifecycle methods. The words of errors are theirs. Which version is stored is
-// k8s.io/kubernetes/pkg/kubeapiserver/default_storage_factory_builder.go's decision.
+// The package replaces the Scheme of k8s.io/apimachinery/pkg/runtime, its serializers and the
+// RESTMapper. It uses the types of k8s.io/api with the tags and lifecycle methods. Its errors
+// have the same texts. The storage versions are those of
+// k8s.io/kubernetes/pkg/kubeapiserver/default_storage_factory_builder.go.
 //
-// Invariants: a [Resource] does not change once a Registry has it, nor does a [Catalog], one state of the registry; what EncodeStored returns is
-// known to decode again: depth and years are checked before anything is stored (package bounded). Of ours it imports apierror, bounded,
-// scheme/internalversion and scheme/protobuf (how a body in protobuf begins).
+// Invariants: A [Resource] must not be modified after it is added to a Registry. A [Catalog] is
+// the current state of the registry and is immutable. EncodeStored checks that the result can be
+// decoded again. The depth and the years of times are limited (see package bounded). The package
+// imports apierror, bounded, scheme/internalversion and scheme/protobuf.
 package scheme

@@ -2,8 +2,8 @@ package scheme
 
 import "github.com/tidwall/gjson"
 
-// WithoutRevision is stored JSON with nothing between the quotes of its resourceVersion, and where they are: what the store writes a revision
-// into. json is not changed.
+// WithoutRevision returns a copy of stored JSON with an empty resourceVersion, and the offset
+// between its quotes, where the store inserts a revision.
 func WithoutRevision(json []byte) (doc []byte, revAt int) {
 	at := gjson.GetBytes(json, "metadata.resourceVersion")
 	doc = append(make([]byte, 0, len(json)), json[:at.Index+1]...)

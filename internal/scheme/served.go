@@ -1,9 +1,13 @@
 package scheme
 
-// This file has the versions that kube-apiserver serves only where --runtime-config asks for them, and reads that flag. Each is an older version of a type
-// that has a stable one, with the same fields, in whose Go types its objects live: so it costs the binary nothing, and a version that is switched off
-// again takes nothing along. Left out are the types of 1.37 that have no stable version (LeaseCandidate, StorageVersion,
-// ResourcePoolStatusRequest), and those whose fields are others: resource.k8s.io/v1beta1, and PodCertificateRequests of certificates.k8s.io/v1beta1.
+// This file contains the versions that are only served if they are enabled by --runtime-config,
+// and parses the flag. They are older versions of types that also have a stable version with the
+// same fields, and they use the Go types of the stable version. Therefore they do not increase
+// the size of the binary, and no data is lost if the version is disabled again.
+//
+// The types of 1.37 without a stable version are not included (LeaseCandidate, StorageVersion,
+// ResourcePoolStatusRequest). Versions with different fields are not included either
+// (resource.k8s.io/v1beta1, and PodCertificateRequest in certificates.k8s.io/v1beta1).
 
 import (
 	"fmt"
@@ -24,7 +28,7 @@ const (
 	migration    = "storagemigration.k8s.io"
 )
 
-// Optional is the table of the rows that are off by default. The lifecycles are those of the types of k8s.io/api.
+// Optional contains the rows that are off by default. Their lifecycles are those of k8s.io/api.
 var Optional = slices.Concat(
 	GroupVersion(certificates, "v1beta1",
 		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 37).replacedByStable()),
@@ -47,7 +51,8 @@ var Optional = slices.Concat(
 		older[storagemigrationv1.StorageVersionMigration](0, migration, "storageversionmigrations", "status", 37).replacedByStable()),
 )
 
-// older is the row of a version with the fields of the stable one, deprecated since a minor version and to go three later.
+// older returns the row of a version with the same fields as the stable version. deprecated is
+// the minor version that deprecates it; it is removed three minor versions later.
 func older[Stable any](traits Trait, group, names, subresources string, deprecated int) *Resource {
 	t := reflect.TypeFor[Stable]()
 	res := Row[Stable](traits, names, subresources).storedIn(group, &Conversion{wire: t, stored: t})
@@ -55,7 +60,7 @@ func older[Stable any](traits Trait, group, names, subresources string, deprecat
 	return res
 }
 
-// defaulting sets the default values that only this version has.
+// defaulting adds the default values that only this version has.
 func (res *Resource) defaulting(set func(Object)) *Resource {
 	res.Conversion.in = func(obj Object) Object { set(obj); return obj }
 	return res
@@ -69,19 +74,21 @@ func denyMissingParams(obj Object) {
 	}
 }
 
-// replacedByStable says that the warning names the stable version.
+// replacedByStable adds the stable version to the deprecation warning.
 func (res *Resource) replacedByStable() *Resource {
 	res.Deprecation.ReplacementGroup, res.Deprecation.ReplacementVersion, res.Deprecation.Replaced = res.StorageGroup, "v1", res.Kind
 	return res
 }
 
-// known are all rows: of what a body may be, whether or not it is served.
+// known contains the rows that are used to decode a body, even if they are not served.
 var known = slices.Concat(Builtins, Optional)
 
-// Served reads the entries of --runtime-config, "networking.k8s.io/v1beta1=true" or "api/alpha=false": the rows to be served. Of two entries that speak of a row
-// the more specific one counts: group/version/resource, then group/version, then api/beta or api/alpha, then api/all. A version without "=" is switched on.
-// As in kube-apiserver a group has to be known, a version need not be. What is on by default and not deprecated cannot be switched off: the server
-// itself needs it.
+// Served parses the entries of --runtime-config, as in "networking.k8s.io/v1beta1=true" or
+// "api/alpha=false", and returns the rows to serve. If several entries apply to a row, the most
+// specific one wins: group/version/resource, then group/version, then api/beta or api/alpha, then
+// api/all. An entry without "=" enables the version. As in kube-apiserver the group must exist,
+// but the version need not. If a version is on by default and not deprecated, it cannot be
+// disabled, because it is used by the server.
 func Served(config []string) ([]*Resource, error) {
 	wanted := map[string]bool{}
 	for _, entry := range config {
@@ -113,7 +120,8 @@ func Served(config []string) ([]*Resource, error) {
 	return rows, nil
 }
 
-// nameable refuses what names no version, or one of a group that there is not, in kube-apiserver's words.
+// nameable rejects entries without a version and entries with an unknown group. The errors are
+// kube-apiserver's.
 func nameable(name string) error {
 	group, _, ok := strings.Cut(name, "/")
 	switch {
@@ -127,7 +135,7 @@ func nameable(name string) error {
 	return nil
 }
 
-// maturity is the name of all versions of this one's kind.
+// maturity returns the entry that applies to all versions of this maturity, as in api/beta.
 func maturity(version string) string {
 	for _, kind := range []string{"alpha", "beta"} {
 		if strings.Contains(version, kind) {

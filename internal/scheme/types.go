@@ -1,17 +1,21 @@
 package scheme
 
-// This file is the table of what the server serves, and what follows from a row of it: names, keys, subresources, verbs.
+// This file contains the table of the served types, and derives the names, keys, subresources and
+// verbs from the rows.
 //
-// A row is one resource at one served version. Everything that can be read off the Go type of k8s.io/api is not written down: kind,
-// singular name, lifecycle, JSON and protobuf shape. An object in the server's hands has the Go type of its *storage* version and no
-// kind or APIVersion (an unstructured custom resource keeps both); only at the edges does it take a served version's shape:
+// A row describes a resource at a served version. The table omits everything that the Go type of
+// k8s.io/api declares: kind, singular name, lifecycle, JSON and protobuf encoding. In memory, the
+// object is of the *storage* version and the kind and apiVersion are empty. Only unstructured
+// custom resources contain both. The object is converted to and from a served version only at the edges:
 //
 //	body ──decode──▶ served type ──conversion.in──▶ object ──EncodeStored──▶ {"metadata":{…},…}        in the store
 //	response ◀──prefix + served JSON ◀──conversion.out── object ◀──DecodeStored── {"metadata":{…},…}
 //
-// Nearly every row serves the storage version itself: then both conversions fall away and a read copies stored bytes behind the prefix.
+// Nearly every row serves the storage version itself. In this case no conversion is necessary,
+// and the stored bytes are appended to the prefix.
 //
-// codec.go does the decoding and encoding; convert.go knows the four pairs of versions whose fields differ.
+// The codec is in codec.go. The conversions between versions with different fields are in
+// convert.go.
 
 import (
 	"cmp"
@@ -59,8 +63,8 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// Builtins is the table, one group version after the other in discovery order (see groupOrder). The words of a row: traits, then plural
-// and short names, then subresources.
+// Builtins is the table, sorted by group version in discovery order (see groupOrder). A row
+// contains the traits, the plural name with the short names, and the subresources.
 var Builtins = slices.Concat(
 	GroupVersion("", "v1",
 		Row[corev1.Binding](Namespaced|createOnly, "bindings", ""),
@@ -171,14 +175,15 @@ var Builtins = slices.Concat(
 		Row[storagemigrationv1.StorageVersionMigration](0, "storageversionmigrations", "status")),
 )
 
-// groupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
+// groupOrder is kube-apiserver's order of groups in discovery. Groups that are not listed follow,
+// sorted by name.
 var groupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
 	"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
 	"flowcontrol.apiserver.k8s.io", "storagemigration.k8s.io"}
 
-// SubresourceBodies are the subresources whose body is not the parent itself. A kind that starts with * takes the parent's kind in its
-// place, as in PodProxyOptions.
+// SubresourceBodies maps the subresources whose body is not the parent object. If the kind starts
+// with *, the kind of the parent is added, as in PodProxyOptions.
 var SubresourceBodies = map[string]Subresource{
 	"attach":      {Version: "v1", Kind: "*AttachOptions", Verbs: []string{"create", "get"}},
 	"binding":     {Version: "v1", Kind: "Binding", Verbs: []string{"create"}},
@@ -190,7 +195,7 @@ var SubresourceBodies = map[string]Subresource{
 	"token":       {Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest", Verbs: []string{"create"}},
 }
 
-// SubresourceTypes are the Go types of those bodies that are objects.
+// SubresourceTypes contains the Go types if the body is an object.
 var SubresourceTypes = map[string]reflect.Type{
 	"Binding":      reflect.TypeFor[corev1.Binding](),
 	"Eviction":     reflect.TypeFor[policyv1.Eviction](),
@@ -204,126 +209,148 @@ type Object interface {
 	runtime.Object
 }
 
-// A Resource is one row of the table: one resource at one served version. Immutable once in a registry.
+// A Resource describes a resource at a served version, and is a row of the table. It must not be
+// modified after it is added to a registry.
 type Resource struct {
-	Group, Version   string        // as served; the core group is ""
-	Kind             string        // of one object
-	ListKind         string        // of a collection
-	Plural, Singular string        // the plural stands in paths
-	ShortNames       []string      // for kubectl: po
-	Categories       []string      // for kubectl: all
-	Namespaced       bool          // objects lie in namespaces
+	Group, Version   string        // the served group and version; the core group is ""
+	Kind             string        // kind of a single object
+	ListKind         string        // kind of a list
+	Plural, Singular string        // the plural name appears in paths
+	ShortNames       []string      // for kubectl, as in po
+	Categories       []string      // for kubectl, as in all
+	Namespaced       bool          // objects belong to namespaces
 	Verbs            []string      // create delete deletecollection get list patch update watch
-	Subresources     []Subresource // in the order of discovery
-	StorageGroup     string        // the group in the object's key: both groups of Event show one object
+	Subresources     []Subresource // in discovery order
+	StorageGroup     string        // the group in the key, which is the same for both groups of Event
 	GoType           reflect.Type  // struct type of the served version; nil for a custom resource
-	Conversion       *Conversion   // nil: the served version is the storage version
+	Conversion       *Conversion   // nil if the served version is the storage version
 	Generation       bool          // metadata.generation counts changes outside metadata and status
-	Virtual          bool          // nothing is stored: a review, answered at once
-	Prefix           string        // `"kind":"Pod","APIVersion":"v1",` what reading puts before the stored members
-	Base             string        // `//pods/` what all keys of the resource start with
-	Deprecation      *Deprecation  // nil: not deprecated
+	Virtual          bool          // the objects are not stored, as for a review
+	Prefix           string        // `"kind":"Pod","apiVersion":"v1",` precedes the stored members in responses
+	Base             string        // `//pods/` is the common prefix of the resource's keys
+	Deprecation      *Deprecation  // nil if the type is not deprecated
 
-	// Schema returns a custom resource's OpenAPI v3 schema when a client asks for it; nil: any object. SchemaTag changes with it.
+	// Schema returns the OpenAPI v3 schema of a custom resource. nil means that any object is
+	// valid. SchemaTag changes with the schema.
 	Schema    func() (json.RawMessage, error)
 	SchemaTag string
 
-	Custom *CustomStrategy // nil for the rows of the table
+	Custom *CustomStrategy // nil for built-in types
 }
 
-// CustomStrategy is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
-// makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
+// CustomStrategy is the part of request handling that is specific to custom resources and to
+// CustomResourceDefinitions. The functions are set by the package that creates the row. If a
+// function is nil, the default behavior applies. old is nil for a create; sub is "" or "status".
 type CustomStrategy struct {
-	Defaults  func(obj Object) error                                                 // fills in what a client left out
-	Prepare   func(obj, old Object, sub string) Object                               // what is to be stored: without what this way may not change
-	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList // metadata included
-	Warnings  func(obj, old Object) []string                                         // for the Warning header
-	Deleting  func(obj Object)                                                       // marks an object whose deletion begins
-	Committed func(ctx context.Context) error                                        // after a write, before its answer
+	Defaults func(obj Object) error // sets the default values of omitted fields
+	// returns the object to store and ignores fields that this request may not change
+	Prepare func(obj, old Object, sub string) Object
+	// validates the object, including its metadata
+	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList
+	Warnings  func(obj, old Object) []string  // returns the texts of Warning headers
+	Deleting  func(obj Object)                // marks an object when its deletion begins
+	Committed func(ctx context.Context) error // called after the object is written
 
-	StorageVersion string          // of custom resources, as all that follows
-	Definition     string          // the key of what makes the type: without it nothing is created
+	// The following fields are only set for custom resources.
+
+	StorageVersion string          // version in which objects are stored
+	Definition     string          // key of the definition; creates fail if it is missing
 	Terminating    bool            // the definition is being deleted
-	Over           <-chan struct{} // closed when the definition was changed, or went: watches end
-	Deprecation    string          // the warning of a deprecated version
-	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
-	Shape        func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
-	ShapeApplied func(*unstructured.Unstructured) error                               // the result of an apply, whose nulls stay
-	Settled      func(stored []byte) (bool, error)                                    // needs no complete; an error: is of another version
-	Complete     func(*unstructured.Unstructured) error                               // stored object, as of today's schema
-	ToStorage    func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
-	Columns      func() []metav1.TableColumnDefinition                                // nil: name and age
-	Cells        func(obj Object, now time.Time) []any                                // one row of them
-	Scale        func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
-	Kept         func() *sync.Map                                                     // what is made of the schema, by its maker's key, as long as that is kept
-	Unmarked     string                                                               // version of the stored objects that do not name theirs
-	Webhook      *WebhookConversion                                                   // nil: all versions show the same fields
-	Verbatim     *Resource                                                            // the row for those who change metadata alone; see AsStored
-	Selectable   []string                                                             // fields that may be selected by, as spec.color
+	Over           <-chan struct{} // closed when the definition is changed or deleted, which ends watches
+	Deprecation    string          // warning of a deprecated version
+	// Objects are stored in the storage version, pruned and with default values. The schema at
+	// the time of the write is used.
+	Shape func(*unstructured.Unstructured) (unknown []error, err error)
+	// the same for the result of an apply, except that nulls are not removed
+	ShapeApplied func(*unstructured.Unstructured) error
+	// reports whether Complete is not necessary, or returns an error for another version
+	Settled  func(stored []byte) (bool, error)
+	Complete func(*unstructured.Unstructured) error // updates a stored object to the current schema
+	// converts to the storage version; nil if no conversion is needed
+	ToStorage func(*unstructured.Unstructured) (*unstructured.Unstructured, error)
+	Columns   func() []metav1.TableColumnDefinition // nil for the columns name and age
+	Cells     func(obj Object, now time.Time) []any // returns the cells of one row
+	// if set is not nil, Scale changes the replica count
+	Scale func(u *unstructured.Unstructured, set *int32) (Scalable, error)
+	// a cache for values that are computed from the schema
+	Kept       func() *sync.Map
+	Unmarked   string             // version of the stored objects that do not name their version
+	Webhook    *WebhookConversion // nil if all versions have the same fields
+	Verbatim   *Resource          // row for requests that change only metadata; see AsStored
+	Selectable []string           // fields for field selectors, as in spec.color
 }
 
-// A WebhookConversion is how objects of a type get from one version to another when a program outside knows how. Docs are stored JSON,
-// and replaced by what the row's version makes of them, in one call for all that need it; errors are Statuses.
+// A WebhookConversion converts objects between versions by a webhook. Read and Watch convert
+// stored JSON to the version of the row and replace the documents in place, with a single call of
+// the webhook. Errors are Statuses.
 type WebhookConversion struct {
-	Read  func(ctx context.Context, docs [][]byte) error // for answers: GET, LIST and what a write returns
-	Watch func(ctx context.Context, docs [][]byte) error // Read for events: who follows the same ones shares the calls
-	// To returns an object of one version in another, pruned by that one's schema; the object itself if it is of that version.
+	Read func(ctx context.Context, docs [][]byte) error // for responses to GET, LIST and writes
+	// the same for events, which are shared between watches
+	Watch func(ctx context.Context, docs [][]byte) error
+	// To converts an object to a version and prunes it by the schema of that version. If the
+	// object already has that version, it is returned unchanged.
 	To func(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error)
 }
 
-// A Scalable is the replica count that a Scale shows; path says where it is in a custom resource.
+// A Scalable contains the fields of a Scale.
 type Scalable struct {
-	Replicas *int32 // spec.replicas; nil: not set
+	Replicas *int32 // spec.replicas, or nil if it is not set
 	Status   int32  // status.replicas
-	Selector string // as text
-	Path     string // as .spec.replicas
+	Selector string // the selector as a string
+	Path     string // location of the count, as in .spec.replicas
 }
 
-// A Subresource is /status, /scale, /binding, ...; Group and version are empty when they are the parent's.
+// A Subresource is /status, /scale, /binding and so on. Its group and version default to the
+// parent's.
 type Subresource struct {
-	Name                 string   // as in the path
-	Group, Version, Kind string   // of its body
-	Verbs                []string // as discovery tells them
+	Name                 string   // last segment of the path
+	Group, Version, Kind string   // type of the body
+	Verbs                []string // the verbs in discovery
 }
 
-// A Deprecation is what the Go type's lifecycle methods say. Versions are {major, minor}; removed is {0, 0} when none is planned.
+// A Deprecation is the lifecycle that the methods of the Go type declare. Versions are {major,
+// minor}. Removed is {0, 0} if no removal is planned.
 type Deprecation struct {
-	Deprecated, Removed                            [2]int // Kubernetes' minor versions in which it is
-	ReplacementGroup, ReplacementVersion, Replaced string // Replaced is the kind; "" without a replacement
+	// the Kubernetes versions that deprecated and removed the type
+	Deprecated, Removed [2]int
+	// Replaced is the kind, or "" if there is no replacement
+	ReplacementGroup, ReplacementVersion, Replaced string
 }
 
-// KubernetesVersion is the version of Kubernetes whose rules and types are linked into the server. go.mod requires the same one.
+// KubernetesVersion is the version of Kubernetes whose rules and types are linked into the
+// server. go.mod requires the same version.
 const (
 	KubernetesVersion = "v1.37.2"
 	kubernetesMinor   = 37
 )
 
-// Gone says that kube-apiserver of that version has the type no more.
+// Gone reports whether the type is not served by kube-apiserver any more.
 func (d *Deprecation) Gone() bool {
 	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
 }
 
-// A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
+// A Conversion converts between a served version and the storage version. Bodies are decoded into
+// wire. in and Out may be nil.
 type Conversion struct {
 	wire, stored reflect.Type
-	in, Out      func(Object) Object // served to stored, and back
+	in, Out      func(Object) Object // in converts from served to stored, Out back
 }
 
-// A Trait is what a row of the table says in a word.
+// A Trait is a property of the row.
 type Trait uint
 
 const (
 	Namespaced   Trait = 1 << iota
-	Counted            // metadata.generation is kept
-	inAll              // in the category "all"
-	InExtensions       // in the category "api-extensions"
-	createOnly         // virtual: a question, answered at once
-	readOnly           // virtual: an empty list
-	oneByOne           // no deletecollection
+	Counted            // metadata.generation is maintained
+	inAll              // is in the category "all"
+	InExtensions       // is in the category "api-extensions"
+	createOnly         // virtual: a review that can only be created
+	readOnly           // virtual: the list is always empty
+	oneByOne           // lacks the verb deletecollection
 )
 
-// Row is one line of the table. What T tells is read off T. It is apart from rowOf because a generic function is compiled once for each
-// T, and this one has seventy.
+// Row returns one row of the table for the Go type T. It only calls rowOf, because the compiler
+// instantiates a generic function for each of the seventy types.
 func Row[T any](traits Trait, names, subresources string) *Resource {
 	return rowOf(reflect.TypeFor[T](), traits, names, subresources)
 }
@@ -347,7 +374,7 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	return res
 }
 
-// verbsOf are the verbs of a type of such traits, in the order of discovery.
+// verbsOf returns the verbs in discovery order.
 func verbsOf(traits Trait) []string {
 	switch {
 	case traits&createOnly != 0:
@@ -360,7 +387,8 @@ func verbsOf(traits Trait) []string {
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 }
 
-// SubresourceOf is the subresource of a name as the table has it: its own kind of body, or else the parent's.
+// SubresourceOf returns the subresource of that name. If it is not in SubresourceBodies, the body
+// is the parent object.
 func SubresourceOf(name, parentKind string) Subresource {
 	sub, other := SubresourceBodies[name]
 	if !other {
@@ -380,7 +408,7 @@ func SubresourceOf(name, parentKind string) Subresource {
 	return sub
 }
 
-// lifecycleOf reads the methods that k8s.io/api gives a type which is on its way out.
+// lifecycleOf reads the lifecycle methods that k8s.io/api generates for deprecated types.
 func lifecycleOf(goType any) *Deprecation {
 	old, ok := goType.(interface{ APILifecycleDeprecated() (int, int) })
 	if !ok {
@@ -400,13 +428,13 @@ func lifecycleOf(goType any) *Deprecation {
 	return d
 }
 
-// storedIn says that a row's objects live under another group or in another version.
+// storedIn declares that the row's objects are stored in another group or version.
 func (res *Resource) storedIn(group string, c *Conversion) *Resource {
 	res.StorageGroup, res.Conversion = group, c
 	return res
 }
 
-// GroupVersion writes group and version into rows and returns them: a piece of the table.
+// GroupVersion sets the group and version of the rows and returns them as a part of the table.
 func GroupVersion(group, version string, rows ...*Resource) []*Resource {
 	for _, res := range rows {
 		if res.Conversion == nil {
@@ -423,14 +451,14 @@ func GroupVersion(group, version string, rows ...*Resource) []*Resource {
 	return rows
 }
 
-// derive fills in what follows from the rest, once.
+// derive computes the remaining fields once.
 func (res *Resource) derive() {
 	if res.Prefix != "" {
 		return
 	}
 	res.ListKind = cmp.Or(res.ListKind, res.Kind+"List")
 	res.Prefix = `"kind":"` + res.Kind + `","apiVersion":"` + res.APIVersion() + `",`
-	if res.GoType == nil { // the order in which Kubernetes writes what is no struct
+	if res.GoType == nil { // Kubernetes encodes unstructured objects in this order
 		res.Prefix = `"apiVersion":"` + res.APIVersion() + `","kind":"` + res.Kind + `",`
 	}
 	res.Base = keyBase(res.StorageGroup, res.Plural)
@@ -438,10 +466,10 @@ func (res *Resource) derive() {
 
 func keyBase(group, plural string) string { return "/" + group + "/" + plural + "/" }
 
-// APIVersion is "v1" or "apps/v1".
+// APIVersion returns the group version, as in "v1" or "apps/v1".
 func (res *Resource) APIVersion() string { return GroupVersionString(res.Group, res.Version) }
 
-// GroupVersionString is group/version, and the version alone in the core group.
+// GroupVersionString returns group/version, or only the version for the core group.
 func GroupVersionString(group, version string) string {
 	if group == "" {
 		return version
@@ -449,25 +477,25 @@ func GroupVersionString(group, version string) string {
 	return group + "/" + version
 }
 
-// GroupKind is the served kind.
+// GroupKind returns the served kind.
 func (res *Resource) GroupKind() schema.GroupKind {
 	return schema.GroupKind{Group: res.Group, Kind: res.Kind}
 }
 
-// GroupResource is the plural name in its group, as errors name it.
+// GroupResource returns the group and the plural name, which errors contain.
 func (res *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: res.Group, Resource: res.Plural}
 }
 
-// GroupVersionKind is the served kind at its version.
+// GroupVersionKind returns the served kind with the version.
 func (res *Resource) GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: res.Group, Version: res.Version, Kind: res.Kind}
 }
 
-// Allows tells whether the resource has a verb.
+// Allows reports whether the resource has the verb.
 func (res *Resource) Allows(verb string) bool { return slices.Contains(res.Verbs, verb) }
 
-// Subresource finds a subresource by name; nil when there is none.
+// Subresource returns the subresource of that name, or nil if it does not exist.
 func (res *Resource) Subresource(name string) *Subresource {
 	for i := range res.Subresources {
 		if res.Subresources[i].Name == name {
@@ -477,11 +505,13 @@ func (res *Resource) Subresource(name string) *Subresource {
 	return nil
 }
 
-// Key is the store's key of one object: /group/resource/namespace/name (namespace "" when cluster-scoped).
+// Key returns the key of an object, /group/resource/namespace/name. The namespace is "" if the
+// resource is cluster-scoped.
 func (res *Resource) Key(namespace, name string) string { return res.Base + namespace + "/" + name }
 
-// Scope is the namespace in which an object lies that a request names. Kubernetes counts a Namespace as being in itself, for authorization; its
-// key says otherwise.
+// Scope returns the namespace in an object's key, given the namespace of the request. They are
+// different for a Namespace. The namespace of the request is used for authorization, but it is
+// not part of the key.
 func (res *Resource) Scope(namespace string) string {
 	if !res.Namespaced {
 		return ""
@@ -489,7 +519,8 @@ func (res *Resource) Scope(namespace string) string {
 	return namespace
 }
 
-// KeyPrefix is the range of a namespace ("": of the whole resource).
+// KeyPrefix returns the common prefix of the keys in a namespace, or of all keys if namespace is
+// "".
 func (res *Resource) KeyPrefix(namespace string) string {
 	if namespace == "" {
 		return res.Base
@@ -497,7 +528,7 @@ func (res *Resource) KeyPrefix(namespace string) string {
 	return res.Base + namespace + "/"
 }
 
-// etcdFolders are those of the built-in types that do not lie under their plural names.
+// etcdFolders maps the built-in types whose folder in etcd is not their plural name.
 var etcdFolders = map[string]string{
 	"//endpoints/":                         "services/endpoints",
 	"//nodes/":                             "minions",
@@ -509,7 +540,8 @@ var etcdFolders = map[string]string{
 	"/apiextensions.k8s.io/customresourcedefinitions/": "apiextensions.k8s.io/customresourcedefinitions",
 }
 
-// EtcdFolder is where kube-apiserver keeps a type's objects in etcd, below its prefix.
+// EtcdFolder returns the folder in etcd, relative to kube-apiserver's prefix, that holds the
+// type's objects.
 func (res *Resource) EtcdFolder() string {
 	switch folder := etcdFolders[res.Base]; {
 	case folder != "":
@@ -520,7 +552,8 @@ func (res *Resource) EtcdFolder() string {
 	return res.Plural
 }
 
-// SplitKey takes a key apart: base + namespace + "/" + name is the key again. ok is false for what key never returns.
+// SplitKey splits a key: base + namespace + "/" + name is the key again. ok is false for strings
+// that Key never returns.
 func SplitKey(key string) (base, namespace, name string, ok bool) {
 	parts := strings.Split(key, "/")
 	if len(parts) != 5 || parts[0] != "" || parts[2] == "" || parts[4] == "" {
@@ -529,26 +562,29 @@ func SplitKey(key string) (base, namespace, name string, ok bool) {
 	return key[:len(parts[1])+len(parts[2])+3], parts[3], parts[4], true
 }
 
-// A Registry is the set of resources that are served. Lookups are safe beside changes (custom resources come and go).
+// A Registry is the set of served resources. It is safe for concurrent use: lookups may run while
+// custom resources are added and removed.
 type Registry struct {
 	Current atomic.Pointer[Catalog] // replaced as a whole
 	builtin []*Resource
-	mu      sync.Mutex // held while a new catalog is made
+	mu      sync.Mutex // held while ReplaceCustom builds a catalog
 }
 
-// A Catalog is one state of the registry, never changed once it is current.
+// A Catalog is a state of the registry. It is immutable once it is current.
 type Catalog struct {
-	byPath   map[resourcePath]*Resource
-	Sorted   []*Resource // by group, version and plural, in the order of discovery
-	Unserved []*Resource // storage versions of definitions that serve none: what was stored of them is there, and goes with them
-	memo     sync.Map    // what is derived from this state, by name; see remember
+	byPath map[resourcePath]*Resource
+	Sorted []*Resource // by group, version and plural, in discovery order
+	// storage versions of CRDs without served versions, because there may still be objects
+	Unserved []*Resource
+	memo     sync.Map // values derived from this state, by name; see Remember
 
-	Replaced chan struct{} // closed when another state is current
+	Replaced chan struct{} // closed when another catalog becomes current
 }
 
 type resourcePath struct{ group, version, plural string }
 
-// NewRegistry serves these built-in types (see [Served]); of none those that are on by default.
+// NewRegistry returns a registry that serves the given built-in types (see [Served]), or those
+// that are on by default if there are no arguments.
 func NewRegistry(builtin ...*Resource) *Registry {
 	if len(builtin) == 0 {
 		builtin = Builtins
@@ -558,16 +594,19 @@ func NewRegistry(builtin ...*Resource) *Registry {
 	return reg
 }
 
-// Anew is a registry with the same built-in types, and nothing else yet.
+// Anew returns a registry with the same built-in types and without custom resources.
 func (reg *Registry) Anew() *Registry { return NewRegistry(reg.builtin...) }
 
-// ReplaceCustom makes rows the resources that are served beside the built-in ones. The rows belong to the registry from then on. A row
-// at a path that is taken is dropped: the built-in types cannot be shadowed. So is a custom resource among their keys. unserved is only noted.
+// ReplaceCustom replaces all resources that are served in addition to the built-in ones. The
+// registry owns the rows afterwards. A row is dropped if its path is already taken, because
+// custom resources must not shadow built-in types. A custom resource is also dropped if its keys
+// belong to a built-in type. unserved is only recorded in the catalog.
 func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(reg.builtin)+len(rows)), Unserved: unserved, Replaced: make(chan struct{})}
-	typed := make(map[string]bool, len(reg.builtin)+1) // what the keys of objects with a Go type begin with
+	// whether a prefix of the keys is used by a type with a Go type
+	typed := make(map[string]bool, len(reg.builtin)+1)
 	for _, res := range slices.Concat(reg.builtin, rows) {
 		res.derive()
 		typed[res.Base] = typed[res.Base] || res.GoType != nil
@@ -583,7 +622,8 @@ func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	}
 }
 
-// compareRows is discovery's order: groups as groupOrder has them, then versions from the most stable and newest down, then names.
+// compareRows sorts in discovery order: by groupOrder, then versions from the most stable and
+// newest to the oldest, then by plural name.
 func compareRows(a, b *Resource) int {
 	return cmp.Or(
 		cmp.Compare(groupRank(a.Group), groupRank(b.Group)),
@@ -599,15 +639,18 @@ func groupRank(group string) int {
 	return len(groupOrder)
 }
 
-// Lookup finds a resource by group, version and plural name; nil when it is not served.
+// Lookup returns the resource with that group, version and plural name, or nil if it is not
+// served.
 func (reg *Registry) Lookup(group, version, plural string) *Resource {
 	return reg.Current.Load().byPath[resourcePath{group, version, plural}]
 }
 
-// All returns every served resource in discovery order: the preferred version of a group first. Not to be changed.
+// All returns every served resource in discovery order: the preferred version of a group first.
+// The caller must not modify the slice.
 func (reg *Registry) All() []*Resource { return reg.Current.Load().Sorted }
 
-// Remember returns what build made of this catalog the first time, under name. Two callers at once may both build; one result stays.
+// Remember returns the result of build for this catalog and caches it under name. Concurrent
+// callers may each call build; all receive the same result.
 func (c *Catalog) Remember(name string, build func(*Catalog) []byte) []byte {
 	if doc, ok := c.memo.Load(name); ok {
 		return doc.([]byte)
@@ -616,7 +659,7 @@ func (c *Catalog) Remember(name string, build func(*Catalog) []byte) []byte {
 	return doc.([]byte)
 }
 
-// GroupVersions cuts the sorted rows into those of each group version.
+// GroupVersions splits the sorted rows by group version.
 func (c *Catalog) GroupVersions() (all [][]*Resource) {
 	for rest := c.Sorted; len(rest) > 0; {
 		n := slices.IndexFunc(rest, func(res *Resource) bool { return res.Group != rest[0].Group || res.Version != rest[0].Version })
@@ -629,7 +672,7 @@ func (c *Catalog) GroupVersions() (all [][]*Resource) {
 	return all
 }
 
-// RowsOf are the rows of one group version; nil when it is not served.
+// RowsOf returns the rows of the group version, or nil if it is not served.
 func (c *Catalog) RowsOf(group, version string) []*Resource {
 	for _, gv := range c.GroupVersions() {
 		if gv[0].Group == group && gv[0].Version == version {
@@ -639,18 +682,20 @@ func (c *Catalog) RowsOf(group, version string) []*Resource {
 	return nil
 }
 
-// InProtobuf says that objects of the resource can be sent as protobuf.
+// InProtobuf reports whether objects of the resource can be sent as protobuf.
 func (res *Resource) InProtobuf() bool {
 	return res.GoType != nil && reflect.PointerTo(res.GoType).Implements(reflect.TypeFor[protobuf.Message]())
 }
 
-// StoresAsIs says that a row serves the storage version: what it reads and writes again is not the poorer for it.
+// StoresAsIs reports whether the row serves the storage version, so that reading an object and
+// writing it back loses no field.
 func (res *Resource) StoresAsIs() bool {
 	return res.Conversion == nil && (res.Custom == nil || res.Custom.ToStorage == nil)
 }
 
-// AsStored is the row by which the server itself deletes objects and changes their metadata: it shows each in the version that it is
-// stored in, and so needs no conversion webhook. For most types it is the row itself.
+// AsStored returns the row that is used if the server itself deletes objects or changes the
+// metadata. It serves each object in its stored version and so never calls a conversion webhook.
+// Most types return themselves.
 func (res *Resource) AsStored() *Resource {
 	if c := res.Custom; c != nil && c.Verbatim != nil {
 		return c.Verbatim
@@ -658,15 +703,15 @@ func (res *Resource) AsStored() *Resource {
 	return res
 }
 
-// IsVerbatim says that a row is what AsStored returns for another one.
+// IsVerbatim reports whether AsStored returns this row for another row.
 func (res *Resource) IsVerbatim() bool { return res.Custom != nil && res.Custom.Verbatim == res }
 
-// Converts says that objects of the row may have to be converted by a webhook before they are shown.
+// Converts reports whether a webhook may be called to convert the objects.
 func (res *Resource) Converts() bool {
 	return res.Custom != nil && res.Custom.Webhook != nil && res.Custom.Verbatim != res
 }
 
-// StoredType is the Go type of the objects in the server's hands; nil for custom resources.
+// StoredType returns the Go type of objects in memory, or nil for custom resources.
 func (res *Resource) StoredType() reflect.Type {
 	if res.Conversion != nil {
 		return res.Conversion.stored
@@ -685,10 +730,11 @@ func (res *Resource) NewObject() Object {
 	return newOf(t)
 }
 
-// newOf is a new object of a struct type.
+// newOf returns a new object of a struct type.
 func newOf(t reflect.Type) Object { return reflect.New(t).Interface().(Object) }
 
-// PatchSchema is a value of the served version for strategic merge patches; nil for custom resources, which have none.
+// PatchSchema returns a value of the served version for strategic merge patches, or nil for
+// custom resources, which do not support them.
 func (res *Resource) PatchSchema() any {
 	if res.GoType == nil {
 		return nil

@@ -1,14 +1,20 @@
-// Package unreadable knows the stored objects that cannot be decoded, so that one of them never stops a list, a rule or a start: readers note
-// it and go on, it is told once in the log, counted in a metric and in /readyz, and DELETE can remove it.
+// Package unreadable tracks the stored objects that cannot be decoded. They must not stop a list,
+// a rule or the start of the server. The caller that finds the object calls Note and continues.
+// The object is logged only once, and the number of objects is reported by a metric and by
+// /readyz. DELETE removes it.
 //
 //	lost := unreadable.NewUnreadables(st, log)
-//	lost.Note(&rec, err)                             // a reader whose DecodeStored failed, before it goes on
-//	err = lost.Survey(ctx, unreadable.NewDecodeCheck(reg))  // once after the start, for those that nobody has asked for
+//	lost.Note(&rec, err)                             // a reader whose DecodeStored failed, before it continues
+//	err = lost.Survey(ctx, unreadable.NewDecodeCheck(reg))  // once after the start, for objects that no client has requested
 //	n := lost.Count()                                // /readyz and the metric
 //
-// None comes into being today (bounded/document.go), but files that older versions wrote may hold some. Kubernetes has a way to delete such
-// objects since KEP-3926 (AllowUnsafeMalformedObjectDeletion), with an option and a verb of its own; here DELETE alone does.
+// The current version does not write such objects (bounded/document.go), but earlier versions may
+// have written some. Kubernetes can delete such objects since KEP-3926
+// (AllowUnsafeMalformedObjectDeletion), which requires an option and a separate verb. In apilet a
+// plain DELETE is enough.
 //
-// Invariants: what is known is the revision that cannot be read: when the object has another one, or none, the matter has settled itself;
-// names go to the log and to whoever may read the object, never into /readyz or a metric. The store is asked, and scheme decodes.
+// Invariants: The revision of the object is recorded. If the object is deleted or has another
+// revision, the entry is obsolete. The name of the object is written to the log and returned to
+// users that may read the object, but it is not included in /readyz or a metric. The package
+// reads objects from the store and decodes them by package scheme.
 package unreadable

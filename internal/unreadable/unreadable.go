@@ -1,22 +1,26 @@
 package unreadable
 
-// This file remembers which stored objects cannot be decoded. One of them must not take the others with it:
+// This file tracks the stored objects that cannot be decoded. Such an object must not affect
+// other objects:
 //
-//	roles, flow schemas, webhooks, definitions   are put in force without it; a role that cannot be read grants nothing
-//	LIST, WATCH                                  leave it out
-//	GET                                          500, and the message names it
-//	PUT, PATCH                                   the same; but what only managedFields are wrong with, the write puts right
-//	DELETE, of one or of a collection            goes on without managedFields if it can be read so; else the object is removed, whatever
-//	                                             its finalizers say: nobody could take them away. Preconditions hold, and what a
-//	                                             namespace or a definition holds goes first
-//	a namespace that empties                     removes it
-//	/readyz, a metric, the log                   say so; the check's name is "unreadable" and it tells a number, no names
+//	roles, flow schemas, webhooks, definitions   take effect without it; an unreadable role grants nothing
+//	LIST, WATCH                                  omit it
+//	GET                                          returns a 500 that names it
+//	PUT, PATCH                                   do the same; but if only managedFields are invalid, the write repairs them
+//	DELETE, of one object or of a collection     drops managedFields if the rest can be decoded; otherwise removes the object
+//	                                             regardless of its finalizers, because no client could remove them. Preconditions
+//	                                             apply. The contents of a namespace or a definition are deleted first
+//	deletion of its namespace                    removes it
+//	/readyz, a metric, the log                   report it; the check "unreadable" shows a number, no names
 //	apilet check                                 names it
 //
-// What cannot be decrypted is another matter: its key may come back, so that the store's error stands for it, in lists too, and nothing removes it. It is
-// remembered here as long as it is so, for the same check and the log.
+// Encrypted objects are handled differently if the key is missing, because the key may be added
+// again. Reading such an object or a list fails with the error of the store, and the object is
+// not removed. They are tracked here for the same check and for the log until they can be
+// decrypted.
 //
-// A survey of the live objects, once after the start, finds those that nobody has asked for.
+// A survey of all live objects after the start finds unreadable objects that no client has
+// requested.
 
 import (
 	"bytes"
@@ -40,30 +44,30 @@ import (
 )
 
 const (
-	unreadableMax = 10_000 // are remembered; nothing is wrong with a server that knows no more but the number
-	sealedMax     = 1000   // likewise of those that cannot be decrypted,
-	sealedTried   = 10     // of which so many are tried again when somebody asks how many they are
+	unreadableMax = 10_000 // maximum number of tracked objects
+	sealedMax     = 1000   // maximum number of tracked objects that cannot be decrypted
+	sealedTried   = 10     // maximum number of these that Sealed finds before it stops retrying
 )
 
-// Unreadables are the live objects that cannot be decoded. A nil one knows none.
+// Unreadables contains the live objects that cannot be decoded. A nil Unreadables tracks none.
 type Unreadables struct {
 	st  *store.Store
 	log zerolog.Logger
 
-	some atomic.Bool // known is not empty: so that those who list need no lock
+	some atomic.Bool // true if known is not empty, so that a list does not have to lock mu
 
-	mu     sync.Mutex       // guards what follows
+	mu     sync.Mutex       // guards the fields below
 	known  map[string]int64 // key to revision
-	sealed map[string]bool  // keys of those that could not be decrypted when that was last tried
+	sealed map[string]bool  // keys of the objects that could not be decrypted
 }
 
-// NewUnreadables knows no objects yet; log hears of those that come.
+// NewUnreadables returns an empty Unreadables that logs new entries to log.
 func NewUnreadables(st *store.Store, log zerolog.Logger) *Unreadables {
 	return &Unreadables{st: st, log: log, known: map[string]int64{}, sealed: map[string]bool{}}
 }
 
-// NoteSealed remembers an object that cannot be decrypted; the log hears of each once, until it can. Nothing leaves it out for that, and nothing
-// removes it: its key may come back.
+// NoteSealed records that an object cannot be decrypted. The object is only logged once. The
+// object is not omitted from lists and not removed, because the key may be added again.
 func (u *Unreadables) NoteSealed(key string, cause error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -74,7 +78,8 @@ func (u *Unreadables) NoteSealed(key string, cause error) {
 	u.log.Error().Err(cause).Str("key", key).Msg("a stored object cannot be decrypted")
 }
 
-// Sealed counts those that still cannot be decrypted. A few of them stand for all.
+// Sealed returns the number of tracked objects that still cannot be decrypted. It stops checking
+// after sealedTried such objects and counts the others without checking them.
 func (u *Unreadables) Sealed() int {
 	u.mu.Lock()
 	keys := slices.Collect(maps.Keys(u.sealed))
@@ -98,7 +103,7 @@ func (u *Unreadables) Sealed() int {
 	return len(u.sealed)
 }
 
-// Note remembers an object; the log hears of each version once.
+// Note records that an object cannot be decoded. A version of the object is only logged once.
 func (u *Unreadables) Note(rec *store.Record, cause error) {
 	if u == nil {
 		return
@@ -113,7 +118,7 @@ func (u *Unreadables) Note(rec *store.Record, cause error) {
 	u.log.Error().Err(cause).Str("key", rec.Key).Int64("revision", rec.Rev).Msg("a stored object cannot be read and is left out; DELETE removes it")
 }
 
-// Has says that a version of an object is known to be unreadable.
+// Has reports whether this version of an object is known to be unreadable.
 func (u *Unreadables) Has(rec *store.Record) bool {
 	if u == nil || !u.some.Load() {
 		return false
@@ -123,7 +128,8 @@ func (u *Unreadables) Has(rec *store.Record) bool {
 	return u.known[rec.Key] == rec.Rev && rec.Rev != 0
 }
 
-// Count forgets those that were deleted or written anew, and counts the rest.
+// Count returns the number of unreadable objects, after it removes objects that were deleted or
+// updated.
 func (u *Unreadables) Count() int {
 	u.mu.Lock()
 	known := make(map[string]int64, len(u.known))
@@ -150,7 +156,8 @@ func (u *Unreadables) forget(key string, rev int64) {
 	u.some.Store(len(u.known) > 0)
 }
 
-// Check is the health check. Its text may be seen by anybody: no names.
+// Check is the health check. The error must not contain names, because it may be returned to any
+// client.
 func (u *Unreadables) Check() error {
 	if n := u.Sealed(); n > 0 {
 		return fmt.Errorf("%d stored objects or more cannot be decrypted; the server's log names them, --encryption-provider-config has to have their keys", n)
@@ -161,7 +168,7 @@ func (u *Unreadables) Check() error {
 	return nil
 }
 
-// Survey looks at every live object, half of the time at rest.
+// Survey checks every live object. It sleeps half of the time.
 func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
 	begin := time.Now()
 	for c, err := range u.st.Chunks(store.Span{Prefix: "/", Sound: true}) {
@@ -186,10 +193,11 @@ func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
 	return nil
 }
 
-// A DecodeCheck says why a stored object cannot be decoded; nil: it can.
+// A DecodeCheck returns the reason why a stored object cannot be decoded, or nil if it can.
 type DecodeCheck func(key string, json []byte) error
 
-// NewDecodeCheck decodes objects by their types, and as custom resources where no type is known.
+// NewDecodeCheck returns a check that decodes objects by their types, or as custom resources if
+// the type is unknown.
 func NewDecodeCheck(reg *scheme.Registry) DecodeCheck {
 	rows := map[string]*scheme.Resource{}
 	for _, res := range reg.All() {
@@ -206,7 +214,7 @@ func NewDecodeCheck(reg *scheme.Registry) DecodeCheck {
 	}
 }
 
-// An unreadableError is the 500 that names the object.
+// An unreadableError is the error (500) for the client.
 type unreadableError struct {
 	*apierrors.StatusError
 	cause error
@@ -218,22 +226,24 @@ func (e *unreadableError) As(target any) bool { return errors.As(e.StatusError, 
 
 func (e *unreadableError) Unwrap() error { return e.cause }
 
-// NamedUnreadable words an error of DecodeStored for the client.
+// NamedUnreadable returns an error of DecodeStored as a response to the client.
 func NamedUnreadable(err error, res *scheme.Resource, name string) error {
 	gr := res.GroupResource()
 	return &unreadableError{apierrors.NewInternalError(fmt.Errorf("%s %q is stored and cannot be read (%w); DELETE removes it", gr.String(), name, err)), err}
 }
 
-// ---- What is in what cannot be read
+// ---- Contents of unreadable objects
 
-// Contents are where the objects lie that go with another one: those in a namespace, and those of a definition.
+// Contents describes the objects that must be deleted before the object, if it is a namespace or
+// a CRD.
 type Contents struct {
-	Prefixes []string // of keys
-	Served   bool     // somebody empties it, once it is marked as deleting
+	Prefixes []string // prefixes of their keys
+	Served   bool     // another controller deletes them once the object is marked as deleting
 }
 
-// ContentOf returns the content of an object that cannot be read: the objects in a Namespace, or those of a definition. A definition may have
-// the name of a built-in type, but is never in effect then. The objects of that type are not its content.
+// ContentOf returns the contents of an unreadable object if it is a Namespace or a CRD. If there
+// is a built-in type with the name of the CRD, the CRD is not in effect and the contents are
+// empty.
 func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside Contents) {
 	switch {
 	case res.Group == "" && res.Plural == "namespaces":
@@ -255,14 +265,15 @@ func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside 
 	return inside
 }
 
-// isBuiltin reports whether the keys below base are those of a type that no definition defines, whether it is served or not.
+// isBuiltin reports whether the keys below base belong to a built-in type, whether or not it is
+// served.
 func isBuiltin(reg *scheme.Registry, base string) bool {
 	return slices.ContainsFunc(slices.Concat(scheme.Builtins, scheme.Optional, reg.All()), func(res *scheme.Resource) bool {
 		return res.Custom == nil && res.Base == base
 	})
 }
 
-// Any says that some of it is there.
+// Any reports whether the store has any of the contents.
 func (c *Contents) Any(st *store.Store) bool {
 	return slices.ContainsFunc(c.Prefixes, func(prefix string) bool {
 		objects, _, _ := st.Count(prefix)
@@ -270,11 +281,12 @@ func (c *Contents) Any(st *store.Store) bool {
 	})
 }
 
-// MarkedRaw is the change that marks an object as deleting without decoding it. Its metadata comes first (Resource.EncodeStored); ok is false
-// where they do not, of a document that is none.
+// MarkedRaw returns the change that marks an object as deleting without decoding it. ok is false
+// if metadata is not the first member of the document, where Resource.EncodeStored writes it.
 func MarkedRaw(rec *store.Record, now time.Time) (_ store.Change, ok bool) {
 	const head = `{"metadata":{`
-	at := gjson.GetBytes(rec.JSON, "metadata").Get("resourceVersion") // in the first metadata object, if the document has several
+	// in the first metadata object, if the document has several
+	at := gjson.GetBytes(rec.JSON, "metadata").Get("resourceVersion")
 	if !bytes.HasPrefix(rec.JSON, []byte(head)) || at.Type != gjson.String || at.Index < len(head) {
 		return store.Change{}, false
 	}

@@ -1,24 +1,28 @@
-// Package definitions has the rules for definitions of custom resources, in kube-apiserver's order and words
-// (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go). It works on the internal form of a
-// definition, because the paths in its messages do. There, what all versions have in common stands above them: a definition with one
-// version, or with two alike, has its schema in spec.validation and none in spec.versions[0].schema:
+// Package definitions validates CRDs. The rules and messages are the same as in kube-apiserver
+// (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go), in the same
+// order. It uses the internal form of a CRD, because the messages contain its paths. The internal
+// form moves the common parts of all versions to the top: if a CRD has one version, or identical
+// versions, the schema is in spec.validation and not in spec.versions[0].schema:
 //
 //	spec.validation.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields
 //
-// A schema is validated in three passes. Kubernetes' own packages see whether it is structural and whether its defaults fit it. Then this
-// file goes through it, schema by schema, and collects what OpenAPI has and a custom resource may not. Where nothing was found, CEL
-// rules are compiled and their cost is estimated: a rule costs what one run may cost at worst, times the runs that one object may need.
+// A schema is validated in three passes. First, the packages of Kubernetes check whether it is
+// structural and whether the default values are valid. Then this package visits all nested
+// schemas and rejects the features of OpenAPI that custom resources do not support. If there are
+// no errors, it compiles the CEL rules and estimates their cost. The cost of a rule is the
+// maximum cost of one run multiplied by the maximum number of runs for one object:
 //
 //	items: {maxItems: 10, x-kubernetes-validations: [A]}     10 × A
-//	items: {x-kubernetes-validations: [A]}                   as often as such an item, of the least size, fits into a request × A
+//	items: {x-kubernetes-validations: [A]}                   the number of smallest items that fit into a request × A
 //
-// An update may leave wrong what was wrong before, as Kubernetes allows: see lenience.
+// As in Kubernetes, an update may keep errors of the old CRD (see lenience).
 //
-//	errs := definitions.ValidateCreate(ctx, crd)      // nil: all is well
+//	errs := definitions.ValidateCreate(ctx, crd)      // nil if the definition is valid
 //	errs = definitions.ValidateUpdate(ctx, crd, old)
 //
-// Rules are written as those of the built-in types are (validation.Checker). Invariants: nothing is read but the two definitions, and none is
-// changed; no more rules are compiled than an answer has room for mistakes.
+// The code is similar to the validation of the built-in types (validation.Checker). Invariants:
+// The functions do not modify the CRDs and do not use any other state. They stop compiling rules
+// when the response cannot hold more errors.
 package definitions
 
 import (
@@ -61,14 +65,14 @@ import (
 )
 
 const (
-	maxRuleCost       = 10_000_000  // of one expression
-	maxRulesCost      = 100_000_000 // of all expressions of a schema
+	maxRuleCost       = 10_000_000  // limit of one expression
+	maxRulesCost      = 100_000_000 // limit of all expressions of a schema
 	maxSelectable     = 8
-	namedExpensive    = 4 // so many of the most expensive rules are named when all are too expensive
+	namedExpensive    = 4 // number of the most expensive rules to report if the total is too high
 	maxDeprecationLen = 256
 )
 
-// Sorted: messages list them.
+// Error messages list these values in this order.
 var (
 	definitionScopes = []string{"Cluster", "Namespaced"}
 	reviewVersions   = []string{"v1", "v1beta1"}
@@ -81,21 +85,23 @@ var (
 	ruleReasons      = []string{"FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"}
 	besideStatus     = []string{"Description", "Type", "Format", "Title", "Maximum", "ExclusiveMaximum", "Minimum", "ExclusiveMinimum", "MaxLength",
 		"MinLength", "Pattern", "MaxItems", "MinItems", "UniqueItems", "MultipleOf", "Required", "Items", "Properties", "ExternalDocs", "Example",
-		"XPreserveUnknownFields", "XValidations"} // what a root schema may have where status is a subresource, by Go names
+		// allowed at the root of a schema if status is a subresource, by Go names
+		"XPreserveUnknownFields", "XValidations"}
 )
 
-// A set remembers keys.
+// A set is a set of strings.
 type set map[string]bool
 
-// A checker collects what is wrong with one definition.
+// A checker collects validation errors for the CRD.
 type checker struct {
 	*validation.Checker
 	lenience
-	structural bool             // schemas have to be
-	left       *apierror.Budget // of an answer's room for mistakes in rules
+	structural bool             // schemas must be structural
+	left       *apierror.Budget // remaining space in the response for errors in rules
 }
 
-// ValidateCreate returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
+// ValidateCreate returns the errors of a new CRD, including its metadata. It stops checking
+// default values by CEL rules when ctx ends.
 func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := checker{Checker: &validation.Checker{}, lenience: lenience{badCA: true}, left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
@@ -110,7 +116,7 @@ func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefini
 	return c.Errs
 }
 
-// ValidateUpdate returns what is wrong with a definition that is to follow old.
+// ValidateUpdate validates an update of the CRD old.
 func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := checker{Checker: &validation.Checker{}, lenience: lenienceFor(crd, old), left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
@@ -126,7 +132,7 @@ func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceD
 	return c.Errs
 }
 
-// ValidateStatusUpdate returns what is wrong with a status that is to follow that of old.
+// ValidateStatusUpdate validates an update of the status of the CRD old.
 func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := checker{Checker: &validation.Checker{}}
 	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
@@ -136,18 +142,22 @@ func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) fiel
 
 // ---- What an update may leave wrong
 
-// lenience is what an old definition had wrong and a new one may therefore have wrong, too: rules were added over the years, and a
-// definition that met those of its day can still be changed.
+// lenience is used to ignore errors that are already in the old CRD. If new rules are added to
+// Kubernetes, existing CRDs can still be updated.
 type lenience struct {
 	noSchema, oddTypes, notStructural, unpruned bool
-	looseSets, looseKeys                        bool // items of sets that cannot be compared, keys of maps that may be missing
-	oddReviews, badCA                           bool
-	sameSchema                                  set // versions whose schema did not change: their rules may be expensive
-	manySelectable                              set // versions whose selectable fields are too many and did not change; "" is all versions
+	// allow sets with items that cannot be compared, and maps with keys that may be missing
+	looseSets, looseKeys bool
+	oddReviews, badCA    bool
+	// versions with the same schema as before; the rules are not limited in cost
+	sameSchema set
+	// versions with too many selectable fields in the old CRD; "" means all versions
+	manySelectable set
 	storedExpressions
 }
 
-// storedExpressions are in the old definition: they may use what this version of Kubernetes knows and does not yet allow in new ones.
+// storedExpressions has the expressions of the old CRD. They may use features that Kubernetes
+// supports but does not yet allow in new expressions.
 type storedExpressions struct{ rules, messages set }
 
 func (e storedExpressions) RuleEnv(envs *environment.EnvSet, text string) *celgo.Env {
@@ -189,7 +199,7 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 	return l
 }
 
-// learn takes note of what is wrong with a schema of the old definition, and of its expressions.
+// learn records the errors and expressions of a schema in the old CRD.
 func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	l.oddTypes = l.oddTypes || s.Type != "" && !slices.Contains(schemaTypes, s.Type)
 	keys, sets := schemaChecker{Checker: &validation.Checker{}}, schemaChecker{Checker: &validation.Checker{}}
@@ -205,8 +215,7 @@ func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	}
 }
 
-// A versionIndex finds the versions of a definition by name, so that the cost of comparing two
-// definitions is linear in their versions.
+// A versionIndex finds a version by name, because it takes linear time to compare all versions.
 type versionIndex struct {
 	spec       *apiextensions.CustomResourceDefinitionSpec
 	perVersion bool // the schemas are in the versions
@@ -223,8 +232,8 @@ func indexVersions(spec *apiextensions.CustomResourceDefinitionSpec) *versionInd
 	return x
 }
 
-// schema returns the schema of a version. ok is false if the version does not exist, or if schemas are
-// given both at the top and in versions.
+// schema returns the schema of a version. ok is false if the version does not exist, or if there
+// are schemas both at the top and in versions.
 func (x *versionIndex) schema(name string) (schema *apiextensions.CustomResourceValidation, ok bool) {
 	if !x.perVersion {
 		return x.spec.Validation, true
@@ -236,7 +245,7 @@ func (x *versionIndex) schema(name string) (schema *apiextensions.CustomResource
 	return v.Schema, true
 }
 
-// compare records which parts of a version did not change.
+// compare records whether the version has changed.
 func (l *lenience) compare(now, before *versionIndex, v *apiextensions.CustomResourceDefinitionVersion) {
 	schema, ok := now.schema(v.Name)
 	oldSchema, okBefore := before.schema(v.Name)
@@ -247,7 +256,8 @@ func (l *lenience) compare(now, before *versionIndex, v *apiextensions.CustomRes
 	}
 }
 
-// hasUnprunedDefaults is whether a default has fields that its schema does not know. A schema that is not structural has not.
+// hasUnprunedDefaults reports whether a default contains unknown fields. It returns false if the
+// schema is not structural.
 func hasUnprunedDefaults(s *structuralschema.Structural, err error) bool {
 	if err != nil || len(structuralschema.ValidateStructural(nil, s)) > 0 {
 		return false
@@ -256,7 +266,7 @@ func hasUnprunedDefaults(s *structuralschema.Structural, err error) bool {
 	return defaulting.PruneDefaults(pruned) == nil && !reflect.DeepEqual(s, pruned)
 }
 
-// RootSchemas are those of a definition and its versions.
+// RootSchemas returns the root schemas of the CRD.
 func RootSchemas(spec *apiextensions.CustomResourceDefinitionSpec) iter.Seq[*apiextensions.JSONSchemaProps] {
 	return func(yield func(*apiextensions.JSONSchemaProps) bool) {
 		if hasRootSchema(spec.Validation) && !yield(spec.Validation.OpenAPIV3Schema) {
@@ -278,7 +288,7 @@ func lacksSchema(v apiextensions.CustomResourceDefinitionVersion) bool {
 	return !hasRootSchema(v.Schema)
 }
 
-// AllSchemas is a schema and all within it.
+// AllSchemas returns a schema and all schemas within it.
 func AllSchemas(s *apiextensions.JSONSchemaProps) iter.Seq[*apiextensions.JSONSchemaProps] {
 	return func(yield func(*apiextensions.JSONSchemaProps) bool) { eachSchema(s, yield) }
 }
@@ -327,7 +337,7 @@ func anySchema(spec *apiextensions.CustomResourceDefinitionSpec, is func(*apiext
 	return false
 }
 
-// ---- The definition, schemas excluded
+// ---- The CRD, schemas excluded
 
 func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	c.group(p, spec.Group)
@@ -374,7 +384,7 @@ func (c checker) group(p *field.Path, group string) {
 	c.Name(p, "group", group, joined(utilvalidation.IsDNS1123Subdomain))
 }
 
-// joined is a format with its messages in one.
+// joined returns a format that joins the messages.
 func joined(f validation.Format) validation.Format {
 	return func(s string) []string {
 		messages := f(s)
@@ -385,7 +395,7 @@ func joined(f validation.Format) validation.Format {
 	}
 }
 
-// schemasGiven asks for a schema in each version, or in those where one is needed.
+// schemasGiven checks that all versions have a schema, or only the versions that need it.
 func (c checker) schemasGiven(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
 	if hasRootSchema(spec.Validation) {
 		return
@@ -408,7 +418,7 @@ func hasExtensions(s *apiextensions.JSONSchemaProps) bool {
 
 func hasStatus(s *apiextensions.CustomResourceSubresources) bool { return s != nil && s.Status != nil }
 
-// versions checks them as a list. A served one is not asked for: Kubernetes does without.
+// versions checks the list of versions. It is not an error if none of the versions is served.
 func (c checker) versions(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	names, stored := set{}, 0
 	for _, v := range spec.Versions {
@@ -432,7 +442,8 @@ func (c checker) version(ctx context.Context, p *field.Path, status bool, v *api
 	c.schema(ctx, p.Child("schema"), versionSchema{v.Schema, v.Name, status})
 	c.subresources(p.Child("subresources"), v.Subresources)
 	c.columns(p.Child("additionalPrinterColumns"), v.AdditionalPrinterColumns)
-	if len(v.SelectableFields) > 0 && lacksSchema(*v) { // the words are Kubernetes', the opposite is meant
+	// Kubernetes has the same message, although the opposite is meant
+	if len(v.SelectableFields) > 0 && lacksSchema(*v) {
 		c.Invalid(p, "selectableFields", "", "may only be set when `version.schema.openAPIV3Schema` is not included")
 	} else if len(v.SelectableFields) > 0 {
 		c.selectable(p, v.SelectableFields, v.Schema, v.Name)
@@ -462,7 +473,7 @@ func (c checker) deprecation(p *field.Path, v *apiextensions.CustomResourceDefin
 	}
 }
 
-// names checks those that are set.
+// names checks the names that are set.
 func (c checker) names(p *field.Path, names *apiextensions.CustomResourceDefinitionNames) {
 	c.Maybe(p, "plural", names.Plural, joined(utilvalidation.IsDNS1035Label))
 	c.Maybe(p, "singular", names.Singular, joined(utilvalidation.IsDNS1035Label))
@@ -535,7 +546,8 @@ func (c checker) columns(p *field.Path, columns []apiextensions.CustomResourceCo
 	}
 }
 
-// selectable is for the fields of one version, or of all with the version "". p is what has them.
+// selectable checks the selectable fields of the given version. If version is "", the fields
+// apply to all versions.
 func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableField, v *apiextensions.CustomResourceValidation, version string) {
 	schema, err := structuralschema.NewStructural(v.OpenAPIV3Schema)
 	if err != nil {
@@ -553,7 +565,7 @@ func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableFiel
 			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
 			continue
 		}
-		if path == nil { // a version without a schema has no fields
+		if path == nil { // the schema is missing
 			c.Invalid(at, "jsonPath", f.JSONPath, "is an invalid path: does not refer to a valid field")
 			continue
 		}
@@ -573,7 +585,8 @@ func (c checker) selectable(p *field.Path, fields []apiextensions.SelectableFiel
 	}
 }
 
-// followPath is the field that a path leads to. Kubernetes' parser panics on a path through a value that has no schema; here it is an error.
+// followPath returns the field at a path. Kubernetes' parser panics if the path leads through a
+// value without a schema, which followPath returns as an error.
 func followPath(path string, s *structuralschema.Structural, options ...cel.ValidFieldPathOption) (at *field.Path, found *structuralschema.Structural, err error) {
 	defer func() {
 		if recover() != nil {
@@ -616,7 +629,8 @@ func (c checker) webhook(p *field.Path, client *apiextensions.WebhookClientConfi
 	}
 }
 
-// caProblem says why no certificate of a bundle can be used; an empty bundle stands for those of the system.
+// caProblem returns an error if a bundle has no usable certificate. An empty bundle means the
+// system's certificates.
 func caProblem(bundle []byte) error {
 	if len(bundle) == 0 || x509.NewCertPool().AppendCertsFromPEM(bundle) {
 		return nil
@@ -654,7 +668,7 @@ func (c checker) reviews(p *field.Path, versions []string) {
 	}
 }
 
-// rest is what comes after the spec. old is nil for a new definition.
+// rest checks everything after the spec. old is nil for a new CRD.
 func (c checker) rest(crd, old *apiextensions.CustomResourceDefinition) {
 	p := field.NewPath("status")
 	c.names(p.Child("acceptedNames"), &crd.Status.AcceptedNames)
@@ -667,13 +681,13 @@ func (c checker) rest(crd, old *apiextensions.CustomResourceDefinition) {
 	}
 }
 
-// storedVersions may not lose one that objects may be stored as.
+// storedVersions rejects the removal of versions in which objects may be stored.
 func (c checker) storedVersions(p *field.Path, stored []string, versions []apiextensions.CustomResourceDefinitionVersion) {
 	if len(stored) == 0 {
 		c.Invalid(p, "", stored, "must have at least one stored version")
 		return
 	}
-	names, last := set{}, map[string]int{} // of a stored version: where it stands for the last time
+	names, last := set{}, map[string]int{} // last has the last index of each stored version
 	for i, name := range stored {
 		last[name] = i
 	}
@@ -691,7 +705,8 @@ func (c checker) storedVersions(p *field.Path, stored []string, versions []apiex
 	}
 }
 
-// approval is asked for in the groups of Kubernetes itself, unless it was missing before.
+// approval checks the annotation if the group is reserved for Kubernetes and if the state has
+// changed.
 func (c checker) approval(p *field.Path, crd, old *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
@@ -713,7 +728,8 @@ func (c checker) approval(p *field.Path, crd, old *apiextensions.CustomResourceD
 
 // ---- A schema as a whole
 
-// versionSchema is the schema of a version, or of all of them; version is the first one then.
+// A versionSchema is either the schema of the version or the common schema. In the latter case
+// version is the first version.
 type versionSchema struct {
 	*apiextensions.CustomResourceValidation
 	version   string
@@ -737,7 +753,7 @@ func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 		}
 		s.schema(at, root)
 		s.Add(s.ruleErrs...)
-		if len(s.Errs) == 0 && shapeless != nil { // else it says once more what was said
+		if len(s.Errs) == 0 && shapeless != nil { // otherwise it would repeat the other errors
 			s.Invalid(at.path, "", "", shapeless.Error())
 		}
 		s.limit(at.path)
@@ -750,15 +766,15 @@ func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 	c.Add(s.Errs...)
 }
 
-// A schemaChecker collects what is wrong with one schema and all within it.
+// A schemaChecker collects validation errors for a schema, including the nested schemas.
 type schemaChecker struct {
 	*validation.Checker
 	*lenience
-	ruleErrs  field.ErrorList  // of CEL rules; reported last
-	left      *apierror.Budget // of an answer's room for those, of all versions
-	unlimited bool             // a rule may cost what it likes
+	ruleErrs  field.ErrorList  // errors in CEL rules, reported last
+	left      *apierror.Budget // remaining space in the response for these errors, for all versions
+	unlimited bool             // the cost of a rule is not limited
 	total     uint64           // cost of all rules
-	expensive []ruleCost       // at most namedExpensive, those that cost most first
+	expensive []ruleCost       // the most expensive rules, sorted; at most namedExpensive
 }
 
 type ruleCost struct {
@@ -766,7 +782,8 @@ type ruleCost struct {
 	cost uint64
 }
 
-// besideStatus refuses at the root what cannot be split into a schema for the status and one for the rest.
+// besideStatus rejects fields that are not allowed at the root if the status subresource is
+// enabled, because the schema must be split.
 func (s *schemaChecker) besideStatus(p *field.Path, root *apiextensions.JSONSchemaProps) {
 	v := reflect.ValueOf(root).Elem()
 	for i := range v.NumField() {
@@ -783,8 +800,9 @@ func (s *schemaChecker) besideStatus(p *field.Path, root *apiextensions.JSONSche
 	}
 }
 
-// structure sees whether a schema is structural and its defaults fit. scope is nil when not, and CEL rules have to wait; shapeless is why
-// there is no structural form at all.
+// structure checks whether the schema is structural and whether the default values are valid.
+// Otherwise scope is nil, and CEL rules are not compiled. shapeless is the error if the schema
+// has no structural form.
 func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apiextensions.JSONSchemaProps) (scope *ruleScope, shapeless error) {
 	structural, err := structuralschema.NewStructural(root)
 	if err != nil {
@@ -805,23 +823,25 @@ func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apie
 
 // ---- One schema
 
-// A place is where a schema stands, and what follows from that.
+// A place describes where in the CRD a schema is used.
 type place struct {
 	path      *field.Path
 	root      bool
-	metadata  bool        // inside of an object's apiVersion, kind or metadata
-	noDefault string      // why no default may be set here; "" where one may
-	unrelated *field.Path // what is within this path cannot be compared with what it was: oldSelf has no meaning; or nil
-	scope     *ruleScope  // nil where CEL rules are not compiled
+	metadata  bool   // inside of an object's apiVersion, kind or metadata
+	noDefault string // if not "", defaults are not allowed here for this reason
+	// Values within this path cannot be matched with their old values, so oldSelf is not allowed.
+	// May be nil.
+	unrelated *field.Path
+	scope     *ruleScope // nil if CEL rules are not compiled here
 }
 
-// within is the place of a schema in that of this place.
+// within returns the place of a nested schema.
 func (at place) within(path *field.Path, scope *ruleScope) place {
 	at.path, at.scope, at.root = path, scope, false
 	return at
 }
 
-// unrelate loses track of what was what before an update.
+// unrelate is called if the values cannot be matched with the old values.
 func (at *place) unrelate(p *field.Path) {
 	if at.unrelated == nil {
 		at.unrelated = p
@@ -839,13 +859,13 @@ func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) 
 	for i := range schema.XValidations {
 		s.ruleForm(at.path.Child("x-kubernetes-validations").Index(i), schema, &schema.XValidations[i])
 	}
-	// of a schema that is wrong anywhere CEL would say little that helps
+	// do not compile rules in a schema with errors, since they would cause misleading errors
 	if len(schema.XValidations) > 0 && len(s.Errs) == before && at.scope != nil {
 		s.compile(at, schema)
 	}
 }
 
-// supported refuses what OpenAPI or JSON schema have and custom resources have not.
+// supported rejects features of OpenAPI or JSON schema that custom resources do not support.
 func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProps) {
 	p := at.path
 	if schema.Type != "" && !s.oddTypes {
@@ -864,7 +884,8 @@ func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProp
 	s.Forbid(p, "uniqueItems", schema.UniqueItems, "uniqueItems cannot be set to true since the runtime complexity becomes quadratic")
 }
 
-// inside goes on to the schemas in a schema. Rules are compiled in those of fields, values and items.
+// inside checks the nested schemas. Rules are only compiled if the schema is used for a field, a
+// value or an item.
 func (s *schemaChecker) inside(at place, schema *apiextensions.JSONSchemaProps) {
 	s.values(at, schema)
 	s.fields(at, schema)
@@ -892,7 +913,8 @@ func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) 
 	if more == nil {
 		return
 	}
-	// an object has fields by name or values by any key; with both, unknown fields could not be ignored
+	// The schema either has named properties or additionalProperties. If both were allowed,
+	// unknown fields could not be ignored.
 	s.Forbid(at.path, "additionalProperties", len(schema.Properties) > 0 && (!more.Allows || more.Schema != nil),
 		"additionalProperties and properties are mutual exclusive")
 	value := at.within(at.path.Child("additionalProperties"), at.scope.within(more.Schema, typedSchema.values))
@@ -923,7 +945,8 @@ func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
 	if schema.Items == nil {
 		return
 	}
-	if schema.XListType == nil || *schema.XListType != "map" { // only its items have names by which to find the old ones
+	// only the items of a map can be matched with the old items
+	if schema.XListType == nil || *schema.XListType != "map" {
 		at.unrelate(at.path)
 	}
 	p := at.path.Child("items")
@@ -934,7 +957,7 @@ func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
 	}
 }
 
-// extensions checks the fields whose names begin with x-kubernetes-, but the rules.
+// extensions checks the x-kubernetes fields, except for the rules.
 func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if keep := schema.XPreserveUnknownFields; keep != nil && !*keep {
 		s.Invalid(p, "x-kubernetes-preserve-unknown-fields", false, "must be true or undefined")
@@ -976,7 +999,8 @@ func (s *schemaChecker) ofType(p *field.Path, got, want, detail string) {
 	}
 }
 
-// itemsOfSet refuses items in a set that are not compared as a whole. What is atomic unless told otherwise differs between lists and maps.
+// itemsOfSet checks that the items of a set are atomic. Lists are atomic by default, but maps are
+// not.
 func (s *schemaChecker) itemsOfSet(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if schema.XListType == nil || *schema.XListType != "set" || schema.Items == nil || schema.Items.Schema == nil {
 		return
@@ -987,11 +1011,12 @@ func (s *schemaChecker) itemsOfSet(p *field.Path, schema *apiextensions.JSONSche
 		s.Invalid(p.Child("items"), "x-kubernetes-list-type", item.XListType, detail)
 	}
 	if item.Type == "object" && (item.XMapType == nil || *item.XMapType != "atomic") {
-		s.Invalid(p.Child("items"), "x-kubernetes-map-type", item.XListType, detail) // Kubernetes shows the list type here, too
+		// Kubernetes also reports the list type here
+		s.Invalid(p.Child("items"), "x-kubernetes-map-type", item.XListType, detail)
 	}
 }
 
-// listMap is for a list whose items are told apart by keys.
+// listMap checks the keys of a list of type map.
 func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	s.Need(p, "x-kubernetes-list-map-keys", len(schema.XListMapKeys) > 0, "must not be empty if x-kubernetes-list-type is map")
 	switch {
@@ -1011,7 +1036,7 @@ func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaP
 		if !ok {
 			s.Invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "entries must all be names of item properties")
 		}
-		if of.Type == "array" || of.Type == "object" { // the type that is shown is the item's
+		if of.Type == "array" || of.Type == "object" { // the error shows the item's type
 			s.Invalid(p.Child("items", "properties").Key(key), "type", schema.Items.Schema.Type, "must be a scalar type if parent array's x-kubernetes-list-type is map")
 		}
 		if seen[key] {
@@ -1021,7 +1046,7 @@ func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaP
 	}
 }
 
-// keysOfItems refuses items, and keys of items, that may be missing.
+// keysOfItems checks that the items are not nullable and that the keys cannot be missing.
 func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if schema.XListType == nil || schema.Items == nil || schema.Items.Schema == nil || *schema.XListType != "set" && *schema.XListType != "map" {
 		return
@@ -1049,7 +1074,7 @@ func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSch
 
 // ---- CEL rules
 
-// ruleForm checks what can be said of a rule without compiling it.
+// ruleForm checks a rule without compiling it.
 func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchemaProps, rule *apiextensions.ValidationRule) {
 	const lineBreaks = "\n\r"
 	text, message := strings.TrimSpace(rule.Rule), strings.TrimSpace(rule.Message)
@@ -1085,7 +1110,8 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 
 // compile compiles the rules of a schema.
 func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps) {
-	if s.left.Spent() { // nobody would see what else is wrong, and a mistake in a long rule costs the compiler half a second
+	// the error would not be reported, and the compiler may need half a second for it
+	if s.left.Spent() {
 		return
 	}
 	p := at.path.Child("x-kubernetes-validations")
@@ -1108,7 +1134,8 @@ func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps)
 	}
 }
 
-// together are the first rules, as many as are compiled at once: some tens of kilobytes.
+// together returns the rules for the next call of the compiler, which are limited to some tens of
+// kilobytes.
 func together(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationRules {
 	length := 0
 	for i := range rules {
@@ -1124,7 +1151,7 @@ func (s *schemaChecker) refuse(err *field.Error) {
 	s.ruleErrs = append(s.ruleErrs, err)
 }
 
-// rule checks one that was compiled.
+// rule checks a compiled rule.
 func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.ValidationRule, result *cel.CompilationResult) {
 	runs := result.MaxCardinality
 	if at.scope.times != nil {
@@ -1149,7 +1176,8 @@ func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.Valida
 	}
 }
 
-// cost adds up what an expression costs, and refuses one that costs too much by itself.
+// cost adds the cost of an expression to the total and rejects an expression that is too
+// expensive.
 func (s *schemaChecker) cost(p *field.Path, what string, cost uint64) {
 	if cost > maxRuleCost && !s.unlimited {
 		s.refuse(field.Forbidden(p, tooExpensive(what, cost, maxRuleCost)))
@@ -1165,7 +1193,7 @@ func (s *schemaChecker) cost(p *field.Path, what string, cost uint64) {
 	s.expensive = s.expensive[:min(len(s.expensive), namedExpensive)]
 }
 
-// limit refuses rules that together cost too much.
+// limit returns an error if the total cost is too high.
 func (s *schemaChecker) limit(p *field.Path) {
 	if s.total <= maxRulesCost {
 		return
@@ -1180,16 +1208,16 @@ func tooExpensive(what string, cost, limit uint64) string {
 	times := float64(cost) / float64(limit)
 	factor := fmt.Sprintf("%.1fx", times)
 	switch {
-	case times > 100: // a rule with loops in loops and no limits: the number says nothing
+	case times > 100: // the number is not useful if the loops are nested and not limited
 		factor = "more than 100x"
-	case times < 1.5: // not "1.0x"
+	case times < 1.5: // avoids "1.0x"
 		factor = fmt.Sprintf("%fx", times)
 	}
 	return what + " exceeds budget by factor of " + factor +
 		" (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
 }
 
-// product stops at the largest number.
+// product returns a*b, or the largest uint64 if the product overflows.
 func product(a, b uint64) uint64 {
 	if a != 0 && math.MaxUint64/a < b {
 		return math.MaxUint64
@@ -1197,19 +1225,20 @@ func product(a, b uint64) uint64 {
 	return a * b
 }
 
-// A ruleScope is what CEL rules at one place in a schema need to know. Types are made once, at the outermost schema that has rules: all
-// within it find theirs in its.
+// A ruleScope contains the types that are needed to compile the rules of a schema. The types are
+// built only once, for the outermost schema with rules. Nested schemas find their types in them.
 type ruleScope struct {
 	schema *apiextensions.JSONSchemaProps
 	parent *ruleScope // nil at the root
 	step   func(typedSchema) *typedSchema
-	ruled  bool    // this schema or one around it has rules
-	times  *uint64 // how many such values one object may have; nil for no limit
+	ruled  bool    // whether there are rules in this schema or in a parent
+	times  *uint64 // maximum number of values in an object, or nil if it is not limited
 	typed  *typedSchema
 	err    error
 }
 
-// within is the scope of a schema in that of this scope, whose types step finds. Nothing is in a scope of nil.
+// within returns the scope of a nested schema. The types are found by step. A nil scope has only
+// nil scopes.
 func (sc *ruleScope) within(schema *apiextensions.JSONSchemaProps, step func(typedSchema) *typedSchema) *ruleScope {
 	if sc == nil || schema == nil {
 		return nil
@@ -1221,7 +1250,8 @@ func (sc *ruleScope) within(schema *apiextensions.JSONSchemaProps, step func(typ
 	return inner
 }
 
-// mostValues is how many values of each kind one value of a schema may hold; nil for no limit.
+// mostValues returns the maximum number of values of each kind in one value of the schema, or nil
+// if it is unlimited.
 func mostValues(s *apiextensions.JSONSchemaProps) *uint64 {
 	limit := new(int64(1))
 	switch {
@@ -1236,7 +1266,7 @@ func mostValues(s *apiextensions.JSONSchemaProps) *uint64 {
 	return new(uint64(max(*limit, 0)))
 }
 
-// types are nil outside of all rules.
+// types returns nil if there are no rules in this schema or in a parent.
 func (sc *ruleScope) types() (*typedSchema, error) {
 	if sc == nil || !sc.ruled {
 		return nil, nil
@@ -1268,7 +1298,8 @@ func (sc *ruleScope) find() (*typedSchema, error) {
 	return &typedSchema{structural, decl}, nil
 }
 
-// A typedSchema is a schema in structural form with its CEL type. Its methods go to a schema inside; nil where CEL sees none.
+// A typedSchema is a structural schema with its CEL type. Its methods return nested schemas, or
+// nil if CEL cannot access them.
 type typedSchema struct {
 	schema *structuralschema.Structural
 	decl   *apiservercel.DeclType

@@ -3,7 +3,7 @@
 //
 //	pod := internalversion.From(&corev1.Pod{...}).(*core.Pod) // shares memory with its argument
 //
-// The scheme is legacyscheme.Scheme, which kube-apiserver and the strategies use.
+// It uses legacyscheme.Scheme, as kube-apiserver does.
 package internalversion
 
 import (
@@ -89,8 +89,8 @@ var registrations = runtime.NewSchemeBuilder(
 	apiregistration.AddToScheme, apiregistrationv1.AddToScheme,
 )
 
-// From converts obj to the internal type of its group. Both share memory. An object whose type has no
-// internal type is returned as it is.
+// From converts obj to the internal type of its group. Both share memory. If the type is not
+// registered, obj is returned unchanged.
 func From(obj runtime.Object) runtime.Object {
 	internal, err := scheme().UnsafeConvertToVersion(obj, runtime.InternalGroupVersioner)
 	switch {
@@ -102,8 +102,8 @@ func From(obj runtime.Object) runtime.Object {
 	return internal
 }
 
-// To converts an object to the type of the version gv. Both share memory. An object that is of that
-// version is returned as it is.
+// To converts an object to the type of the version gv. Both share memory. If the object is
+// already of that version, it is returned unchanged.
 func To(gv schema.GroupVersion, obj runtime.Object) runtime.Object {
 	kinds, _, _ := scheme().ObjectKinds(obj)
 	switch {
@@ -126,22 +126,24 @@ func Into(obj, internal runtime.Object) {
 		return
 	}
 	kind := obj.GetObjectKind().GroupVersionKind()
-	reflect.ValueOf(obj).Elem().SetZero() // a conversion does not set the fields that internal types lack
+	// if the internal type does not have a field, the conversion does not set it
+	reflect.ValueOf(obj).Elem().SetZero()
 	if err := scheme().Convert(internal, obj, nil); err != nil {
 		panic(err) // see From
 	}
 	obj.GetObjectKind().SetGroupVersionKind(kind)
 }
 
-// Normalize converts obj to the internal type of its group and back, as kube-apiserver does for each
-// object that it decodes. If the conversion fails, Normalize does not change obj.
+// Normalize converts obj to the internal type and back. kube-apiserver does the same when it
+// decodes an object. If the conversion fails, Normalize does not change obj.
 func Normalize(obj runtime.Object) {
 	if internal, err := scheme().UnsafeConvertToVersion(obj, runtime.InternalGroupVersioner); err == nil {
 		Into(obj, internal)
 	}
 }
 
-// PodSpecOf returns the spec of an internal Pod, or of the Pods that a controller makes from obj, or nil.
+// PodSpecOf returns the spec of an internal Pod, or the spec in the template of a workload. It
+// returns nil for other types.
 func PodSpecOf(obj runtime.Object) *core.PodSpec {
 	switch o := obj.(type) {
 	case *core.Pod:
@@ -171,12 +173,13 @@ func PodSpecOf(obj runtime.Object) *core.PodSpec {
 // Default sets the default values of obj.
 func Default(obj runtime.Object) { scheme().Default(obj) }
 
-// Register registers the types, unless that is already done. The other functions do it at their first
-// call, which takes milliseconds. A server that calls Register in the background does not wait for it.
+// Register registers the types if they are not registered yet. Otherwise the types are registered
+// when another function is called for the first time, which takes milliseconds. If the server
+// calls Register in the background, the first request does not have to wait.
 func Register() { scheme() }
 
-// scheme returns legacyscheme.Scheme. The first call registers the types and
-// allows privileged Pods in the process, as kube-apiserver's --allow-privileged does.
+// scheme returns legacyscheme.Scheme. The first call registers the types. It also allows
+// privileged Pods in the process, which is the same as --allow-privileged of kube-apiserver.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	if err := registrations.AddToScheme(legacyscheme.Scheme); err != nil {
 		panic(err) // two types of one name
@@ -185,7 +188,8 @@ var scheme = sync.OnceValue(func() *runtime.Scheme {
 	return legacyscheme.Scheme
 })
 
-// DecodeParameters decodes the parameters of a query into options of the core group and sets their default values.
+// DecodeParameters decodes query parameters into options of the core group and sets the default
+// values.
 func DecodeParameters(query url.Values, options runtime.Object) error {
 	scheme()
 	return legacyscheme.ParameterCodec.DecodeParameters(query, corev1.SchemeGroupVersion, options)

@@ -1,13 +1,15 @@
-// Package listtypes describes how the elements of lists and the members of maps relate to each other. [OfTags] reads the relations that the
-// tags of the Go types declare. The tables [Relations], [Defaults] and [IsAtomic] have those that only comments in the Go sources declare
-// (+listType, +listMapKey, +mapType, +structType, +default). Server-side apply and OpenAPI read them.
+// Package listtypes describes the types of lists and maps for merging. [OfTags] reads the
+// relations that the tags of the Go types declare. The tables [Relations], [Defaults] and
+// [IsAtomic] have those that only comments in the Go sources declare (+listType, +listMapKey,
+// +mapType, +structType, +default). Server-side apply and OpenAPI use them.
 //
 //	listtypes.Relations["core.ServiceSpec.ports"]      "port,protocol": a map with these keys
 //	"set" · "atomic" · "granular"                      each its own element · one owner for all · a struct by its fields
 //	listtypes.Defaults["core.ServicePort.protocol"]    "TCP": the key of an element that omits it
 //
-// Names of types have no version ([TypeName]), because the relations are the same in all versions of a type. IsAtomic handles the only
-// exception. The tables must not be modified. This package does not import other packages of this program.
+// The names of the types do not include the version ([TypeName]), because the relations are the
+// same in all versions. IsAtomic handles the only exception. The tables must not be modified.
+// This package does not import other packages of this program.
 package listtypes
 
 import (
@@ -17,9 +19,10 @@ import (
 	"strings"
 )
 
-// IsAtomic reports whether a value of the struct type t has one owner, wherever the value stands.
+// IsAtomic reports whether all values of the struct type t are atomic.
 func IsAtomic(t reflect.Type) bool {
-	return slices.Contains(atomic, TypeName(t)) && t.PkgPath() != "k8s.io/api/autoscaling/v2" // v1 alone has the marker
+	// only v1 has the marker
+	return slices.Contains(atomic, TypeName(t)) && t.PkgPath() != "k8s.io/api/autoscaling/v2"
 }
 
 var atomic = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
@@ -30,7 +33,7 @@ var atomic = []string{"admissionregistration.MatchResources", "admissionregistra
 	"core.TopologySelectorTerm", "core.TypedLocalObjectReference", "discovery.EndpointPort", "meta.LabelSelector",
 	"meta.OwnerReference", "networking.ServiceBackendPort", "rbac.RoleRef", "rbac.Subject"}
 
-// OfTags translates the tags of strategic merge patch, in the words of Relations.
+// OfTags translates the tags for strategic merge patches to the terms of Relations.
 func OfTags(tag reflect.StructTag) string {
 	if !strings.HasPrefix(tag.Get("patchStrategy"), "merge") {
 		return ""
@@ -38,7 +41,7 @@ func OfTags(tag reflect.StructTag) string {
 	return cmp.Or(tag.Get("patchMergeKey"), "set")
 }
 
-// Relations maps a field to its relation, for fields whose tags do not declare it.
+// Relations maps a field to the relation if it is not declared in the tags.
 var Relations = map[string]string{
 	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
 	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",
@@ -82,8 +85,9 @@ var Relations = map[string]string{
 	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
 }
 
-// Defaults maps a field to the default value that the sources declare. If an element of a list omits a key, the default is used as the key.
-// If a field without an entry is always encoded, its default is the zero value of its type.
+// Defaults maps a field to the default value that the sources declare. If an element of a list
+// omits a key, the default is used as the key. If a field without an entry is always encoded, its
+// default is the zero value of its type.
 var Defaults = map[string]any{
 	"certificates.PodCertificateRequestSpec.maxExpirationSeconds": 86400,
 	"autoscaling.ScaleSpec.replicas":                              0,
@@ -113,7 +117,8 @@ var Defaults = map[string]any{
 	"resource.DeviceToleration.operator":                          "Equal",
 }
 
-// TypeName names a Go type by group and type, as the tables do: core.Container for k8s.io/api/core/v1.Container.
+// TypeName returns the name of a Go type in the tables, which has the group and the type:
+// core.Container for k8s.io/api/core/v1.Container.
 func TypeName(t reflect.Type) string {
 	dirs := strings.Split(t.PkgPath(), "/")
 	return dirs[max(0, len(dirs)-2)] + "." + t.Name()

@@ -1,14 +1,16 @@
-// Package protobuf writes Kubernetes' protobuf: the envelope around everything that stands alone (k8s and a NUL, then a runtime.Unknown), and
-// stored JSON brought into the wire form of its Go type without the object in between, which takes a quarter of the time or less
-// (BenchmarkTranscode compares the two).
+// Package protobuf writes Kubernetes' protobuf encoding. It writes the envelope of an object or
+// list ("k8s" and a NUL byte, then a runtime.Unknown). [Transcode] converts stored JSON to the
+// wire format of its Go type without decoding it into an object, which takes at most a quarter of
+// the time (see BenchmarkTranscode).
 //
 //	out, ok := protobuf.Transcode(nil, doc, reflect.TypeFor[corev1.Pod]())
-//	if !ok { // something that only the Go type's own methods can tell: decode, then protobuf.AppendMessage
+//	if !ok { // only the Go type's own methods can encode it: decode, then call protobuf.AppendMessage
 //	}
 //
-// The envelope is k8s.io/apimachinery/pkg/runtime/serializer/protobuf's; numbers and kinds of fields are those of the types' generated code,
-// read from the protobuf tags of their fields. It imports none of our packages.
+// The envelope is that of k8s.io/apimachinery/pkg/runtime/serializer/protobuf. The numbers and
+// types of fields are read from the protobuf tags of the Go types, as in the generated code. This
+// package does not import other packages of this program.
 //
-// Invariants: what [Transcode] writes is what the generated code writes for the same object, to the last byte, or it returns false; it
-// appends to dst and keeps nothing of doc.
+// Invariants: Transcode writes exactly the bytes that the generated code writes for the same
+// object, or returns false. It appends to dst and does not retain doc.
 package protobuf

@@ -1,20 +1,24 @@
 package protobuf
 
-// This file turns stored JSON into protobuf without the Go object in between, for the many objects of a list or a watch. The object costs
-// ten times as much as both encodings of it.
+// This file converts stored JSON to protobuf without an intermediate Go object, for the many
+// objects of a list or a watch. It is ten times as expensive to decode the object.
 //
-// What a Go type looks like in protobuf stands in its fields' tags, which its generated methods were made from. From them a form is made
-// of each type, once. A struct's members are encoded in the order in which they stand in the JSON, and then put into the order of their
-// numbers, with what the JSON leaves out and the generated code writes nevertheless:
+// The tags of the fields describe the protobuf encoding. The generated methods are based on the
+// same tags. A wireForm is built from the tags once for each type. The members of a struct are
+// encoded in the order of the JSON and then sorted by their field numbers. Fields that the JSON
+// omits but the generated code always writes are added:
 //
-//	{"name":"web","data":{"k":"v"}}    in JSON's order    3: data   1: name
-//	                                   in the answer      1: name   2: "" (no pointer, so it is always there)   3: data
+//	{"name":"web","data":{"k":"v"}}    in the JSON    3: data   1: name
+//	                                   in the result  1: name   2: "" (not a pointer, so always written)   3: data
 //
-// An inlined struct is a message of its own in protobuf: its members are collected beside those of the struct that they stand in.
+// An inlined struct is a separate message in protobuf. In the JSON its members are mixed with the
+// members of the enclosing struct.
 //
-// Types that read JSON in their own way (RawExtension, MicroTime, the odd Quantity) are decoded and encoded by their own methods. And whatever
-// is not as the server itself stores it, a space, a duplicate member, a number in quotes, is left to the object, which then says what is
-// wrong. So this file need not be able to do everything; but what it does is the same to the last byte.
+// If a type implements json.Unmarshaler (RawExtension, MicroTime, unusual Quantities), the value
+// is decoded and encoded by the methods of the type. If the JSON contains anything that the
+// server itself would not store (whitespace, a duplicate member, a quoted number), Transcode
+// returns false, and the caller decodes the object, which reports the error. So this file need
+// not support every input, but each result is identical to the generated code's.
 
 import (
 	"bytes"
@@ -41,7 +45,7 @@ import (
 type wireKind uint8
 
 const (
-	wireUnknown wireKind = iota // its objects are left to the Go type
+	wireUnknown wireKind = iota // the caller must use the Go type's methods
 	wireText
 	wireBytes
 	wireInt
@@ -50,40 +54,41 @@ const (
 	wireTime
 	wireQuantity
 	wireIntOrText // IntOrString
-	wireRaw       // FieldsV1: JSON that stays JSON
-	wireOwn       // by the type's own methods
-	wireStruct    // a message, as all that follow
+	wireRaw       // FieldsV1: JSON inside protobuf
+	wireOwn       // encoded by the type's own methods
+	wireStruct    // a message, like the following kinds
 	wireMap
 )
 
-// A wireForm is how values of one Go type are written.
+// A wireForm describes the encoding of a Go type.
 type wireForm struct {
 	kind   wireKind
 	goType reflect.Type
-	fields []messageField        // of a struct, by number
-	leaves map[string]wireMember // of a struct, by JSON name: those of inlined structs, too
-	count  int                   // of leaves
-	value  *wireForm             // of a map
+	fields []messageField        // of a struct, sorted by number
+	leaves map[string]wireMember // of a struct, by JSON name, including the members of inlined structs
+	count  int                   // number of leaves
+	value  *wireForm             // form of a map's values
 }
 
-// A messageField is one field of a message.
+// A messageField describes a field of a message.
 type messageField struct {
 	number   int
 	tag      []byte
 	form     *wireForm
 	repeated bool
-	zero     []byte // what is written for a value that the JSON leaves out; nothing for a pointer, a list, a map
-	leaf     int    // its place among the struct's leaves; of an inlined struct that of its first
-	inlined  bool
+	zero     []byte // the encoding if the value is omitted, or nil for pointers, lists and maps
+	// index of the first leaf of the field
+	leaf    int
+	inlined bool
 }
 
-// A wireMember is where a JSON member goes.
+// A wireMember is the destination of a JSON member.
 type wireMember struct {
 	leaf  int
 	field *messageField
 }
 
-// wireForms are the forms that were made so far, *wireForm by reflect.Type.
+// wireForms caches the complete forms, *wireForm by reflect.Type.
 var wireForms sync.Map
 
 func wireFormOf(t reflect.Type) *wireForm {
@@ -92,13 +97,13 @@ func wireFormOf(t reflect.Type) *wireForm {
 	}
 	m := formMaker{}
 	form := m.form(t)
-	for t, form := range m { // complete by now
+	for t, form := range m { // all forms are complete now
 		wireForms.LoadOrStore(t, form)
 	}
 	return form
 }
 
-// A formMaker has the forms in the making: types may contain themselves.
+// A formMaker contains the forms that are not complete yet, because the type may be recursive.
 type formMaker map[reflect.Type]*wireForm
 
 func (m formMaker) form(t reflect.Type) *wireForm {
@@ -132,7 +137,7 @@ func (m formMaker) form(t reflect.Type) *wireForm {
 	return form
 }
 
-// plain is the form of what is no message of its own.
+// plain sets the form if the type is not a message.
 func (m formMaker) plain(form *wireForm) {
 	switch t := form.goType; t.Kind() {
 	case reflect.String:
@@ -155,7 +160,8 @@ func (m formMaker) plain(form *wireForm) {
 	}
 }
 
-// fill reads the tags of a struct's fields. A struct with one that is not understood is left to its Go type.
+// fill sets the fields of a struct from the tags. If a field is not supported, the whole struct
+// is left to its Go type.
 func (m formMaker) fill(form *wireForm) {
 	form.leaves = map[string]wireMember{}
 	for i := range form.goType.NumField() {
@@ -183,7 +189,7 @@ func (m formMaker) fill(form *wireForm) {
 	}
 }
 
-// leavesOf enters the JSON names that lead to a field, and counts them.
+// leavesOf enters the JSON names of a field and returns their number.
 func (m formMaker) leavesOf(form *wireForm, f *messageField) int {
 	field := fieldNumbered(form.goType, f.number)
 	name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -220,7 +226,7 @@ func fieldNumbered(t reflect.Type, number int) reflect.StructField {
 	return reflect.StructField{}
 }
 
-// field is the form of one field. Numbers and wire types make its tag.
+// field returns the form of one field. Its tag combines the field number and the wire type.
 func (m formMaker) field(field reflect.StructField, number int) messageField {
 	f, t := messageField{number: number}, field.Type
 	optional := t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map
@@ -257,18 +263,19 @@ func (m formMaker) field(field reflect.StructField, number int) messageField {
 
 // ---- Encoding ----
 
-// A transcoder reads one JSON document and appends protobuf. Its methods return false when the document is not as the server stores it.
+// A transcoder reads one JSON document and appends protobuf. Its methods return false if the
+// server would not store such a document.
 type transcoder struct {
 	in   []byte
-	at   int // in in
+	at   int // offset in in
 	out  []byte
-	segs []wireSeg // of the structs that are being read, the innermost last
+	segs []wireSeg // the segments of the current structs, with the innermost struct at the end
 }
 
-// A wireSeg is where in out a leaf was encoded; end is 0 while it was not.
+// A wireSeg is the range of a leaf's encoding in out. end is 0 until the leaf is encoded.
 type wireSeg struct{ start, end int }
 
-// Transcode appends the message that a JSON document of the Go type t stands for.
+// Transcode appends the protobuf message for a JSON document of the Go type t.
 func Transcode(dst, doc []byte, t reflect.Type) ([]byte, bool) {
 	form := wireFormOf(t)
 	if form.kind != wireStruct {
@@ -288,7 +295,7 @@ func Transcode(dst, doc []byte, t reflect.Type) ([]byte, bool) {
 
 var transcoders = sync.Pool{New: func() any { return new(transcoder) }}
 
-// take reads one character.
+// take consumes the next byte if it is c.
 func (tc *transcoder) take(c byte) bool {
 	if tc.at < len(tc.in) && tc.in[tc.at] == c {
 		tc.at++
@@ -297,7 +304,7 @@ func (tc *transcoder) take(c byte) bool {
 	return false
 }
 
-// null reads a null, which is the same as nothing.
+// null consumes a null, which is the same as an omitted member.
 func (tc *transcoder) null() bool {
 	if len(tc.in)-tc.at >= 4 && string(tc.in[tc.at:tc.at+4]) == "null" {
 		tc.at += 4
@@ -306,7 +313,8 @@ func (tc *transcoder) null() bool {
 	return false
 }
 
-// structure reads an object, and appends its message; behind tag and length when there is a tag.
+// structure reads an object and appends its message, preceded by tag and length if tag is not
+// nil.
 func (tc *transcoder) structure(form *wireForm, tag []byte) bool {
 	if form.kind != wireStruct || !tc.take('{') {
 		return false
@@ -353,7 +361,7 @@ func (tc *transcoder) member(form *wireForm, base int) bool {
 	}
 	seg := &tc.segs[base+to.leaf]
 	if seg.end != 0 {
-		return false // twice
+		return false // duplicate member
 	}
 	*seg = wireSeg{start, len(tc.out)}
 	return ok && seg.end > 0
@@ -374,7 +382,7 @@ func (form *wireForm) size(segs []wireSeg) (n int) {
 	return n
 }
 
-// assemble appends a struct's fields in the order of their numbers.
+// assemble appends a struct's fields, sorted by number.
 func (form *wireForm) assemble(dst, from []byte, segs []wireSeg) []byte {
 	for i := range form.fields {
 		f := &form.fields[i]
@@ -403,7 +411,7 @@ func (tc *transcoder) list(f *messageField) bool {
 	return true
 }
 
-// value reads a value and appends it behind its tag.
+// value reads a value and appends its tag and encoding.
 func (tc *transcoder) value(form *wireForm, tag []byte) bool {
 	switch form.kind {
 	case wireStruct:
@@ -436,7 +444,7 @@ func (tc *transcoder) value(form *wireForm, tag []byte) bool {
 	return tc.scalar(form, tag)
 }
 
-// bytes appends text behind its tag and length.
+// bytes appends a tag, a length and text.
 func (tc *transcoder) bytes(tag, text []byte) {
 	tc.out = append(binary.AppendUvarint(append(tc.out, tag...), uint64(len(text))), text...)
 }
@@ -463,7 +471,7 @@ func (tc *transcoder) scalar(form *wireForm, tag []byte) bool {
 	return ok
 }
 
-// time reads a metav1.Time, which knows seconds.
+// time reads a metav1.Time, which is encoded in seconds.
 func (tc *transcoder) time(tag []byte) bool {
 	text, ok := tc.text()
 	at, err := time.Parse(time.RFC3339, string(text))
@@ -481,7 +489,8 @@ func uvarintSize(n uint64) int {
 	return binary.PutUvarint(varint[:], n)
 }
 
-// quantity reads a Quantity, which is a message of its canonical text. Most are written like that.
+// quantity reads a Quantity, which is encoded as the canonical text. Most texts are already
+// canonical.
 func (tc *transcoder) quantity(form *wireForm, tag []byte) bool {
 	start := tc.at
 	text, ok := tc.text()
@@ -494,7 +503,9 @@ func (tc *transcoder) quantity(form *wireForm, tag []byte) bool {
 	return true
 }
 
-// canonical says that a quantity is surely written as it would be written again: a short number that is no multiple of its unit's base.
+// canonical reports whether the quantity is known to be in canonical form. It only returns true
+// for a short number that is not a multiple of the base. It may return false for other canonical
+// texts.
 func canonical(text []byte) bool {
 	n, digits := 0, 0
 	for digits < len(text) && digits < 9 && text[digits] >= '0' && text[digits] <= '9' {
@@ -513,7 +524,7 @@ func canonical(text []byte) bool {
 	return false
 }
 
-// intOrText reads an IntOrString: 1 is which of the two it is, 2 the number, 3 the text.
+// intOrText reads an IntOrString. Field 1 is the type, 2 the number and 3 the text.
 func (tc *transcoder) intOrText(tag []byte) bool {
 	text, isText := tc.text()
 	var number int64
@@ -536,7 +547,7 @@ func (tc *transcoder) intOrText(tag []byte) bool {
 	return true
 }
 
-// own lets the type's own methods read and write.
+// own uses the methods of the type to decode and encode the value.
 func (tc *transcoder) own(form *wireForm, tag []byte) bool {
 	raw, ok := tc.skip()
 	if !ok {
@@ -555,7 +566,8 @@ func (tc *transcoder) own(form *wireForm, tag []byte) bool {
 
 var tag1, tag2 = []byte{Field1}, []byte{Field2}
 
-// dictionary reads a map, whose keys are sorted in both encodings. Each pair is a message of key and value.
+// dictionary reads a map. The keys are sorted in JSON and in protobuf. An entry is encoded as a
+// message with the key and the value.
 func (tc *transcoder) dictionary(form *wireForm, tag []byte) bool {
 	if !tc.take('{') {
 		return false
@@ -598,7 +610,7 @@ func (tc *transcoder) text() ([]byte, bool) {
 	return []byte(text), err == nil
 }
 
-// skip reads a value of any kind, and returns it as it stands.
+// skip reads a value of any kind and returns its JSON.
 func (tc *transcoder) skip() ([]byte, bool) {
 	start, depth := tc.at, 0
 	for tc.at < len(tc.in) {
@@ -644,13 +656,14 @@ func (tc *transcoder) skipText() bool {
 	return false
 }
 
-// A Message is a Go type with generated protobuf methods: each type of k8s.io/api, a Status, an ObjectMeta.
+// A Message is a Go type with generated protobuf methods, as all types of k8s.io/api, Status and
+// ObjectMeta are.
 type Message interface {
 	Size() int
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// AsMessage returns the message in obj; err when its type has no protobuf.
+// AsMessage returns obj as a message, or an error if its type has no protobuf encoding.
 func AsMessage(obj any) (Message, error) {
 	if m, ok := obj.(Message); ok {
 		return m, nil
@@ -658,7 +671,7 @@ func AsMessage(obj any) (Message, error) {
 	return nil, fmt.Errorf("%T has no protobuf form", obj)
 }
 
-// AppendMessage appends a message that is size bytes long.
+// AppendMessage appends the encoded message, which must have the given size.
 func AppendMessage(dst []byte, m Message, size int) ([]byte, error) {
 	dst = slices.Grow(dst, size)
 	room := dst[len(dst) : len(dst)+size]
@@ -669,29 +682,30 @@ func AppendMessage(dst []byte, m Message, size int) ([]byte, error) {
 	return dst[:len(dst)+size], err
 }
 
-// AppendField appends a field of the given tag that holds a message.
+// AppendField appends a field with the given tag that holds a message.
 func AppendField(dst []byte, tag byte, m Message) ([]byte, error) {
 	size := m.Size()
 	return AppendMessage(AppendLength(dst, tag, int64(size)), m, size)
 }
 
-// AppendLength appends the head of a field that is length bytes long.
+// AppendLength appends the tag and the length of a field.
 func AppendLength(dst []byte, tag byte, length int64) []byte {
 	return binary.AppendUvarint(append(dst, tag), uint64(length))
 }
 
-// AppendString appends a string field, also an empty one.
+// AppendString appends a string field, even if text is empty.
 func AppendString(dst []byte, tag byte, text string) []byte {
 	return append(AppendLength(dst, tag, int64(len(text))), text...)
 }
 
-// FieldSize is the length of a field that holds length bytes.
+// FieldSize returns the size of a field with the given length.
 func FieldSize(length int) int {
 	var varint [binary.MaxVarintLen64]byte
 	return 1 + binary.PutUvarint(varint[:], uint64(length)) + length
 }
 
-// AppendEnvelope appends an envelope up to the object's own bytes, of which there will be length.
+// AppendEnvelope appends the start of an envelope. The caller must append the object's encoding,
+// which has length bytes, and SealEnd.
 func AppendEnvelope(dst []byte, apiVersion, kind string, length int64) []byte {
 	dst = append(dst, ProtobufPrefix...)
 	dst = AppendLength(dst, Field1, int64(FieldSize(len(apiVersion))+FieldSize(len(kind))))
@@ -707,12 +721,13 @@ func AppendSealed(dst []byte, apiVersion, kind string, m Message) ([]byte, error
 }
 
 const (
-	Field1 = 1<<3 | 2 // tag of a field 1 that has a length: bytes, text, messages
-	Field2 = 2<<3 | 2 // the same of field 2
+	Field1 = 1<<3 | 2 // tag of field 1 with a length, for bytes, strings and messages
+	Field2 = 2<<3 | 2 // the same for field 2
 )
 
 // SealEnd is the end of an envelope.
 const SealEnd = "\x1a\x00\x22\x00"
 
-// ProtobufPrefix starts every protobuf body; a runtime.Unknown follows, which holds kind, apiVersion and the object's own bytes.
+// ProtobufPrefix starts every protobuf body. It is followed by a runtime.Unknown, which holds the
+// kind, the apiVersion and the encoded object.
 var ProtobufPrefix = []byte("k8s\x00")

@@ -1,5 +1,6 @@
-// Package schemetest is what tests of several rooms need of the table of types: a row that is none of Kubernetes', and protobuf answers read
-// again. The tests of package scheme itself cannot import it, and have the two small ones of their own.
+// Package schemetest provides a custom resource and a decoder of protobuf responses for tests.
+// The tests of package scheme cannot import it because of an import cycle, so they contain a copy
+// of two small functions.
 package schemetest
 
 import (
@@ -21,13 +22,14 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// CustomFoo is the custom resource foos of x.io.
+// CustomFoo returns the custom resource foos of x.io.
 func CustomFoo() *scheme.Resource {
 	return &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", StorageGroup: "x.io", Namespaced: true,
 		Verbs: []string{"create", "get", "list"}}
 }
 
-// GeneratedBytes are a document's protobuf by way of its Go type.
+// GeneratedBytes returns the protobuf encoding of a stored document by the methods of its Go
+// type.
 func GeneratedBytes(t testing.TB, res *scheme.Resource, doc []byte) []byte {
 	t.Helper()
 	obj, err := res.DecodeStored(doc)
@@ -45,7 +47,8 @@ func GeneratedBytes(t testing.TB, res *scheme.Resource, doc []byte) []byte {
 	return want
 }
 
-// protobufTypes are what may be in an envelope, beside the rows of the table and their lists.
+// protobufTypes maps the types that an envelope may hold, in addition to the built-in types and
+// lists.
 var protobufTypes = map[string]reflect.Type{
 	"v1 Status":                             reflect.TypeFor[metav1.Status](),
 	"v1 APIResourceList":                    reflect.TypeFor[metav1.APIResourceList](),
@@ -64,7 +67,8 @@ var protobufTypes = map[string]reflect.Type{
 
 type unmarshaler interface{ Unmarshal([]byte) error }
 
-// Unsealed is the JSON of what an envelope holds, which is a type of one of the rows, a list of them, or what goes with every API.
+// Unsealed decodes an envelope and returns the content as JSON. The content must be an object or
+// a list of the given types, or be listed in protobufTypes.
 func Unsealed(rows []*scheme.Resource, sealed []byte) ([]byte, error) {
 	envelope, err := scheme.OpenEnvelope(sealed)
 	if err != nil {
@@ -93,7 +97,8 @@ func Unsealed(rows []*scheme.Resource, sealed []byte) ([]byte, error) {
 	return scheme.MarshalAs(obj.(runtime.Object), envelope.APIVersion, envelope.Kind)
 }
 
-// unsealedList reads a list of any kind: 1 is its metadata, 2 an item.
+// unsealedList decodes a list of any kind. The metadata is in field 1, and the items are in field
+// 2.
 func unsealedList(res *scheme.Resource, raw []byte) ([]byte, error) {
 	meta, items := metav1.ListMeta{}, []json.RawMessage{}
 	for len(raw) > 0 {
