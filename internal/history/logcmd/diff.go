@@ -1,7 +1,7 @@
 package logcmd
 
-// This file compares two moments: the objects of each type as they were at the one and at the other, both read in the order of their keys, side
-// by side, so that no more than a chunk of each is in memory.
+// This file compares two moments. For each type it reads the objects of both moments in key order,
+// side by side, so that memory holds at most one chunk of each list.
 
 import (
 	"cmp"
@@ -18,20 +18,21 @@ type differ struct {
 	*printer
 	src    source
 	q      *query
-	found  int   // lists that there were
-	absent error // what was answered for one that was not: its type may have come later, or be gone
+	found  int   // number of lists that the source served
+	absent error // the error for a list that was not found: its type may have been added later, or deleted
 }
 
-// An answer is an object of a list that is read elsewhere, or how that ended.
+// An answer is the next object of a list that is read in the background, or the end of that list.
 type answer struct {
 	object
 	err  error
 	over bool
 }
 
-// follow reads a list in the background. The channel is closed at the end; who reads it no more ends ctx.
+// follow reads a list in the background. The channel is closed at the end of the list. A caller
+// that stops reading must cancel ctx.
 func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-chan answer {
-	ch := make(chan answer, 16) // so that both lists are asked for at the same time
+	ch := make(chan answer, 16) // so that both lists are requested at the same time
 	go func() {
 		defer close(ch)
 		send := func(a answer) error {
@@ -49,7 +50,7 @@ func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-cha
 	return ch
 }
 
-// take is the next object of a list. There is none of a type that was not served.
+// take returns the next object of a list. A list of a type that was not served counts as empty.
 func (d *differ) take(ch <-chan answer) answer {
 	a, ok := <-ch
 	var refused *refusal
@@ -63,7 +64,7 @@ func (d *differ) take(ch <-chan answer) answer {
 	return a
 }
 
-// kind prints what is different among the objects of a type.
+// kind prints the differences between the objects of a type.
 func (d *differ) kind(ctx context.Context, k *kind) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -95,7 +96,7 @@ func (d *differ) kind(ctx context.Context, k *kind) error {
 	return nil
 }
 
-// compare is by key; a list that is over is behind all.
+// compare orders by key. A list that has ended sorts after all objects.
 func compare(a, b *answer) int {
 	switch {
 	case a.over:
@@ -106,7 +107,7 @@ func compare(a, b *answer) int {
 	return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
 }
 
-// pair prints the difference of one object; nil is one that was not, or is no more.
+// pair prints the diff of one object. nil means that the object did not exist at that moment.
 func (d *differ) pair(k *kind, before, after *object) error {
 	name, was, is := "", []byte(nil), []byte(nil)
 	if before != nil {

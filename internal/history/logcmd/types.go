@@ -1,7 +1,7 @@
 package logcmd
 
-// This file finds the types that a user means by a word, as kubectl does: deployments, deployment, Deployment, deploy, deployments.apps, or a
-// category as all.
+// This file finds the types that a user means by a word, as kubectl does: deployments, deployment,
+// Deployment, deploy, deployments.apps, or a category such as all.
 
 import (
 	"fmt"
@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// A kind is a type of objects, at the version that is preferred.
+// A kind is a type of object in its preferred version.
 type kind struct {
 	group, version, plural, singular, kind string
 	short, categories                      []string
 	namespaced, lists                      bool
 }
 
-// name is plural.group.
+// name returns plural.group.
 func (k *kind) name() string {
 	if k.group == "" {
 		return k.plural
@@ -24,7 +24,8 @@ func (k *kind) name() string {
 	return k.plural + "." + k.group
 }
 
-// findKinds are those that a word means: one, or those of a category. Of types that are no more, plural.group is taken as it is.
+// findKinds returns the type that the word names, or all types of the category that it names. An
+// unknown plural.group is accepted as it is, because the type may have been deleted.
 func findKinds(all []kind, word string) ([]kind, error) {
 	name, group, inGroup := strings.Cut(strings.ToLower(word), ".")
 	for _, k := range all {
