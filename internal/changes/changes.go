@@ -1,18 +1,21 @@
-// Package changes says what is different between two versions of an object: as paths with the old and the new value, and as a unified diff of
-// YAML.
+// Package changes computes the differences between two versions of an object, either as a list of
+// paths with their old and new values, or as a unified diff of YAML.
 //
 //	list, more, err := changes.Rules{}.Between(old, new)
 //	// .spec.template.spec.containers[name=web].image  "nginx:1"  "nginx:2"
 //
-// Items of lists are told apart as people do: by their type, name, key or another member that every item has once, else by where they stand,
-// without what is equal before and behind. metadata.managedFields, resourceVersion and generation follow from a write and are left out. The
-// values of Secrets, and the annotation in which kubectl keeps what was applied, are masked before anything is compared: no answer of this
-// package has them, only that they changed.
+// List items are matched by their type, their name, their key or another member that is unique in
+// the list. If there is no such member, they are matched by position, after the equal items at both
+// ends have been removed. metadata.managedFields, resourceVersion and generation are ignored,
+// because every write changes them. The values of Secrets and kubectl's last-applied-configuration
+// annotation are masked before the comparison. A result never contains them, but does show that
+// they changed.
 //
-// Read document.go first (JSON as a tree whose nodes know their hash and their size), then this file (the walk through two trees), then
-// text.go (YAML and its diff).
+// Read document.go first (JSON as a tree whose nodes have a hash and a size). Then read this file
+// (the walk through two trees) and text.go (YAML and its diff).
 //
-// Invariants: time and memory are linear in the two documents, apart from what [Rules] bound; what is not JSON is an error and never shown; all
+// Invariants: time and memory are linear in the size of the two documents, plus the limits in
+// [Rules]. A document that is not valid JSON results in an error and is never printed. All
 // functions are pure.
 package changes
 
@@ -25,27 +28,31 @@ import (
 )
 
 const (
-	pathsMax = 100  // changes, unless Rules say otherwise
-	valueMax = 256  // bytes of a value, unless Rules say otherwise
-	stepsMax = 64   // of a path that are shown
-	stepMax  = 1024 // bytes of one of them
+	pathsMax = 100  // default maximum number of changes
+	valueMax = 256  // default maximum size of a value in bytes
+	stepsMax = 64   // maximum number of steps shown of a path
+	stepMax  = 1024 // maximum size of a step in bytes
 )
 
-// A Change is one path whose value is not what it was. A value that is absent was, or is, not there.
+// A Change is a path whose value differs. Old is nil if the value was added, and New is nil if the
+// value was removed.
 type Change struct {
 	Path string          `json:"path"` // .spec.ports[name=http].port
 	Old  json.RawMessage `json:"old,omitempty"`
 	New  json.RawMessage `json:"new,omitempty"`
-	Cut  bool            `json:"cut,omitempty"` // a value is too long: what stands here is a string that begins like it or tells its size
+	// Cut is set if a value is too long. In this case Old or New is a string with the beginning of
+	// the value or its size.
+	Cut bool `json:"cut,omitempty"`
 
 	was, is uint64
 }
 
-// Hashes are of the whole values, also of those that are cut or masked; 0 is none. Those of two comparisons with the same Seed can be compared.
+// Hashes returns the hashes of the whole values, including values that are cut or masked. 0 means
+// that there is no value. Hashes of two comparisons with the same Seed are comparable.
 func (c *Change) Hashes() (old, new uint64) { return c.was, c.is }
 
-// Between returns what changed from one version to the next, and how many changes more there are. Of an object that began or ended to be (an
-// empty document) there is nothing to compare.
+// Between returns the differences between two versions, and the number of further differences that
+// it omitted. If either version is empty (the object was created or deleted), it returns none.
 func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 	if len(old) == 0 || len(new) == 0 {
 		return nil, 0, nil
@@ -66,14 +73,14 @@ func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 	return w.list, w.more, nil
 }
 
-// A walk goes through two trees at once.
+// A walk traverses two trees in parallel.
 type walk struct {
 	paths, value int
 	list         []Change
 	more         int
 }
 
-// between compares two nodes, either of which may be nil.
+// between compares two nodes. Either may be nil.
 func (w *walk) between(at *step, a, b *node) {
 	switch {
 	case a != nil && b != nil && a.hash == b.hash:
@@ -90,12 +97,12 @@ func (w *walk) between(at *step, a, b *node) {
 	}
 }
 
-// splits says that a value is too long to be told as one, and has parts.
+// splits reports whether a value is too long to be shown whole and has parts.
 func (w *walk) splits(n *node) bool {
 	return n.size > w.value && (n.kind == '{' || n.kind == '[') && len(n.items) > 0
 }
 
-// parts visits the members or items of a node.
+// parts calls visit for the members or items of a node.
 func (w *walk) parts(at *step, n *node, visit func(*step, *node)) {
 	key := ""
 	if n.kind == '[' {
@@ -116,7 +123,7 @@ func (w *walk) stepTo(at *step, n *node, key string, i int) *step {
 	return &step{up: at, index: i + 1}
 }
 
-// objects compares members, both in the order of their names.
+// objects compares two objects, whose members are both sorted by name.
 func (w *walk) objects(at *step, a, b *node) {
 	i, j := 0, 0
 	for i < len(a.keys) || j < len(b.keys) {
@@ -158,10 +165,12 @@ func (w *walk) lists(at *step, a, b *node) {
 	}
 }
 
-// mergeKeys tell items of Kubernetes' lists apart: conditions, containers, tolerations, owners, addresses, ports, mounts.
+// mergeKeys identify items in the lists of Kubernetes: conditions, containers, tolerations, owners,
+// addresses, ports and mounts.
 var mergeKeys = []string{"type", "name", "key", "uid", "ip", "containerPort", "port", "mountPath", "topologyKey"}
 
-// mergeKey is the first member that each item of both lists has, as a string or number that no other item of its list has; "" if there is none.
+// mergeKey returns the first member that every item of both lists has, with a string or number that
+// is unique in its list. It returns "" if no such member exists.
 func mergeKey(a, b *node) string {
 	for _, key := range mergeKeys {
 		if tellsApart(a, key) && tellsApart(b, key) {
@@ -183,9 +192,10 @@ func tellsApart(list *node, key string) bool {
 	return true
 }
 
-// keyed compares lists whose items have a key. The same items in another order are a change of the list: its keys as they were and are.
+// keyed compares lists whose items have a key. If the order of the common items differs, this is
+// reported as a change of the list, with its old and new keys as values.
 func (w *walk) keyed(at *step, key string, a, b *node) {
-	var wasOrder, isOrder node // the items that both have, by their keys
+	var wasOrder, isOrder node // the items that both lists have, represented by their keys
 	wasOrder.kind, isOrder.kind = '[', '['
 	now := make(map[string]*node, len(b.items))
 	for _, item := range b.items {
@@ -237,7 +247,7 @@ func (w *walk) changed(at *step, a, b *node) {
 	w.list = append(w.list, c)
 }
 
-// shown is a value, if it is not too long.
+// shown returns the value, or a summary of it if it is too long.
 func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
 	switch {
 	case n == nil:
@@ -252,7 +262,7 @@ func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
 	return quoted(fmt.Sprintf("%s… (%d bytes)", cutAt(n.text, w.value), len(n.text))), true
 }
 
-// cutAt is the beginning of a text, without half a letter at its end.
+// cutAt returns at most size bytes of the text, without a partial rune at the end.
 func cutAt(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -263,15 +273,16 @@ func cutAt(text string, size int) string {
 	return text[:size]
 }
 
-// A step of a path; nil is the document itself.
+// A step is an element of a path. nil is the document itself.
 type step struct {
 	up    *step
-	name  string // of a member, or the value of an item's key
-	key   string // by which the item is found; "" for a member
-	index int    // of an item that is found by where it stands, counted from 1; else 0
+	name  string // of a member, or the value of the item's key
+	key   string // the member that identifies the item; "" for a member
+	index int    // position of an item without a key, starting at 1; otherwise 0
 }
 
-// String is the path as kubectl's JSONPath has it, but for items by their key. Of a path that is long beyond measure the middle is left out.
+// String returns the path in the syntax of kubectl's JSONPath, except that list items may be named
+// by their key. A path with more than stepsMax steps is shortened in the middle.
 func (s *step) String() string {
 	depth := 0
 	for at := s; at != nil; at = at.up {
@@ -280,7 +291,7 @@ func (s *step) String() string {
 	if depth == 0 {
 		return "."
 	}
-	var texts []string // from the last to the first
+	var texts []string // from the last step to the first
 	for at, i := s, depth; at != nil; at, i = at.up, i-1 {
 		switch {
 		case depth > stepsMax && i == stepsMax/2:
@@ -314,7 +325,8 @@ func (s *step) text() string {
 	return "[" + strconv.Quote(name) + "]"
 }
 
-// isPlain says that a name needs no quotes: letters, digits, and what else is given.
+// isPlain reports whether a name needs no quotes. It may contain letters, digits and the bytes in
+// others.
 func isPlain(name, others string) bool {
 	for i := range len(name) {
 		if !isPlainByte(name[i], others) {
