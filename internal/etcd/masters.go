@@ -2,13 +2,15 @@
 
 package etcd
 
-// This file tells other servers that this one is there, and hears of them, as kube-apiservers do between each other (--endpoint-reconciler-type=lease):
+// This file announces this server to other servers, and finds their addresses, as kube-apiservers
+// do (--endpoint-reconciler-type=lease):
 //
-//	PREFIX/masterleases/10.0.0.7    an Endpoints object with that address; etcd removes it 15 seconds after its server has last spoken
+//	PREFIX/masterleases/10.0.0.7    an Endpoints object with that address; etcd removes it 15 seconds after the last sign of life of its server
 //
-// kube-apiserver writes its key every ten seconds and then looks who is there. Here etcd's lease is kept alive, which is no write, and the watch tells
-// at once who has come or gone. A key may be shared: servers that advertise one address are one to their clients. Then it is left to who has it, and
-// made again when it is gone.
+// kube-apiserver writes its key every ten seconds and then reads the others. apilet keeps etcd's
+// lease alive, which needs no write, and the watch immediately reports added and removed keys.
+// Servers that advertise the same address share a key, because they are one server to their
+// clients. The key then belongs to one of them, and is created again when it is gone.
 
 import (
 	"context"
@@ -25,20 +27,21 @@ import (
 
 const (
 	mastersFolder = "masterleases/"
-	masterSeconds = 15 // kube-apiserver's
+	masterSeconds = 15 // as in kube-apiserver
 	masterEvery   = 5 * time.Second
-	leaveWithin   = 3 * time.Second // less than a server that stops waits for its work
+	leaveWithin   = 3 * time.Second // less than the time that a stopping server waits for its goroutines
 )
 
-// An announcement is what a server says of itself.
+// An announcement keeps the address of this server in etcd.
 type announcement struct {
 	*Cluster
 	own   netip.Addr
-	lease clientv3.LeaseID // 0: none
+	lease clientv3.LeaseID // 0 means none
 }
 
-// Announce says until ctx ends that this server is at an address, and has reconcile called with the addresses of all servers: first of all, when one
-// has come or gone, every few seconds, and at last without this one. entering: this server has just come.
+// Announce keeps the address of this server in etcd until ctx ends. It calls reconcile with the
+// addresses of all servers: at the start, whenever a server is added or removed, periodically, and
+// at the end without this server. entering is set until the first call has succeeded.
 func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) {
 	a := &announcement{Cluster: c, own: own}
 	entering, told := true, false
@@ -69,7 +72,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 	}
 }
 
-// await waits until somebody has come or gone.
+// await waits until a server is added or removed, ctx ends, or the given time has passed.
 func (a *announcement) await(ctx context.Context, most time.Duration) {
 	late := time.NewTimer(most)
 	defer late.Stop()
@@ -84,7 +87,7 @@ func (a *announcement) key() string { return a.mastersKey() + a.own.String() }
 
 func (c *Cluster) mastersKey() string { return c.lay.Prefix() + mastersFolder }
 
-// keep sees to it that the key is there, under a lease that lasts.
+// keep ensures that the key exists and that its lease is alive.
 func (a *announcement) keep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -115,7 +118,7 @@ func (a *announcement) enter(ctx context.Context) error {
 	return err
 }
 
-// leave takes the server's word back. A key that another server has taken over stays.
+// leave revokes the lease. A key that another server has taken over is not removed.
 func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) error {
 	if a.lease == 0 {
 		return nil
@@ -130,7 +133,7 @@ func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Con
 	return reconcile(ctx, live, false)
 }
 
-// Masters are the addresses of all servers that are there.
+// Masters returns the addresses of all running servers.
 func (c *Cluster) Masters(ctx context.Context) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
@@ -147,7 +150,8 @@ func (c *Cluster) Masters(ctx context.Context) ([]netip.Addr, error) {
 	return live, nil
 }
 
-// noteMaster is told of keys that are no object's.
+// noteMaster handles events of keys that do not belong to objects. It wakes Announce if a server
+// was added or removed.
 func (c *Cluster) noteMaster(event *mvccpb.Event) {
 	known := event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision != event.Kv.ModRevision
 	if known || !strings.HasPrefix(string(event.Kv.Key), c.mastersKey()) {

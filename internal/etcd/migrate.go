@@ -2,18 +2,22 @@
 
 package etcd
 
-// This file moves a file's objects into a cluster, and a cluster's into a file: each as it is now, with its uid and times, under new revisions.
-// These are above all that were given out before, and those are compacted: a client that goes on where it was is told 410 Gone, and lists anew.
-// Were they lower, it would be told what follows its old revision in the new count, and miss all before in silence (bridge.go raises etcd's).
-// What a server derives from objects, the claims of Services and the range of node ports among it, the next server derives.
+// This file copies the objects of a file to a cluster, and those of a cluster to a file. Each
+// object keeps its current state, uid and times, and gets a new revision. The new revisions are
+// higher than all earlier ones, which are compacted. A client that continues at an old revision
+// therefore receives 410 Gone and lists again. If the new revisions were lower, the client would
+// receive the events after the same number in the new sequence, and silently miss all earlier ones
+// (bridge.go raises etcd's revision). Data that a server derives from objects, such as the
+// ClusterIPs of Services and the range of node ports, is derived again by the next server.
 //
-//	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects come in; only the same file may go on, no server starts
+//	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects are copied; only the same file may continue, and servers refuse to start
 //	                           {"from":"9f…","state":"finished"}
 //
-// The mark is written where nothing lies below the prefix, in one Txn with looking. Objects come in batches, each of them only where nothing is;
-// a run that goes on finds what the one before has written, and passes over it.
+// The mark is written only if the prefix is empty, which the same Txn checks. Objects are written
+// in batches, each only if its keys do not exist. If a run continues an interrupted one, it skips
+// the objects that already exist.
 //
-// A file is made under another name and gets its own when all is in it.
+// A new file is written under a temporary name and renamed when it is complete.
 
 import (
 	"bytes"
@@ -37,18 +41,18 @@ import (
 )
 
 const (
-	batchOps      = 100       // etcd takes 128 by default
-	batchBytes    = 512 << 10 // and 1.5 MiB
+	batchOps      = 100       // etcd's default limit is 128
+	batchBytes    = 512 << 10 // etcd's limit is 1.5 MiB
 	batchesAtOnce = 8
-	placesAtOnce  = 128 // objects of a file that are written at once, to share commits
-	failuresTold  = 10  // of a page of objects
+	placesAtOnce  = 128 // number of objects written to a file concurrently, to share commits
+	failuresTold  = 10  // maximum number of errors reported for a page of objects
 	underWay      = "under way"
 	finished      = "finished"
 )
 
-// A migration is the mark of one.
+// A migration is the mark of a migration.
 type migration struct {
-	From  string `json:"from"` // the file's lineage
+	From  string `json:"from"` // lineage of the file
 	State string `json:"state"`
 }
 
@@ -57,7 +61,7 @@ func (m migration) String() string {
 	return string(text)
 }
 
-// checkMigrated refuses a prefix into which objects are still to come.
+// checkMigrated returns an error if the migration into the prefix is incomplete.
 func (c *Cluster) checkMigrated(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -76,10 +80,12 @@ func (c *Cluster) checkMigrated(ctx context.Context) error {
 
 // ---- Into a cluster
 
-// An entry is what a key of etcd is to hold; of an object also its key in the store.
+// An entry is a key and value to write to etcd. of is the object's key in the store, or "" for
+// other data.
 type entry struct{ key, value, of string }
 
-// ToCluster copies all that a store holds into an empty prefix, and returns how many objects that is. An interrupted copy goes on.
+// ToCluster copies the contents of a store to an empty prefix, and returns the number of objects.
+// It continues an interrupted copy.
 func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Progress) (objects int, err error) {
 	client, err := cfg.connect()
 	if err != nil {
@@ -142,7 +148,7 @@ func idOf(st *store.Store) []byte {
 	return id[:]
 }
 
-// beginMigration marks an empty prefix, or finds the mark of the same file.
+// beginMigration writes the mark to an empty prefix, or finds the mark of the same file.
 func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -188,7 +194,8 @@ func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, m
 	return err
 }
 
-// defineKinds makes the rows by which custom resources are written: of what their definitions say, the kind and which version goes without saying.
+// defineKinds registers the rows that are needed to encode custom resources. Of each definition
+// they contain only the kind and the versions.
 func defineKinds(cfg Config, st *store.Store) error {
 	var rows []*scheme.Resource
 	for rec, err := range st.All(store.Span{Prefix: "/apiextensions.k8s.io/customresourcedefinitions/"}) {
@@ -228,7 +235,7 @@ func kindOf(definition gjson.Result, unmarked string) *scheme.Resource {
 	return scheme.GroupVersion(spec.Get("group").String(), storage, row)[0]
 }
 
-// readBatches sends all that a store holds: its objects, and what is shared with servers on the same data.
+// readBatches sends the contents of a store: its objects, and the secrets that servers share.
 func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<- []entry) (objects int, err error) {
 	var batch []entry
 	size := 0
@@ -283,7 +290,7 @@ func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<
 	return objects, send()
 }
 
-// putBatch writes entries where nothing is. What is there already has to be what was to be written.
+// putBatch writes entries to keys that do not exist. An existing key must have the same value.
 func putBatch(ctx context.Context, cfg Config, client *clientv3.Client, batch []entry) error {
 	answer, err := putNew(ctx, client, batch)
 	if err != nil || answer.Succeeded {
@@ -329,18 +336,21 @@ func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clien
 
 // ---- Into a file
 
-// Filled says what has been put into a file.
+// Filled is the result of ToFile.
 type Filled struct {
-	Objects, LeftOut int   // LeftOut are keys of what is not served here
-	Revision         int64 // the newest; all before it is compacted
-	Running          bool  // servers had the cluster in use, so that the file's revisions begin so much higher (forkBump)
+	Objects, LeftOut int   // LeftOut counts keys that are not served here
+	Revision         int64 // newest revision of the file; all earlier ones are compacted
+	// Running reports whether servers were using the cluster. In that case the file's revisions
+	// begin forkBump higher.
+	Running bool
 }
 
-// forkBump is how far the revisions of a file begin above those of a cluster that goes on: both give out revisions from then on. It is what a
-// restored backup adds, for the same reason.
+// forkBump is the distance between the revisions of a file and those of a cluster that stays in
+// use, because both continue to assign revisions. A restored backup adds the same number for the
+// same reason.
 const forkBump = 1_000_000_000
 
-// ToFile makes a file of what a cluster holds, as of one revision.
+// ToFile creates a file with the contents of a cluster at one revision.
 func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled Filled, err error) {
 	cfg.Layout.Encryption = cfg.Encryption
 	client, err := cfg.connect()
@@ -349,7 +359,7 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 	}
 	defer client.Close()
 	err = atomicfile.PlaceFile(path, func(temp string) error {
-		if err := os.Remove(temp); err != nil { // the store takes an empty file for one that was damaged
+		if err := os.Remove(temp); err != nil { // the store would treat an empty file as damaged
 			return err
 		}
 		st, err := store.Open(temp, store.Options{Sealing: cfg.Encryption.Sealing()})
@@ -365,7 +375,8 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 	return filled, err
 }
 
-// fillFile places everything above all revisions that the cluster has given out, or may give out while the file is in use.
+// fillFile writes the objects at revisions above all those that the cluster has assigned, or may
+// assign while the file is in use.
 func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (filled Filled, err error) {
 	prefix := cfg.Layout.Prefix()
 	if filled.Running, err = serversRun(ctx, cfg, client); err != nil {
@@ -405,9 +416,10 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 	return filled, nil
 }
 
-// placeAll writes a page's objects, many at once. It returns how many they are, and how many keys are none.
+// placeAll writes the objects of a page concurrently. It returns the number of objects, and the
+// number of other keys.
 func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.KeyValue) (placed, others int, err error) {
-	var mu sync.Mutex // guards the results
+	var mu sync.Mutex // guards err and failures
 	failures := 0
 	var running sync.WaitGroup
 	turns := make(chan struct{}, placesAtOnce)
@@ -444,7 +456,8 @@ func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.Ke
 	return placed, others, err
 }
 
-// placeSecret keeps what servers share besides objects; the marks of a migration, or of who leads, are nothing to a file.
+// placeSecret stores a secret that servers share. It ignores the other private keys, such as the
+// marks of a migration or the leader's key, because they have no meaning in a file.
 func placeSecret(cfg Config, st *store.Store, kv *mvccpb.KeyValue) error {
 	name, ok := strings.CutPrefix(string(kv.Key), private(cfg.Layout, "secrets")+"/")
 	if !ok {
