@@ -1,6 +1,6 @@
-// Package datafile looks after the data file of a server that runs: it is scrubbed once a day (this file), backups of it are streamed
-// (backup.go), and /metrics tells how it is (figures.go). What lies in it is package store; the commands that work on a file which no server
-// has open are package datafile/datacmd.
+// Package datafile maintains the data file of a running server: it scrubs the file once a day (this
+// file), streams backups (backup.go) and exports metrics (figures.go). Package store implements the
+// file itself, and package datafile/datacmd the commands for a file that no server has open.
 //
 //	scrub := &datafile.Scrub{Store: st, Maintenance: maintenance, Log: log}
 //	go scrub.Run(ctx)
@@ -22,19 +22,20 @@ import (
 
 const (
 	scrubAfter = time.Minute
-	scrubAgain = 10 * time.Minute // after one that has found something: an administrator who has mended it is to see that
+	scrubAgain = 10 * time.Minute // after a scrub that found damage, so that a repair is noticed soon
 	scrubEvery = 24 * time.Hour
 )
 
-// A Scrub reads the whole file now and then, to find damage before it is needed.
+// A Scrub periodically reads the whole file, to find damage early.
 type Scrub struct {
-	Store       *store.Store             // that is read
-	Maintenance *store.Maintenance       // reads it
-	Log         zerolog.Logger           // is told what is found
-	problems    atomic.Pointer[[]string] // what the last round found
+	Store       *store.Store             // the store to read
+	Maintenance *store.Maintenance       // reads the store
+	Log         zerolog.Logger           // receives the problems
+	problems    atomic.Pointer[[]string] // the problems of the last round
 }
 
-// Run looks for damage a while after the start and then daily, or soon again while there is some, until ctx ends.
+// Run scrubs the file some time after the start, then daily, or more often while it is damaged,
+// until ctx ends.
 func (s *Scrub) Run(ctx context.Context) {
 	for wait := scrubAfter; ; {
 		select {
@@ -48,7 +49,8 @@ func (s *Scrub) Run(ctx context.Context) {
 	}
 }
 
-// round looks once. What it finds is logged, unless the last round found it, too, and kept for Intact.
+// round scrubs the file once. It logs the problems that the last round did not find, and stores all
+// problems for Intact.
 func (s *Scrub) round(ctx context.Context) (sound bool) {
 	report, err := s.Maintenance.Scrub(ctx)
 	if err != nil {
@@ -70,7 +72,7 @@ func (s *Scrub) round(ctx context.Context) (sound bool) {
 	return sound
 }
 
-// Intact is the health check that shows what the scrub found.
+// Intact is a health check. It returns a problem that the last scrub found.
 func (s *Scrub) Intact() error {
 	if problems := s.problems.Load(); problems != nil && len(*problems) > 0 {
 		return errors.New((*problems)[0])
@@ -78,7 +80,8 @@ func (s *Scrub) Intact() error {
 	return nil
 }
 
-// Whole is the health check that shows what reads and writes have found since.
+// Whole is a health check. It returns damage that reads and writes have found since the last clean
+// scrub.
 func (s *Scrub) Whole() error {
 	if err := s.Store.File.Found.Err(); err != nil {
 		return fmt.Errorf("%s: %w", s.Store.File.Path, err)
