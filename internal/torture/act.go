@@ -1,7 +1,8 @@
 package torture
 
-// This file is what plans do. Each is a thing that a correct API server, the machine, or another user may do to a controller at any time. What makes
-// them hard is that each is rare, and that nobody can have it come at a certain moment: here it comes at the point of the plan, once.
+// This file implements the faults. A correct API server, the machine or another user may do each of
+// them to a controller at any time. They are hard to test, because each is rare and cannot be
+// provoked at a certain moment. Here each occurs once, at the point of the plan.
 //
 //	           a write ──▶ committed                      a change ──▶ the watch
 //	died       ............. ✕ killed, no answer          unseen  ... ✕ cut; 410; the list waits for the next change
@@ -9,13 +10,14 @@ package torture
 //	                           before, events held back   slow    ... each 300 ms later
 //	                                                  bookmarks . a bookmark; then nothing; then the watch ends
 //	refused    ✕ 409 429 500 503                       (refuse.go)
-//	refused    ............. ✕ 504, though it is done
+//	refused    ............. ✕ 504, although it is done
 //	late       ............. 300 ms ──▶ answer
-//	edited     somebody else's edit ──▶ the write      (somebody.go)
-//	zombie     ............. paused; woken with the answer when another replica leads
+//	edited     another client's edit ──▶ the write     (somebody.go)
+//	zombie     ............. paused; continued with the answer when another replica leads
 //
-// Who sees the past is served as by a server whose cache is behind: lists and gets at resourceVersion=0 are answered as of then (below /at/), events
-// are held back for a while. What asks for the newest gets the newest, and a write meets what there is.
+// A controller that sees the past is served as by a server with an outdated cache. Lists and gets
+// at resourceVersion=0 return the state of that time (below /at/), and events are delayed. Reads of
+// the most recent state return it, and writes apply to the current objects.
 
 import (
 	"context"
@@ -33,14 +35,14 @@ import (
 )
 
 const (
-	lateness   = 300 * time.Millisecond // of answers, and of events
-	staleMost  = 3 * time.Second        // that the past waits for lists to be shown in
-	staleWrite = 200 * time.Millisecond // that it is shown after a write
-	unseenMost = 2 * time.Second        // that a list waits for the next change
-	lasting    = time.Second            // what somebody else mends, or undoes, is so for so long
+	lateness   = 300 * time.Millisecond // delay of responses and of events
+	staleMost  = 3 * time.Second        // maximum time that the past is shown
+	staleWrite = 200 * time.Millisecond // how long the past is shown after a write
+	unseenMost = 2 * time.Second        // maximum time that a list waits for the next change
+	lasting    = time.Second            // how long a condition lasts that another client fixes or undoes
 )
 
-// tricks are what the run's plan does at the door.
+// tricks returns the actions of the run's plan at the door.
 func (r *run) tricks() *tricks {
 	if r.plan == nil {
 		return &tricks{}
@@ -81,12 +83,14 @@ func (r *run) tricks() *tricks {
 	return &tricks{}
 }
 
-// at tells whether a request is the plan's point, once. Behind the server's back that is one that it has carried out.
+// at reports whether a request is the plan's point, which happens at most once. If the response is
+// already known, the write must have succeeded.
 func (r *run) at(p *passed) bool {
 	return p.writes && p.code < 300 && p.what == r.plan.Write && p.nth == r.plan.Nth && r.point()
 }
 
-// point notes that the plan's point is reached. With --wait it holds the server there.
+// point records that the plan's point has been reached, and returns false if it was reached before.
+// With --wait it blocks the server there.
 func (r *run) point() bool {
 	if !r.reached.CompareAndSwap(false, true) {
 		return false
@@ -100,7 +104,8 @@ func (r *run) point() bool {
 	return true
 }
 
-// bounce kills a replica, and starts it again. Nothing of it comes through the door any more when this returns.
+// bounce kills a replica and starts it again. When it returns, requests of the old process no
+// longer pass the door.
 func (r *run) bounce(n int) {
 	r.pending.Add(1)
 	rep := r.replicas[n]
@@ -130,18 +135,19 @@ func (r *run) dies() *tricks {
 	}}
 }
 
-// A stale is how far behind a server's cache is. It catches up some time after the controller has listed all that it watched before, and earlier when
-// it writes: by then it has believed what it saw.
+// A stale simulates a server with an outdated cache. It catches up some time after the controller
+// has listed all resources that it watched before. It catches up earlier if the controller writes,
+// because by then the controller has acted on the outdated state.
 type stale struct {
 	run *run
 
-	mu     sync.Mutex      // guards what follows
-	rev    int64           // what is shown; 0: the newest
-	unseen map[string]bool // resources that are still to be listed
-	caught chan struct{}   // closed when it has caught up
+	mu     sync.Mutex      // guards the fields below
+	rev    int64           // the revision that is shown; 0 means the newest
+	unseen map[string]bool // resources that have not been listed yet
+	caught chan struct{}   // closed when the cache has caught up
 }
 
-// seesThePast kills the controller at a write, and shows it what was before.
+// seesThePast kills the controller at a write, and shows an earlier state to the new process.
 func (r *run) seesThePast() *tricks {
 	st := &stale{run: r, caught: make(chan struct{})}
 	return &tricks{
@@ -162,7 +168,8 @@ func (r *run) seesThePast() *tricks {
 			case st.now() == 0:
 			case p.writes:
 				time.AfterFunc(staleWrite, st.end)
-			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"): // a server that does not have this; a client then lists
+			// act as a server without this feature; the client then lists
+			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"):
 				return &refusal{code: 422, reason: "Invalid", message: "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 			}
 			return nil
@@ -197,7 +204,7 @@ func (st *stale) now() int64 {
 	return st.rev
 }
 
-// show is the revision that is shown.
+// show returns the revision to show for a request.
 func (st *stale) show(p *passed) int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -217,7 +224,7 @@ func (st *stale) end() {
 	}
 }
 
-// revisionBefore is the one before a change of an object.
+// revisionBefore returns the revision before a change of an object.
 func (r *run) revisionBefore(alias string, change int) int64 {
 	for _, line := range r.record.all() {
 		line := line
@@ -230,13 +237,13 @@ func (r *run) revisionBefore(alias string, change int) int64 {
 	return r.record.all()[0].Revision - 1
 }
 
-// losesItsWatch cuts the watch before a change is seen. It cannot be resumed; and where the change is to be unseen, the list that is made then waits
-// for the next change of the same object.
+// losesItsWatch cuts a watch before it delivers a change, and rejects its resumption. If the change
+// must not be seen at all, the following list is delayed until the next change of the same object.
 func (r *run) losesItsWatch() *tricks {
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	var lost *passed  // the watch that was cut
-	var missed int64  // revision of the change it did not receive
-	relisted := false // since then
+	var missed int64  // revision of the change that it did not receive
+	relisted := false // the controller has listed since then
 	return &tricks{
 		frame: func(p *passed, f frame) hold {
 			rev := gjson.GetBytes(f.raw, "object.metadata.resourceVersion").Int()
@@ -280,7 +287,7 @@ func (r *run) losesItsWatch() *tricks {
 	}
 }
 
-// isChange tells whether a revision is that of the change which the plan is about.
+// isChange reports whether a revision is that of the plan's change.
 func (r *run) isChange(rev int64) (is bool) {
 	r.record.wait(context.Background(), unseenMost, func(lines []history.Line) bool {
 		n := 0
@@ -310,7 +317,8 @@ func (r *run) isSlow() *tricks {
 	}}
 }
 
-// isPaused stops a replica when it has written, before it has the answer. It wakes it when another one leads and has caught up, while the workload continues.
+// isPaused stops a replica after its write is committed and before it receives the response. It
+// continues the replica when another one leads and has caught up, while the workload goes on.
 func (r *run) isPaused() *tricks {
 	r.afterward = func(ctx context.Context) error {
 		r.gap.wait(ctx)
@@ -332,7 +340,8 @@ func (r *run) isPaused() *tricks {
 	}}
 }
 
-// awaitLeader waits until another replica has taken the Lease since a revision, and has finished its first work. Without Leases it waits for a second.
+// awaitLeader waits until another replica has acquired the Lease since a revision, and has finished
+// its first work. Without Leases it waits for a second.
 func (r *run) awaitLeader(since int64) {
 	most := lasting
 	if lease := longestLease(r.record.all()); lease > 0 {
@@ -347,11 +356,13 @@ func (r *run) awaitLeader(since int64) {
 	}
 }
 
-// seesBookmarksAlone has one type's watch say, by a bookmark, that it is alive, and nothing more for a while. Then it ends, as any watch does, and goes on
-// where it was.
+// seesBookmarksAlone makes the watch of one type send a bookmark and then nothing for some time.
+// Then the watch ends, as any watch may, and the client resumes it at the bookmark.
 func (r *run) seesBookmarksAlone() *tricks {
-	var mu sync.Mutex             // guards what follows
-	shown := map[*passed]string{} // the newest revision that a watch has shown; none: its first objects are still on their way
+	var mu sync.Mutex // guards shown
+	// the newest revision that a watch has delivered; no entry while it delivers the initial
+	// objects
+	shown := map[*passed]string{}
 	object := func(f frame, path string) string { return gjson.GetBytes(f.raw, "object."+path).String() }
 	return &tricks{frame: func(p *passed, f frame) hold {
 		values, _ := url.ParseQuery(p.query)
@@ -376,10 +387,11 @@ func (r *run) seesBookmarksAlone() *tricks {
 	}}
 }
 
-// later is closed after a time. Nothing is quiet before, and no patience is lost.
+// later returns a channel that is closed after a time. Until then, the run is not quiet and its
+// time limit does not advance.
 func (r *run) later(most time.Duration) <-chan struct{} { return after(most, &r.pending) }
 
-// after is closed after a time, in which it is counted.
+// after returns a channel that is closed after a time. Until then, count is one higher.
 func after(most time.Duration, count *atomic.Int32) <-chan struct{} {
 	count.Add(1)
 	later := make(chan struct{})

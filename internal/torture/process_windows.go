@@ -2,7 +2,8 @@ package torture
 
 import "os/exec"
 
-// Windows has no groups of processes that a signal reaches: what a program starts outlives it, and none can be stopped and woken.
+// Windows has no process groups that can be signaled. Child processes outlive their parent, and a
+// process cannot be stopped and continued.
 const canPause = false
 
 func ownGroup(*exec.Cmd)      {}

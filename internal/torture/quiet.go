@@ -1,14 +1,16 @@
 package torture
 
-// This file is the quiet points of a workload. A run compares the state at each of them with the plain runs' state there, because the end alone may show nothing:
-// garbage collection removes duplicates together with the object that owns them.
+// This file implements the quiet points of a workload. A run compares the state at each of them
+// with the state of the plain runs there, because the end alone may show nothing: garbage
+// collection removes duplicates together with the object that owns them.
 //
 //	apply Nest     quiet point 1        patch Nest     quiet point 2         delete Nest   end
 //	a-1            a-1, a-2 is extra    a-1, a-2       a-1, a-2 is extra     -             nothing is left: right
 //
-// Quiet points before the plan's point are not compared. A plan may also hide the workload from the controller for a while: its leader is paused, or a list is
-// held back. The run passes the first quiet point in that time without comparing, so that the controller misses the user's next change. The next quiet point
-// waits until nothing is hidden.
+// Quiet points before the plan's point are not compared. A plan may also hide the workload from the
+// controller for some time: it pauses the leader, or delays a list. In that time, the run passes
+// the first quiet point without comparing, so that the controller misses the user's next change.
+// The next quiet point waits until nothing is hidden.
 
 import (
 	"context"
@@ -21,17 +23,17 @@ import (
 	"apilet/internal/history"
 )
 
-// A quietState is the state at one quiet point.
+// A quietState is the state at a quiet point.
 type quietState struct {
 	state  state
-	judged bool // true if the point of the plan was reached and no change was hidden from the controller
+	judged bool // the point of the plan was reached, and no change was hidden from the controller
 }
 
 // A gap is a time in which the workload is hidden from the controller. The zero gap has not begun.
 type gap struct {
 	mu     sync.Mutex    // guards the fields below
 	over   chan struct{} // closed at the end; nil before the beginning
-	passed int           // number of the quiet point that was passed during the gap, from 1; 0 if none
+	passed int           // number of the quiet point that was passed during the gap, starting at 1; 0 if none
 }
 
 func (g *gap) begin() {
@@ -40,7 +42,7 @@ func (g *gap) begin() {
 	g.over = make(chan struct{})
 }
 
-// end may be called more than once.
+// end ends the gap. It may be called more than once.
 func (g *gap) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +67,8 @@ func (g *gap) isOpenLocked() bool {
 	}
 }
 
-// pass reports whether the nth quiet point may be passed without comparing: it is the first in the open gap.
+// pass reports whether the nth quiet point may be passed without comparing, because it is the first
+// one in the open gap.
 func (g *gap) pass(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,7 +92,8 @@ func (g *gap) wait(ctx context.Context) {
 	}
 }
 
-// quietPoint waits until the controller is quiet, and until the state is the plain runs' state at this quiet point if it is to be compared.
+// quietPoint waits until the controller is quiet. If the state is compared at this quiet point, it
+// also waits until the state is that of the plain runs.
 func (r *run) quietPoint(ctx context.Context) {
 	r.points.Lock()
 	defer r.points.Unlock()
@@ -110,7 +114,8 @@ func (r *run) quietPoint(ctx context.Context) {
 	r.out.quietStates = append(r.out.quietStates, quietState{normalise(r.record.all(), r.cfg.Ignored), judged})
 }
 
-// atQuiet returns the reference for the nth quiet point, from 1. nil means that plain runs have none.
+// atQuiet returns the reference for the nth quiet point, starting at 1, or nil if the plain runs
+// have none.
 func (ref *reference) atQuiet(n int) *reference {
 	if ref == nil || n > len(ref.quiet) {
 		return nil
@@ -132,8 +137,9 @@ func quietReferences(plain []*outcome) (all []*reference) {
 	}
 }
 
-// quietDifferences returns the differences at the quiet points, without those that an earlier quiet point or the end also has. After somebody's edit only
-// whole objects are compared: a controller may compute values from the edited object.
+// quietDifferences returns the differences at the quiet points, except for those that also exist at
+// an earlier quiet point or at the end. If another client has edited an object, only whole objects
+// are compared, because a controller may compute values from the edited object.
 func (o *outcome) quietDifferences(kind string, atEnd []Difference) (all []Difference) {
 	known := map[Difference]bool{}
 	for _, d := range atEnd {
