@@ -1,18 +1,18 @@
-// Package changes computes the differences between two versions of an object, either as a list of
-// paths with their old and new values, or as a unified diff of YAML.
+// Package changes compares two versions of an object. It returns the differences either as a list
+// of paths with their old and new values, or as a unified diff in YAML format.
 //
 //	list, more, err := changes.Rules{}.Between(old, new)
 //	// .spec.template.spec.containers[name=web].image  "nginx:1"  "nginx:2"
 //
-// List items are matched by their type, their name, their key or another member that is unique in
-// the list. If there is no such member, they are matched by position, after the equal items at both
-// ends have been removed. metadata.managedFields, resourceVersion and generation are ignored,
-// because every write changes them. The values of Secrets and kubectl's last-applied-configuration
-// annotation are masked before the comparison. A result never contains them, but does show that
-// they changed.
+// To compare lists, the package identifies items by their type, name, key or another member that is
+// unique within the list. If there is no such member, items are compared by position, ignoring any
+// common items at the start and at the end. metadata.managedFields, resourceVersion and generation
+// are ignored, because every write changes them. The values of Secrets and kubectl's
+// last-applied-configuration annotation are masked before the comparison. The result shows that a
+// masked value has changed, but never the value itself.
 //
-// Read document.go first (JSON as a tree whose nodes have a hash and a size). Then read this file
-// (the walk through two trees) and text.go (YAML and its diff).
+// Start with document.go, which parses JSON into a tree of nodes with hashes and sizes. Then read
+// this file (the walk through two trees) and text.go (YAML and its diff).
 //
 // Invariants: time and memory are linear in the size of the two documents, plus the limits in
 // [Rules]. A document that is not valid JSON results in an error and is never printed. All
@@ -34,8 +34,8 @@ const (
 	stepMax  = 1024 // maximum size of a step in bytes
 )
 
-// A Change is a path whose value differs. Old is nil if the value was added, and New is nil if the
-// value was removed.
+// A Change describes the path of a value that has changed. Old is nil if the value was added, and
+// New is nil if the value was removed.
 type Change struct {
 	Path string          `json:"path"` // .spec.ports[name=http].port
 	Old  json.RawMessage `json:"old,omitempty"`
@@ -48,11 +48,13 @@ type Change struct {
 }
 
 // Hashes returns the hashes of the whole values, including values that are cut or masked. 0 means
-// that there is no value. Hashes of two comparisons with the same Seed are comparable.
+// that there is no value. The hashes can be compared with those of another comparison if both use
+// the same Seed.
 func (c *Change) Hashes() (old, new uint64) { return c.was, c.is }
 
-// Between returns the differences between two versions, and the number of further differences that
-// it omitted. If either version is empty (the object was created or deleted), it returns none.
+// Between returns the differences between the old and the new version, up to the limit on the
+// number of paths. It also returns the number of differences that were omitted. If either version
+// is empty (the object was created or deleted), it returns none.
 func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 	if len(old) == 0 || len(new) == 0 {
 		return nil, 0, nil
@@ -97,12 +99,12 @@ func (w *walk) between(at *step, a, b *node) {
 	}
 }
 
-// splits reports whether a value is too long to be shown whole and has parts.
+// splits reports whether the value should be split because it is too long to be shown as a whole.
 func (w *walk) splits(n *node) bool {
 	return n.size > w.value && (n.kind == '{' || n.kind == '[') && len(n.items) > 0
 }
 
-// parts calls visit for the members or items of a node.
+// parts calls visit for each member or item of the node.
 func (w *walk) parts(at *step, n *node, visit func(*step, *node)) {
 	key := ""
 	if n.kind == '[' {
@@ -123,7 +125,7 @@ func (w *walk) stepTo(at *step, n *node, key string, i int) *step {
 	return &step{up: at, index: i + 1}
 }
 
-// objects compares two objects, whose members are both sorted by name.
+// objects compares the members of two objects in the order of their names.
 func (w *walk) objects(at *step, a, b *node) {
 	i, j := 0, 0
 	for i < len(a.keys) || j < len(b.keys) {
@@ -165,8 +167,8 @@ func (w *walk) lists(at *step, a, b *node) {
 	}
 }
 
-// mergeKeys identify items in the lists of Kubernetes: conditions, containers, tolerations, owners,
-// addresses, ports and mounts.
+// mergeKeys are the members that identify the items of lists in Kubernetes objects: conditions,
+// containers, tolerations, owners, addresses, ports and mounts.
 var mergeKeys = []string{"type", "name", "key", "uid", "ip", "containerPort", "port", "mountPath", "topologyKey"}
 
 // mergeKey returns the first member that every item of both lists has, with a string or number that
@@ -192,8 +194,8 @@ func tellsApart(list *node, key string) bool {
 	return true
 }
 
-// keyed compares lists whose items have a key. If the order of the common items differs, this is
-// reported as a change of the list, with its old and new keys as values.
+// keyed compares two lists using the given key to match their items. If the order of the common
+// items differs, this is reported as a change of the list, with its old and new keys as values.
 func (w *walk) keyed(at *step, key string, a, b *node) {
 	var wasOrder, isOrder node // the items that both lists have, represented by their keys
 	wasOrder.kind, isOrder.kind = '[', '['
@@ -247,7 +249,7 @@ func (w *walk) changed(at *step, a, b *node) {
 	w.list = append(w.list, c)
 }
 
-// shown returns the value, or a summary of it if it is too long.
+// shown returns the value in JSON format. If the value is too long, it returns a summary.
 func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
 	switch {
 	case n == nil:
@@ -262,7 +264,7 @@ func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
 	return quoted(fmt.Sprintf("%s… (%d bytes)", cutAt(n.text, w.value), len(n.text))), true
 }
 
-// cutAt returns at most size bytes of the text, without a partial rune at the end.
+// cutAt truncates the text to at most size bytes without splitting a UTF-8 sequence.
 func cutAt(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -273,12 +275,12 @@ func cutAt(text string, size int) string {
 	return text[:size]
 }
 
-// A step is an element of a path. nil is the document itself.
+// A step is one element of a path. A nil step represents the root of the document.
 type step struct {
 	up    *step
-	name  string // of a member, or the value of the item's key
+	name  string // name of the member, or value of the item's key
 	key   string // the member that identifies the item; "" for a member
-	index int    // position of an item without a key, starting at 1; otherwise 0
+	index int    // The index is one-based for items without a key, and zero otherwise.
 }
 
 // String returns the path in the syntax of kubectl's JSONPath, except that list items may be named
@@ -325,8 +327,8 @@ func (s *step) text() string {
 	return "[" + strconv.Quote(name) + "]"
 }
 
-// isPlain reports whether a name needs no quotes. It may contain letters, digits and the bytes in
-// others.
+// isPlain reports whether a name needs no quotes. Only letters, digits and the given other
+// characters are allowed.
 func isPlain(name, others string) bool {
 	for i := range len(name) {
 		if !isPlainByte(name[i], others) {

@@ -1,8 +1,8 @@
 package changes
 
-// This file parses a JSON document into a tree. Each node has a hash of its subtree, so that equal
-// subtrees are compared in one step, and the size of its JSON. The parser masks secret values, so a
-// tree never contains them.
+// This file parses a JSON document into a tree. Each node stores the hash of its subtree, which
+// makes it possible to compare two subtrees in constant time. It also stores the size of its JSON.
+// Secret values are masked by the parser, so they are never stored in a tree.
 
 import (
 	"encoding/json"
@@ -29,9 +29,9 @@ type node struct {
 	kind  byte // one of { [ " as in JSON; 0 for a number, true, false or null; * for a masked value
 	hash  uint64
 	size  int
-	text  string // the string or literal; for a masked value, the text that replaces it
+	text  string // The text of a string or a literal. For masked values, this is the replacement.
 	keys  []string
-	items []*node // the items of a list, or the members of an object in the order of keys, which are sorted
+	items []*node // The items of a list, or the values of an object in the same order as the sorted keys.
 }
 
 func (n *node) member(key string) *node {
@@ -99,7 +99,7 @@ func (p *parser) pair(old, new []byte) (a, b *node, err error) {
 	return a, b, err
 }
 
-// A place is a position in an object, as far as it determines whether a value is masked.
+// A place is used to determine whether a value in a document must be masked.
 type place int
 
 const (
@@ -107,12 +107,12 @@ const (
 	ofRoot           // the object itself
 	ofMetadata       // the metadata
 	ofNotes          // the annotations
-	ofSecret         // the data of a Secret: member names are kept, their values are masked
+	ofSecret         // The data of a Secret. The names of its members are kept, but the values are masked.
 	hidden           // a value to mask
 	leftOut          // a member to omit
 )
 
-// member returns the place of a member of an object at place in.
+// member returns the place of the member with the given name.
 func (p *parser) member(in place, key string) place {
 	switch in {
 	case ofRoot:
@@ -210,8 +210,8 @@ func (p *parser) newNode() *node {
 	return n
 }
 
-// members parses the members of an object and sorts them by name. If a name occurs more than once,
-// the last one is used, as in other parsers.
+// members parses all members of an object and then sorts them by name. If there are multiple
+// members with the same name, the last one wins, as with other parsers.
 func (p *parser) members(n *node, in place) {
 	p.at++
 	sorted := true
@@ -330,9 +330,9 @@ func quoted(text string) json.RawMessage {
 	return b
 }
 
-// Redacted returns two versions of an object without managedFields and with secret values masked.
-// Either version may be empty. If a masked value differs between the versions, its mask says which
-// version it belongs to.
+// Redacted returns copies of both versions in which managedFields are removed and secret values are
+// masked. Either version may be empty. If a masked value is not the same in both versions, the two
+// masks are different.
 func (r Rules) Redacted(old, new []byte) (was, is json.RawMessage, err error) {
 	a, b, err := r.redacted(old, new, "managedFields")
 	if err != nil {
@@ -374,7 +374,7 @@ type Rules struct {
 	Paths  int  // maximum number of changes; 0 means 100
 	Value  int  // approximate maximum size in bytes of a value; 0 means 256
 
-	// Seed is the seed of the hashes that Change.Hashes returns. If it is zero, each comparison
+	// Seed is used to compute the hashes returned by Change.Hashes. If it is zero, each comparison
 	// uses a new seed.
 	Seed maphash.Seed
 }

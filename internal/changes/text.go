@@ -2,8 +2,8 @@ package changes
 
 // This file writes two versions of an object as a unified diff of YAML, like `kubectl diff`. It
 // finds the differing lines by Myers' algorithm (An O(ND) Difference Algorithm and Its Variations,
-// 1986) with a limit on D. Above the limit, all lines between the common first and last lines are
-// shown as removed and added.
+// 1986) with a limit on D. If the limit is exceeded, everything between the common prefix and
+// suffix is shown as removed and added.
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ const (
 	keyBytesMax = 1000 // maximum size of a key before a colon; YAML's limit is 1,024
 )
 
-// YAML returns an object as YAML, without managedFields and with secret values masked.
+// YAML converts an object to YAML. It omits managedFields and masks secret values.
 func (r Rules) YAML(doc []byte) (string, error) {
 	n, _, err := r.redacted(doc, nil, "managedFields")
 	if err != nil {
@@ -42,8 +42,8 @@ func (r Rules) Diff(old, new []byte, from, to string) (string, error) {
 
 // ---- YAML
 
-// yaml returns the node as YAML, or "" for nil. Strings that YAML could read as something else are
-// quoted, and characters that a terminal could interpret are escaped.
+// yaml returns the node as YAML, or "" for nil. Strings are quoted if they could be parsed as
+// another type. Control characters are always escaped.
 func (n *node) yaml() string {
 	if n == nil {
 		return ""
@@ -75,7 +75,7 @@ func (n *node) write(out *strings.Builder, level int) {
 	}
 }
 
-// splits reports whether the node is written on lines of its own.
+// splits reports whether the node needs to be written on multiple lines.
 func (n *node) splits(level int) bool { return len(n.items) > 0 && level < indentsMax }
 
 func (n *node) writeMember(out *strings.Builder, level int) {
@@ -111,7 +111,8 @@ func indent(out *strings.Builder, level int) {
 	}
 }
 
-// writeValue writes a value on one line, or a multi-line string as a block.
+// writeValue writes a value on a single line unless it is a string with multiple lines, which is
+// written as a block.
 func (n *node) writeValue(out *strings.Builder, level int) {
 	if n.kind != '"' && n.kind != '*' {
 		out.Write(n.append(nil))
@@ -172,7 +173,7 @@ func splitLines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// An edit replaces lines of one text by lines of the other, at given positions in both.
+// An edit describes the lines of the old text to be replaced with lines of the new text.
 type edit struct{ a, b, removed, added int }
 
 // unified writes hunks with contextLines lines of context.
@@ -210,8 +211,8 @@ func writeHunk(out *strings.Builder, a, b []string, edits []edit) {
 	writeLines(out, " ", a[at:endA])
 }
 
-// lineRange returns the first line and the number of lines. An empty range names the line before
-// it.
+// lineRange returns the first line and the number of lines. If the range is empty, it returns the
+// number of the previous line.
 func lineRange(begin, end int) string {
 	lines := end - begin
 	if lines > 0 {
@@ -267,7 +268,8 @@ func numbered(a, b []string) (x, y []int) {
 	return number(a), number(b)
 }
 
-// A move is one line that is removed (from a, at x) or added (from b, at y).
+// A move is a single line that is either removed from a at position x or added from b at position
+// y.
 type move struct {
 	x, y  int
 	comes bool

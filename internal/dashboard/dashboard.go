@@ -1,21 +1,22 @@
-// Package dashboard serves the page /debug/ui/, which shows the state of the server: changes as
-// they happen, trees of owned objects, flow control, watches and their lag, deprecated versions in
-// use, findings and the store. It also shows all objects as they were at past moments.
+// Package dashboard implements the web page at /debug/ui/. The page displays changes as they
+// happen, trees of owned objects, the state of flow control, the lag of each watch, the use of
+// deprecated versions, findings, and statistics about the store. It can also be used to view the
+// objects at any time in the past.
 //
 //	page := &dashboard.Page{Store: st, Types: reg, Watches: watches}
 //	mux.HandleFunc(request.PathUI, page.ServePage)     // HTML, CSS, JavaScript; public, contains no data of the server
 //	mux.HandleFunc(dashboard.DataPath, page.ServeData) // requires authorization
 //
-// The page is embedded in the program and loads nothing from other servers. It requests its data,
-// with the credentials of its user, from endpoints that have their own authorization: objects from
-// the API, now and under /at/, changes from /debug/history, and findings from /debug/findings. The
-// remaining data (flow control, watches and the store) is one JSON document from this package. The
-// document is generated at most twice a second for all pages together, and only when a page
-// requests it.
+// The page is embedded in the program and loads nothing from other servers. It uses the credentials
+// of the user to fetch objects from the API (including past versions below /at/), changes from
+// /debug/history and findings from /debug/findings. Each of these endpoints performs its own
+// authorization. The remaining data (flow control, watches and the store) is one JSON document from
+// this package. The document is only generated when it is requested, and at most twice per second
+// regardless of the number of pages.
 //
 // Invariants: names and values come from users, so no script converts text to HTML. The
-// Content-Security-Policy prevents this as well. The size of the document is limited for any input,
-// and so is the number of pages that request it.
+// Content-Security-Policy prevents this as well. Both the size of the document and the number of
+// pages that may request it are limited.
 package dashboard
 
 import (
@@ -63,18 +64,18 @@ type Page struct {
 	Types        *scheme.Registry        // the types to list, and to draw as trees
 	Flows        *flowcontrol.Dispatcher // nil without flow control
 	Watches      *Watches                // the open watches
-	Deprecations func(most int) any      // returns at most so many uses of deprecated versions, newest first
+	Deprecations func(most int) any      // returns recent uses of deprecated versions, up to the given maximum
 	Version      string                  // version of apilet
-	Kept         time.Duration           // how far back history reaches; 0 means without limit
+	Kept         time.Duration           // retention period of the history, or zero if unlimited
 
 	once      sync.Once
 	assembled *assembled // set by once
 
 	mu     sync.Mutex // guards the fields below, up to pages
 	places *shares.Places
-	pages  map[string]openPage // by the random name that each page gives itself
+	pages  map[string]openPage // indexed by the random ID chosen by each page
 
-	making sync.Mutex // guards the fields below; requests wait for it while the document is generated
+	making sync.Mutex // protects the following fields, and is held while the document is generated
 	made   time.Time
 	body   []byte
 }
@@ -145,11 +146,11 @@ func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	_, _ = w.Write(p.assembled.html) // an error means that the client is gone
+	_, _ = w.Write(p.assembled.html) // If this fails, the client has gone away.
 }
 
 // ServeData serves the document. Each page identifies itself by ?page= with a random name. At most
-// maxPages pages are served at the same time, and one user may have a quarter of them.
+// The number of pages is limited to maxPages in total, and to a quarter of that for each user.
 func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -176,7 +177,7 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(p.document())
 }
 
-// An openPage holds a place until it has sent no request for pageLease.
+// An openPage is a page that has made a request within the last pageLease.
 type openPage struct {
 	asked   time.Time
 	release func()
@@ -244,7 +245,7 @@ func (p *Page) document() []byte {
 	return body
 }
 
-// A document holds the data of the page that has no endpoint of its own.
+// A document contains all the data for the page that is not available from other endpoints.
 type document struct {
 	Time         time.Time          `json:"time"`
 	Version      string             `json:"version"`
@@ -266,9 +267,10 @@ type storeState struct {
 	Changes       int64     `json:"changes"`
 	CommitSeconds float64   `json:"commitSeconds"`
 	Bounds        []float64 `json:"bounds"` // upper bounds of commit durations in seconds
-	// number of commits up to each bound and above the previous one; the last counts the rest
+	// The number of commits in each bucket. The last bucket is for everything above the highest
+	// bound.
 	Buckets []int64 `json:"buckets"`
-	// resources that have objects, those with most objects first
+	// resources sorted by the number of objects
 	Resources      []resourceState `json:"resources"`
 	ResourcesTotal int             `json:"resourceCount"` // number including the resources that are not shown
 }

@@ -1,7 +1,7 @@
 package dashboard
 
-// This file keeps the list of open watches, and computes the lag of each watch when a page requests
-// it.
+// This file keeps track of all open watches. The lag of each watch is only computed when the
+// document is requested.
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 
 const (
 	shownWatches = 200
-	shownRunes   = 120 // maximum length of a text that a client sent
+	shownRunes   = 120 // maximum length of strings from clients
 )
 
 // Watches is the set of open watches. The zero value is empty.
@@ -25,8 +25,8 @@ type Watches struct {
 	open map[*Watch]struct{}
 }
 
-// A Watch describes an open watch. Except for at and behindSince, its fields are not modified after
-// Begin.
+// A Watch describes an open watch. All fields except at and behindSince must not be modified after
+// the call to Begin.
 type Watch struct {
 	User, Agent                  string    // the user and the user agent
 	Group, Resource              string    // the watched resource
@@ -58,7 +58,8 @@ func (ws *Watches) End(w *Watch) {
 	delete(ws.open, w)
 }
 
-// Follow sets the function that returns the revision up to which all events have been sent.
+// Follow registers a function that returns the latest revision for which all events have been sent
+// to the client.
 func (w *Watch) Follow(at func() int64) { w.at.Store(&at) }
 
 type watchesState struct {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	backupPiece    = 1 << 20     // a client that does not read this many bytes
-	backupPatience = time.Minute // within this time is disconnected
+	backupPiece    = 1 << 20     // A client is disconnected if it does not read backupPiece bytes
+	backupPatience = time.Minute // within backupPatience.
 )
 
 // Backups serves the requests of `apilet backup --server`.
@@ -28,15 +28,14 @@ type Backups struct {
 	Maintenance *store.Maintenance // makes the copy
 	// the folder of the data file has been removed already
 	Ephemeral bool
-	// returns the revision that was current at a moment; its errors are sent to the client
+	// At returns the current revision at the given time. Any error is returned to the client.
 	At   func(moment string) (rev int64, err error)
 	Fail func(http.ResponseWriter, *http.Request, error) // writes an error response
 }
 
 // ServeHTTP streams a backup. If the query names a moment (at=MOMENT), the backup has the state of
-// that moment. The copy is first written beside the data file, so that a slow client delays only
-// its own connection. The response may take longer than --request-timeout if the client keeps
-// reading.
+// that moment. A copy of the data file is created first, so a slow client does not block anything
+// else. The request is not subject to --request-timeout as long as the client continues to read.
 func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		b.Fail(w, r, apierror.MethodNotAllowed())
@@ -107,8 +106,8 @@ func RemoveLeftovers(data string) {
 	}
 }
 
-// withoutDeadline returns a context that is canceled with ctx, but not by its deadline. After the
-// deadline, only the caller can cancel it.
+// withoutDeadline returns a context that is canceled when ctx is canceled, but not when the
+// deadline of ctx expires. After the deadline, only the caller can cancel it.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

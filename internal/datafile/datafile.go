@@ -1,6 +1,7 @@
 // Package datafile maintains the data file of a running server: it scrubs the file once a day (this
-// file), streams backups (backup.go) and exports metrics (figures.go). Package store implements the
-// file itself, and package datafile/datacmd the commands for a file that no server has open.
+// file), streams backups (backup.go) and exports metrics (figures.go). The file itself is
+// implemented by package store. The commands for data files that are not in use are in package
+// datafile/datacmd.
 //
 //	scrub := &datafile.Scrub{Store: st, Maintenance: maintenance, Log: log}
 //	go scrub.Run(ctx)
@@ -22,7 +23,7 @@ import (
 
 const (
 	scrubAfter = time.Minute
-	scrubAgain = 10 * time.Minute // after a scrub that found damage, so that a repair is noticed soon
+	scrubAgain = 10 * time.Minute // interval while the file is damaged, so repairs are noticed soon
 	scrubEvery = 24 * time.Hour
 )
 
@@ -34,8 +35,8 @@ type Scrub struct {
 	problems    atomic.Pointer[[]string] // the problems of the last round
 }
 
-// Run scrubs the file some time after the start, then daily, or more often while it is damaged,
-// until ctx ends.
+// Run scrubs the file until ctx is done. The first scrub starts after a short delay. It is repeated
+// once a day, or more often if the file is damaged.
 func (s *Scrub) Run(ctx context.Context) {
 	for wait := scrubAfter; ; {
 		select {
@@ -49,8 +50,8 @@ func (s *Scrub) Run(ctx context.Context) {
 	}
 }
 
-// round scrubs the file once. It logs the problems that the last round did not find, and stores all
-// problems for Intact.
+// round scrubs the file once. New problems are logged. All problems are stored so that they can be
+// returned by Intact.
 func (s *Scrub) round(ctx context.Context) (sound bool) {
 	report, err := s.Maintenance.Scrub(ctx)
 	if err != nil {
@@ -72,7 +73,7 @@ func (s *Scrub) round(ctx context.Context) (sound bool) {
 	return sound
 }
 
-// Intact is a health check. It returns a problem that the last scrub found.
+// Intact is a health check. It returns an error if the last scrub found a problem.
 func (s *Scrub) Intact() error {
 	if problems := s.problems.Load(); problems != nil && len(*problems) > 0 {
 		return errors.New((*problems)[0])

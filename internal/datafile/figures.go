@@ -16,12 +16,12 @@ type Collector struct {
 	Store      *store.Store            // the observed store
 	Types      *scheme.Registry        // the types whose objects are counted
 	Scrub      *Scrub                  // provides the number of damaged records
-	Unreadable *unreadable.Unreadables // provides the number of objects that cannot be decoded
-	// returns how many writes tracked fields by the short and by the general way
+	Unreadable *unreadable.Unreadables // counts objects that cannot be decoded
+	// returns the number of writes whose fields were tracked by the short and the general algorithm
 	Tracked func() (short, general int64)
 }
 
-// figures holds the state of the store at one moment.
+// figures is a snapshot of the metrics of the store.
 type figures struct {
 	revision, compactRevision int64
 	fileBytes, freeBytes      int64 // size of the file, and size of its unused parts

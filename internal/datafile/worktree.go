@@ -1,8 +1,8 @@
 package datafile
 
-// This file finds files with secrets that `git add -A` would commit. It reads the ignore files
-// itself, because a device has no git. It does not know the ignore file that git's configuration
-// names, nor the files that are already tracked.
+// This file finds files with secrets that `git add -A` would commit. The ignore files are parsed
+// here, because git may not be installed on the device. It ignores core.excludesFile from git's
+// configuration, and does not check whether a file is already tracked.
 
 import (
 	"os"
@@ -23,8 +23,8 @@ func WarnOfCommittable(log zerolog.Logger, files ...string) {
 	}
 }
 
-// Committable returns the files that lie in a git work tree and are not ignored there, and the work
-// tree of the last of them. The files need not exist.
+// Committable returns all files that are located in a git work tree and not ignored, along with the
+// path of the work tree that contains the last one. The files need not exist.
 func Committable(files ...string) (tree string, exposed []string) {
 	for _, file := range files {
 		if file == "" || file == "-" {
@@ -58,8 +58,8 @@ func workTreeOf(dir string) string {
 	}
 }
 
-// isIgnored reports whether git ignores a file below top. A pattern cannot include a file again if
-// its folder is ignored.
+// isIgnored reports whether git ignores a file below top. It is not possible to re-include a file
+// if a parent folder is ignored.
 func isIgnored(top, name string) bool {
 	below, err := filepath.Rel(top, name)
 	if err != nil {

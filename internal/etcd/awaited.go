@@ -4,9 +4,9 @@ package etcd
 
 // This file waits until the replica has reached a required revision.
 //
-// The replica may be behind that revision although it has all objects: the writes since then may
-// have been outside the prefix, and the watch does not report those. In this case, keepUp asks etcd
-// for the progress of the watch.
+// The replica may be up to date even if its revision is lower, because the watch does not receive
+// events for writes outside of the prefix. In this case, keepUp asks etcd for the progress of the
+// watch.
 
 import (
 	"context"
@@ -17,14 +17,14 @@ import (
 const (
 	// delay before the first progress request; usually the events arrive first
 	progressAfter = time.Millisecond
-	// interval of progress requests; etcd does not answer them while the watch catches up
+	// interval between progress requests, which etcd ignores until the watch has caught up
 	progressEvery = 20 * time.Millisecond
-	writtenEvery  = time.Second     // interval of checks for own writes whose events have not arrived
-	stalledAfter  = 5 * time.Second // a watch without any message for this long is replaced
+	writtenEvery  = time.Second     // interval for checking whether events for our own writes are missing
+	stalledAfter  = 5 * time.Second // the watch is restarted if nothing is received for this long
 )
 
-// await makes the replica catch up to a revision even if its watch receives no events. It does not
-// block.
+// await ensures that the replica eventually reaches the given revision, even if the watch does not
+// receive any events. It does not block.
 func (c *Cluster) await(rev int64) {
 	if c.st == nil || c.st.Revision() >= rev {
 		return
@@ -36,8 +36,8 @@ func (c *Cluster) await(rev int64) {
 	}
 }
 
-// expect records the revision of one of this server's writes. The watch delivers its event without
-// a progress request, unless the watch has stalled.
+// expect records the revision of one of this server's writes. There is no need to request progress
+// for it, because the watch will receive the event unless it has stalled.
 func (c *Cluster) expect(rev int64) { raise(&c.written, rev) }
 
 func raise(to *atomic.Int64, rev int64) {
@@ -48,13 +48,13 @@ func raise(to *atomic.Int64, rev int64) {
 	}
 }
 
-// reach waits until the replica has reached a revision.
+// reach blocks until the replica has reached the given revision.
 func (c *Cluster) reach(ctx context.Context, rev int64) error {
 	c.await(rev)
 	return c.st.Reach(ctx, rev)
 }
 
-// keepUp requests the progress of the watch while a caller waits for it.
+// keepUp sends progress requests while there are callers waiting for a revision.
 func (c *Cluster) keepUp(ctx context.Context) {
 	overdue := time.NewTicker(writtenEvery)
 	defer overdue.Stop()

@@ -2,14 +2,14 @@
 
 package etcd
 
-// This file raises the revision of a cluster above that of a file before the file's objects are
-// copied. Each Txn increments the revision by one, whatever its size, and nothing else does.
-// Therefore one small key is written repeatedly, some thousand times a second, and etcd is
-// compacted meanwhile.
+// This file is used to increase the revision of an etcd cluster before objects are copied from a
+// file with a higher revision. The only way to increase the revision is to execute transactions,
+// each of which increments it by one. Therefore one small key is written repeatedly, some thousand
+// times a second, and etcd is compacted meanwhile.
 //
-// This takes too long for a file that was restored from a backup, because its revision is a billion
-// higher. An empty etcd can instead be restored by etcdutl from a snapshot of itself, at any
-// revision. checkRaise reports this before anything is written.
+// This would take too long if the file was restored from a backup, because that increases its
+// revision by a billion. An empty etcd can instead be restored by etcdutl from a snapshot of
+// itself, at any revision. checkRaise reports this before anything is written.
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func currentRevision(ctx context.Context, cfg Config, client *clientv3.Client) (
 	return answer.Header.Revision, nil
 }
 
-// raiseRevision writes until the cluster's revision is at least to.
+// raiseRevision writes to etcd until the cluster has reached the given revision.
 func raiseRevision(ctx context.Context, cfg Config, client *clientv3.Client, to int64, seen *store.Progress) error {
 	begun, err := currentRevision(ctx, cfg, client)
 	if err != nil || begun >= to {
@@ -121,8 +121,8 @@ func compactTo(ctx context.Context, client *clientv3.Client, rev int64) error {
 	return err
 }
 
-// serversRun reports whether any server has a lease: apilets have one for the leader election, and
-// both apilets and kube-apiservers have one for their address.
+// serversRun reports whether there are any running servers. An apilet holds a lease for the leader
+// election, and both apilets and kube-apiservers hold leases for their addresses.
 func serversRun(ctx context.Context, cfg Config, client *clientv3.Client) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 
 var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
 
-// failed converts an error of etcd to the error for the client. Errors that etcd itself returns
-// have code 500, as in kube-apiserver.
+// failed converts an error of etcd to the error for the client. Errors returned by etcd itself are
+// mapped to code 500, just like in kube-apiserver.
 func failed(err error) error {
 	var said rpctypes.EtcdError
 	switch {

@@ -1,7 +1,7 @@
 //go:build !noetcd
 
-// Package etcd uses an etcd cluster as the log of a store. Several servers can then serve the same
-// objects, each from its own replica.
+// Package etcd uses an etcd cluster as the log of a store. This allows multiple servers to serve
+// the same objects from their own replicas.
 //
 //	cluster, err := etcd.Open(ctx, etcd.Config{Servers: []string{"http://10.0.0.1:2379"}, Layout: etcd.NewLayout("/registry", reg), Log: log})
 //	st, err := store.Open("replica.db", store.Options{Replica: cluster.Replica()})
@@ -10,8 +10,8 @@
 //	cluster.Lead(ctx, work)       // runs work while this server is the leader
 //	cluster.Close()
 //
-// Keys and values are those of kube-apiserver (package layout). The revision of a record is etcd's
-// revision. The files of the package are:
+// The keys and values are compatible with kube-apiserver (see package layout). Records have the
+// same revisions as in etcd. The files of the package are:
 //
 //	follow.go    a watch (stream.go) of all keys below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill if the watch cannot start
 //	propose.go   Store.Commit becomes one Txn, whose precondition is the object's mod revision
@@ -23,19 +23,20 @@
 //	health.go    remembers the state of etcd at the last check, and the lag of the replica
 //	migrate.go   copies the objects of a file to a cluster, and back; bridge.go raises the revision before
 //
-// Data other than objects is stored below PREFIX/.apilet/, which is not the path of any object: the
-// values of Store.Secret (the keys of continue tokens and of service accounts, and the lineage),
-// the authority of the servers' certificates, and the leader's key.
+// Everything that is not an object is stored below PREFIX/.apilet/, which is not a valid path for
+// objects. This includes the values of Store.Secret (the keys for continue tokens and service
+// accounts, and the lineage), the certificate authority of the servers, and the key for the leader
+// election.
 //
 // If etcd fails, writes and reads that require the most recent state fail after some seconds. All
-// other requests are served from the replica. A write whose outcome is unknown returns an error
-// that says so, and is not repeated. After etcd returns, everything recovers without intervention.
-// If the cluster is not the one that the replica follows (its id differs, or its revision is lower
-// than before), Lost delivers an error. The replica is then useless, and the server must restart
-// with an empty one.
+// other requests are served from the replica. If the outcome of a write is unknown, it is not
+// retried, and the client receives an error that says so. After etcd returns, everything recovers
+// without intervention. If the cluster turns out to be a different one (because its ID has changed
+// or its revision has decreased), an error is sent to the channel returned by Lost. The replica is
+// then useless, and the server must restart with an empty one.
 //
-// A nil Cluster is valid. It is used by a server that stores its objects in its own file: it has no
-// replica, is never lost, and always leads.
+// A nil Cluster is valid. It is used if the server stores objects in its own file. In this case
+// there is no replica, Lost never reports an error, and the server is always the leader.
 //
 // With the build tag noetcd, the package is reduced to stubs, and [Open] returns an error.
 package etcd
@@ -78,16 +79,16 @@ const (
 	streamWindow = 4 << 20
 )
 
-// Config names the cluster and the layout of its keys. The fields correspond to the flags of
-// kube-apiserver.
+// Config contains the addresses of the cluster and the layout of its data. The fields correspond to
+// the flags of kube-apiserver.
 type Config struct {
 	Servers                   []string
 	CAFile, CertFile, KeyFile string
 	Layout                    *Layout
 	Encryption                *encryption.Providers // encryption of values; nil means none
 	CompactionInterval        time.Duration         // if 0, etcd is not compacted
-	// RevisionsGoBack is used by ToCluster. It keeps etcd's revision as it is, because no client
-	// will continue with a revision of the file.
+	// RevisionsGoBack is used by ToCluster. If set, the revision of etcd is not increased, which is
+	// only safe if no client continues with a revision from the file.
 	RevisionsGoBack bool
 	Log             zerolog.Logger
 }
@@ -98,8 +99,8 @@ type Layout = layout.Layout
 // NewLayout returns a layout of the registry's types below a prefix such as /registry.
 func NewLayout(prefix string, reg *scheme.Registry) *Layout { return layout.New(prefix, reg) }
 
-// KeysChanged must be called after the encryption keys have changed. If some objects could not be
-// read before, the replica is filled again.
+// KeysChanged must be called after the encryption keys have changed. The replica is filled again if
+// there were objects that could not be decrypted.
 func (c *Cluster) KeysChanged() {
 	if c != nil && c.unreadable.Load() > 0 {
 		c.lose(errors.New("there may be a key for what could not be read"), true)
@@ -119,13 +120,13 @@ type Cluster struct {
 	newest  newestReads
 	own     ownWrites
 	needed  knownDependencies
-	wanted  atomic.Int64  // the highest revision that a caller waits for
+	wanted  atomic.Int64  // the highest revision requested by any caller
 	written atomic.Int64  // the newest revision that was written by this server
-	masters chan struct{} // signals that a server was added or removed
-	// signals that a caller waits for a revision that the replica does not have
+	masters chan struct{} // notified when a server is added or removed
+	// notified when wanted exceeds the replica's revision
 	behind     chan struct{}
-	watching   atomic.Pointer[watchStream] // the current stream; nil after it has stalled
-	trouble    atomic.Pointer[string]      // the last problem of the watch; nil if there is none
+	watching   atomic.Pointer[watchStream] // the current stream, or nil if it has stalled
+	trouble    atomic.Pointer[string]      // the last error of the watch, or nil if it is working
 	unreadable atomic.Int64                // number of received objects that could not be decoded
 	seen       sighting                    // result of the last health checks
 	noSpace    atomic.Bool                 // the last write failed because etcd has no space
@@ -173,7 +174,8 @@ func private(lay *layout.Layout, name string) string {
 	return lay.Prefix() + path.Join(".apilet", name)
 }
 
-// keep returns the value of a private key. If etcd has none, it stores fresh and returns it.
+// keep returns the value of a private key. If the key does not exist, it is created with the value
+// fresh.
 func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, *pb.ResponseHeader, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

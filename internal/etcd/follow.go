@@ -8,10 +8,11 @@ package etcd
 //	              ▲                                                                                         │
 //	              └─────────── the watch ended; if compacted, the replica must be filled again ◀────────────┘
 //
-// A snapshot is read in pages, all at one revision, in the order of etcd's keys. Objects that the
-// replica has and the snapshot lacks are deleted from the replica: their keys are compared with
-// etcd's, page by page within each resource, because both use the same order there. Therefore
-// memory is bounded by the size of a page.
+// Snapshots are read page by page in the order of etcd's keys, with all pages at the same revision.
+// Objects that are not in the snapshot are deleted from the replica. To find them, the keys in the
+// replica are compared with the keys in etcd for each resource, one page at a time. This is
+// possible because the keys within a resource have the same order in both. Therefore memory is
+// bounded by the size of a page.
 
 import (
 	"context"
@@ -37,7 +38,7 @@ const (
 	pageKeysFirst = 200
 	pageWithin    = time.Minute
 
-	// initial delay before a broken stream is reopened; it doubles after each failure
+	// initial delay before reopening a broken stream, doubled after each failure
 	resumeFirst = 10 * time.Millisecond
 
 	takenBytes   = 1 << 20 // maximum size of one transaction of the replica, not counting the last message
@@ -84,8 +85,8 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 	}
 }
 
-// follow keeps the replica up to date until ctx ends or an error occurs that only a restart can
-// resolve.
+// follow keeps the replica up to date until ctx is done or there is an error that can only be
+// resolved by restarting the server.
 func (c *Cluster) follow(ctx context.Context) {
 	refill := false
 	for ctx.Err() == nil {
@@ -176,15 +177,16 @@ func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
 	return w.begun.Load(), w.err
 }
 
-// A taken is the content of one transaction of the replica: whole messages in their order.
+// A taken contains the changes from one or more messages that are written to the replica in a
+// single transaction.
 type taken struct {
 	changes []store.Replicated
 	upTo    int64 // revision of the replica after the transaction
 	bytes   int
-	own     []toldWrite // the writes of this server among the changes
+	own     []toldWrite // our own writes in changes
 }
 
-// A toldWrite is an own write whose event has arrived.
+// A toldWrite is a write by this server for which the event has been received.
 type toldWrite struct {
 	key string // key in etcd
 	own *ownWrite
@@ -196,8 +198,8 @@ func (t *taken) reset() {
 	*t = taken{changes: t.changes[:0], own: t.own[:0]}
 }
 
-// take adds one message of the watch. The revision in its header may be ahead of its events, unless
-// it has none.
+// take adds one message of the watch. The revision in the header is only used if the message has no
+// events, because otherwise it may be higher than theirs.
 func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 	if err := refusal(news); err != nil {
 		return err
@@ -236,10 +238,10 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 	return nil
 }
 
-// replicated converts an object in etcd, and returns the write of this server that caused it, or
-// nil if another server did. An object that cannot be decoded is replaced by a stand-in, which
-// reports this to every reader. If the provider of the encryption key is unavailable, replicated
-// returns an error.
+// replicated converts a key and value from etcd into a change of the replica. If the value was
+// written by this server, it also returns the corresponding ownWrite. If an object cannot be
+// decoded, it is replaced with a stand-in that causes an error for every reader. If the provider of
+// the encryption key is unavailable, replicated returns an error.
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite, error) {
 	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
 	own := c.own.find(kv, false)
@@ -274,7 +276,7 @@ func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Stored, error)
 
 // ---- Filling
 
-// fill copies the state of the log at one revision into the replica.
+// fill replaces the contents of the replica with a snapshot of etcd.
 func (c *Cluster) fill(ctx context.Context) error {
 	begun, kept := time.Now(), 0
 	if err := c.st.StartFill(ctx); err != nil {
@@ -343,7 +345,7 @@ func (c *Cluster) get(ctx context.Context, key string, opts ...clientv3.OpOption
 }
 
 // removeOthers deletes the objects from the replica that etcd does not have at a revision. It
-// returns the number of keys that it has compared.
+// returns the number of keys in the replica that were compared.
 func (c *Cluster) removeOthers(ctx context.Context, at int64) (compared int, err error) {
 	for from := ""; ; {
 		keys, next, err := c.st.NextFillKeys(from, pageKeysMax)
@@ -363,7 +365,8 @@ func (c *Cluster) removeOthers(ctx context.Context, at int64) (compared int, err
 	}
 }
 
-// removeOthersOf processes the first keys, all of one resource, and returns their number.
+// removeOthersOf is called by removeOthers for the leading keys that belong to the same resource.
+// It returns the number of those keys.
 func (c *Cluster) removeOthersOf(ctx context.Context, at int64, keys []string) (n int, err error) {
 	base, _, _, _ := scheme.SplitKey(keys[0])
 	there, first, last := map[string]bool{}, "", ""

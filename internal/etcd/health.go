@@ -18,7 +18,7 @@ import (
 
 const checkWithin = 3 * time.Second
 
-// State is the state of a cluster at the last check.
+// State describes the state of the cluster as of the last check.
 type State struct {
 	Reachable bool // etcd answered a linearizable read
 	NoSpace   bool // etcd rejected the last write because its quota is exceeded
@@ -71,8 +71,8 @@ func (c *Cluster) WithinQuota() error {
 	return fmt.Errorf("%w: compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; deletes are still taken", rpctypes.ErrNoSpace)
 }
 
-// noteSpace records whether a write found etcd out of space. The success of a delete proves
-// nothing, because deletes are accepted above the quota.
+// noteSpace records whether a write found etcd out of space. Successful deletes are ignored,
+// because etcd accepts them even if the quota is exceeded.
 func (c *Cluster) noteSpace(op store.ChangeOp, err error) {
 	var said rpctypes.EtcdError
 	switch {

@@ -2,8 +2,8 @@
 
 package etcd
 
-// This file caches what is known about etcd between requests: its newest revision, and the existing
-// namespaces and definitions.
+// This file contains caches for the latest revision of etcd and for existing namespaces and
+// definitions.
 
 import (
 	"sync"
@@ -17,11 +17,11 @@ type sighting struct {
 	mu        sync.Mutex // guards the fields below
 	reachable bool
 	newest    int64     // newest revision of etcd
-	awaited   int64     // first known revision that the replica lacked; 0 means none
+	awaited   int64     // first known revision that the replica had not reached, or zero
 	since     time.Time // when awaited was set
 }
 
-// note records the result of a read, and the revision of the replica at that time.
+// note updates the sighting with the result of a read and the current revision of the replica.
 func (s *sighting) note(newest int64, err error, replica int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,15 +2,16 @@
 
 package etcd
 
-// This file elects a leader for the work that only one server may do. The holder of a lease of some
-// seconds is the leader. When its lease ends, the next server in line takes over. A server that was
-// suspended, and does not know yet that its lease has ended, may briefly work at the same time as
-// its successor. This is harmless, because all their writes have preconditions, and one of two
+// This file implements leader election for work that must only be done by one server at a time. The
+// leader is the server that holds a lease, which expires within seconds if it is not renewed. When
+// the lease expires, the next server in the queue becomes the leader. If a server was suspended, it
+// may not be aware that its lease has expired, and may briefly continue to work after the next
+// leader has started. This is harmless, because all their writes have preconditions, and one of two
 // conflicting writes fails.
 //
 // Compaction of etcd works as in kube-apiserver. A server compacts to the revision of one interval
-// ago if the version of a certain key has not changed since then. Together, servers of both kinds
-// compact once per interval.
+// ago if the version of a certain key has not changed since then. As a result, etcd is compacted
+// once per interval even if there are servers of both kinds.
 
 import (
 	"context"
@@ -28,7 +29,7 @@ const (
 )
 
 // Lead runs work while this server is the leader, each time until the lease is lost or ctx ends. It
-// returns when ctx has ended and work has returned. A nil Cluster always leads.
+// does not return before ctx is done and work has returned. A nil Cluster always leads.
 func (c *Cluster) Lead(ctx context.Context, work func(context.Context)) {
 	if c == nil {
 		work(ctx)
@@ -76,9 +77,9 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	return nil
 }
 
-// run campaigns until the election is won or ctx ends. A canceled Campaign first deletes its key,
-// and waits for etcd as long as that takes. Therefore run does not wait for Campaign to return. It
-// returns when etcd responds or the client is closed, and the expiry of the lease cleans up.
+// run campaigns until the election is won or ctx ends. If Campaign is canceled, it tries to delete
+// its key, which can block until etcd responds. Therefore run does not wait for Campaign to return.
+// It returns when etcd responds or the client is closed, and the expiry of the lease cleans up.
 func run(ctx context.Context, election *concurrency.Election) error {
 	won := make(chan error, 1)
 	go func() { won <- election.Campaign(ctx, "") }()

@@ -2,15 +2,16 @@
 
 package etcd
 
-// This file announces this server to other servers, and finds their addresses, as kube-apiservers
-// do (--endpoint-reconciler-type=lease):
+// This file registers this server in etcd and discovers the addresses of other servers, like
+// kube-apiserver do (--endpoint-reconciler-type=lease):
 //
 //	PREFIX/masterleases/10.0.0.7    an Endpoints object with that address; etcd removes it 15 seconds after the last sign of life of its server
 //
 // kube-apiserver writes its key every ten seconds and then reads the others. apilet keeps etcd's
 // lease alive, which needs no write, and the watch immediately reports added and removed keys.
 // Servers that advertise the same address share a key, because they are one server to their
-// clients. The key then belongs to one of them, and is created again when it is gone.
+// clients. The key is attached to the lease of one of them. When it expires, another server creates
+// the key again.
 
 import (
 	"context"
@@ -32,16 +33,17 @@ const (
 	leaveWithin   = 3 * time.Second // less than the time that a stopping server waits for its goroutines
 )
 
-// An announcement keeps the address of this server in etcd.
+// An announcement is used to register the address of this server in etcd.
 type announcement struct {
 	*Cluster
 	own   netip.Addr
 	lease clientv3.LeaseID // 0 means none
 }
 
-// Announce keeps the address of this server in etcd until ctx ends. It calls reconcile with the
-// addresses of all servers: at the start, whenever a server is added or removed, periodically, and
-// at the end without this server. entering is set until the first call has succeeded.
+// Announce registers the address of this server in etcd until ctx is done. It calls reconcile with
+// the addresses of all servers when it starts, when a server is added or removed, and periodically.
+// Before it returns, it calls reconcile without its own address. The argument entering is true
+// until reconcile has succeeded for the first time.
 func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) {
 	a := &announcement{Cluster: c, own: own}
 	entering, told := true, false
@@ -87,7 +89,7 @@ func (a *announcement) key() string { return a.mastersKey() + a.own.String() }
 
 func (c *Cluster) mastersKey() string { return c.lay.Prefix() + mastersFolder }
 
-// keep ensures that the key exists and that its lease is alive.
+// keep renews the lease and makes sure that the key exists.
 func (a *announcement) keep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -118,7 +120,7 @@ func (a *announcement) enter(ctx context.Context) error {
 	return err
 }
 
-// leave revokes the lease. A key that another server has taken over is not removed.
+// leave revokes the lease. The key is not removed if it has been taken over by another server.
 func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) error {
 	if a.lease == 0 {
 		return nil

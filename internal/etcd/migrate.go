@@ -2,20 +2,21 @@
 
 package etcd
 
-// This file copies the objects of a file to a cluster, and those of a cluster to a file. Each
-// object keeps its current state, uid and times, and gets a new revision. The new revisions are
-// higher than all earlier ones, which are compacted. A client that continues at an old revision
-// therefore receives 410 Gone and lists again. If the new revisions were lower, the client would
-// receive the events after the same number in the new sequence, and silently miss all earlier ones
-// (bridge.go raises etcd's revision). Data that a server derives from objects, such as the
-// ClusterIPs of Services and the range of node ports, is derived again by the next server.
+// This file implements the migration of objects from a data file to an etcd cluster and vice versa.
+// Only the current version of each object is copied. It keeps its uid and its timestamps, but gets
+// a new revision. The new revisions are higher than all earlier ones, which are compacted. Clients
+// that try to continue from an old revision get a 410 Gone response and have to list again. If the
+// new revisions were lower, the client would receive the events after the same number in the new
+// sequence, and silently miss all earlier ones (bridge.go raises etcd's revision). Data that a
+// server derives from objects, such as the ClusterIPs of Services and the range of node ports, is
+// derived again by the next server.
 //
 //	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects are copied; only the same file may continue, and servers refuse to start
 //	                           {"from":"9f…","state":"finished"}
 //
 // The mark is written only if the prefix is empty, which the same Txn checks. Objects are written
-// in batches, each only if its keys do not exist. If a run continues an interrupted one, it skips
-// the objects that already exist.
+// in batches, and a batch is only written if none of its keys exist. If a run continues an
+// interrupted one, it skips the objects that already exist.
 //
 // A new file is written under a temporary name and renamed when it is complete.
 
@@ -50,7 +51,7 @@ const (
 	finished      = "finished"
 )
 
-// A migration is the mark of a migration.
+// A migration is the value of the mark for a migration.
 type migration struct {
 	From  string `json:"from"` // lineage of the file
 	State string `json:"state"`
@@ -194,8 +195,8 @@ func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, m
 	return err
 }
 
-// defineKinds registers the rows that are needed to encode custom resources. Of each definition
-// they contain only the kind and the versions.
+// defineKinds registers the rows that are needed to encode custom resources. The rows only contain
+// the names, the scope and the storage version from the definition.
 func defineKinds(cfg Config, st *store.Store) error {
 	var rows []*scheme.Resource
 	for rec, err := range st.All(store.Span{Prefix: "/apiextensions.k8s.io/customresourcedefinitions/"}) {
@@ -235,7 +236,8 @@ func kindOf(definition gjson.Result, unmarked string) *scheme.Resource {
 	return scheme.GroupVersion(spec.Get("group").String(), storage, row)[0]
 }
 
-// readBatches sends the contents of a store: its objects, and the secrets that servers share.
+// readBatches reads all objects from the store, as well as the secrets that are shared between
+// servers, and sends them to the given channel.
 func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<- []entry) (objects int, err error) {
 	var batch []entry
 	size := 0
@@ -339,18 +341,17 @@ func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clien
 // Filled is the result of ToFile.
 type Filled struct {
 	Objects, LeftOut int   // LeftOut counts keys that are not served here
-	Revision         int64 // newest revision of the file; all earlier ones are compacted
+	Revision         int64 // the revision of the file, below which everything is compacted
 	// Running reports whether servers were using the cluster. In that case the file's revisions
 	// begin forkBump higher.
 	Running bool
 }
 
-// forkBump is the distance between the revisions of a file and those of a cluster that stays in
-// use, because both continue to assign revisions. A restored backup adds the same number for the
-// same reason.
+// forkBump is added to the revision of the file if the cluster remains in use, because both will
+// continue to assign new revisions. A restored backup adds the same number for the same reason.
 const forkBump = 1_000_000_000
 
-// ToFile creates a file with the contents of a cluster at one revision.
+// ToFile creates a data file with all objects from an etcd cluster at a single revision.
 func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled Filled, err error) {
 	cfg.Layout.Encryption = cfg.Encryption
 	client, err := cfg.connect()
@@ -375,8 +376,8 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 	return filled, err
 }
 
-// fillFile writes the objects at revisions above all those that the cluster has assigned, or may
-// assign while the file is in use.
+// fillFile writes all objects to the store. Their revisions are higher than any revision that the
+// cluster has assigned, or is expected to assign while the file is in use.
 func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (filled Filled, err error) {
 	prefix := cfg.Layout.Prefix()
 	if filled.Running, err = serversRun(ctx, cfg, client); err != nil {
@@ -416,8 +417,8 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 	return filled, nil
 }
 
-// placeAll writes the objects of a page concurrently. It returns the number of objects, and the
-// number of other keys.
+// placeAll writes the objects of a page concurrently. It returns the number of objects written and
+// the number of keys that are not objects.
 func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.KeyValue) (placed, others int, err error) {
 	var mu sync.Mutex // guards err and failures
 	failures := 0

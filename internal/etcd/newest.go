@@ -4,13 +4,13 @@ package etcd
 
 // This file finds the newest revision of the log. A read of the most recent state must include
 // every write that any server acknowledged before the read began. Only a quorum of etcd's members
-// knows all of these writes. One small read serves all callers that are waiting when it begins:
+// knows all of these writes. All callers that are waiting when a read begins share its result:
 //
 //	a asks ──▶ read 1 begins
 //	b asks, c asks: read 1 may be older than their requests, so they wait for the next
 //	             read 1 ends ──▶ a has its revision; read 2 begins, for b and c
 //
-// awaited.go waits until the replica has reached that revision.
+// See awaited.go for how to wait until the replica has reached that revision.
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func (n *newestReads) get(ctx context.Context) (int64, error) {
 	}
 }
 
-// run executes reads as long as callers are waiting.
+// run performs reads until there are no more callers waiting.
 func (n *newestReads) run() {
 	for {
 		runtime.Gosched() // on a busy machine, lets other callers join the next read

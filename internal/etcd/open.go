@@ -2,7 +2,7 @@
 
 package etcd
 
-// This file connects to a cluster, determines its identity, and provides the store's access to it.
+// This file implements the functions for connecting to a cluster and for accessing it from a store.
 
 import (
 	"context"
@@ -76,7 +76,7 @@ func (c *Cluster) identify(starting context.Context) error {
 	}
 }
 
-// Replica returns the functions by which a store accesses the log.
+// Replica returns the functions that the store uses to access etcd.
 func (c *Cluster) Replica() *store.Replica {
 	if c == nil {
 		return nil

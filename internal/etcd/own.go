@@ -2,14 +2,15 @@
 
 package etcd
 
-// This file recognizes events of the watch that were caused by this server's own writes. Such an
-// event need not be decoded, and its author is known.
+// This file is used to detect whether an event received from the watch was caused by a write of
+// this server. If so, there is no need to decode the event, and the author of the write is known.
 //
 // The event usually arrives before the response to the Txn, which alone proves the origin. If the
 // value is identical to that of a write in progress, the event is attributed to that write. Only
 // another server that made the same change to the same version in the same second could have
-// written the same value. A deletion has no value, and two servers may delete the same version at
-// the same time. Therefore, the event of a deletion waits briefly for the response to the Txn.
+// written the same value. This does not work for deletions, which have no value, because two
+// servers may delete the same version at the same time. Therefore, the event of a deletion waits
+// briefly for the response to the Txn.
 
 import (
 	"bytes"
@@ -25,7 +26,7 @@ import (
 
 const settledWithin = time.Second // how long an event waits for the response to its Txn
 
-// An ownWrite is a change whose Txn is in progress.
+// An ownWrite is a pending write of this server.
 type ownWrite struct {
 	value  []byte // nil for a deletion
 	stored layout.Stored
@@ -45,7 +46,8 @@ func (own *ownWrite) settle(rev int64) {
 	})
 }
 
-// at reports whether the change has revision rev. known is false while the Txn has no response.
+// at reports whether the change was committed at the given revision. If there is no response to the
+// Txn yet, known is false.
 func (own *ownWrite) at(rev int64) (same, known bool) {
 	select {
 	case <-own.settled:
@@ -55,7 +57,7 @@ func (own *ownWrite) at(rev int64) (same, known bool) {
 	}
 }
 
-// ownWrites holds the writes that the replica does not contain yet.
+// ownWrites keeps track of the writes by this server that have not been added to the replica yet.
 type ownWrites struct {
 	mu    sync.Mutex             // guards byKey
 	byKey map[string][]*ownWrite // by key in etcd
@@ -81,7 +83,8 @@ func (o *ownWrites) remove(key string, own *ownWrite) {
 	o.byKey[key] = left
 }
 
-// forget removes all writes. It is called when a fill has skipped their events.
+// forget removes all writes. It is called after the replica has been filled, because their events
+// will not be received.
 func (o *ownWrites) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -28,8 +28,8 @@ const helloHTTP2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00
 // errMisconfigured reports a problem of certificates or URL schemes, which does not resolve itself.
 var errMisconfigured = errors.New("to try again is of no use")
 
-// probe connects to every server. It returns nil if one of them responds as etcd does. The error
-// wraps errMisconfigured if a server rejects the configuration.
+// probe connects to every server. It returns nil if at least one of them responds like etcd. The
+// error wraps errMisconfigured if a server rejects the configuration.
 func (cfg *Config) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWithin)
 	defer cancel()
@@ -50,7 +50,7 @@ func (cfg *Config) probe(ctx context.Context) error {
 
 func (cfg *Config) probeServer(ctx context.Context, server string) error {
 	at, err := url.Parse(server)
-	// a host:port without scheme, or a socket; left to gRPC
+	// host:port without a scheme or a Unix socket, which is handled by gRPC
 	if err != nil || at.Scheme != "http" && at.Scheme != "https" {
 		return nil
 	}

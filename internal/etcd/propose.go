@@ -10,13 +10,13 @@ package etcd
 //	update   mod(key) = Change.Expect                                                                     put
 //	delete   mod(key) = Change.Expect                                                                     delete
 //
-// The additional updates of a change (Change.With) are further preconditions and puts of the same
-// Txn, for other keys. If only one of their preconditions fails, Change.With is called again until
-// the write's time limit is reached.
+// The additional updates of a change (Change.With) are included in the same Txn as additional
+// preconditions and puts for other keys. If one of the additional preconditions is the only one
+// that fails, Change.With is called again and the Txn is retried until it times out.
 //
 // If a precondition fails, the Txn reads the current values in its other branch, so the result is
-// correct even if the replica is behind. Before the error is returned, the replica catches up. A
-// client that reads the object and tries again therefore sees the change that caused the conflict.
+// correct even if the replica is behind. Before the error is returned, the replica catches up. This
+// ensures that a client that reads the object again will see the change that caused the conflict.
 //
 // If a Txn gets no response, its outcome is unknown. It is not repeated here. The etcd client
 // repeats a request only if it knows that it was never sent.
@@ -33,10 +33,10 @@ import (
 	"apilet/internal/store"
 )
 
-// maximum number of attempts of a create whose namespace or definition keeps changing
+// maximum number of retries if the namespace or definition keeps changing
 const dependencyRounds = 16
 
-// A proposal is a change in progress, with its additional updates.
+// A proposal is a pending change including its additional updates.
 type proposal struct {
 	store.Change
 	key  string // key in etcd
@@ -48,8 +48,8 @@ type proposal struct {
 // errAlone reports that only the preconditions of the additional updates failed.
 var errAlone = errors.New("what goes with the change has changed")
 
-// propose executes a change and returns its revision. It tries again if only an additional update
-// was in conflict.
+// propose writes the given change to etcd and returns the new revision. It tries again if only an
+// additional update was in conflict.
 func (c *Cluster) propose(ctx context.Context, change store.Change) (rev int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -141,8 +141,8 @@ func (c *Cluster) change(ctx context.Context, p *proposal) (int64, error) {
 	return 0, store.ErrConflict
 }
 
-// create executes a create. A change of a dependency in the meantime does not prevent it, unless
-// the dependency is being deleted.
+// create executes a create. It is retried if a dependency has been modified in the meantime, but
+// fails if the dependency is being deleted.
 func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
 	needed, err := c.dependenciesOf(ctx, p)
 	for round := 0; err == nil; round++ {
@@ -174,8 +174,8 @@ func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
 	return 0, err
 }
 
-// A dependency is an object that must exist, and must not be deleted concurrently, when another
-// object is created: its namespace, or the definition of its type.
+// A dependency is the namespace or the definition of an object to be created. It must exist and
+// must not be deleted at the same time.
 type dependency struct {
 	key, etcdKey string
 	at           int64 // mod revision of the object
@@ -199,8 +199,8 @@ func (c *Cluster) dependenciesOf(ctx context.Context, p *proposal) (all []*depen
 	return all, nil
 }
 
-// taken returns the error of a create whose object already exists, or whose additional updates were
-// in conflict.
+// taken returns the error for a create if the object already exists, or if there was a conflict
+// with an additional update.
 func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnResponse) error {
 	p.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
@@ -236,8 +236,8 @@ func (c *Cluster) dependencyAt(ctx context.Context, d *dependency) (int64, error
 	return c.liveDependency(ctx, d, kv, answer.Header.Revision)
 }
 
-// liveDependency returns the mod revision of a dependency that was read at a revision, or an error
-// if it does not exist or is being deleted.
+// liveDependency returns the mod revision of a dependency that has been read from etcd. It returns
+// an error if the dependency does not exist or is being deleted.
 func (c *Cluster) liveDependency(ctx context.Context, d *dependency, kv *mvccpb.KeyValue, at int64) (int64, error) {
 	if kv != nil && !c.deleting(d.key, kv) {
 		return kv.ModRevision, nil
@@ -259,8 +259,8 @@ func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
 	return err == nil && stored.Deleting
 }
 
-// commit executes one Txn: the change and its additional updates if all preconditions hold, or the
-// reads otherwise.
+// commit executes a Txn that writes the change and its additional updates if all preconditions are
+// met. Otherwise it performs the given reads.
 func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	// the change comes first, because readers of the revision receive its events in this order
 	ops := []clientv3.Op{p.op}
@@ -283,7 +283,7 @@ func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp,
 	return answer, nil
 }
 
-// inDoubt is the error of a Txn whose outcome is unknown.
+// inDoubt is returned if it is unknown whether a Txn was executed.
 type inDoubt struct{ error }
 
 func (d inDoubt) Unwrap() []error { return []error{d.error, store.ErrInDoubt} }

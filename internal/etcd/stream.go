@@ -2,10 +2,10 @@
 
 package etcd
 
-// This file opens etcd's watch directly as a gRPC stream. The etcd client passes each message
-// through four goroutines, because it multiplexes many watches on one stream and resumes them after
-// failures. Here there is only one watch, and follow.go resumes it at the replica's revision
-// anyway. This halves the latency of a single write.
+// This file opens etcd's watch directly as a gRPC stream. The watch of the etcd client passes each
+// message through four goroutines, because it supports multiple watches per stream and resumes them
+// automatically. This is not needed here, since there is only one watch, and follow.go already
+// resumes it from the revision of the replica. This halves the latency of a single write.
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type watchStream struct {
 	stream  pb.Watch_WatchClient
 	cancel  context.CancelFunc
 	arrived chan *pb.WatchResponse // closed at the end of the stream
-	err     error                  // why the stream ended; set before arrived is closed
+	err     error                  // the reason for the end of the stream, set before arrived is closed
 	begun   atomic.Bool            // a message has arrived
 }
 
@@ -49,9 +49,9 @@ func (c *Cluster) openWatch(ctx context.Context, from int64) (*watchStream, erro
 	return w, nil
 }
 
-// receive queues messages while the replica is busy with earlier ones. etcd sends each write in a
-// message of its own. A busy replica stores many of them in one transaction, and an idle replica
-// stores each immediately.
+// receive queues messages while the replica is still processing previous ones. etcd sends a
+// separate message for each write. If the replica is busy, multiple messages are written in one
+// transaction. Otherwise each message is written immediately.
 func (w *watchStream) receive(ctx context.Context) {
 	defer close(w.arrived)
 	for {
@@ -70,15 +70,15 @@ func (w *watchStream) receive(ctx context.Context) {
 	}
 }
 
-// askProgress requests a progress message. Only one goroutine may call it. It has no effect after
-// the stream has ended.
+// askProgress requests a progress message. Only one goroutine may call it. It does nothing if the
+// stream has already ended.
 func (w *watchStream) askProgress() {
 	_ = w.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
 }
 
 func (w *watchStream) close() { w.cancel() }
 
-// broken is the error of a stream that has ended, usually because its connection broke. A new
+// broken is returned when the stream has ended, usually because the connection was lost. A new
 // stream may be available immediately.
 type broken struct{ error }
 

@@ -20,7 +20,7 @@ import (
 	"apilet/internal/commandline"
 )
 
-// A command is what the flags say.
+// A command holds the values of the flags.
 type command struct {
 	Config
 	out, json, junit, replay string
@@ -28,11 +28,11 @@ type command struct {
 	wait                     bool
 }
 
-// A replay is a file that plays a plan again, beside the same flags.
+// A replay is the contents of a file used to replay a plan with the same flags.
 type replay struct {
 	Plan    Plan     `json:"plan"`
 	Seed    uint64   `json:"seed"`
-	Without []string `json:"without,omitempty"` // objects of the workload that are left out
+	Without []string `json:"without,omitempty"` // objects of the workload to leave out
 }
 
 // Commands returns the row for the table of commands.

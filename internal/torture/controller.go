@@ -164,10 +164,10 @@ func (c *controller) signal(send func(*exec.Cmd)) {
 	}
 }
 
-// panicked finds the line with which a Go program tells that it ends by its own fault.
+// panicked matches the line that a Go program prints when it panics.
 var panicked = regexp.MustCompile(`(?m)^(panic: |fatal error: ).*$`)
 
-// misbehaviour is what the process did that no controller should, "" for nothing.
+// misbehaviour returns a description of the process's misbehavior, or "" if there is none.
 func (c *controller) misbehaviour() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

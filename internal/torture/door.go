@@ -363,7 +363,7 @@ func (d *door) answer(w http.ResponseWriter, p *passed, resp *http.Response) {
 	copyHeader(w.Header(), resp.Header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(resp.StatusCode)
-	_, _ = w.Write(body) // an error means that the client is gone
+	_, _ = w.Write(body) // If this fails, the client has gone away.
 	if d.tricks.answered != nil {
 		_ = http.NewResponseController(w).Flush()
 		d.tricks.answered(p)

@@ -165,8 +165,8 @@ func (c *command) runDefrag(call commandline.Call) error {
 	return err
 }
 
-// runBackup copies the objects of a running server (--server or --kubeconfig), or of a file that no
-// server has open, to a new file.
+// runBackup creates a new file with the objects from a running server (if --server or --kubeconfig
+// is set) or from a data file that is not in use.
 func (c *command) runBackup(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet backup", time.Second)()
@@ -205,8 +205,8 @@ func (c *command) runFork(call commandline.Call) error {
 	return err
 }
 
-// download fetches a backup from a server, as of moment unless it is "". The file dest is created
-// only if the backup is complete.
+// download fetches a backup of the server's state at the given moment, or of its current state if
+// moment is empty. The file dest is created only if the backup is complete.
 func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progress) (copied copyReport, err error) {
 	client, err := remote.Client()
 	if err != nil {
@@ -237,7 +237,8 @@ func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progres
 	return copied, err
 }
 
-// refusedBackup returns the server's error message, or its status if it sent none.
+// refusedBackup returns an error with the message from the response body, if there is one, and with
+// the HTTP status otherwise.
 func refusedBackup(answer *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
 	why := answer.Status
@@ -268,7 +269,8 @@ func (k keyCount) print(out io.Writer) {
 	}
 }
 
-// A copyReport describes a copy: the revision, the number of objects, and the encryption keys.
+// A copyReport contains the revision, the number of objects and the required encryption keys of a
+// copy.
 type copyReport struct {
 	store.Report
 	keys keyCount
@@ -304,8 +306,8 @@ func (c *command) defineMigration(f *flag.FlagSet) {
 	c.etcd.Define(f)
 }
 
-// runMigrate copies the objects of a file that no server has open to an etcd cluster, or in the
-// other direction.
+// runMigrate copies all objects from a data file to an etcd cluster, or vice versa. The data file
+// must not be in use.
 func (c *command) runMigrate(call commandline.Call) error {
 	if len(c.etcd.Servers) == 0 {
 		return errors.New("--etcd-servers says from or to which etcd; it is missing")

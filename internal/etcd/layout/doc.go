@@ -1,5 +1,5 @@
-// Package layout implements the layout of kube-apiserver's data in etcd: the key of each object,
-// and the encoding of its value.
+// Package layout implements the keys and the encoding of values that kube-apiserver uses to store
+// objects in etcd.
 //
 //	lay := layout.New("/registry", reg)
 //	at, err := lay.EtcdKey("//services/default/web")       // "/registry/services/specs/default/web"
@@ -17,9 +17,9 @@
 //	value                {"metadata":{"name":...,"resourceVersion":"7"}...  {"kind":"Service","apiVersion":"v1","metadata":{"name":...}...
 //	                     in the version that apilet keeps                   in the storage version of kube-apiserver 1.37
 //
-// The keys and storage versions were read from the etcd of a running kube-apiserver. They are in
-// testdata, together with values in both encodings, which the tests decode and encode again. In the
-// source of Kubernetes they are defined in k8s.io/kubernetes/pkg/kubeapiserver
+// The keys and storage versions were read from the etcd of a running kube-apiserver. The results
+// are stored in testdata together with values in both encodings, which are used to test decoding
+// and encoding. In the source of Kubernetes they are defined in k8s.io/kubernetes/pkg/kubeapiserver
 // (SpecialDefaultResourcePrefixes, and the storage factory) and
 // k8s.io/apiserver/pkg/server/storage.
 //
@@ -28,8 +28,8 @@
 // definition.
 //
 // Invariants: StoreKey(EtcdKey(k)) is k. If Decode returns no error, the scheme can decode the
-// result, whatever the value was. An invalid value results in an error, in time linear in its size,
-// together with a stand-in ([Stored]) that is stored in its place. A [Layout] is immutable and safe
-// for concurrent use, including its Encryption, which is the last step of Encode and the first step
-// of Decode. The package does not depend on an etcd client.
+// result, whatever the value was. For invalid values, it returns an error and a stand-in ([Stored])
+// that can be stored instead. This takes time linear in the size of the value. A [Layout] is
+// immutable and safe for concurrent use, including its Encryption, which is the last step of Encode
+// and the first step of Decode. The package does not depend on an etcd client.
 package layout

@@ -32,26 +32,27 @@ type Layout struct {
 	prefix string // "/registry/"
 	reg    *scheme.Registry
 	byBase map[string]*storedType // by key prefix in the store: "//pods/"
-	byPath map[string]*storedType // by path in etcd after the prefix: "pods", "services/specs"
+	byPath map[string]*storedType // by path relative to the prefix in etcd: "pods", "services/specs"
 
 	custom atomic.Pointer[customRows] // cache for the registry's latest catalog
 
-	Encryption *encryption.Providers // encryption of values; nil means none; must be set before use
+	// Encryption encrypts values if it is not nil. It must be set before the layout is used.
+	Encryption *encryption.Providers
 }
 
 // A storedType describes how a built-in type is stored in etcd.
 type storedType struct {
 	path       string
 	namespaced bool
-	kept       *scheme.Resource            // the row of the version that the store keeps
-	written    *scheme.Resource            // the row of kube-apiserver's storage version
-	versions   map[string]*scheme.Resource // the rows of all readable versions, by apiVersion
+	kept       *scheme.Resource            // the version used in the store
+	written    *scheme.Resource            // the storage version of kube-apiserver
+	versions   map[string]*scheme.Resource // all versions that can be decoded, by apiVersion
 	in, out    convert                     // from written to kept, and back; nil if they have the same shape
 }
 
 type convert func(scheme.Object) (scheme.Object, error)
 
-// customRows holds the rows of a catalog's custom resources, by key prefix.
+// customRows maps key prefixes to the rows of custom resources in the given catalog.
 type customRows struct {
 	catalog *scheme.Catalog
 	rows    map[string]*scheme.Resource
@@ -59,8 +60,8 @@ type customRows struct {
 
 const (
 	definitionBase = "/" + apiextensionsv1.GroupName + "/customresourcedefinitions/"
-	// rangeBase is the key prefix of the range of node ports. kube-apiserver stores it like an
-	// object, but without a name, and never serves it.
+	// rangeBase is the key prefix for the range of node ports, which kube-apiserver stores as an
+	// object without a name. It is never served.
 	rangeBase = "//rangeallocations/"
 )
 
@@ -120,8 +121,8 @@ func convertTo(gv schema.GroupVersion) convert {
 	}
 }
 
-// enter adds a row to its type. The store keeps the version of the first row whose objects are
-// stored as they are served.
+// enter adds a row to its type. The first version that does not need to be converted for storage is
+// the one used in the store.
 func (l *Layout) enter(row *scheme.Resource) {
 	if row.Virtual {
 		return
@@ -137,7 +138,7 @@ func (l *Layout) enter(row *scheme.Resource) {
 	}
 }
 
-// Prefix returns the prefix of all keys, with a slash at the end.
+// Prefix returns the common prefix of all keys, including the trailing slash.
 func (l *Layout) Prefix() string { return l.prefix }
 
 // EtcdKey returns the key of an object in etcd.
@@ -161,9 +162,9 @@ func (l *Layout) EtcdKey(key string) (string, error) {
 	return l.prefix + place + "/" + name, nil
 }
 
-// StoreKey returns the store's key for a key in etcd. It returns false if the key is not that of a
-// known object: leases of servers, or types that are not served here. Any key with the form of a
-// custom resource's key is accepted, because its definition may be created later.
+// StoreKey returns the store's key for a key in etcd. It returns false for keys that do not
+// represent known objects, such as the leases of servers and objects of unknown types. Any key with
+// the form of a custom resource's key is accepted, because its definition may be created later.
 func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	rest, ok := strings.CutPrefix(etcdKey, l.prefix)
 	if !ok {
@@ -194,8 +195,8 @@ func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 // Hidden reports whether the key belongs to data that is not visible to clients.
 func (l *Layout) Hidden(key string) bool { return strings.HasPrefix(key, rangeBase) }
 
-// Serve registers rows of custom resources. It is for callers without a server that serves the
-// definitions.
+// Serve registers rows of custom resources. It is used by commands that run without a server, where
+// definitions are not loaded automatically.
 func (l *Layout) Serve(rows []*scheme.Resource) { l.reg.ReplaceCustom(rows) }
 
 // customRow returns a row for the custom resources with a key prefix, or nil if no definition is in

@@ -104,8 +104,8 @@ func revisionMember(stored []byte) (from, to int) {
 	return from, to
 }
 
-// encodeCustom encodes a custom resource, with its members sorted by name, as kube-apiserver does.
-// The kind is that of the definition.
+// encodeCustom encodes a custom resource. Like kube-apiserver, it sorts the members by name. The
+// kind is that of the definition.
 func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	row := l.customRow(base)
 	if row == nil {
@@ -133,7 +133,8 @@ func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	return append(value, "}\n"...), nil
 }
 
-// A member is a member of a JSON object: its unquoted name, used for sorting, and its text.
+// A member contains the name of a member of a JSON object, which is used for sorting, and its
+// complete text.
 type member struct{ name, text string }
 
 // ---- Reading
@@ -184,8 +185,8 @@ func (l *Layout) Same(key string, a, b []byte) bool {
 }
 
 // encrypted returns an error if kube-apiserver has encrypted the value
-// (--encryption-provider-config). Such values begin with "k8s:enc:PROVIDER:VERSION:KEY:" and cannot
-// be read without the key.
+// (--encryption-provider-config). Encrypted values have the prefix "k8s:enc:PROVIDER:VERSION:KEY:"
+// and cannot be decoded without the key.
 func encrypted(value []byte) error {
 	const mark = "k8s:enc:"
 	if !bytes.HasPrefix(value, []byte(mark)) {
@@ -199,7 +200,8 @@ func encrypted(value []byte) error {
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 
-// standIn returns valid JSON with a time that no decoder accepts, and with the reason.
+// standIn returns a valid JSON object that contains the given reason. It cannot be decoded because
+// its creation time is out of range.
 func standIn(namespace, name string, why error) Stored {
 	meta := `{"metadata":{"name":` + quoted(name)
 	if namespace != "" {
@@ -224,7 +226,7 @@ func (t *storedType) decode(value []byte) (Stored, error) {
 	return stored, err
 }
 
-// object decodes a value into the version that the store keeps.
+// object decodes a value and converts it to the version used in the store.
 func (t *storedType) object(value []byte) (scheme.Object, error) {
 	obj, err := t.usual(value)
 	if obj == nil && err == nil {
