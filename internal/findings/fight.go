@@ -1,19 +1,21 @@
 package findings
 
 // This file detects fights: A changes .spec.replicas from 1 to 2, and B changes it from 2 to 1. In
-// Kubernetes it is normal that two clients write different parts of one object in turns, and such a
-// write costs one table look-up here. If they do so several times, the object becomes a suspect,
-// and further writes to it are compared path by path. A path has flipped if one client restores the
-// value that the other has changed.
+// Kubernetes, it is normal for two clients to update different parts of the same object in turns.
+// This only costs a table look-up for each write. If they do so several times, the object becomes a
+// suspect, and further writes to it are compared path by path. A path is said to flip if one client
+// restores a value that was changed by the other.
 //
-// Two clients with the same user, program and manager (a second replica without leader election, or
-// a forgotten process) are distinguished by their addresses. A single program may also use several
-// connections. Therefore each address must repeatedly set the same value before the flips count.
+// If there are two clients with the same user, program and manager (such as a second replica
+// without leader election, or a forgotten process), they are distinguished by their addresses. A
+// single program may also use several connections. Therefore each address must repeatedly set the
+// same value before the flips count.
 //
 // For large objects, the equal parts are removed before the comparison (large.go).
 //
-// The number of bytes compared is limited for all suspects together. A write that is not compared
-// only loses one flip, because detecting a flip does not require the write just before it.
+// There is a limit on the total number of bytes that are compared for all suspects. If a write is
+// not compared, a single flip may be missed. Other flips can still be detected, because that does
+// not require the immediately preceding write.
 
 import (
 	"encoding/json"
@@ -28,11 +30,11 @@ const (
 	turnsMin    = 8         // switches between addresses, if the writers differ only in their address
 	suspectsMax = 64        // maximum number of suspect objects
 	pathsMax    = 16        // maximum number of paths of one object
-	flipsMin    = 6         // flips of one path that make a finding
+	flipsMin    = 6         // number of flips of a path that make a finding
 	alikeMin    = 20        // the same, if the writers differ only in their address
 	bytesPerSec = 32 << 10  // rate of bytes compared
 	bytesAtOnce = 256 << 10 // maximum number of bytes compared in a burst
-	largeCost   = 32        // above largeMin, so many bytes of a large object count as one
+	largeCost   = 32        // For large objects, largeCost bytes in excess of largeMin count as a single byte.
 )
 
 // updated processes a write that changed an object.
@@ -89,7 +91,7 @@ func (d *Detector) suspicious(r *outcome, key, who uint64) bool {
 	return d.suspectLocked(r, key) && d.payLocked(r.at, len(r.was)+len(r.is), kept)
 }
 
-// from returns a hash of the client that includes its address.
+// from returns a hash of the client and its address.
 func (d *Detector) from(r *outcome, who uint64) uint64 {
 	if r.from == "" {
 		return who
@@ -110,8 +112,8 @@ func (d *Detector) suspectLocked(r *outcome, key uint64) bool {
 	return true
 }
 
-// payLocked takes the bytes from the allowance, unless less than kept would remain for other
-// objects. The caller must hold mu.
+// payLocked deducts the given number of bytes from the allowance. It returns false if less than
+// kept would be left for other objects. The caller must hold mu.
 func (d *Detector) payLocked(now time.Time, bytes int, kept float64) bool {
 	if bytes > largeMin {
 		bytes = largeMin + (bytes-largeMin)/largeCost
@@ -161,8 +163,8 @@ func (d *Detector) flipLocked(r *outcome, key, who uint64, list []changes.Change
 	return s.flipped(d, r, worst, at, other, addresses)
 }
 
-// path returns the record of a path. If the object has too many paths, it replaces one that never
-// flipped, or returns nil.
+// path returns the record of a path. If there are too many paths, it removes a path that has never
+// flipped. If there is no such path, it returns nil.
 func (s *suspect) path(text string) *path {
 	if p := s.paths[text]; p != nil {
 		return p
@@ -183,8 +185,9 @@ func (s *suspect) path(text string) *path {
 	return p
 }
 
-// flip reports whether a change undoes a change by another client. If the clients differ only in
-// their address, each must repeat its own change, or the count restarts at zero.
+// flip reports whether a change undoes a change by another client. If the two clients only differ
+// in their addresses, each must repeat its own change. Otherwise the number of flips is reset to
+// zero.
 func (p *path) flip(r *outcome, who, from uint64, c *changes.Change) bool {
 	old, new := c.Hashes()
 	if p.who == 0 || p.old != new || p.new != old {

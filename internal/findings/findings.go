@@ -1,5 +1,5 @@
-// Package findings detects controllers that work in circles: two clients that undo each other's
-// changes, and a client that repeats the same read, write or failure.
+// Package findings detects misbehaving controllers, such as two clients that keep undoing each
+// other's changes, or a client that keeps repeating the same read, write or failure.
 //
 //	d := findings.New(func(f findings.Finding) { log(f) }) // called when a finding begins and when it ends
 //	d.Notice(rec, code, now) // for each request, at its end
@@ -25,9 +25,8 @@
 // objects that two clients have written in turns, and only for a limited number of bytes per
 // second.
 //
-// Invariants: memory and the time of each call are bounded for any input. Notice is safe for
-// concurrent use. The package reads no clock except for the ticks of Run; all other times come from
-// its callers.
+// Invariants: the use of memory and the time for each call are bounded. Notice is safe for
+// concurrent use. Apart from the ticker in Run, all times are passed in by the caller.
 package findings
 
 import (
@@ -61,14 +60,13 @@ const (
 
 	activeMax   = 64  // maximum number of current findings
 	pastMax     = 64  // maximum number of ended findings that are still shown
-	examplesMax = 3   // maximum number of revisions, and of objects
+	examplesMax = 3   // maximum number of example revisions and objects
 	textMax     = 160 // maximum length in bytes of a stored string
 
 	sweepEvery = 10 * time.Second
 )
 
-// Who identifies a client by its user, its user agent, and the manager of the fields that it
-// writes.
+// Who identifies a client by the name of its user, its user agent and its field manager.
 type Who struct {
 	User  string `json:"user"`
 	Agent string `json:"agent,omitempty"`
@@ -86,11 +84,11 @@ type outcome struct {
 	// get, list, watch, create, update, patch or delete; other verbs are ignored
 	verb                                          string
 	group, resource, subresource, namespace, name string
-	// distinguishes a list or watch from others of the same resource
+	// The selectors of a list or watch.
 	selector string
 	// status code of the response
 	code int
-	sent int64 // the revision that the client sent as the newest; 0 if it sent none
+	sent int64 // the resource version sent by the client, or zero
 
 	// wrote is set if the request reached the store and was not a dry run.
 	wrote bool
@@ -100,7 +98,7 @@ type outcome struct {
 	was, is  []byte // the stored object before and after an update; must not be modified
 }
 
-// A Finding describes one circle and its evidence.
+// A Finding describes the misbehavior that was detected and the evidence for it.
 type Finding struct {
 	Kind  string     `json:"kind"`
 	Since time.Time  `json:"since"`
@@ -112,15 +110,16 @@ type Finding struct {
 	From  []string `json:"from,omitempty"`
 	Verb  string   `json:"verb"`
 	Group string   `json:"group"`
-	// Namespace is "" if the objects are in several namespaces or in none.
+	// Namespace is empty if the objects are not all in the same namespace, or if they are
+	// cluster-scoped.
 	Namespace   string   `json:"namespace,omitempty"`
 	Resource    string   `json:"resource"`
 	Subresource string   `json:"subresource,omitempty"`
 	Selector    string   `json:"selector,omitempty"`
 	Objects     []string `json:"objects,omitempty"` // NAMESPACE/NAME, at most three
 	Paths       []string `json:"paths,omitempty"`   // the paths that are set back and forth
-	// Values are the two values of the first path, in the order of Who and From. Each client sets
-	// its own value.
+	// Values contains the two values of the first path in the same order as Who and From. Each
+	// client sets its own value.
 	Values    []json.RawMessage `json:"values,omitempty"`
 	Revisions []int64           `json:"revisions,omitempty"`
 
@@ -132,23 +131,24 @@ type Detector struct {
 	told func(Finding)
 	seed maphash.Seed
 
-	mu       sync.Mutex // guards the fields below; not held while objects are compared or told is called
+	// Protects the following fields. It must not be held while comparing objects or calling told.
+	mu       sync.Mutex
 	loops    table[loop]
 	objects  table[object]
-	suspects map[uint64]*suspect // objects that two clients write in turns, by hash
-	allowed  float64             // number of bytes that may be compared now
+	suspects map[uint64]*suspect // objects written by two clients in turns, by hash
+	allowed  float64             // remaining number of bytes that may be compared
 	refilled time.Time
 	active   []*Finding
 	past     []Finding // newest first
 }
 
-// New returns a detector that calls told for each finding when it begins, and again, with Ended
-// set, when it ends.
+// New returns a detector that calls told when a finding begins. It calls told again when the
+// finding has ended, with the field Ended set.
 func New(told func(Finding)) *Detector {
 	return &Detector{told: told, seed: maphash.MakeSeed(), loops: newTable[loop](loopSets), objects: newTable[object](objectSets), suspects: map[uint64]*suspect{}}
 }
 
-// hash returns a hash of the strings that depends on where each of them ends.
+// hash returns a hash of the given list of strings.
 func (d *Detector) hash(parts ...string) uint64 {
 	var h maphash.Hash
 	h.SetSeed(d.seed)
@@ -168,7 +168,7 @@ type evidence struct {
 	revs  revisions
 }
 
-// Revisions are the latest revisions, oldest first. 0 means none.
+// Revisions contains the latest revisions in ascending order, with zeros for unused elements.
 type revisions [examplesMax]int64
 
 // add adds the revision that the request wrote, or otherwise the revision that it referred to.
@@ -214,8 +214,8 @@ func (f *Finding) add(r *outcome) {
 	}
 }
 
-// kept returns a copy of the string, cut to textMax. Without a copy, the string would keep all
-// headers of its request in memory.
+// kept returns a copy of the string, cut to textMax. A copy is necessary because a substring would
+// prevent the headers of the request from being freed.
 func kept(text string) string {
 	if len(text) > textMax {
 		return strings.ToValidUTF8(text[:textMax], "") + "…"
@@ -232,7 +232,7 @@ func (d *Detector) tell(news ...Finding) {
 	}
 }
 
-// Sweep ends findings that have not been seen for a while, and removes old suspects.
+// Sweep ends all findings that have not been observed for a while. It also removes old suspects.
 func (d *Detector) Sweep(now time.Time) {
 	d.mu.Lock()
 	var over []Finding
@@ -296,7 +296,7 @@ func (d *Detector) counts() map[string]int {
 	return counts
 }
 
-// copy returns a copy that shares no data that may change.
+// copy returns a deep copy of all data that may be modified.
 func (f *Finding) copy() Finding {
 	c := *f
 	c.Objects, c.Paths = slices.Clone(f.Objects), slices.Clone(f.Paths)
@@ -305,29 +305,29 @@ func (f *Finding) copy() Finding {
 	return c
 }
 
-// A suspect is an object that two clients write in turns.
+// A suspect is an object that is written by two clients in turns.
 type suspect struct {
 	last  time.Time
 	paths map[string]*path
 	found *Finding
 }
 
-// A path records the last change of one path of an object.
+// A path stores the last change to a single path within an object.
 type path struct {
 	who      uint64
-	from     uint64 // who and address of the last change
-	before   uint64 // who and address of the change before it
+	from     uint64 // client and address of the last change
+	before   uint64 // client and address of the previous change
 	address  string
 	old, new uint64 // hashes of the old and new value
 	by       Who
 	flips    int64
-	alike    bool // the authors of the last two changes differ only in their address
+	alike    bool // the last two clients only differ in their address
 	revs     revisions
 	flipped  time.Time
 	since    time.Time
 }
 
-// A loop counts one repeated activity of one client.
+// A loop counts how often a client has repeated the same request.
 type loop struct {
 	window second // number of the window that count belongs to
 	count  uint32
@@ -337,15 +337,16 @@ type loop struct {
 	found  *Finding
 }
 
-// An object records the recent writes of an object. Clients are represented by shortened hashes.
+// An object keeps track of the recent writes to a single object. Clients are represented by
+// shortened hashes.
 type object struct {
-	// The client that last changed the object, that last wrote it without a change, and that
-	// deleted it.
+	// The last client that changed the object, that wrote it without changing it, and that deleted
+	// it.
 	writer, idler, deleter uint32
-	// The address of the last writer, and how often it differed from the one before.
+	// The address of the last writer and the number of times that the address has changed.
 	from, turns uint32
-	// How often the writer changed, and how often a client created the object after another had
-	// deleted it.
+	// The number of times that the writer has changed, and that the object was created by one
+	// client after being deleted by another.
 	switches, returned uint32
 	switched, turned   second
 	idled              second
@@ -353,7 +354,7 @@ type object struct {
 	recreated          *pair // nil until the object is created again
 }
 
-// A pair is an object that one client deletes and another creates.
+// A pair describes an object that is deleted by one client and created by another.
 type pair struct {
 	deleter Who
 	since   time.Time

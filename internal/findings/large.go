@@ -1,8 +1,8 @@
 package findings
 
 // This file shrinks large objects before they are compared. It removes equal members by comparing
-// their stored bytes. A long string is replaced by its beginning and a hash, and a long list or
-// object by a hash.
+// their stored bytes. Long strings are truncated and followed by a hash. Long lists and objects are
+// replaced with a hash.
 
 import (
 	"encoding/json"
@@ -15,10 +15,11 @@ import (
 const (
 	largeMin    = 64 << 10 // minimum size in bytes of both versions together of a large object
 	narrowDepth = 6        // maximum depth of nested members to compare
-	partMax     = 4 << 10  // maximum size in bytes of a value that is kept unchanged
+	partMax     = 4 << 10  // maximum size in bytes of values that are not replaced
 )
 
-// narrow returns the parts of two versions that differ. It returns nil if they are still large.
+// narrow removes everything from the two versions that is the same in both. It returns nil if they
+// are still large.
 func (d *Detector) narrow(was, is []byte) (a, b []byte) {
 	n := narrowing{d: d}
 	n.objects(gjson.ParseBytes(was), gjson.ParseBytes(is), 1)
@@ -34,8 +35,8 @@ type narrowing struct {
 	was, is []byte
 }
 
-// objects writes two objects without their equal members. It omits metadata.managedFields, which
-// the comparison ignores.
+// objects writes both objects without the members that are equal. It omits metadata.managedFields,
+// which the comparison ignores.
 func (n *narrowing) objects(a, b gjson.Result, depth int) {
 	others := map[string]gjson.Result{}
 	b.ForEach(func(key, value gjson.Result) bool {
@@ -76,7 +77,7 @@ func member(doc []byte, key gjson.Result) []byte {
 	return append(append(doc, key.Raw...), ':')
 }
 
-// part returns the value, or a replacement if it is long.
+// part returns the value itself, or a replacement if it is too long.
 func (d *Detector) part(value gjson.Result) []byte {
 	if len(value.Raw) <= partMax {
 		return []byte(value.Raw)

@@ -1,7 +1,8 @@
 package findings
 
-// This file counts the activities of each client within a window of time: reads, writes without a
-// change, and conflicts. It also detects objects that one client deletes and another creates again.
+// This file counts how often each client reads the same data, writes without changing anything, or
+// encounters conflicts within a time window. It also detects objects that are repeatedly deleted by
+// one client and created by another.
 
 import "time"
 
@@ -11,8 +12,8 @@ const (
 	recreateMin = 5
 )
 
-// soon reports whether two events are close enough to be related. Requests may be processed in
-// another order than they ended.
+// soon reports whether two events are close enough to be related. Requests are not necessarily
+// processed in the order in which they ended.
 func soon(before, now second) bool {
 	return int64(now)-int64(before) <= int64(calm/time.Second)
 }
@@ -89,7 +90,7 @@ func (d *Detector) deleted(r *outcome, key, who uint64) {
 	o.gone, o.switches = now, 0
 }
 
-// created detects that an object which one client deleted is created again by another.
+// created checks whether the object was recently deleted by another client.
 func (d *Detector) created(r *outcome, key, who uint64) {
 	d.mu.Lock()
 	news := d.createdLocked(r, key, who)

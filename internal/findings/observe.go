@@ -1,7 +1,7 @@
 package findings
 
-// This file classifies finished requests. Each is counted in the table of loops (loops.go), or
-// checked for being part of a fight (fight.go).
+// This file classifies finished requests. Requests are either counted as part of a loop (loops.go)
+// or checked for fights (fight.go).
 
 // observe processes a request.
 func (d *Detector) observe(r *outcome) {

@@ -27,7 +27,7 @@ import (
 // Path is the path of the endpoint.
 const Path = "/debug/findings"
 
-// Notice processes a finished request, given its record and the status code of its response.
+// Notice must be called after each request with its record and the status code of the response.
 func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	info := &rec.Info
 	if d == nil || !info.ResourceRequest {
@@ -60,7 +60,7 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 
 // Rights are the current authorization rules.
 type Rights struct {
-	May         func(request.User, request.Info) bool // reports whether a user may make a request
+	May         func(request.User, request.Info) bool // reports whether the user is authorized for the request
 	MayAnything func(request.User) bool               // reports whether the user may list any resource
 
 	// returns the time from which on the user may see the requested objects
@@ -68,7 +68,7 @@ type Rights struct {
 }
 
 // Serve serves GET /debug/findings. It returns current findings first and then ended findings, both
-// from newest to oldest. A user sees only findings about resources that the user may list.
+// from newest to oldest. Only findings for resources that the user is allowed to list are returned.
 func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) {
 	rec := request.From(r.Context())
 	user, decision := rec.User, request.Allowed

@@ -1,8 +1,8 @@
 package findings
 
-// This file stores activities that are not findings yet, in two tables of fixed size: loops (a
-// client and its activity) and objects. A hash selects a set of four entries. A fifth entry
-// replaces the least important one, which has been idle for the longest time. Each earlier
+// This file implements the tables for everything that is not a finding yet. There are two tables of
+// fixed size, one for loops and one for objects. A hash selects a set of four entries. A fifth
+// entry replaces the least important one, which has been idle for the longest time. Each earlier
 // observation counts as half a minute less of idle time.
 
 import (
@@ -22,19 +22,19 @@ type table[T any] [][ways]entry[T]
 type entry[T any] struct {
 	hash   uint64
 	last   second // time of the last event
-	credit second // how much longer the entry stays than others
+	credit second // added to last when the entries of a set are compared
 	value  T
 }
 
-// A second is a Unix time in seconds. It has a half of the size of an int64, because the tables
-// hold many of them.
+// A second is a Unix time in seconds. It uses 32 bits to reduce the size of the tables.
 type second uint32
 
 func secondOf(t time.Time) second { return second(t.Unix()) }
 
 func newTable[T any](sets int) table[T] { return make(table[T], sets) }
 
-// at returns the entry of a hash. It replaces another entry if the hash has none.
+// at returns the entry of a hash. If there is none, it replaces the least important entry of the
+// set.
 func (t table[T]) at(hash uint64, now second) *entry[T] {
 	set := &t[hash%uint64(len(t))]
 	least := &set[0]

@@ -1,5 +1,5 @@
-// Package history serves the history of all objects: it returns one line for each record of the
-// log, with the time, the author and the changed fields.
+// Package history implements the endpoint for the history of all objects. The response contains a
+// line for each record in the log, with its time, its author and the fields that have changed.
 //
 //	l := history.New(history.Config{Store: st, Maintenance: maintenance, Types: types, Reach: reach, ...})
 //	mux.Handle(history.Path, l)
@@ -10,16 +10,17 @@
 //	m, err := history.ParseMoment("-90s", now)        // a revision or a time
 //	rev, then, err := history.Moments{st, maintenance}.At(m, now) // the revision that was current then; 410 when that is compacted
 //
-// The log is the store's log. Each request has a position in it, a revision, and reads from there
-// in batches, each in a short read transaction. Therefore a history of a million changes takes no
-// more memory than a history of a hundred. A response ends at its limit, at the newest revision or
-// when its time is over, and its last line tells the client where to continue. A response that
-// follows the log behaves like a watch: it sleeps until the next commit, and ends if the client
-// does not read.
+// The log is the store's log. Each request keeps track of its position, which is a revision, and
+// reads from there in batches. A new read transaction is used for each batch. This means that the
+// use of memory does not depend on the length of the history. A response ends when it has reached
+// the limit or the latest revision, or when the request times out. If there is more, the last line
+// contains the revision to continue from. If the client follows the log, the request behaves like a
+// watch. It sleeps until the next commit and is terminated if the client does not read from the
+// connection.
 //
 // A user sees a change only if the current rules allow the user to list the resource in that
-// namespace, and only as far back as these permissions reach (reach.go). Package changes compares
-// the objects; it masks the values of Secrets.
+// namespace, and only as far back as these permissions reach (reach.go). The values of Secrets are
+// masked by package changes.
 //
 // Read this file first (the request, and the walk through the log). Then read query.go (the
 // parameters), stream.go (permissions and output), tail.go (the last lines), line.go (a line),
@@ -53,7 +54,8 @@ const (
 	beatEvery = 30 * time.Second // interval of keep-alives in an idle stream
 )
 
-// Follows reports whether a request follows the log and therefore lasts as long as a watch.
+// Follows reports whether the request follows the log. Like a watch, such a request is not subject
+// to the usual timeout.
 func Follows(r *http.Request) bool {
 	if r.URL.Path != Path || !strings.Contains(r.URL.RawQuery, "follow") {
 		return false
@@ -194,9 +196,9 @@ func (s *stream) drain(ctx context.Context) (more bool, err error) {
 	}
 }
 
-// batch reads one batch of the log and sends its changes. It first waits until few enough requests
-// are reading. full reports whether the response must end here, because the limit was reached or
-// ctx ended.
+// batch reads a batch of events from the log and writes them to the client. It first waits until
+// few enough requests are reading. full reports whether the response must end here, because the
+// limit was reached or ctx ended.
 func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error) {
 	release := s.log.begin(ctx)
 	if release == nil {
@@ -222,7 +224,7 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 			upTo = newest
 			break
 		}
-		// all changes of one revision are sent together
+		// do not split the changes of a revision
 		if s.limit > 0 && s.sent >= s.limit && ev.Rev != s.last {
 			s.pos = ev.Rev - 1
 			return true, nil
@@ -252,8 +254,8 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	return false, nil
 }
 
-// heavy returns the memory needed for events with large objects: the objects, the versions that
-// they replaced, and their lines. It returns 0 if no event is large.
+// heavy returns the amount of memory that is needed for events with large objects, including the
+// previous versions and the generated lines. It returns 0 if no event is large.
 func heavy(events []store.Event) (n int) {
 	for i := range events {
 		if size := len(events[i].JSON) + len(events[i].Prev); size > shares.Large {
@@ -263,7 +265,8 @@ func heavy(events []store.Event) (n int) {
 	return n
 }
 
-// tell appends the line for an event. whole reports whether it is the last event of its revision.
+// tell adds a line for the given event. If it is the last event of its revision, whole must be
+// true.
 func (s *stream) tell(ev *store.Event, whole bool) error {
 	line, err := json.Marshal(s.line(ev))
 	if err != nil {
@@ -271,7 +274,7 @@ func (s *stream) tell(ev *store.Event, whole bool) error {
 	}
 	s.sent, s.last = s.sent+1, ev.Rev
 	id := ev.Rev
-	if !whole { // a client that resumes here has not received the whole revision
+	if !whole { // the revision is not complete, so the client must not resume from here
 		id = 0
 	}
 	s.say("", id, line)

@@ -11,7 +11,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A Line describes one change. Fields whose value is unknown or empty are omitted.
+// A Line describes one change. Fields are omitted if their value is unknown or empty.
 type Line struct {
 	Revision int64  `json:"revision"`
 	Time     string `json:"time,omitempty"` // RFC 3339, with milliseconds

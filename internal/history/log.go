@@ -1,7 +1,6 @@
 package history
 
-// This file holds the configuration of a Log, and the limit on how many requests read the store at
-// the same time.
+// This file contains the configuration of a Log and the limits on concurrent requests.
 
 import (
 	"context"
@@ -18,7 +17,7 @@ import (
 )
 
 const (
-	followersMax = 256 // maximum number of followers at the same time; one user may have a quarter of them
+	followersMax = 256 // maximum number of concurrent followers, a quarter of which may belong to the same user
 	pagesMax     = 32  // the same limit for requests that do not follow
 )
 
@@ -31,14 +30,14 @@ type Config struct {
 	// It may be nil.
 	Selectable map[string][]string
 
-	// the current authorization rules, and how far back they apply
+	// the authorization rules for the history
 	Reach Reach
 	// reports whether the user may list any resource
 	MayAnything func(request.User) bool
-	// called when a follower has received the existing changes; may be nil
+	// Begun is called when all existing changes have been sent to a follower, if it is not nil.
 	Begun func(context.Context)
 	Fail  func(http.ResponseWriter, *http.Request, error) // writes an error response
-	// how long a write may wait for a client that does not read
+	// timeout for writes to clients that do not read
 	Patience time.Duration
 	// a follower ends after a random time between Lifetime and twice Lifetime
 	Lifetime     time.Duration

@@ -47,7 +47,7 @@ func ParseMoment(text string, now time.Time) (Moment, error) {
 	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is no moment: name a revision (812), a time (2026-11-23T05:00:00Z), or how long ago (-90s)", shown))
 }
 
-// PathThen is the prefix of paths that are read at a past moment: /at/MOMENT/api/v1/pods.
+// PathThen is the prefix of paths for reading the past state of the API: /at/MOMENT/api/v1/pods.
 const PathThen = "/at/"
 
 // Then splits the moment off the URL of a request. ok is false if the path has no such prefix. The
@@ -70,15 +70,16 @@ func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
 	return moment, &stripped, true
 }
 
-// Moments finds the revision that was current at a moment.
+// Moments is used to find the revision that was current at a given moment.
 type Moments struct {
 	Store       *store.Store       // holds the history
 	Maintenance *store.Maintenance // maps times to revisions
 }
 
-// At returns the revision that was current at the moment, and the moment as a time. For a revision
-// this is the time of its commit, if it is known. At returns a 410 that names the oldest available
-// revision if the moment is compacted, and a 400 if it is in the future.
+// At returns the current revision at the given moment and the corresponding time. If the moment is
+// a revision, the returned time is the time of its commit, or zero if unknown. At returns a 410
+// that names the oldest available revision if the moment is compacted, and a 400 if it is in the
+// future.
 func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err error) {
 	if m.Rev > 0 {
 		switch {
@@ -99,8 +100,8 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 	return rev, m.Time, err
 }
 
-// Named returns the revision that was current at the moment that the client named. Its errors are
-// those of ParseMoment and At.
+// Named parses the given moment and returns the revision that was current at that time. It returns
+// the same errors as ParseMoment and At.
 func (ms Moments) Named(text string) (rev int64, err error) {
 	now := ms.Store.Now()
 	m, err := ParseMoment(text, now)
@@ -113,7 +114,7 @@ func (ms Moments) Named(text string) (rev int64, err error) {
 	return rev, err
 }
 
-// compacted returns the 410 for a compacted moment.
+// compacted returns the error for moments that have been compacted.
 func (ms Moments) compacted(what string) error {
 	oldest, since := ms.Maintenance.Oldest()
 	at := ""

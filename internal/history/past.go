@@ -22,20 +22,21 @@ import (
 type Past struct {
 	Moments
 	Has func(path string) Answer // classifies a path
-	// returns the types that were served at a revision
+	// returns the types served at the given revision
 	Types func(ctx context.Context, rev int64) (*scheme.Registry, error)
-	// Show responds with the state at a revision. types is nil for Timeless.
+	// Show handles the request using the state at the given revision. If the answer is Timeless,
+	// types is nil.
 	Show func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64)
 	// writes an error response
 	Fail func(http.ResponseWriter, *http.Request, error)
 }
 
-// An Answer classifies how a path is served at a past moment.
+// An Answer specifies how requests for the past state of a path are handled.
 type Answer int
 
 const (
 	Nothing  Answer = iota // the path has no past
-	Timeless               // the response is the same at all times
+	Timeless               // the response does not depend on the time
 	Typed                  // the response depends on the types and objects of that moment
 )
 
@@ -81,7 +82,7 @@ func readsOnly(method string, info *request.Info) error {
 	return nil
 }
 
-// at returns the revision and the time of a moment.
+// at returns the revision and the time for the given moment.
 func (p *Past) at(moment string) (rev int64, then time.Time, err error) {
 	now := p.Moments.Store.Now()
 	m, err := ParseMoment(moment, now)
@@ -91,7 +92,7 @@ func (p *Past) at(moment string) (rev int64, then time.Time, err error) {
 	return p.Moments.At(m, now)
 }
 
-// typesAt returns the types that were served at a revision.
+// typesAt returns the types served at the given revision.
 func (p *Past) typesAt(ctx context.Context, rev int64) (*scheme.Registry, error) {
 	types, err := p.Types(ctx, rev)
 	if errors.Is(err, store.ErrCompacted) { // the revision was compacted during the read

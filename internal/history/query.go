@@ -23,18 +23,18 @@ const (
 	limitMax     = 5000 // also the maximum of tail
 )
 
-// A query holds the parsed parameters of a request.
+// A query contains the parsed parameters of a request.
 type query struct {
-	after, until int64           // revisions; if until is 0, the range has no end
-	limit        int64           // maximum number of lines; 0 means no limit
+	after, until int64           // The range of revisions, which is unlimited if until is zero.
+	limit        int64           // maximum number of lines, or zero if unlimited
 	tail         int64           // if positive, return the last tail lines instead of the first
 	prefix       string          // key prefix of the requested resource; store.Everything for none or several
-	bases        map[string]bool // key prefixes of the requested resources; empty means all
+	bases        map[string]bool // key prefixes of the requested resources, or empty for all
 	without      map[string]bool // key prefixes of the excluded resources
 	namespace    string
 	name         string
 	labels       selector.Labels
-	// by key prefix; the entry of store.Everything holds fields that all types have
+	// field selectors by key prefix, or with the key store.Everything for all types
 	fields  map[string][]*selector.Field
 	by      string
 	follow  bool
@@ -168,8 +168,8 @@ func (q *query) parseLabels(text string) error {
 	return nil
 }
 
-// parseFields compiles the field selector for each requested resource. Without resources, the
-// selector may only use fields that all types have.
+// parseFields compiles the field selector for each requested resource. If no resources are
+// specified, only fields that exist for all types can be used.
 func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*selector.Field, error) {
 	if text == "" {
 		return nil, nil
@@ -234,13 +234,13 @@ func (l *Log) baseOf(name string) string {
 	return "/" + group + "/" + plural + "/"
 }
 
-// asked reports whether an event matches the query, apart from its author and the user's
-// permissions.
+// asked reports whether an event matches the query. It does not check the author of the event and
+// the permissions of the user.
 func (q *query) asked(ev *store.Event) bool {
 	return q.asksFor(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
 }
 
-// asksFor evaluates the conditions of asked that depend on the key alone.
+// asksFor reports whether the key of an event matches the query.
 func (q *query) asksFor(key string) bool {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
@@ -279,8 +279,8 @@ func (q *query) wanted(a store.Author) bool {
 	return q.by == "" || strings.Contains(a.User, q.by) || strings.Contains(a.Agent, q.by) || strings.Contains(managerOf(a), q.by)
 }
 
-// managerOf returns the field manager: the one that the request named, or the part of its user
-// agent before the first slash.
+// managerOf returns the name of the field manager. If it was not specified in the request, it
+// defaults to the part of the user agent before the first slash.
 func managerOf(a store.Author) string {
 	if a.Manager != "" {
 		return a.Manager

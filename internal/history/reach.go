@@ -5,17 +5,18 @@ import (
 	"apilet/internal/store"
 )
 
-// A Reach decides how far back in time a current permission applies. Namespaces and names are
-// reused: a user with access to a namespace must not see the objects of an earlier namespace of the
-// same name, and a user who may read one object by name must not read an earlier object of that
-// name. Therefore a permission reaches back
+// A Reach decides how far back in time a current permission applies. Names can be reused. If users
+// are granted access to a namespace, they must not be able to see objects from a deleted namespace
+// with the same name. Likewise, if users are allowed to read an object by name, they must not be
+// able to read a deleted object with the same name. Therefore a permission reaches back
 //
 //	in all namespaces, to any name    as far as the history does
 //	in one namespace                  to the creation of the current namespace of that name
 //	to one name                       to the creation of the current object of that name
 //	to one name in one namespace      to the later of the two
 //
-// A user whose permission names a deleted object or namespace sees no history of it.
+// If the object or namespace has been deleted, none of its history is visible to users who only
+// have permission for that name.
 type Reach struct {
 	Store *store.Store
 	May   func(request.User, request.Info) bool // authorizes by the current rules

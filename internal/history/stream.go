@@ -1,7 +1,7 @@
 package history
 
-// This file implements one response. It reads events from the log, decides which of them the user
-// may see, and writes their lines. Lines are buffered, and sent when the buffer is full or when no
+// This file implements one response. It reads events from the log and writes a line for each event
+// that is visible to the user. Lines are buffered, and sent when the buffer is full or when no
 // further line is available.
 
 import (
@@ -24,7 +24,7 @@ import (
 const (
 	batchEvents = 256              // maximum number of events in one read of the log
 	pieceBytes  = 32 << 10         // maximum size in bytes of one write
-	rulesEvery  = 10 * time.Second // how often a follower's permissions are evaluated again
+	rulesEvery  = 10 * time.Second // interval for re-evaluating the permissions of a follower
 )
 
 // A stream is one response in progress.
@@ -40,22 +40,22 @@ type stream struct {
 	last   int64 // revision of the last line
 	buf    []byte
 	events []store.Event
-	// first revision that the user may see of each scope; never if the user may not list it
+	// the first revision visible to the user in each scope, or never if listing is not allowed
 	since   map[scope]int64
 	judged  time.Time
 	control *http.ResponseController
-	stalled *time.Timer // runs during writes, and closes the connection of a client that does not read
+	stalled *time.Timer // closes the connection if the client does not read, active during writes
 }
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes+4096); return &b }}
 
-// errEnd ends a stream that is complete, or whose client is gone.
+// errEnd is returned when a stream is complete or the client has disconnected.
 var errEnd = errors.New("end of stream")
 
-// never is the first visible revision of a scope that the user may not list.
+// never is used as the first visible revision if the user is not allowed to list the resource.
 const never = math.MaxInt64
 
-// A scope is a resource in a namespace, for which a permission is evaluated.
+// A scope is a combination of a resource and a namespace for which permissions are evaluated.
 type scope struct{ group, resource, namespace string }
 
 // read reads the events after a revision. The store skips most events that do not match the query
@@ -71,7 +71,7 @@ func (s *stream) filter(key []byte, by store.AuthorID) bool {
 	return s.asksFor(string(key)) && (s.by == "" || s.wanted(s.log.Store.Author(by)))
 }
 
-// tells reports whether the event matches the query and the user may see it.
+// tells reports whether the event matches the query and is visible to the user.
 func (s *stream) tells(ev *store.Event) bool {
 	return s.asked(ev) && s.wanted(s.log.Store.Author(ev.Author)) && s.may(ev)
 }
@@ -113,7 +113,7 @@ func (s *stream) judge(at scope, base string) int64 {
 		return 0
 	}
 	since, err := s.log.Reach.Since(s.user, info, "")
-	if err != nil { // the record is damaged; a scrub reports it
+	if err != nil { // the record is damaged, which is reported by the scrub
 		return never
 	}
 	return since
@@ -154,8 +154,8 @@ func (s *stream) sayStatus(err error) {
 	}
 }
 
-// push writes the buffer to the connection in pieces. Each piece restarts the timer, so that a slow
-// connection is not closed as long as the client reads.
+// push writes the buffer to the connection in pieces. The timer is reset after each piece, so slow
+// connections are not closed as long as the client keeps reading.
 func (s *stream) push() error {
 	defer s.stalled.Stop()
 	s.stalled.Reset(s.log.Patience)

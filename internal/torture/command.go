@@ -20,7 +20,7 @@ import (
 	"apilet/internal/commandline"
 )
 
-// A command holds the values of the flags.
+// A command contains the values of the command-line flags.
 type command struct {
 	Config
 	out, json, junit, replay string

@@ -42,7 +42,7 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// A command holds the values of the flags.
+// A command contains the values of the command-line flags.
 type command struct {
 	data   string
 	remote kubeconfig.Remote // the server to download a backup from

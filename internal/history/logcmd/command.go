@@ -1,7 +1,7 @@
-// Package logcmd implements the commands that show the history of objects: `apilet log` prints one
-// line for each change, and `apilet diff` prints the differences between two moments. If the
-// program is called kubectl-apilet, it has these two commands, and kubectl finds it as a plugin
-// (kubectl apilet log ...).
+// Package logcmd implements the commands for the history of objects. `apilet log` prints a line for
+// each change, and `apilet diff` prints the differences between two points in time. If the program
+// is called kubectl-apilet, it has these two commands, and kubectl finds it as a plugin (kubectl
+// apilet log ...).
 //
 //	rows := logcmd.Commands() // for the table of package commandline
 //
@@ -9,8 +9,8 @@
 // /at/MOMENT/), or read a data file that no server has open (file.go). Types are named as for
 // kubectl (types.go). line.go formats a change as a line, and diff.go compares moments.
 //
-// Invariant: the names and values were written by arbitrary users, so characters that a terminal
-// could interpret are escaped before they are printed (plain).
+// Invariant: names and values are not trusted, so all control characters are escaped before they
+// are printed (see plain).
 package logcmd
 
 import (
@@ -42,7 +42,7 @@ const (
 	tailMax       = 5000 // the server's limit
 )
 
-// A command holds the values of the flags.
+// A command contains the values of the command-line flags.
 type command struct {
 	plugin bool
 
@@ -215,8 +215,8 @@ func (c *command) open() (source, error) {
 	return &server{client, "the server"}, nil
 }
 
-// useDefault selects the first existing kubeconfig among the files that kubectl would merge, or the
-// default server.
+// useDefault looks for a kubeconfig in the same places as kubectl and uses the first one that
+// exists. If there is none, it uses the default server.
 func (c *command) useDefault() {
 	files := filepath.SplitList(os.Getenv("KUBECONFIG"))
 	if home, err := os.UserHomeDir(); err == nil && len(files) == 0 && c.plugin {

@@ -1,7 +1,8 @@
 package logcmd
 
-// This file reads a data file that no server has open. It serves the log of changes with the code
-// behind /debug/history, and lists the objects of a moment.
+// This file implements a source that reads from a data file, which must not be in use by a server.
+// It uses the same code as /debug/history to read the log. It can also list the objects at a given
+// revision.
 
 import (
 	"bytes"
@@ -46,7 +47,7 @@ type file struct {
 	selectable map[string][]string // the selectable fields of custom resources, by key prefix
 }
 
-// unopened counts records that could not be decrypted.
+// unopened counts the records that could not be decrypted.
 type unopened struct {
 	n     atomic.Int64
 	first atomic.Pointer[error]
@@ -57,7 +58,7 @@ func (u *unopened) note(_ string, err error) {
 	u.first.CompareAndSwap(nil, &err)
 }
 
-// err returns an error with the number of records that were left out, or nil if there were none.
+// err returns an error if any records were omitted because they could not be decrypted.
 func (u *unopened) err() error {
 	if n := u.n.Load(); n > 0 {
 		return fmt.Errorf("what could not be decrypted is left out, %d times (--encryption-provider-config says how it can be read): %w", n, *u.first.Load())
@@ -135,7 +136,7 @@ func (f *file) readKinds() error {
 	return err
 }
 
-// each visits the live objects at a revision.
+// each calls visit for each object that existed at the revision of the span.
 func (f *file) each(span store.Span, visit func(*store.Record) error) error {
 	for rec, err := range f.st.All(span) {
 		if err != nil {
@@ -186,7 +187,7 @@ func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func
 	})
 }
 
-// revisionOf returns the revision that was current at a moment.
+// revisionOf returns the current revision at the given moment.
 func (f *file) revisionOf(at moment) (int64, error) {
 	m, err := history.ParseMoment(at.String(), time.Now())
 	if err != nil {
@@ -230,7 +231,7 @@ func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
 type pipe struct {
 	header http.Header
 	body   *io.PipeWriter
-	begun  chan int // receives the status code once; buffered, so that the send does not block
+	begun  chan int // receives the status code exactly once; buffered, so sending does not block
 	once   sync.Once
 }
 
@@ -243,7 +244,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return p.body.Write(b)
 }
 
-// Flush does nothing, because a pipe does not buffer.
+// Flush does nothing because a pipe is not buffered.
 func (p *pipe) Flush() {}
 
 // A filter holds compiled selectors.
@@ -252,7 +253,7 @@ type filter struct {
 	fields []*selector.Field
 }
 
-// filter compiles the selectors of a query for objects of a type.
+// filter compiles the selectors of the query for the given type.
 func (f *file) filter(k *kind, q *query) (*filter, error) {
 	wanted := &filter{}
 	if q.labels != "" {

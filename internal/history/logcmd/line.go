@@ -4,7 +4,8 @@ package logcmd
 //
 //	2026-11-23T10:00:00.123Z  1234  patch   Deployment shop/web  night-saver  .spec.replicas 3 → 1 | status: .observedGeneration 2 → 3
 //
-// An added path has a + before it, and a removed path a -. Changes of the status follow the bar.
+// Paths that have been added are prefixed with a plus sign, and paths that have been removed with a
+// minus sign. Changes of the status follow the bar.
 
 import (
 	"bufio"
@@ -193,7 +194,7 @@ func (c *change) who() string {
 	return plain(w.String())
 }
 
-// what describes the changed paths, with those of the status at the end.
+// what returns a description of all changes, with changes of the status at the end.
 func (p *printer) what(c *change) string {
 	var parts, status []string
 	switch c.Type {
@@ -237,7 +238,7 @@ func (p *printer) one(path, code string, c *changes.Change) string {
 		mark, values = "+", value(c.New)
 	case c.New == nil:
 		mark, values = "-", value(c.Old)
-	case string(c.Old) == string(c.New): // the values are masked, or equal up to where they were cut
+	case string(c.Old) == string(c.New): // the values are masked or were truncated
 		values = value(c.New) + " changed"
 	}
 	return p.color(code, mark+plain(path)) + " " + values
@@ -263,8 +264,8 @@ func nameOf(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// plain replaces characters that are not printable by JSON escapes. Terminals interpret some of
-// them as commands, and others reverse the direction of the text.
+// plain replaces characters that are not printable by JSON escapes. Some of them are interpreted as
+// commands by terminals, while others can reverse the direction of the text.
 func plain(text string) string { return escaped(text, "") }
 
 // plainLines is like plain, but keeps line breaks and tabs.

@@ -26,8 +26,8 @@ import (
 
 const (
 	historyPath = "/debug/history"
-	answerMax   = 64 << 20 // maximum size in bytes of a response that is read whole
-	lineMax     = 16 << 20 // maximum size in bytes of a change: two objects and their differences
+	answerMax   = 64 << 20 // maximum size in bytes of responses that are not streamed
+	lineMax     = 16 << 20 // maximum size in bytes of a change with both objects
 	pageSize    = 500
 	again       = time.Second // delay before a broken stream is reopened
 )
@@ -164,8 +164,8 @@ func (q *query) leftOut(c *change) bool { return c.Namespace != "" && c.Namespac
 // errBroken reports that a stream was cut, possibly within a line.
 var errBroken = errors.New("the connection broke")
 
-// page reads the lines of one response. more reports whether the server has more changes after
-// revision last.
+// page reads all lines from a single response. If there are more changes after revision last, more
+// is true.
 func (s *server) page(ctx context.Context, values url.Values, each func(*change) error) (last int64, more bool, err error) {
 	answer, err := s.get(ctx, historyPath+"?"+values.Encode(), "application/x-ndjson")
 	if err != nil {
@@ -215,7 +215,8 @@ func (s *server) findings(ctx context.Context) ([]findings.Finding, error) {
 	return list.Items, err
 }
 
-// list reads the objects of a type at a moment, in key order and chunk by chunk.
+// list reads the objects of the given type at the given moment, in the order of their keys and in
+// chunks.
 func (s *server) list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error {
 	path := "/at/" + url.PathEscape(at.String()) + "/api/" + k.version
 	if k.group != "" {
@@ -274,7 +275,7 @@ func (s *server) kinds(ctx context.Context) (list []kind, err error) {
 	return list, nil
 }
 
-// discovered holds the fields of an APIGroupDiscoveryList that are used here.
+// discovered contains the required fields from an APIGroupDiscoveryList.
 type discovered struct {
 	Items []struct {
 		Metadata struct{ Name string }

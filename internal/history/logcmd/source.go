@@ -1,7 +1,7 @@
 package logcmd
 
-// This file defines a query, the sources that answer it (a server or a data file), the moments that
-// it can name, and the results: changes and objects.
+// This file defines the types for queries, for the sources that execute them (a server or a data
+// file), and for the resulting changes and objects.
 
 import (
 	"context"
@@ -26,9 +26,9 @@ type query struct {
 	since, until   moment
 	by             string
 	limit          int
-	tail           int // only the last tail changes; 0 means all
+	tail           int // number of changes to return from the end, or zero for all
 	follow         bool
-	objects        bool // include the whole objects before and after each change
+	objects        bool // include the complete objects before and after each change
 }
 
 // A source provides changes and objects. It is a server or a file.
@@ -47,7 +47,7 @@ var errEnough = errors.New("enough")
 // A moment is a revision or a time, possibly relative to now. The zero moment is unset.
 type moment struct {
 	revision int64
-	text     string // a time in the server's syntax; "" for a revision
+	text     string // the time in the format used by the server, or empty for a revision
 	time     time.Time
 }
 

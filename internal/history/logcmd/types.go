@@ -1,7 +1,8 @@
 package logcmd
 
-// This file finds the types that a user means by a word, as kubectl does: deployments, deployment,
-// Deployment, deploy, deployments.apps, or a category such as all.
+// This file implements the lookup of types by name. Like kubectl, it accepts deployments,
+// deployment, Deployment, deploy and deployments.apps as well as the names of categories such as
+// all.
 
 import (
 	"fmt"
@@ -24,8 +25,8 @@ func (k *kind) name() string {
 	return k.plural + "." + k.group
 }
 
-// findKinds returns the type that the word names, or all types of the category that it names. An
-// unknown plural.group is accepted as it is, because the type may have been deleted.
+// findKinds returns the type with the given name, or all types in the category with the given name.
+// An unknown plural.group is accepted as it is, because the type may have been deleted.
 func findKinds(all []kind, word string) ([]kind, error) {
 	name, group, inGroup := strings.Cut(strings.ToLower(word), ".")
 	for _, k := range all {
