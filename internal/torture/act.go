@@ -1,8 +1,9 @@
 package torture
 
-// This file implements the faults. A correct API server, the machine or another user may do each of
-// them to a controller at any time. They are hard to test, because each is rare and cannot be
-// provoked at a certain moment. Here each occurs once, at the point of the plan.
+// This file implements the faults. Each of them can be caused by a correct API server, by the
+// machine or by another user at any time. They are hard to test, because each is rare and cannot be
+// provoked at a certain moment. Here, the fault occurs exactly once at the point specified by the
+// plan.
 //
 //	           a write ──▶ committed                      a change ──▶ the watch
 //	died       ............. ✕ killed, no answer          unseen  ... ✕ cut; 410; the list waits for the next change
@@ -36,13 +37,13 @@ import (
 
 const (
 	lateness   = 300 * time.Millisecond // delay of responses and of events
-	staleMost  = 3 * time.Second        // maximum time that the past is shown
-	staleWrite = 200 * time.Millisecond // how long the past is shown after a write
+	staleMost  = 3 * time.Second        // maximum duration of stale reads
+	staleWrite = 200 * time.Millisecond // duration of stale reads after a write
 	unseenMost = 2 * time.Second        // maximum time that a list waits for the next change
-	lasting    = time.Second            // how long a condition lasts that another client fixes or undoes
+	lasting    = time.Second            // duration of conditions that are fixed or undone by another client
 )
 
-// tricks returns the actions of the run's plan at the door.
+// tricks returns the functions for the door that implement the plan of the run.
 func (r *run) tricks() *tricks {
 	if r.plan == nil {
 		return &tricks{}
@@ -83,14 +84,14 @@ func (r *run) tricks() *tricks {
 	return &tricks{}
 }
 
-// at reports whether a request is the plan's point, which happens at most once. If the response is
-// already known, the write must have succeeded.
+// at reports whether the request is the point specified by the plan. It returns true at most once.
+// If the response is already known, the write must have succeeded.
 func (r *run) at(p *passed) bool {
 	return p.writes && p.code < 300 && p.what == r.plan.Write && p.nth == r.plan.Nth && r.point()
 }
 
-// point records that the plan's point has been reached, and returns false if it was reached before.
-// With --wait it blocks the server there.
+// point must be called when the point of the plan is reached. It returns false if this is not the
+// first time. With --wait it blocks the server there.
 func (r *run) point() bool {
 	if !r.reached.CompareAndSwap(false, true) {
 		return false
@@ -104,8 +105,8 @@ func (r *run) point() bool {
 	return true
 }
 
-// bounce kills a replica and starts it again. When it returns, requests of the old process no
-// longer pass the door.
+// bounce kills a replica and then restarts it. After it has returned, the door does not receive any
+// more requests from the old process.
 func (r *run) bounce(n int) {
 	r.pending.Add(1)
 	rep := r.replicas[n]
@@ -135,14 +136,14 @@ func (r *run) dies() *tricks {
 	}}
 }
 
-// A stale simulates a server with an outdated cache. It catches up some time after the controller
-// has listed all resources that it watched before. It catches up earlier if the controller writes,
-// because by then the controller has acted on the outdated state.
+// A stale simulates a server with an outdated cache. The cache catches up some time after the
+// controller has listed all of the resources that it had been watching. It catches up earlier if
+// the controller writes, because by then the controller has acted on the outdated state.
 type stale struct {
 	run *run
 
 	mu     sync.Mutex      // guards the fields below
-	rev    int64           // the revision that is shown; 0 means the newest
+	rev    int64           // the revision for reads, or zero for the latest
 	unseen map[string]bool // resources that have not been listed yet
 	caught chan struct{}   // closed when the cache has caught up
 }
@@ -168,7 +169,7 @@ func (r *run) seesThePast() *tricks {
 			case st.now() == 0:
 			case p.writes:
 				time.AfterFunc(staleWrite, st.end)
-			// act as a server without this feature; the client then lists
+			// pretend that this feature is not supported, so the client falls back to a list
 			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"):
 				return &refusal{code: 422, reason: "Invalid", message: "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 			}
@@ -204,7 +205,7 @@ func (st *stale) now() int64 {
 	return st.rev
 }
 
-// show returns the revision to show for a request.
+// show returns the revision to be used for the given request.
 func (st *stale) show(p *passed) int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -224,7 +225,7 @@ func (st *stale) end() {
 	}
 }
 
-// revisionBefore returns the revision before a change of an object.
+// revisionBefore returns the last revision before the given change to an object.
 func (r *run) revisionBefore(alias string, change int) int64 {
 	for _, line := range r.record.all() {
 		line := line
@@ -237,12 +238,13 @@ func (r *run) revisionBefore(alias string, change int) int64 {
 	return r.record.all()[0].Revision - 1
 }
 
-// losesItsWatch cuts a watch before it delivers a change, and rejects its resumption. If the change
-// must not be seen at all, the following list is delayed until the next change of the same object.
+// losesItsWatch terminates a watch before a change is delivered, and prevents the watch from being
+// resumed. If the controller must not see the change at all, the next list is delayed until the
+// object has been changed again.
 func (r *run) losesItsWatch() *tricks {
 	var mu sync.Mutex // guards the variables below
 	var lost *passed  // the watch that was cut
-	var missed int64  // revision of the change that it did not receive
+	var missed int64  // revision of the change that was not delivered
 	relisted := false // the controller has listed since then
 	return &tricks{
 		frame: func(p *passed, f frame) hold {
@@ -287,7 +289,7 @@ func (r *run) losesItsWatch() *tricks {
 	}
 }
 
-// isChange reports whether a revision is that of the plan's change.
+// isChange reports whether the given revision belongs to the change specified by the plan.
 func (r *run) isChange(rev int64) (is bool) {
 	r.record.wait(context.Background(), unseenMost, func(lines []history.Line) bool {
 		n := 0
@@ -317,8 +319,9 @@ func (r *run) isSlow() *tricks {
 	}}
 }
 
-// isPaused stops a replica after its write is committed and before it receives the response. It
-// continues the replica when another one leads and has caught up, while the workload goes on.
+// isPaused suspends a replica after a write has been committed, but before the response is sent.
+// The replica is resumed when another replica has become the leader and has caught up. The workload
+// continues in the meantime.
 func (r *run) isPaused() *tricks {
 	r.afterward = func(ctx context.Context) error {
 		r.gap.wait(ctx)
@@ -340,8 +343,8 @@ func (r *run) isPaused() *tricks {
 	}}
 }
 
-// awaitLeader waits until another replica has acquired the Lease since a revision, and has finished
-// its first work. Without Leases it waits for a second.
+// awaitLeader waits until another replica has acquired the Lease after the given revision and has
+// become quiet. Without Leases it waits for a second.
 func (r *run) awaitLeader(since int64) {
 	most := lasting
 	if lease := longestLease(r.record.all()); lease > 0 {
@@ -356,12 +359,11 @@ func (r *run) awaitLeader(since int64) {
 	}
 }
 
-// seesBookmarksAlone makes the watch of one type send a bookmark and then nothing for some time.
-// Then the watch ends, as any watch may, and the client resumes it at the bookmark.
+// seesBookmarksAlone sends a bookmark for a watch, and no events for some time. After that, the
+// watch is terminated, and the client can resume it from the bookmark.
 func (r *run) seesBookmarksAlone() *tricks {
 	var mu sync.Mutex // guards shown
-	// the newest revision that a watch has delivered; no entry while it delivers the initial
-	// objects
+	// the latest revision delivered by each watch, unset during the initial list
 	shown := map[*passed]string{}
 	object := func(f frame, path string) string { return gjson.GetBytes(f.raw, "object."+path).String() }
 	return &tricks{frame: func(p *passed, f frame) hold {
@@ -387,11 +389,12 @@ func (r *run) seesBookmarksAlone() *tricks {
 	}}
 }
 
-// later returns a channel that is closed after a time. Until then, the run is not quiet and its
-// time limit does not advance.
+// later returns a channel that is closed after the given duration. Until then, the run is not
+// considered to be quiet, and the timeout is suspended.
 func (r *run) later(most time.Duration) <-chan struct{} { return after(most, &r.pending) }
 
-// after returns a channel that is closed after a time. Until then, count is one higher.
+// after returns a channel that is closed after the given duration. The counter is incremented until
+// then.
 func after(most time.Duration, count *atomic.Int32) <-chan struct{} {
 	count.Add(1)
 	later := make(chan struct{})

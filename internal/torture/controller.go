@@ -28,7 +28,7 @@ type controller struct {
 	ended   chan struct{} // closed when cmd has ended
 	stopped bool          // the controller must not run any more
 	killed  bool          // the process was killed by torture
-	exits   []string      // how it exited, except when it was killed
+	exits   []string      // the results of exits that were not caused by torture
 }
 
 // newController replaces {kubeconfig}, {server} and {port} in the command line. Each {port} becomes
@@ -81,8 +81,8 @@ func (c *controller) startLocked() error {
 	return nil
 }
 
-// runsLocked reports whether a process is running. A plan may start the controller while a restart
-// after an exit is pending. The caller must hold mu.
+// runsLocked reports whether a process is running. This is needed because a plan may start the
+// controller while an automatic restart is pending. The caller must hold mu.
 func (c *controller) runsLocked() bool {
 	select {
 	case <-c.ended:
@@ -92,7 +92,8 @@ func (c *controller) runsLocked() bool {
 	}
 }
 
-// wait records how a process exited, unless it was killed, and restarts it as a kubelet would.
+// wait waits for the process to exit. If it was not killed, the result is recorded and the process
+// is restarted, like a kubelet would do.
 func (c *controller) wait(cmd *exec.Cmd, ended chan struct{}) {
 	err := cmd.Wait()
 	c.mu.Lock()
@@ -122,15 +123,14 @@ func (c *controller) noteExit(how string) {
 	c.exits = append(c.exits, how)
 }
 
-// givenUp reports whether the controller is not restarted any more, because it has exited too
-// often.
+// givenUp reports whether the controller has exited too many times to be restarted.
 func (c *controller) givenUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.exits) > exitsMax
 }
 
-// kill kills the process and waits until it has ended.
+// kill kills the process and waits for it to exit.
 func (c *controller) kill() {
 	c.mu.Lock()
 	cmd, ended := c.cmd, c.ended
@@ -164,10 +164,11 @@ func (c *controller) signal(send func(*exec.Cmd)) {
 	}
 }
 
-// panicked matches the line that a Go program prints when it panics.
+// panicked matches the first line of the output of a Go program that crashes.
 var panicked = regexp.MustCompile(`(?m)^(panic: |fatal error: ).*$`)
 
-// misbehaviour returns a description of the process's misbehavior, or "" if there is none.
+// misbehaviour returns a description of what went wrong with the process, or "" if it behaved
+// correctly.
 func (c *controller) misbehaviour() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

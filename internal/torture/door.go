@@ -1,15 +1,16 @@
 package torture
 
-// This file implements the door, a proxy between one replica of the controller and its server. Only
-// the controller uses it, so all its requests are the controller's. It forwards and counts all
-// requests, and calls the tricks of the plan at four places:
+// This file implements the door, which is a proxy between a replica of the controller and the
+// server. It is not used by anything else, so all requests are known to come from the controller.
+// All requests are counted and then forwarded to the server. The functions in tricks are called at
+// the following points:
 //
 //	request ──▶ before ──▶ server ──▶ after ──▶ answer ──▶ answered
 //	                         │
 //	                         └─ a watch: each frame ──▶ frame
 //
-// The server is an ordinary one and does not know about the door. A trick may only answer as a
-// server may answer.
+// The server itself is not modified and is not aware of the door. A trick must not send a response
+// that a real server would never send.
 
 import (
 	"bytes"
@@ -32,25 +33,25 @@ import (
 	"apilet/internal/request"
 )
 
-// A passed is a request that went through the door.
+// A passed describes a request that was received by the door.
 type passed struct {
 	info request.Info
 	// The verb, the resource and the object, with generated names replaced by their prefix: "create
 	// configmaps shop/web-*".
 	what     string
 	name     string // name of the object for error messages
-	nth      int    // its number among the successful writes with the same what, starting at 1
+	nth      int    // one-based index among successful writes with the same value of what
 	writes   bool   // it changes a resource that is compared
 	replica  int    // number of the replica, starting at 0
 	header   http.Header
 	query    string
-	code     int   // status code of the response; 0 if there is none
+	code     int   // status code of the response, or zero if there is none yet
 	rev      int64 // revision that a write received
 	at       time.Time
 	finished bool
 }
 
-// A refusal is the response of a trick in place of the server's.
+// A refusal is a response sent by a trick instead of the server.
 type refusal struct {
 	code    int
 	reason  string
@@ -60,26 +61,26 @@ type refusal struct {
 	drop    bool           // close the connection without a response
 }
 
-// A hold describes what happens before an event of a watch is forwarded, in this order. The zero
-// hold has no effect.
+// A hold specifies the actions to be performed before an event is forwarded, in this order. The
+// zero hold has no effect.
 type hold struct {
 	first []byte          // another event to send first
 	wait  <-chan struct{} // the event is sent when this is closed
 	cut   bool            // the watch ends before the event
 }
 
-// tricks are the actions of a plan at the door. Each may be nil.
+// tricks contains the functions called by the door to implement a plan. Each may be nil.
 type tricks struct {
 	before func(p *passed) *refusal // if it returns nil, the request is forwarded to the server
-	// returns the revision at which a list or get is answered; 0 means now
+	// returns the revision for a list or get, or zero for the latest
 	past func(p *passed) (rev int64)
 	// called after the server's response; if it returns nil, the response is forwarded
 	after    func(p *passed) *refusal
 	answered func(p *passed)               // called when the controller has received the response
-	frame    func(p *passed, f frame) hold // called before an event of a watch is forwarded
+	frame    func(p *passed, f frame) hold // called before an event is forwarded
 }
 
-// A door is a proxy through which one replica of the controller reaches the server.
+// A door is a proxy that connects one replica of the controller to the server.
 type door struct {
 	to      *server
 	replica int
@@ -88,8 +89,9 @@ type door struct {
 	url     string
 	http    *http.Server
 	through *http.Transport
-	agent   string // replaces the client's user agent unless it is ""
-	// waits until the controller is quiet, for quietPath; nil disables the path
+	agent   string // overrides the user agent of the client if not empty
+	// The handler for quietPath, which waits until the controller is quiet. If it is nil, there is
+	// no such endpoint.
 	quiet func(ctx context.Context)
 
 	mu      sync.Mutex // guards the fields below
@@ -141,7 +143,7 @@ func (d *door) quietSince() (since time.Time, busy bool) {
 	return d.wrote, d.writing > 0 || d.watches == 0 || d.shut
 }
 
-// requests returns copies of all requests so far.
+// requests returns a copy of all requests received so far.
 func (d *door) requests() []passed {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -152,7 +154,7 @@ func (d *door) requests() []passed {
 	return all
 }
 
-// watched returns the resources that were watched through the door.
+// watched returns the set of resources for which a watch was requested.
 func (d *door) watched() map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,7 +175,7 @@ func resourceOf(p *passed) string {
 // mutating lists the verbs that write.
 var mutating = []string{"create", "update", "patch", "delete", "deletecollection"}
 
-// deletes reports whether a verb deletes objects, one or all of a kind.
+// deletes reports whether the verb deletes a single object or a collection.
 func deletes(verb string) bool { return verb == "delete" || verb == "deletecollection" }
 
 // come records a request. It returns nil if the door is shut.
@@ -189,7 +191,7 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 		generate := ""
 		name, generate = nameInBody(body)
 		if plain = name; name == "" && generate != "" {
-			// a server that rejects the object has already generated a name
+			// the server generates a name even if it rejects the object
 			name, plain = generate+"*", generate+"x7k2p"
 		}
 	}
@@ -213,8 +215,9 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 }
 
 // nameInBody returns the name of the object in a request body, and its generateName. The body is
-// JSON or Kubernetes' protobuf: four bytes, then an envelope whose field 2 is the object. Field 1
-// of the object is its metadata, whose fields 1 and 2 are the name and the generateName.
+// either in JSON format or in the protobuf format of Kubernetes, which consists of four bytes
+// followed by an envelope that contains the object in field 2. The metadata is stored in field 1 of
+// the object, where name and generateName are fields 1 and 2.
 func nameInBody(body []byte) (name, generate string) {
 	raw, binary := bytes.CutPrefix(body, []byte("k8s\x00"))
 	if !binary {
@@ -270,8 +273,8 @@ func (d *door) leave(p *passed, code int, body []byte) {
 
 const bodyMax = 16 << 20
 
-// quietPath is an endpoint for a workload that is a program. It responds when the controller is
-// quiet.
+// quietPath is the path of an endpoint for workloads that are programs. It responds when the
+// controller is quiet.
 const quietPath = "/torture/quiet"
 
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -378,13 +381,13 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
-// A frame is an event of a watch, with the time when it arrived.
+// A frame is an event received from a watch and the time when it was received.
 type frame struct {
 	raw json.RawMessage
 	at  time.Time
 }
 
-// relay forwards the events of a watch as the plan directs.
+// relay forwards events from a watch after applying the tricks of the plan.
 func (d *door) relay(w http.ResponseWriter, r *http.Request, p *passed, resp *http.Response) {
 	d.mu.Lock()
 	d.watches++
@@ -393,7 +396,7 @@ func (d *door) relay(w http.ResponseWriter, r *http.Request, p *passed, resp *ht
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
 	_ = control.Flush()
-	// a client that accepts only protobuf; no tricks are applied
+	// no tricks can be applied if the client only accepts protobuf
 	if !strings.Contains(resp.Header.Get("Content-Type"), "json") {
 		passOn(w, control, resp.Body)
 		return

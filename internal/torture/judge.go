@@ -20,10 +20,10 @@ const (
 	// Depends is wrong only if the controller should restore an object of a type that it does not
 	// watch. The author of the workload decides whether it should.
 	Depends   = "depends"
-	Unreached = "unreached" // the run did not reach the plan's point, so nothing is known
+	Unreached = "unreached" // The run has not reached the point of the plan, so the result is unknown.
 )
 
-// A Verdict is the result of a plan.
+// A Verdict is the result of executing a plan.
 type Verdict struct {
 	Plan        Plan         `json:"plan"`
 	What        string       `json:"what"` // description of the plan in one line
@@ -32,7 +32,7 @@ type Verdict struct {
 	Differences []Difference `json:"differences,omitempty"`
 	Seconds     float64      `json:"seconds"`
 	Shrunk      *Shrunk      `json:"shrunk,omitempty"`
-	story       *story       // details for readers; nil if the plan went right
+	story       *story       // the report, or nil if nothing went wrong
 }
 
 const (
@@ -42,8 +42,8 @@ const (
 
 // try runs a plan and judges the outcome. An edit by another client may influence the controller's
 // work, for example if the controller stores a hash of the object. Therefore the result of the same
-// edit in an undisturbed run is also accepted. This takes an additional run the first time that it
-// is needed.
+// edit in an undisturbed run is also accepted. This requires an additional run when it is needed
+// for the first time.
 func try(ctx context.Context, cfg *Config, l *learned, plan *Plan) (Verdict, error) {
 	l.mu.Lock()
 	want, known := l.edits[plan.Write]
@@ -136,8 +136,8 @@ const dependsNote = "This depends on the workload: the controller does not watch
 	"only if the controller should bring the object back. It does not count as wrong, and does not change the exit code."
 
 // dependsOnWorkload reports whether the only fault is a missing object that another client deleted,
-// of a type that the controller does not watch. Only a change of the watched objects would make the
-// controller look again, and the workload is over by then.
+// of a type that the controller does not watch. The controller would not check again before a
+// watched object is changed, but the workload has already ended.
 func dependsOnWorkload(l *learned, plan *Plan, differences []Difference) bool {
 	if plan.Kind != deleted && (plan.Kind != held || plan.Write != "") {
 		return false
@@ -158,7 +158,7 @@ func dependsOnWorkload(l *learned, plan *Plan, differences []Difference) bool {
 	return true
 }
 
-// forbidden returns the writes of the controller that a --never expression forbids.
+// forbidden returns all writes of the controller for which a --never expression is true.
 func (o *outcome) forbidden(cfg *Config) (why []string) {
 	for i := range o.lines {
 		line := &o.lines[i]
@@ -178,7 +178,7 @@ func (o *outcome) forbidden(cfg *Config) (why []string) {
 	return why
 }
 
-// decoded returns an object as input for CEL, or nil if there is none.
+// decoded returns an object in the format required by CEL, or nil if the object does not exist.
 func decoded(raw json.RawMessage) any {
 	var object map[string]any
 	if json.Unmarshal(raw, &object) != nil || object == nil {
@@ -187,9 +187,9 @@ func decoded(raw json.RawMessage) any {
 	return object
 }
 
-// lost returns unwanted deletions and overwritten edits. A deletion by the controller is unwanted
-// if no plain run has it, and the object holds data or was created by another client. An edit is
-// overwritten if the annotation of another client's edit is gone.
+// lost returns unwanted deletions and overwritten edits. It is an error if the controller deletes
+// an object that it did not create, or that holds data, unless it also does so in plain runs. It is
+// also an error if the annotation added by another client has been removed.
 func (o *outcome) lost(l *learned, plan *Plan) (why []string) {
 	for i := range o.lines {
 		line := &o.lines[i]

@@ -11,22 +11,22 @@ import (
 	"apilet/internal/history"
 )
 
-// An outcome is the result of a run.
+// An outcome contains everything that is known about a finished run.
 type outcome struct {
 	lines       []history.Line // all recorded writes
 	requests    []passed       // the controller's requests
 	ignored     []string
 	state       state
-	quietStates []quietState // the states at the workload's quiet points, in order
+	quietStates []quietState // the states at each quiet point of the workload
 	took        time.Duration
 	reached     bool   // the plan's point was reached
 	quiet       bool   // the controller was quiet at the end
-	stuck       error  // the error of the step that could not be executed
+	stuck       error  // the error from a step that failed
 	process     string // misbehavior of the controller's process
 	said        string // the end of the controller's output
 	began       time.Time
 	pointAt     time.Time  // when the plan's point was reached
-	edited      string     // key of the object that another client edited
+	edited      string     // key of the object edited by another client
 	retries     int        // number of writes in the last second
 	want        *reference // the reference used during the run; nil in plain runs
 
@@ -61,7 +61,8 @@ func (o *outcome) makerOf(key string) string {
 	return ""
 }
 
-// alias returns a key that is the same in every run: a generated name is replaced by its prefix.
+// alias returns a key that is the same for every run. If the name of the object was generated, it
+// is replaced with its prefix.
 func (o *outcome) alias(key string) string {
 	for i := range o.lines {
 		if line := &o.lines[i]; keyOfLine(line) == key {

@@ -10,7 +10,7 @@ import (
 // disk. It is not a panel of /debug/ui/, because the servers of the test no longer exist when it is
 // read.
 
-// pointHere is the entry of a timeline that marks the plan's point.
+// pointHere is the entry in a timeline that marks the point of the plan.
 const pointHere = "──▶ here"
 
 const pageHead = `<!doctype html>

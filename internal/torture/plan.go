@@ -1,8 +1,8 @@
 package torture
 
-// This file derives plans from the plain runs. A plan is one fault at one point. A point is named
-// so that another run can find it: the nth time that the controller makes a certain write, or the
-// nth change of a certain object.
+// This file derives plans from the plain runs. A plan is one fault at one point. Points are defined
+// such that they can be found in another run: either as the nth time that the controller performs a
+// certain write, or as the nth change to a certain object.
 //
 //	rank  plan                                     points
 //	   1  crashed                                  each write that changed something
@@ -44,22 +44,24 @@ const (
 	died    = "died"    // killed after a write was committed, and restarted
 	past    = "past"    // killed in the same way; after the restart, it lists an earlier revision
 	refused = "refused" // a write is answered with an error
-	// a change is not seen: the watch is cut before it, and the client lists after the next change
+	// The controller does not see a change, because the watch is terminated before it, and the next
+	// list is delayed.
 	unseen  = "unseen"
-	cut     = "cut"     // the watch is cut before a change, and cannot be resumed: 410
+	cut     = "cut"     // the watch is terminated before a change and cannot be resumed (410)
 	slow    = "slow"    // the events of one type arrive late
 	late    = "late"    // a response arrives late
-	edited  = "edited"  // another client edits the object before the controller does
-	deleted = "deleted" // another client deletes an object that the controller has created
+	edited  = "edited"  // another client edits an object before the controller
+	deleted = "deleted" // another client deletes an object created by the controller
 	ending  = "ending"  // the namespace is deleted
 	held    = "held"    // a deleted object is held by another client's finalizer for some time
-	remade  = "remade"  // another client deletes a user's object during the work, and creates it again
-	zombie  = "zombie"  // a replica is paused after a write was committed, and continued when another one leads
+	remade  = "remade"  // another client deletes the object of a user and then creates it again
+	// A replica is paused after a write was committed, and resumed when there is a new leader.
+	zombie = "zombie"
 )
 
 const (
-	bookmarks  = "bookmarks"  // a watch delivers only bookmarks for some time, and ends
-	unlabelled = "unlabelled" // another client removes all labels of a controller's object, and restores them
+	bookmarks  = "bookmarks"  // a watch only delivers bookmarks and is then terminated
+	unlabelled = "unlabelled" // another client temporarily removes all labels from an object
 )
 
 var kinds = []string{died, past, refused, unseen, cut, slow, late, edited, deleted, ending, held, remade, bookmarks, unlabelled, zombie}
@@ -133,7 +135,8 @@ func (p Plan) String() string {
 	return "a replica was paused after " + p.at() + ", and woken when another led"
 }
 
-// makePlans returns all plans that a plain run suggests, most productive first.
+// makePlans returns the plans that can be derived from a plain run, with the most productive ones
+// first.
 func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	plans := slices.DeleteFunc(collectPlans(o, replicas), func(p Plan) bool { return slices.Contains(without, p.Kind) })
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -142,7 +145,7 @@ func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	return plans
 }
 
-// collectPlans returns the plans in the order of their points.
+// collectPlans returns all plans in the order in which their points occur.
 func collectPlans(o *outcome, replicas int) []Plan {
 	m := &planner{outcome: o, byRevision: map[int64]*history.Line{}, kinds: map[string]bool{}}
 	for i := range o.lines {
@@ -178,7 +181,7 @@ func (m *planner) at(rank int, p *passed, kind, detail string) {
 	m.add(rank, Plan{Kind: kind, Detail: detail, Write: p.what, Nth: p.nth})
 }
 
-// write adds the plans for one of the controller's writes. A write that changed nothing is only
+// write adds plans for a single write by the controller. A write that changed nothing is only
 // suitable for rejection.
 func (m *planner) write(p *passed, replicas int) {
 	line := m.byRevision[p.rev]
@@ -237,7 +240,7 @@ func (m *planner) further(p *passed) {
 	}
 }
 
-// changes adds the plans for changes that the controller does not see.
+// changes adds plans in which the controller does not see a change.
 func (m *planner) changes() {
 	count, total := map[string]int{}, map[string]int{}
 	for i := range m.lines {
@@ -262,7 +265,7 @@ func (m *planner) changes() {
 	}
 }
 
-// watched adds the plans for types whose events arrive late.
+// watched adds plans in which the events of a type are delayed.
 func (m *planner) watched() {
 	var known, marked []string
 	for i := range m.requests {
@@ -279,8 +282,7 @@ func (m *planner) watched() {
 	}
 }
 
-// made adds the plans for objects that the controller has created, and for the workload's
-// namespaces.
+// made adds plans for objects created by the controller and for namespaces created by the workload.
 func (m *planner) made() {
 	for _, key := range m.order() {
 		last := m.last(key)
@@ -298,9 +300,9 @@ func (m *planner) made() {
 	}
 }
 
-// remade adds the plans for objects that users have created and the controller watches. It adds
-// none if users also write to the controller's objects, as in place of a kubelet, because they
-// would have to repeat their writes.
+// remade adds the plans for objects that users have created and the controller watches. There are
+// no such plans if users also write to objects created by the controller (for example, instead of a
+// kubelet), because these writes would have to be repeated.
 func (m *planner) remade() {
 	for _, key := range m.order() {
 		if m.makerOf(key) == byController && !m.alone(key) {
@@ -338,8 +340,8 @@ func (m *planner) madeByUser(key string) *history.Line {
 	return nil
 }
 
-// alone reports whether no user has written to an object. The controller could not restore a user's
-// part.
+// alone reports whether the object has never been written by a user. The controller could not
+// restore a user's part.
 func (m *planner) alone(key string) bool {
 	return !slices.ContainsFunc(m.lines, func(line history.Line) bool { return keyOfLine(&line) == key && whoWrote(&line) == byUser })
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ownGroup makes the program the leader of a process group, so that its child processes (as of `go
-// run`) can be killed with it.
+// ownGroup starts the program in a new process group. This makes it possible to kill the program
+// together with its child processes, such as those started by `go run`.
 func ownGroup(cmd *exec.Cmd) {
 	diesWithUs(cmd)
 	cmd.SysProcAttr.Setpgid = true

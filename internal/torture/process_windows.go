@@ -2,8 +2,8 @@ package torture
 
 import "os/exec"
 
-// Windows has no process groups that can be signaled. Child processes outlive their parent, and a
-// process cannot be stopped and continued.
+// Windows has no process groups that can be signaled. Child processes are not killed with their
+// parent, and it is not possible to suspend a process.
 const canPause = false
 
 func ownGroup(*exec.Cmd)      {}

@@ -1,8 +1,9 @@
 package torture
 
-// This file implements the quiet points of a workload. A run compares the state at each of them
-// with the state of the plain runs there, because the end alone may show nothing: garbage
-// collection removes duplicates together with the object that owns them.
+// This file implements the quiet points of a workload. The state at each quiet point is compared
+// with the state of the plain runs at the same point. This is necessary because some errors are not
+// visible at the end. For example, duplicates may be removed by the garbage collector together with
+// their owner.
 //
 //	apply Nest     quiet point 1        patch Nest     quiet point 2         delete Nest   end
 //	a-1            a-1, a-2 is extra    a-1, a-2       a-1, a-2 is extra     -             nothing is left: right
@@ -10,7 +11,7 @@ package torture
 // Quiet points before the plan's point are not compared. A plan may also hide the workload from the
 // controller for some time: it pauses the leader, or delays a list. In that time, the run passes
 // the first quiet point without comparing, so that the controller misses the user's next change.
-// The next quiet point waits until nothing is hidden.
+// The next quiet point then waits until the workload is no longer hidden.
 
 import (
 	"context"
@@ -32,7 +33,7 @@ type quietState struct {
 // A gap is a time in which the workload is hidden from the controller. The zero gap has not begun.
 type gap struct {
 	mu     sync.Mutex    // guards the fields below
-	over   chan struct{} // closed at the end; nil before the beginning
+	over   chan struct{} // closed at the end of the gap, nil before it
 	passed int           // number of the quiet point that was passed during the gap, starting at 1; 0 if none
 }
 
@@ -182,7 +183,7 @@ func (o *outcome) leftOfController() bool {
 	return false
 }
 
-// warnings returns the weaknesses of a workload that a plain run shows.
+// warnings returns warnings about the workload based on the result of a plain run.
 func (o *outcome) warnings() (all []string) {
 	if o.leftOfController() {
 		return nil
@@ -197,7 +198,7 @@ func (o *outcome) warnings() (all []string) {
 
 // ---- Leader election
 
-// elected reports whether a Lease has changed from one holder to another since a revision.
+// elected reports whether the holder of a Lease has changed after the given revision.
 func elected(lines []history.Line, after int64) bool {
 	for i := range lines {
 		line := &lines[i]
@@ -212,7 +213,8 @@ func elected(lines []history.Line, after int64) bool {
 	return false
 }
 
-// longestLease returns the longest duration of the controller's Leases, 0 if it has none.
+// longestLease returns the longest duration of any Lease of the controller, or zero if there is
+// none.
 func longestLease(lines []history.Line) (longest time.Duration) {
 	for i := range lines {
 		if line := &lines[i]; isLease(line) && whoWrote(line) == byController {

@@ -15,8 +15,8 @@ import (
 	"apilet/internal/history"
 )
 
-// A record holds the writes on a server since a revision, as reported by its history: each with its
-// author and the object before and after it.
+// A record contains all writes after a given revision as returned by the history of the server.
+// This includes the author of each write and both versions of the object.
 type record struct {
 	ignored []string // resources that are not compared, in addition to Events and Leases
 
@@ -27,12 +27,12 @@ type record struct {
 	news    chan struct{} // closed at the next line
 }
 
-// newRecord returns a record that begins after a revision.
+// newRecord returns a record of all writes after the given revision.
 func newRecord(after int64, ignored []string) *record {
 	return &record{read: after, ignored: ignored, news: make(chan struct{}), changed: time.Now()}
 }
 
-// follow follows the server's history until ctx ends.
+// follow receives new lines from the history of the server until ctx is done.
 func (rec *record) follow(ctx context.Context, s *server) {
 	for ctx.Err() == nil {
 		rec.mu.Lock()
@@ -56,7 +56,7 @@ func (rec *record) follow(ctx context.Context, s *server) {
 	}
 }
 
-// take reads lines until the end of the stream.
+// take reads lines from the stream until it ends.
 func (rec *record) take(from io.Reader) {
 	for lines := bufio.NewReader(from); ; {
 		text, err := lines.ReadBytes('\n')

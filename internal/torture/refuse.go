@@ -1,7 +1,8 @@
 package torture
 
-// This file implements the rejected requests of plans: a single one, as by a server with a
-// temporary problem, or all for some time, until an administrator has fixed the cause.
+// This file implements plans in which requests are rejected. Either a single request is rejected,
+// as if the server had a temporary problem, or all requests of a kind are rejected until the cause
+// has been fixed.
 //
 //	409 429 500 503     once, instead of the write
 //	504, carried out    once, although the write succeeds
@@ -9,8 +10,8 @@ package torture
 //	a policy forbids    every write of the kind, until the policy is fixed
 //	a quota is full     every creation of the kind, until there is room
 //
-// The messages are those of kube-apiserver, because a controller may evaluate them. Some do, for
-// example to wait while a namespace is being deleted.
+// The messages are the same as in kube-apiserver, because a controller may depend on them. For
+// example, some controllers check whether a namespace is being deleted.
 
 import (
 	"fmt"
@@ -57,11 +58,11 @@ func (r *run) isRefused() *tricks {
 	}}
 }
 
-// isRefusedForAWhile rejects the write of the plan, and all writes of its kind, until the cause is
-// fixed.
+// isRefusedForAWhile rejects the write specified by the plan and all following writes of the same
+// kind until the cause has been fixed.
 func (r *run) isRefusedForAWhile(how func(*passed) *refusal) *tricks {
 	var mu sync.Mutex          // guards the variables below
-	var first *passed          // the first rejected request; nil if there is none yet
+	var first *passed          // the first rejected request, or nil if there is none
 	var mended <-chan struct{} // closed when no more requests are rejected
 	return &tricks{before: func(p *passed) *refusal {
 		mu.Lock()

@@ -1,8 +1,8 @@
 package torture
 
-// This file executes a run: a server, the controller with its door, the workload, and at most one
-// fault. A run ends when the controller is quiet and the state is right, or when the time limit is
-// reached.
+// This file implements the execution of a run. It starts a server and the controller, plays the
+// workload, and injects at most one fault. A run ends when the controller is quiet and the state is
+// right, or when the time limit is reached.
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"apilet/internal/kubeconfig"
 )
 
-// A replica is a process of the controller, with its own door.
+// A replica is one process of the controller and the door that it uses.
 type replica struct {
 	*door
 	*controller
@@ -39,13 +39,13 @@ type run struct {
 	points   sync.Mutex  // held in quietPoint, because a script may request it concurrently
 	isRight  func() bool // reports whether the state equals the end state of the plain runs
 
-	// The number of actions of the plan that have not ended. While it is not 0, the run is not
-	// quiet and the time limit does not advance.
+	// The number of pending actions of the plan. The run is not considered to be quiet until this
+	// is zero, and the timeout is suspended.
 	pending   atomic.Int32
-	lagging   atomic.Int32                // number of delayed events; while it is not 0, the run is not quiet
+	lagging   atomic.Int32                // number of delayed events, during which the run is not quiet
 	reached   atomic.Bool                 // the plan's point was reached
 	pointAt   atomic.Int64                // when the point was reached, as Unix time in nanoseconds
-	afterward func(context.Context) error // executes the plan after the workload; may be nil
+	afterward func(context.Context) error // the actions of the plan after the workload, or nil
 }
 
 // perform executes a run. It returns an error if the test environment fails. Errors of the
@@ -118,7 +118,7 @@ func (r *run) stopControllers() {
 	}
 }
 
-// work plays the workload, and then the plan's actions after it.
+// work plays the workload and then performs any actions that the plan specifies after it.
 func (r *run) work(ctx context.Context) {
 	r.settle(ctx, nil)
 	for i := range r.cfg.steps {
@@ -165,7 +165,7 @@ func (r *run) settle(ctx context.Context, right func() bool) bool {
 		if time.Since(begin) > r.cfg.Patience || r.givenUp() {
 			return quiet
 		}
-		if r.pending.Load() > 0 || r.gap.isOpen() { // the time of the plan's own actions does not count
+		if r.pending.Load() > 0 || r.gap.isOpen() { // do not include the time needed by the plan itself
 			begin = time.Now()
 		}
 		select {
@@ -196,7 +196,7 @@ func (r *run) matches(want *reference) func() bool {
 	}
 }
 
-// isQuiet reports whether nothing has happened for a while and no action is pending.
+// isQuiet reports whether there was no activity for a while and there are no pending actions.
 func (r *run) isQuiet() bool {
 	if r.pending.Load() > 0 || r.lagging.Load() > 0 {
 		return false

@@ -1,14 +1,14 @@
 package torture
 
 // This file runs a program as the workload (--script): a shell script, or `go test` of a suite that
-// uses an existing cluster. The program reaches the server through its own door, which sets the
-// user agent of torture, so that its writes count as a user's. Its environment contains:
+// uses an existing cluster. The program connects to the server through its own door. The door sets
+// the user agent, so its writes can be identified as those of a user. Its environment contains:
 //
 //	KUBECONFIG       for kubectl, client-go and controller-runtime
 //	APILET_SERVER    the address, for curl
 //	APILET_QUIET     a URL that responds when the controller is quiet: curl -s "$APILET_QUIET"
 //
-// A script that exits with an error has failed, and the workload counts as stuck.
+// If the exit status of the script is not zero, the workload has failed.
 
 import (
 	"context"

@@ -15,11 +15,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// agent is the user agent of torture's own requests: those of the workload, and those of plans that
-// act as another client.
+// agent is the user agent for requests made by torture itself, such as those from the workload and
+// from plans that simulate another client.
 const agent = "apilet-torture"
 
-// A server is an ephemeral apilet in its own process. It keeps its whole history.
+// A server is an ephemeral apilet that runs as a child process. It keeps its whole history.
 type server struct {
 	url     string
 	process *exec.Cmd
@@ -52,7 +52,7 @@ func startServer(ctx context.Context, program, base string, flags []string) (*se
 				begun <- line.Get("url").String()
 			}
 		}
-		_, _ = io.Copy(s.log, out) // after a line that is too long for the scanner
+		_, _ = io.Copy(s.log, out) // the scanner stops if a line is too long
 		_ = s.process.Wait()       // the log shows why it ended
 		close(s.ended)
 	}()
@@ -73,7 +73,7 @@ func (s *server) stop() {
 	<-s.ended
 }
 
-// An answer is a response whose body has been read.
+// An answer contains the status code and the body of a response.
 type answer struct {
 	code int
 	body []byte
@@ -120,7 +120,7 @@ func (s *server) revision(ctx context.Context) (int64, error) {
 	return gjson.GetBytes(a.body, "metadata.resourceVersion").Int(), err
 }
 
-// A kind locates the objects of a type.
+// A kind contains the information needed to construct the path of an object.
 type kind struct {
 	apiVersion, resource string
 	namespaced           bool
@@ -168,10 +168,10 @@ func (s *server) findKind(ctx context.Context, apiVersion, name string) (kind, e
 	return kind{}, fmt.Errorf("%s has no kind %s", apiVersion, name)
 }
 
-// tailBytes is the number of bytes kept of a process's output.
+// tailBytes is the minimum amount of output that is kept for each process.
 const tailBytes = 64 << 10
 
-// A tail keeps the end of the written data.
+// A tail is a writer that only keeps the end of the data.
 type tail struct {
 	mu   sync.Mutex // guards text
 	text []byte

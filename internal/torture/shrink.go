@@ -1,10 +1,11 @@
 package torture
 
 // This file shrinks a wrong plan (--shrink). It finds the fewest objects of the workload, and the
-// earliest point, with which the same error still occurs. A smaller workload has another end state,
-// so each try first executes plain runs and then the plan. Objects are left out one by one, with
-// all steps about them, the last one first, because later objects depend on earlier ones. After
-// that, the points of the same kind are tried, beginning with the first.
+// earliest point, with which the same error still occurs. Since a smaller workload leads to a
+// different state, the plain runs have to be repeated for each try before the plan is executed.
+// Objects are removed one at a time, along with all steps that refer to them. This begins with the
+// last object, because later objects may depend on earlier ones. After that, the points of the same
+// kind are tried, beginning with the first.
 //
 //	robin, ledger, blackbird; died after create blackbird-1 (wrong)
 //	    without blackbird   the point is not reached      no
@@ -12,8 +13,8 @@ package torture
 //	    without robin       the same error                yes
 //	    ... and died after create blackbird-0             no: the first is the earliest
 //
-// Two errors are the same if they share a reason, apart from the names of objects. Of several plans
-// with the same error, only the first is shrunk.
+// Two errors are considered to be the same if they have a reason in common, ignoring the names of
+// objects. Of several plans with the same error, only the first is shrunk.
 
 import (
 	"context"
@@ -27,7 +28,7 @@ import (
 
 // A Shrunk is a smaller plan with the same error.
 type Shrunk struct {
-	Without []string `json:"without,omitempty"` // objects of the workload that are not needed
+	Without []string `json:"without,omitempty"` // objects that can be removed from the workload
 	Plan    Plan     `json:"plan"`
 	What    string   `json:"what"`
 	Tries   int      `json:"tries"`
@@ -47,7 +48,7 @@ type shrinker struct {
 	best  Verdict // of the smallest plan so far
 	left  int     // number of remaining tries
 	out   Shrunk
-	until time.Time // no try starts after it; zero means no limit
+	until time.Time // no new try is started after this, if not zero
 }
 
 // shrinkAll shrinks the wrong plans, one for each cause.
@@ -84,7 +85,8 @@ func shrinkAll(ctx context.Context, cfg *Config, l *learned, report *Report, beg
 	return nil
 }
 
-// again reports whether another try is allowed, and counts it.
+// again reports whether there are any tries left. If so, it decrements the number of remaining
+// tries.
 func (s *shrinker) again(ctx context.Context) bool {
 	if s.left == 0 || ctx.Err() != nil || !s.until.IsZero() && time.Now().After(s.until) {
 		return false
@@ -104,10 +106,11 @@ func (s *shrinker) leaveOut(ctx context.Context) {
 			return
 		}
 		less := s.cfg
-		less.plainPatience = less.Patience // an incomplete workload may block, so its time limit is shorter
+		// use a shorter timeout, since an incomplete workload is more likely to block
+		less.plainPatience = less.Patience
 		less.steps = withoutObjects(s.cfg.steps, []string{object})
 		l, err := learn(ctx, &less)
-		if err != nil { // the workload needs the object, or has no work for the controller without it
+		if err != nil { // the workload depends on the object, or the controller has nothing to do without it
 			continue
 		}
 		if v, is := s.wrongLikewise(ctx, &less, l, s.out.Plan); is {

@@ -1,9 +1,9 @@
 package torture
 
-// This file implements what another client does to the objects of a controller: it edits them,
-// deletes them, creates them again, holds them with a finalizer, or removes their labels. Changes
-// that can be undone are undone after some time, so that the controller can still reach the state
-// of the plain runs.
+// This file implements plans in which another client interferes with the objects of a controller.
+// It can edit objects, delete them, recreate them, add a finalizer to them, or remove their labels.
+// Changes that can be undone are undone after some time, so that the controller can still reach the
+// state of the plain runs.
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"apilet/internal/history"
 )
 
-// isEdited makes another client edit an object, either just before the controller writes it or
-// after all work is done. The edit must still be there at the end.
+// isEdited edits an object as another client, either immediately before the controller writes to it
+// or at the end of the workload. The edit must still be there at the end.
 func (r *run) isEdited() *tricks {
 	if r.plan.Write == "" {
 		r.afterward = func(ctx context.Context) error {
@@ -48,7 +48,7 @@ func (r *run) mark(ctx context.Context, path string) bool {
 	return err == nil && a.failure() == nil
 }
 
-// deletes deletes an object after the workload has ended.
+// deletes is called at the end of the workload to delete an object.
 func (r *run) deletes(ctx context.Context) error {
 	for _, path := range r.called(r.plan.Object) {
 		gone, err := r.deleteAt(ctx, path)
@@ -63,7 +63,8 @@ func (r *run) deletes(ctx context.Context) error {
 	return nil
 }
 
-// called returns the paths of all objects with an alias, in the order in which they first appeared.
+// called returns the paths of all objects with the given alias in the order of their first
+// appearance.
 func (r *run) called(alias string) (paths []string) {
 	for _, line := range r.record.all() {
 		if path := pathOfLine(&line); aliasOf(&line) == alias && !slices.Contains(paths, path) {
@@ -123,8 +124,8 @@ func (r *run) edit(ctx context.Context, path string, change func(meta gjson.Resu
 
 const finalizer = "apilet.dev/held"
 
-// hold sets the finalizer of another client on an object, and removes it after some time. It
-// reports whether the object exists.
+// hold adds a finalizer to an object and removes it again after some time. It reports whether the
+// object exists.
 func (r *run) hold(ctx context.Context, path string) (bool, error) {
 	finalizers := func(keep func(all []any) []any) func(gjson.Result) map[string]any {
 		return func(meta gjson.Result) map[string]any {
@@ -140,15 +141,17 @@ func (r *run) hold(ctx context.Context, path string) (bool, error) {
 	time.AfterFunc(lasting, func() {
 		defer r.pending.Add(-1)
 		off := finalizers(func(all []any) []any { return slices.DeleteFunc(all, func(one any) bool { return one == finalizer }) })
-		if _, err := r.edit(ctx, path, off); err != nil { // the finalizer remains, and the judge reports it
+		// the finalizer is not removed, which will be reported by judge
+		if _, err := r.edit(ctx, path, off); err != nil {
 			r.record.touch()
 		}
 	})
 	return true, nil
 }
 
-// isHeld makes another client's finalizer hold a deleted object for some time. The object is
-// deleted by the controller, or by another client after the workload has ended.
+// isHeld adds a finalizer to an object that is about to be deleted, which delays the deletion for
+// some time. The object is deleted either by the controller or, at the end of the workload, by
+// another client.
 func (r *run) isHeld() *tricks {
 	if r.plan.Write == "" {
 		r.afterward = r.deletesWhatIsHeld
@@ -156,7 +159,7 @@ func (r *run) isHeld() *tricks {
 	}
 	return &tricks{before: func(p *passed) *refusal {
 		if r.at(p) {
-			_, _ = r.hold(context.Background(), pathOf(p)) // an object that no longer exists cannot be held
+			_, _ = r.hold(context.Background(), pathOf(p)) // ignore the error if the object no longer exists
 		}
 		return nil
 	}}
@@ -181,7 +184,7 @@ func (r *run) deletesWhatIsHeld(ctx context.Context) error {
 
 // ---- Labels
 
-// takesLabelsOff removes all labels of an object, and restores them after some time.
+// takesLabelsOff temporarily removes all labels from an object.
 func (r *run) takesLabelsOff(ctx context.Context) error {
 	for _, path := range r.called(r.plan.Object) {
 		var labels map[string]any
@@ -209,15 +212,15 @@ func (r *run) takesLabelsOff(ctx context.Context) error {
 
 // ---- Deletion and new creation
 
-// isRemade makes another client delete a user's object while the controller is working, and create
-// it again.
+// isRemade deletes an object that was created by a user and creates it again while the controller
+// is still working.
 func (r *run) isRemade() *tricks {
 	return &tricks{after: func(p *passed) *refusal {
 		if !r.at(p) {
 			return nil
 		}
 		r.pending.Add(1)
-		go func() { // until the object is created again, or the time limit is reached
+		go func() { // runs until the object has been recreated or the timeout has expired
 			defer r.pending.Add(-1)
 			ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Patience)
 			defer cancel()
@@ -231,7 +234,7 @@ func (r *run) isRemade() *tricks {
 	}}
 }
 
-// remake deletes an object, waits until it is gone, and creates it as it was.
+// remake deletes an object, waits until it no longer exists, and then creates it again.
 func (r *run) remake(ctx context.Context, path string) error {
 	a, err := r.server.send(ctx, "GET", path, "", nil)
 	if err != nil || a.code == 404 {
@@ -259,8 +262,7 @@ func (r *run) remake(ctx context.Context, path string) error {
 	}
 }
 
-// asNew returns an object as its user created it, without the fields that the server and
-// controllers have added.
+// asNew returns the object without the fields that were added by the server or by controllers.
 func asNew(object []byte) []byte {
 	var doc map[string]any
 	_ = json.Unmarshal(object, &doc) // cannot fail, because the server sent valid JSON

@@ -23,14 +23,14 @@ import (
 	"apilet/internal/history"
 )
 
-// mark is the annotation of an edit by another client. It is not part of a state.
+// mark is the name of the annotation added by another client. It is not part of a state.
 const mark = "apilet.dev/edited"
 
 // A state holds the objects that have changed since the beginning, each as a map of paths to
 // values.
 type state map[string]map[string]string
 
-// gone represents an object that existed before the run and was deleted.
+// gone is the value for objects that existed before the run and have been deleted.
 var gone = map[string]string{"(deleted)": "true"}
 
 var (
@@ -40,7 +40,7 @@ var (
 
 const hidden = "***"
 
-// A fold collects the objects of lines and converts them to a state.
+// A fold is used to convert lines of the history to a state.
 type fold struct {
 	docs    map[string]map[string]any // by key; nil if the object existed before and was deleted
 	owners  map[string]bool           // uids of deleted objects
@@ -169,7 +169,7 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 			if condition, _ := below.(map[string]any); strings.HasSuffix(path, ".conditions") && condition["type"] != nil {
 				place = fmt.Sprint(condition["type"])
 				condition = maps.Clone(condition)
-				delete(condition, "reason") // how the condition was reached is not part of the state
+				delete(condition, "reason") // these are not considered to be part of the state
 				delete(condition, "message")
 				below = condition
 			}
@@ -202,8 +202,8 @@ func (f *fold) flattenRenamed(paths map[string]string, path string, fields map[s
 	}
 }
 
-// plain removes the parts of a string that differ between runs. A masked value of a Secret becomes
-// stars, without the hint whether the write has changed it.
+// plain removes the parts of a string that differ between runs. Masked values of Secrets are
+// replaced with stars, without any indication of whether they have changed.
 func (f *fold) plain(text string) string {
 	if strings.HasPrefix(text, hidden) {
 		return hidden
@@ -220,9 +220,9 @@ func (f *fold) plain(text string) string {
 type reference struct {
 	want       state
 	loose      map[string]bool            // objects that only some runs have
-	loosePaths map[string]map[string]bool // paths that only some runs have, or whose values differ
+	loosePaths map[string]map[string]bool // paths that are not the same in all runs
 	lawful     map[Difference]bool        // differences that are accepted
-	quiet      []*reference               // the references for the workload's quiet points, in order
+	quiet      []*reference               // the references for each quiet point of the workload
 }
 
 // but returns a reference that accepts the given differences.

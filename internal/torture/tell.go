@@ -48,7 +48,7 @@ type progress struct {
 	out         io.Writer
 	of          int // number of plans
 	began, told time.Time
-	end         time.Time // no plan starts after it; zero means no limit
+	end         time.Time // no new plan is started after this, if not zero
 	done, wrong int
 }
 
@@ -77,8 +77,9 @@ const (
 	said        = 15 // maximum number of lines of the controller's output
 )
 
-// A story is the report of a wrong plan for developers. It shows the injected fault, the errors,
-// the timelines of a plain run and of this run side by side, and the last output of the controller.
+// A story is the report of a wrong plan for developers. It contains a description of the fault, the
+// list of errors, the end of the controller's output, and the timelines of this run and of a plain
+// run side by side.
 type story struct {
 	title   string
 	depends bool // depends on the workload
@@ -122,7 +123,7 @@ func (s *story) markdown() string {
 	return b.String()
 }
 
-// An entry is a line of a timeline. Entries are compared without their times.
+// An entry is a single line in a timeline. Entries are compared without their times.
 type entry struct{ time, what string }
 
 func (e entry) String() string {
@@ -184,10 +185,10 @@ func changed(line *history.Line) string {
 	return timePattern.ReplaceAllString(uidPattern.ReplaceAllString(text, "(uid)"), "(time)")
 }
 
-// align returns two timelines side by side. Equal entries share a line, and the order of both is
-// kept. It computes a longest common subsequence.
+// align returns two timelines side by side. Entries that are equal are placed on the same line
+// without changing the order. It computes a longest common subsequence.
 func align(a, b []entry) (pairs [][2]entry) {
-	const most = 400 // maximum number of entries; the table has its square
+	const most = 400 // maximum number of entries, since the size of the table is quadratic
 	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
 	best := make([][]int, len(a)+1)
 	for i := range best {
@@ -222,7 +223,7 @@ func sideBySide(left, right string) string {
 	return strings.TrimRight("    "+left+strings.Repeat(" ", max(0, columnWidth-utf8.RuneCountInString(left)))+" | "+oneLineKept(right), " ")
 }
 
-// oneLineKept cuts a line to the width of a column, and keeps its leading spaces.
+// oneLineKept truncates a line to the width of a column. It does not remove leading spaces.
 func oneLineKept(text string) string {
 	if runes := []rune(text); len(runes) > columnWidth {
 		return string(runes[:columnWidth-3]) + "..."
@@ -230,7 +231,7 @@ func oneLineKept(text string) string {
 	return text
 }
 
-// lastLines returns the last n lines of a text.
+// lastLines returns the last n lines of the given text.
 func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return strings.TrimSpace(strings.Join(lines[max(0, len(lines)-n):], "\n"))

@@ -1,18 +1,18 @@
 // Package torture tests whether a controller survives the faults of a cluster. It runs the
-// unmodified controller against ephemeral servers. In each run it injects one fault, at a chosen
-// point, that a correct API server may show at any time. Then it checks whether the controller
-// still reaches the same state.
+// unmodified controller against ephemeral servers. In each run, it injects a single fault that
+// could be caused by a correct API server at any time. Then it checks whether the controller still
+// reaches the same state.
 //
 //	apilet torture --objects workload.yaml -- ./manager --kubeconfig {kubeconfig}
 //
 // A correct controller reaches the desired state from any state, even if it missed events or
 // crashed at any moment. Ordinary tests do not show this, because their server is always fresh,
 // fast and reliable. The method is that of Sieve (Sun et al., "Automatic Reliability Testing for
-// Cluster Management Controllers", OSDI 2022), which found 46 bugs in ten popular operators. The
-// bugs concern states that a controller leaves incomplete (intermediate), sees too late (stale) or
-// never sees (unobserved). Sieve modifies the controller's client library and starts a cluster for
-// each run. Here the controller is not modified. A proxy in front of its server, the door, decides
-// what the controller sees:
+// Cluster Management Controllers", OSDI 2022), which found 46 bugs in ten popular operators. These
+// bugs are caused by states that are left incomplete (intermediate), are seen too late (stale), or
+// are not seen at all (unobserved) by the controller. Sieve modifies the controller's client
+// library and starts a cluster for each run. Here the controller is not modified. Instead, the
+// faults are injected by a proxy in front of the server, which is called the door:
 //
 //	controller ──▶ door (a proxy for it alone) ──▶ an ephemeral apilet, which keeps all revisions
 //	                 ▲                                   ▲            │
@@ -41,10 +41,10 @@
 //
 // replay the plan.
 //
-// Invariants: the server contains no code for this. It is an ordinary server, started as a child
-// process. Every response and every delay of the door is possible with a correct server. A plan's
-// point occurs once, at the same write in every run that gets that far. A run that does not get
-// there reports this, and its plan does not count as wrong.
+// Invariants: the server does not contain any code for this package. It is an ordinary server,
+// started as a child process. All responses and delays caused by the door could also be caused by a
+// correct server. The point of a plan is reached at most once per run, and always at the same
+// write. If the point is not reached, this is reported, but the plan is not considered to be wrong.
 package torture
 
 import (
@@ -71,26 +71,26 @@ type Config struct {
 	Program     string          // path of the apilet program
 	Command     []string        // command line of the controller; may contain {kubeconfig}, {server} and {port}
 	Objects     string          // file of the workload; "" if there is only a script
-	Script      string          // shell command that runs after Objects; "" means none
-	Setup       string          // file of steps to play before any controller starts; "" means none
-	Base        string          // prepared data file that all servers start from; "" means none
+	Script      string          // shell command to run after Objects, if not empty
+	Setup       string          // file with steps to play before the controller is started, if not empty
+	Base        string          // prepared data file for all servers, if not empty
 	ServerFlags []string        // additional flags for the servers
 	Replicas    int             // number of processes of the controller
 	Plain       int             // number of plain runs
 	Without     []string        // kinds of plans to omit
 	Most        int             // maximum number of plans
 	FailFast    bool            // start no plan after one went wrong
-	Budget      time.Duration   // start no plan after this time; 0 means no limit
+	Budget      time.Duration   // time after which no new plan is started, or zero
 	Seed        uint64          // random seed for the order of plans
 	Parallel    int             // number of parallel runs
 	Quiet       time.Duration   // the controller is done after this time without activity
-	Stale       time.Duration   // how long a restarted controller sees the past
-	Patience    time.Duration   // time limit for a controller that is not done
+	Stale       time.Duration   // duration of stale reads for restarted controllers
+	Patience    time.Duration   // timeout for the controller to finish its work
 	Ignored     []string        // resources (PLURAL.GROUP) that are not compared
-	Never       []string        // CEL expressions that no write of the controller may satisfy
-	Shrink      int             // maximum number of tries to shrink a wrong plan; 0 means none
+	Never       []string        // CEL expressions that must not be true for any write
+	Shrink      int             // maximum number of tries to shrink a wrong plan, or zero
 	Omit        []string        // objects of the workload to leave out
-	Wait        func(at string) // called at a plan's point; may be nil
+	Wait        func(at string) // if not nil, called at the point of a plan
 
 	steps []step
 	never []cel.Program
@@ -100,8 +100,8 @@ type Config struct {
 	scriptMost    time.Duration // time limit of the script; 0 during plain runs
 }
 
-// prepare reads the files and compiles the expressions, so that their errors are reported before
-// anything is started.
+// prepare reads the files and compiles the expressions. Any errors are reported before the first
+// server is started.
 func (c *Config) prepare() (err error) {
 	if len(c.Command) == 0 {
 		return errors.New("no controller: its command line comes last, behind --")
@@ -126,7 +126,7 @@ func (c *Config) prepare() (err error) {
 	return nil
 }
 
-// A Report is the result of a test.
+// A Report contains the results of a test.
 type Report struct {
 	Command  []string  `json:"command"`
 	Seed     uint64    `json:"seed"`
@@ -234,12 +234,12 @@ type learned struct {
 	want    *reference
 	longest time.Duration
 
-	mu sync.Mutex // guards edits; may be held for the duration of a run
-	// references that accept the result of an edit, by the write before which the edit is made
+	mu sync.Mutex // protects edits, and can be held for an entire run
+	// references including the result of an edit, by the write that follows the edit
 	edits map[string]*reference
 }
 
-// The minimum time limit of a plain run, and the factor by which its quiet period is longer.
+// The minimum timeout for plain runs and the factor by which Config.Quiet is multiplied.
 const (
 	plainPatience = time.Minute
 	plainQuiet    = 3
@@ -299,7 +299,7 @@ func (l *learned) writes() (n int) {
 	return n
 }
 
-// runAll runs plans in parallel, in their order, until the budget is used up.
+// runAll executes the plans in parallel until the time budget is exhausted.
 func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began time.Time, told func(Verdict, int, int)) ([]Verdict, error) {
 	verdicts, errs := make([]*Verdict, len(plans)), make([]error, len(plans))
 	var mu sync.Mutex // guards done and the calls of told
@@ -333,7 +333,7 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 	return all, errors.Join(append(errs, ctx.Err())...)
 }
 
-// each calls do with 0 to n-1 in parallel, and returns when all calls have returned.
+// each calls do for each number from 0 to n-1 in parallel. It returns when all calls have returned.
 func each(ctx context.Context, n, parallel int, do func(int)) {
 	var all sync.WaitGroup
 	places := make(chan struct{}, parallel)

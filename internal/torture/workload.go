@@ -1,8 +1,8 @@
 package torture
 
-// This file implements the workload: the actions of users while the controller runs. It is a file
-// of YAML documents, played in order. A document with a kind is an object, which is applied
-// (server-side, with force). A document without a kind is a step:
+// This file implements the workload, which simulates the actions of users while the controller is
+// running. It is a file of YAML documents, played in order. If a document has a kind, it is an
+// object that is applied using server-side apply with force. Otherwise, the document is a step:
 //
 //	quiet: true                                                       wait until the controller is quiet
 //	wait: {apiVersion: v1, kind: ConfigMap, namespace: shop, name: web, until: "object.data.ready == 'true'"}
@@ -38,7 +38,7 @@ func (r ref) String() string {
 	return strings.TrimSpace(r.Kind + " " + strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"))
 }
 
-// A step is an action of a user, or a condition to wait for.
+// A step is either an action by a user or a condition to wait for.
 type step struct {
 	object json.RawMessage // the object to apply
 	ref    ref             // the object that the step is about
@@ -162,7 +162,7 @@ func compile(expression string) (cel.Program, error) {
 	return env.Program(ast, cel.CostLimit(10_000_000))
 }
 
-// holds reports whether an expression is true for two states of an object. If it cannot be
+// holds reports whether the expression is true for the given versions of an object. If it cannot be
 // evaluated, for example because a field is missing, holds returns false.
 func holds(p cel.Program, old, object any) bool {
 	value, _, err := p.Eval(map[string]any{"object": object, "oldObject": old})
@@ -196,7 +196,7 @@ func (s *step) play(ctx context.Context, to *server, most time.Duration, nobody 
 	}
 }
 
-// try tries a step once and reports whether it is done.
+// try performs a single attempt to execute the step, and reports whether it was successful.
 func (s *step) try(ctx context.Context, to *server) (done bool, err error) {
 	k, err := to.findKind(ctx, s.ref.APIVersion, s.ref.Kind)
 	if err != nil {
