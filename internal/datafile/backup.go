@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	backupPiece    = 1 << 20     // A client is disconnected if it does not read backupPiece bytes
-	backupPatience = time.Minute // within backupPatience.
+	// A client is disconnected if it does not read backupPiece bytes within backupPatience.
+	backupPiece    = 1 << 20
+	backupPatience = time.Minute
 )
 
 // Backups serves the requests of `apilet backup --server`.

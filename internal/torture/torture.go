@@ -21,25 +21,15 @@
 // There are five steps:
 //
 //   - Learn (learn in this file): execute some plain runs without faults. Their common end state is
-//     the
-//
-// reference (state.go).
+//     the reference (state.go).
 //   - Plan (plan.go): derive the points that matter from the recorded history of a plain run. The
-//     plans are
-//
-// ranked, and the same for the same seed.
+//     plans are ranked, and the same for the same seed.
 //   - Run (run.go): execute each plan from a fresh copy of the same prepared file, with one fault
-//     each
-//
-// (act.go, injected at the door in door.go).
+//     each (act.go, injected at the door in door.go).
 //   - Judge (judge.go): check the state at quiet points (quiet.go) and at the end, whether the
-//     controller
-//
-// became quiet, its process, and the forbidden writes.
+//     controller became quiet, its process, and the forbidden writes.
 //   - Tell (tell.go): print a table, and write a page for each wrong plan, files for a CI, and a
-//     file to
-//
-// replay the plan.
+//     file to replay the plan.
 //
 // Invariants: the server does not contain any code for this package. It is an ordinary server,
 // started as a child process. All responses and delays caused by the door could also be caused by a

@@ -81,8 +81,8 @@ func older() []*scheme.Resource {
 			scheme.Row[apiextensionsv1beta1.CustomResourceDefinition](0, "customresourcedefinitions", "")))
 }
 
-// replaced returns the versions that earlier kube-apiservers stored and 1.37 can still read, but does not serve. They have the fields of
-// the kept versions.
+// replaced returns the versions that earlier kube-apiservers stored and 1.37 can still read, but
+// does not serve. They have the fields of the kept versions.
 func replaced() []*scheme.Resource {
 	return append(
 		scheme.GroupVersion(networkingv1.GroupName, "v1beta1",
