@@ -1,18 +1,21 @@
-// Package changes says what is different between two versions of an object: as paths with the old and the new value, and as a unified diff of
-// YAML.
+// Package changes compares two versions of an object. It returns the differences either as a list
+// of paths with their old and new values, or as a unified diff in YAML format.
 //
 //	list, more, err := changes.Rules{}.Between(old, new)
 //	// .spec.template.spec.containers[name=web].image  "nginx:1"  "nginx:2"
 //
-// Items of lists are told apart as people do: by their type, name, key or another member that every item has once, else by where they stand,
-// without what is equal before and behind. metadata.managedFields, resourceVersion and generation follow from a write and are left out. The
-// values of Secrets, and the annotation in which kubectl keeps what was applied, are masked before anything is compared: no answer of this
-// package has them, only that they changed.
+// To compare lists, the package identifies items by their type, name, key or another member that is
+// unique within the list. If there is no such member, items are compared by position, ignoring any
+// common items at the start and at the end. metadata.managedFields, resourceVersion and generation
+// are ignored, because every write changes them. The values of Secrets and kubectl's
+// last-applied-configuration annotation are masked before the comparison. The result shows that a
+// masked value has changed, but never the value itself.
 //
-// Read document.go first (JSON as a tree whose nodes know their hash and their size), then this file (the walk through two trees), then
-// text.go (YAML and its diff).
+// Start with document.go, which parses JSON into a tree of nodes with hashes and sizes. Then read
+// this file (the walk through two trees) and text.go (YAML and its diff).
 //
-// Invariants: time and memory are linear in the two documents, apart from what [Rules] bound; what is not JSON is an error and never shown; all
+// Invariants: time and memory are linear in the size of the two documents, plus the limits in
+// [Rules]. A document that is not valid JSON results in an error and is never printed. All
 // functions are pure.
 package changes
 
@@ -25,27 +28,33 @@ import (
 )
 
 const (
-	pathsMax = 100  // changes, unless Rules say otherwise
-	valueMax = 256  // bytes of a value, unless Rules say otherwise
-	stepsMax = 64   // of a path that are shown
-	stepMax  = 1024 // bytes of one of them
+	pathsMax = 100  // default maximum number of changes
+	valueMax = 256  // default maximum size of a value in bytes
+	stepsMax = 64   // maximum number of steps shown of a path
+	stepMax  = 1024 // maximum size of a step in bytes
 )
 
-// A Change is one path whose value is not what it was. A value that is absent was, or is, not there.
+// A Change describes the path of a value that has changed. Old is nil if the value was added, and
+// New is nil if the value was removed.
 type Change struct {
 	Path string          `json:"path"` // .spec.ports[name=http].port
 	Old  json.RawMessage `json:"old,omitempty"`
 	New  json.RawMessage `json:"new,omitempty"`
-	Cut  bool            `json:"cut,omitempty"` // a value is too long: what stands here is a string that begins like it or tells its size
+	// Cut is set if a value is too long. In this case Old or New is a string with the beginning of
+	// the value or its size.
+	Cut bool `json:"cut,omitempty"`
 
 	was, is uint64
 }
 
-// Hashes are of the whole values, also of those that are cut or masked; 0 is none. Those of two comparisons with the same Seed can be compared.
+// Hashes returns the hashes of the whole values, including values that are cut or masked. 0 means
+// that there is no value. The hashes can be compared with those of another comparison if both use
+// the same Seed.
 func (c *Change) Hashes() (old, new uint64) { return c.was, c.is }
 
-// Between returns what changed from one version to the next, and how many changes more there are. Of an object that began or ended to be (an
-// empty document) there is nothing to compare.
+// Between returns the differences between the old and the new version, up to the limit on the
+// number of paths. It also returns the number of differences that were omitted. If either version
+// is empty (the object was created or deleted), it returns none.
 func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 	if len(old) == 0 || len(new) == 0 {
 		return nil, 0, nil
@@ -66,14 +75,14 @@ func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 	return w.list, w.more, nil
 }
 
-// A walk goes through two trees at once.
+// A walk traverses two trees in parallel.
 type walk struct {
 	paths, value int
 	list         []Change
 	more         int
 }
 
-// between compares two nodes, either of which may be nil.
+// between compares two nodes. Either may be nil.
 func (w *walk) between(at *step, a, b *node) {
 	switch {
 	case a != nil && b != nil && a.hash == b.hash:
@@ -90,12 +99,12 @@ func (w *walk) between(at *step, a, b *node) {
 	}
 }
 
-// splits says that a value is too long to be told as one, and has parts.
+// splits reports whether the value should be split because it is too long to be shown as a whole.
 func (w *walk) splits(n *node) bool {
 	return n.size > w.value && (n.kind == '{' || n.kind == '[') && len(n.items) > 0
 }
 
-// parts visits the members or items of a node.
+// parts calls visit for each member or item of the node.
 func (w *walk) parts(at *step, n *node, visit func(*step, *node)) {
 	key := ""
 	if n.kind == '[' {
@@ -116,7 +125,7 @@ func (w *walk) stepTo(at *step, n *node, key string, i int) *step {
 	return &step{up: at, index: i + 1}
 }
 
-// objects compares members, both in the order of their names.
+// objects compares the members of two objects in the order of their names.
 func (w *walk) objects(at *step, a, b *node) {
 	i, j := 0, 0
 	for i < len(a.keys) || j < len(b.keys) {
@@ -158,10 +167,12 @@ func (w *walk) lists(at *step, a, b *node) {
 	}
 }
 
-// mergeKeys tell items of Kubernetes' lists apart: conditions, containers, tolerations, owners, addresses, ports, mounts.
+// mergeKeys are the members that identify the items of lists in Kubernetes objects: conditions,
+// containers, tolerations, owners, addresses, ports and mounts.
 var mergeKeys = []string{"type", "name", "key", "uid", "ip", "containerPort", "port", "mountPath", "topologyKey"}
 
-// mergeKey is the first member that each item of both lists has, as a string or number that no other item of its list has; "" if there is none.
+// mergeKey returns the first member that every item of both lists has, with a string or number that
+// is unique in its list. It returns "" if no such member exists.
 func mergeKey(a, b *node) string {
 	for _, key := range mergeKeys {
 		if tellsApart(a, key) && tellsApart(b, key) {
@@ -183,9 +194,10 @@ func tellsApart(list *node, key string) bool {
 	return true
 }
 
-// keyed compares lists whose items have a key. The same items in another order are a change of the list: its keys as they were and are.
+// keyed compares two lists using the given key to match their items. If the order of the common
+// items differs, this is reported as a change of the list, with its old and new keys as values.
 func (w *walk) keyed(at *step, key string, a, b *node) {
-	var wasOrder, isOrder node // the items that both have, by their keys
+	var wasOrder, isOrder node // the items that both lists have, represented by their keys
 	wasOrder.kind, isOrder.kind = '[', '['
 	now := make(map[string]*node, len(b.items))
 	for _, item := range b.items {
@@ -237,7 +249,7 @@ func (w *walk) changed(at *step, a, b *node) {
 	w.list = append(w.list, c)
 }
 
-// shown is a value, if it is not too long.
+// shown returns the value in JSON format. If the value is too long, it returns a summary.
 func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
 	switch {
 	case n == nil:
@@ -252,7 +264,7 @@ func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
 	return quoted(fmt.Sprintf("%s… (%d bytes)", cutAt(n.text, w.value), len(n.text))), true
 }
 
-// cutAt is the beginning of a text, without half a letter at its end.
+// cutAt truncates the text to at most size bytes without splitting a UTF-8 sequence.
 func cutAt(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -263,15 +275,16 @@ func cutAt(text string, size int) string {
 	return text[:size]
 }
 
-// A step of a path; nil is the document itself.
+// A step is one element of a path. A nil step represents the root of the document.
 type step struct {
 	up    *step
-	name  string // of a member, or the value of an item's key
-	key   string // by which the item is found; "" for a member
-	index int    // of an item that is found by where it stands, counted from 1; else 0
+	name  string // name of the member, or value of the item's key
+	key   string // the member that identifies the item; "" for a member
+	index int    // The index is one-based for items without a key, and zero otherwise.
 }
 
-// String is the path as kubectl's JSONPath has it, but for items by their key. Of a path that is long beyond measure the middle is left out.
+// String returns the path in the syntax of kubectl's JSONPath, except that list items may be named
+// by their key. A path with more than stepsMax steps is shortened in the middle.
 func (s *step) String() string {
 	depth := 0
 	for at := s; at != nil; at = at.up {
@@ -280,7 +293,7 @@ func (s *step) String() string {
 	if depth == 0 {
 		return "."
 	}
-	var texts []string // from the last to the first
+	var texts []string // from the last step to the first
 	for at, i := s, depth; at != nil; at, i = at.up, i-1 {
 		switch {
 		case depth > stepsMax && i == stepsMax/2:
@@ -314,7 +327,8 @@ func (s *step) text() string {
 	return "[" + strconv.Quote(name) + "]"
 }
 
-// isPlain says that a name needs no quotes: letters, digits, and what else is given.
+// isPlain reports whether a name needs no quotes. Only letters, digits and the given other
+// characters are allowed.
 func isPlain(name, others string) bool {
 	for i := range len(name) {
 		if !isPlainByte(name[i], others) {

@@ -1,7 +1,8 @@
 package changes
 
-// This file is a JSON document as a tree. A node knows a hash of all below it, so that two trees are compared without looking at equal parts
-// twice, and how many bytes of JSON it is. What must not be seen is masked while the tree is made: whoever has a tree has no secret.
+// This file parses a JSON document into a tree. Each node stores the hash of its subtree, which
+// makes it possible to compare two subtrees in constant time. It also stores the size of its JSON.
+// Secret values are masked by the parser, so they are never stored in a tree.
 
 import (
 	"encoding/json"
@@ -23,14 +24,14 @@ const (
 
 var errNoObject = errors.New("the document is no JSON object")
 
-// A node is a value of JSON.
+// A node is a JSON value.
 type node struct {
-	kind  byte // { [ " as in JSON, 0 for number, true, false and null, * for a value that is masked
+	kind  byte // one of { [ " as in JSON; 0 for a number, true, false or null; * for a masked value
 	hash  uint64
 	size  int
-	text  string // of a string or literal; what stands for a masked value
+	text  string // The text of a string or a literal. For masked values, this is the replacement.
 	keys  []string
-	items []*node // members in the order of keys, which are sorted, or items
+	items []*node // The items of a list, or the values of an object in the same order as the sorted keys.
 }
 
 func (n *node) member(key string) *node {
@@ -43,14 +44,14 @@ func (n *node) member(key string) *node {
 	return nil
 }
 
-// A parser makes trees whose hashes can be compared with each other.
+// A parser builds trees whose hashes can be compared with each other.
 type parser struct {
 	rules Rules
-	drop  []string // members of metadata
+	drop  []string // members of metadata to omit
 
-	doc   string // is JSON
+	doc   string // the JSON text
 	at    int
-	spare []node // to be given out
+	spare []node // allocated, but not used yet
 }
 
 func (r Rules) parser(drop ...string) *parser {
@@ -60,11 +61,11 @@ func (r Rules) parser(drop ...string) *parser {
 	return &parser{rules: r, drop: drop}
 }
 
-// parse makes the tree of an object.
+// parse returns the tree of an object.
 func (p *parser) parse(doc []byte) (*node, error) {
 	if !json.Valid(doc) {
 		var v any
-		return nil, json.Unmarshal(doc, &v) // says why
+		return nil, json.Unmarshal(doc, &v) // returns the syntax error
 	}
 	p.doc, p.at = string(doc), 0
 	if p.next() != '{' {
@@ -78,7 +79,8 @@ func (p *parser) parse(doc []byte) (*node, error) {
 	return root, nil
 }
 
-// pair makes the trees of two versions, of which either may be empty. If one says that it is a Secret, both are.
+// pair returns the trees of two versions of an object. Either may be empty. If one version declares
+// itself a Secret, both are treated as Secrets.
 func (p *parser) pair(old, new []byte) (a, b *node, err error) {
 	if len(old) > 0 {
 		if a, err = p.parse(old); err != nil {
@@ -97,20 +99,20 @@ func (p *parser) pair(old, new []byte) (a, b *node, err error) {
 	return a, b, err
 }
 
-// A place is where in an object a value stands, as far as that matters for what may be seen of it.
+// A place is used to determine whether a value in a document must be masked.
 type place int
 
 const (
 	elsewhere  place = iota
-	ofRoot           // the object
-	ofMetadata       // its metadata
+	ofRoot           // the object itself
+	ofMetadata       // the metadata
 	ofNotes          // the annotations
-	ofSecret         // what a Secret holds: the names of its members are told
-	hidden           // to be masked
-	leftOut          // not to be there
+	ofSecret         // The data of a Secret. The names of its members are kept, but the values are masked.
+	hidden           // a value to mask
+	leftOut          // a member to omit
 )
 
-// member is the place of a member of an object that stands at a place.
+// member returns the place of the member with the given name.
 func (p *parser) member(in place, key string) place {
 	switch in {
 	case ofRoot:
@@ -137,7 +139,7 @@ func (p *parser) member(in place, key string) place {
 	return elsewhere
 }
 
-// next skips white space and what stands between values.
+// next skips white space and separators, and returns the next byte.
 func (p *parser) next() byte {
 	for {
 		switch c := p.doc[p.at]; c {
@@ -149,7 +151,7 @@ func (p *parser) next() byte {
 	}
 }
 
-// value reads the value at p.at. Its syntax and its depth have been checked.
+// value parses the value at p.at. The syntax and the depth have been checked before.
 func (p *parser) value(at place) *node {
 	n := p.newNode()
 	switch c := p.next(); c {
@@ -178,7 +180,7 @@ func (p *parser) value(at place) *node {
 	return n
 }
 
-// skip passes a value over.
+// skip skips a value.
 func (p *parser) skip() {
 	for depth := 0; ; {
 		switch p.next() {
@@ -208,7 +210,8 @@ func (p *parser) newNode() *node {
 	return n
 }
 
-// members reads those of an object, and sorts them. Of several with one name the last counts, as with other readers.
+// members parses all members of an object and then sorts them by name. If there are multiple
+// members with the same name, the last one wins, as with other parsers.
 func (p *parser) members(n *node, in place) {
 	p.at++
 	sorted := true
@@ -243,14 +246,14 @@ func (p *parser) members(n *node, in place) {
 	n.keys, n.items = keys, items
 }
 
-// literalEnd passes a number, true, false or null over.
+// literalEnd skips a number, true, false or null.
 func (p *parser) literalEnd() {
 	for p.at < len(p.doc) && strings.IndexByte(" \t\n\r,:]}", p.doc[p.at]) < 0 {
 		p.at++
 	}
 }
 
-// text reads a string.
+// text parses a string.
 func (p *parser) text() string {
 	begin := p.at
 	plain := p.textEnd()
@@ -258,11 +261,11 @@ func (p *parser) text() string {
 		return text
 	}
 	var text string
-	_ = json.Unmarshal([]byte(p.doc[begin:p.at]), &text) // it is valid
+	_ = json.Unmarshal([]byte(p.doc[begin:p.at]), &text) // cannot fail, because the document is valid
 	return text
 }
 
-// textEnd passes a string over, and says whether it stands there as it is.
+// textEnd skips a string, and reports whether it contains no escapes.
 func (p *parser) textEnd() (plain bool) {
 	plain = true
 	for p.at++; p.doc[p.at] != '"'; p.at++ {
@@ -275,7 +278,7 @@ func (p *parser) textEnd() (plain bool) {
 	return plain
 }
 
-// measure sets the size, about as it will be written.
+// measure sets the approximate size of the node's JSON.
 func (n *node) measure() {
 	n.size = smallestContent + len(n.text)
 	for i, item := range n.items {
@@ -286,7 +289,7 @@ func (n *node) measure() {
 	}
 }
 
-// hash mixes what the strings' own, seeded hashes are, in their order.
+// hash combines the seeded hashes of the strings in the subtree, in order.
 func (p *parser) hash(n *node) uint64 {
 	sum := uint64(n.kind)
 	mix := func(part uint64) { sum = bits.RotateLeft64((sum^part)*0x9e3779b97f4a7c15, 29) }
@@ -298,10 +301,10 @@ func (p *parser) hash(n *node) uint64 {
 		mix(item.hash)
 	}
 	mix(uint64(len(n.items)))
-	return sum | 1 // 0 is no value
+	return sum | 1 // 0 means that there is no value
 }
 
-// append writes the node as JSON.
+// append appends the node's JSON to b.
 func (n *node) append(b []byte) []byte {
 	switch n.kind {
 	case '0':
@@ -319,16 +322,17 @@ func (n *node) append(b []byte) []byte {
 		}
 		b = item.append(b)
 	}
-	return append(b, n.kind+2) // } and ] stand two behind { and [
+	return append(b, n.kind+2) // in ASCII, } and ] are two above { and [
 }
 
 func quoted(text string) json.RawMessage {
-	b, _ := json.Marshal(text) // of a string it does not fail
+	b, _ := json.Marshal(text) // marshaling a string cannot fail
 	return b
 }
 
-// Redacted are two versions of an object, either of which may be empty, without managedFields and without what is masked; a masked value that
-// is not what it was says that it is the one before or after.
+// Redacted returns copies of both versions in which managedFields are removed and secret values are
+// masked. Either version may be empty. If a masked value is not the same in both versions, the two
+// masks are different.
 func (r Rules) Redacted(old, new []byte) (was, is json.RawMessage, err error) {
 	a, b, err := r.redacted(old, new, "managedFields")
 	if err != nil {
@@ -351,7 +355,7 @@ func (r Rules) redacted(old, new []byte, drop ...string) (a, b *node, err error)
 	return a, b, nil
 }
 
-// tellMasked tells masked values of two trees apart, where they are not the same.
+// tellMasked gives masked values that differ between the trees different texts.
 func tellMasked(a, b *node) {
 	switch {
 	case a == nil || b == nil || a.hash == b.hash:
@@ -364,11 +368,13 @@ func tellMasked(a, b *node) {
 	}
 }
 
-// Rules say what the documents are, and how much may be told of them.
+// Rules configure a comparison.
 type Rules struct {
-	Secret bool // they are v1 Secrets; not needed where they say so themselves
-	Paths  int  // at most so many changes; 0: 100
-	Value  int  // at most about so many bytes of a value; 0: 256
+	Secret bool // the documents are v1 Secrets; not needed if they have a kind and an apiVersion
+	Paths  int  // maximum number of changes; 0 means 100
+	Value  int  // approximate maximum size in bytes of a value; 0 means 256
 
-	Seed maphash.Seed // of the hashes that Change.Hashes gives; zero: another each time
+	// Seed is used to compute the hashes returned by Change.Hashes. If it is zero, each comparison
+	// uses a new seed.
+	Seed maphash.Seed
 }

@@ -1,8 +1,9 @@
 package changes
 
-// This file writes two versions of an object as a unified diff of YAML, as `kubectl diff` shows it. The lines' difference is found by Myers'
-// algorithm (An O(ND) Difference Algorithm and Its Variations, 1986) with a bound on D: beyond it what lies between the equal lines at both
-// ends is shown as removed and added as a whole.
+// This file writes two versions of an object as a unified diff of YAML, like `kubectl diff`. It
+// finds the differing lines by Myers' algorithm (An O(ND) Difference Algorithm and Its Variations,
+// 1986) with a limit on D. If the limit is exceeded, everything between the common prefix and
+// suffix is shown as removed and added.
 
 import (
 	"fmt"
@@ -13,12 +14,14 @@ import (
 
 const (
 	contextLines = 3
-	editsMax     = 500  // D of Myers; its memory is the square of that
-	indentsMax   = 40   // levels of YAML; what lies deeper is JSON on one line, or else the indents would be the square of the document
-	keyBytesMax  = 1000 // of a key that stands before its colon; YAML ends at 1,024
+	editsMax     = 500 // maximum D of Myers' algorithm, which needs memory proportional to its square
+	// levels of indentation; deeper values are written as JSON on one line, because otherwise the
+	// size of the indentation would be quadratic in the size of the document
+	indentsMax  = 40
+	keyBytesMax = 1000 // maximum size of a key before a colon; YAML's limit is 1,024
 )
 
-// YAML is an object as YAML, without managedFields and what is masked.
+// YAML converts an object to YAML. It omits managedFields and masks secret values.
 func (r Rules) YAML(doc []byte) (string, error) {
 	n, _, err := r.redacted(doc, nil, "managedFields")
 	if err != nil {
@@ -27,8 +30,8 @@ func (r Rules) YAML(doc []byte) (string, error) {
 	return n.yaml(), nil
 }
 
-// Diff is the unified diff of two versions of an object, either of which may be empty; "" when nothing is told that changed. from and to name
-// the versions.
+// Diff returns the unified diff of two versions of an object. Either may be empty. It returns "" if
+// there is no visible difference. from and to are the names of the versions.
 func (r Rules) Diff(old, new []byte, from, to string) (string, error) {
 	a, b, err := r.redacted(old, new, "managedFields", "resourceVersion", "generation")
 	if err != nil {
@@ -39,7 +42,8 @@ func (r Rules) Diff(old, new []byte, from, to string) (string, error) {
 
 // ---- YAML
 
-// yaml is "" of no node. Strings that are not plainly strings stand in quotes, with what a terminal might obey escaped.
+// yaml returns the node as YAML, or "" for nil. Strings are quoted if they could be parsed as
+// another type. Control characters are always escaped.
 func (n *node) yaml() string {
 	if n == nil {
 		return ""
@@ -49,7 +53,7 @@ func (n *node) yaml() string {
 	return out.String()
 }
 
-// write writes an object or list, line by line.
+// write writes an object or a list line by line.
 func (n *node) write(out *strings.Builder, level int) {
 	for i, item := range n.items {
 		if n.kind == '{' {
@@ -71,7 +75,7 @@ func (n *node) write(out *strings.Builder, level int) {
 	}
 }
 
-// splits says that a node takes lines of its own.
+// splits reports whether the node needs to be written on multiple lines.
 func (n *node) splits(level int) bool { return len(n.items) > 0 && level < indentsMax }
 
 func (n *node) writeMember(out *strings.Builder, level int) {
@@ -88,7 +92,7 @@ func (n *node) writeMember(out *strings.Builder, level int) {
 	}
 }
 
-// writeItem writes an item of a list behind its dash; the lines that follow stand two further in.
+// writeItem writes a list item after its dash. The following lines are indented by two more.
 func (n *node) writeItem(out *strings.Builder, level int) {
 	indent(out, level)
 	out.WriteString("- ")
@@ -107,7 +111,8 @@ func indent(out *strings.Builder, level int) {
 	}
 }
 
-// writeValue writes what takes one line, or a text of several as a block.
+// writeValue writes a value on a single line unless it is a string with multiple lines, which is
+// written as a block.
 func (n *node) writeValue(out *strings.Builder, level int) {
 	if n.kind != '"' && n.kind != '*' {
 		out.Write(n.append(nil))
@@ -132,7 +137,7 @@ func (n *node) writeValue(out *strings.Builder, level int) {
 	}
 }
 
-// isBlock says that a text is of several lines that need no escapes.
+// isBlock reports whether a string has several lines and needs no escapes.
 func isBlock(text string) bool {
 	if !strings.Contains(text, "\n") || strings.HasSuffix(text, "\n\n") || strings.ContainsAny(text[:1], " \t\n") || strings.TrimSpace(text) == "" {
 		return false
@@ -142,7 +147,8 @@ func isBlock(text string) bool {
 	}) < 0
 }
 
-// scalar is a string of one line: plain only where no reader of YAML takes it for anything else.
+// scalar returns a string as a YAML scalar on one line. It is quoted if any YAML parser could read
+// it as another type.
 func scalar(text string) string {
 	odd := func(r rune) bool {
 		return r < 128 && !isPlainByte(byte(r), " _-./:@+,=") || r >= 128 && !unicode.IsLetter(r)
@@ -158,7 +164,7 @@ func scalar(text string) string {
 	return text
 }
 
-// ---- The difference of two texts
+// ---- The difference between two texts
 
 func splitLines(text string) []string {
 	if text == "" {
@@ -167,10 +173,10 @@ func splitLines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// An edit takes lines of one text to those of another: the equal ones before it, then what goes and what comes.
+// An edit describes the lines of the old text to be replaced with lines of the new text.
 type edit struct{ a, b, removed, added int }
 
-// unified writes hunks with three lines around each.
+// unified writes hunks with contextLines lines of context.
 func unified(a, b []string, from, to string) string {
 	edits := difference(a, b)
 	if len(edits) == 0 {
@@ -205,7 +211,8 @@ func writeHunk(out *strings.Builder, a, b []string, edits []edit) {
 	writeLines(out, " ", a[at:endA])
 }
 
-// lineRange is first line and number of lines; of no line it names the one before.
+// lineRange returns the first line and the number of lines. If the range is empty, it returns the
+// number of the previous line.
 func lineRange(begin, end int) string {
 	lines := end - begin
 	if lines > 0 {
@@ -220,7 +227,8 @@ func writeLines(out *strings.Builder, mark string, lines []string) {
 	}
 }
 
-// difference is the shortest list of edits that makes b of a, if that is not too long.
+// difference returns the shortest list of edits that turns a into b. If that would take more than
+// editsMax single-line edits, it returns one edit.
 func difference(a, b []string) []edit {
 	begin, endA, endB := 0, len(a), len(b)
 	for begin < endA && begin < endB && a[begin] == b[begin] {
@@ -242,7 +250,7 @@ func difference(a, b []string) []edit {
 	return joined(steps, begin)
 }
 
-// numbered gives equal lines equal numbers: they are compared often.
+// numbered maps equal lines to equal numbers, which are faster to compare.
 func numbered(a, b []string) (x, y []int) {
 	numbers := map[string]int{}
 	number := func(lines []string) []int {
@@ -260,14 +268,15 @@ func numbered(a, b []string) (x, y []int) {
 	return number(a), number(b)
 }
 
-// A move is one line that goes (of a, at x) or comes (of b, at y).
+// A move is a single line that is either removed from a at position x or added from b at position
+// y.
 type move struct {
 	x, y  int
 	comes bool
 }
 
-// myers finds the moves from the end to the beginning: furthest[k] is how far a way with d moves gets on the diagonal k = x-y, and its past
-// is kept for each d.
+// myers returns the moves from last to first. furthest[k] is the furthest x reached with d moves on
+// diagonal k = x-y. Its state before each d is kept in past.
 func myers(a, b []int) (moves []move, found bool) {
 	var past [][]int32
 	furthest := make([]int32, 2*editsMax+3)
@@ -297,7 +306,7 @@ func myers(a, b []int) (moves []move, found bool) {
 
 func wayBack(past [][]int32, x, y int) (moves []move) {
 	for d := len(past) - 1; d > 0; d-- {
-		before := func(k int) int { return int(past[d][k+d+1]) } // with d-1 moves
+		before := func(k int) int { return int(past[d][k+d+1]) } // after d-1 moves
 		k := x - y
 		comes := k == -d || k != d && before(k-1) < before(k+1)
 		if comes {
@@ -312,7 +321,7 @@ func wayBack(past [][]int32, x, y int) (moves []move) {
 	return moves
 }
 
-// joined makes edits of moves that touch each other.
+// joined merges adjacent moves into edits.
 func joined(moves []move, begin int) (edits []edit) {
 	for i := len(moves) - 1; i >= 0; i-- {
 		m := moves[i]

@@ -1,17 +1,22 @@
-// Package dashboard is the page /debug/ui/: what happens in the server, drawn for people. It shows changes as they are made, who owns
-// whom, flow control, watches and how far each lags, deprecated versions in use, findings, and the store; and all objects as they were.
+// Package dashboard implements the web page at /debug/ui/. The page displays changes as they
+// happen, trees of owned objects, the state of flow control, the lag of each watch, the use of
+// deprecated versions, findings, and statistics about the store. It can also be used to view the
+// objects at any time in the past.
 //
 //	page := &dashboard.Page{Store: st, Types: reg, Watches: watches}
-//	mux.HandleFunc(request.PathUI, page.ServePage)     // HTML, CSS, JavaScript: for anybody, there is nothing of the server in it
-//	mux.HandleFunc(dashboard.DataPath, page.ServeData) // for whoever may get it
+//	mux.HandleFunc(request.PathUI, page.ServePage)     // HTML, CSS, JavaScript; public, contains no data of the server
+//	mux.HandleFunc(dashboard.DataPath, page.ServeData) // requires authorization
 //
-// The page is the program's own and asks nobody else for anything. Everything that it shows it asks for by paths that have their own
-// authorization, as the user whose page it is: objects by the API, now and under /at/, changes by /debug/history, findings by
-// /debug/findings. What has no path of its own (flow control, watches, the store) is one JSON document, made here twice a second at most
-// however many pages there are, and never when there is none.
+// The page is embedded in the program and loads nothing from other servers. It uses the credentials
+// of the user to fetch objects from the API (including past versions below /at/), changes from
+// /debug/history and findings from /debug/findings. Each of these endpoints performs its own
+// authorization. The remaining data (flow control, watches and the store) is one JSON document from
+// this package. The document is only generated when it is requested, and at most twice per second
+// regardless of the number of pages.
 //
-// Invariants: names and values come from users, so no script makes HTML of text (the Content-Security-Policy forbids it besides); the
-// document has a bound, whatever users send; so has the number of pages that ask for it.
+// Invariants: names and values come from users, so no script converts text to HTML. The
+// Content-Security-Policy prevents this as well. Both the size of the document and the number of
+// pages that may request it are limited.
 package dashboard
 
 import (
@@ -37,13 +42,13 @@ import (
 	"apilet/internal/store"
 )
 
-// DataPath is where the document is, for whoever may get it.
+// DataPath is the path of the document. It requires authorization.
 const DataPath = request.PathUI + "data"
 
 const (
 	madeEvery = 500 * time.Millisecond
 	maxPages  = 100
-	pageLease = 15 * time.Second // one that has not asked for so long is closed, or hidden
+	pageLease = 15 * time.Second // a page without a request for this long is considered closed or hidden
 	pageIDMax = 40
 
 	shownResources = 500
@@ -53,42 +58,44 @@ const (
 //go:embed page
 var files embed.FS
 
-// A Page serves the page. Its fields up to once are set before.
+// A Page serves the page and the document. The fields above once must be set before use.
 type Page struct {
-	Store        *store.Store            // whose size and commits are shown
-	Types        *scheme.Registry        // what is listed and drawn as a tree
+	Store        *store.Store            // provides the size and the number of commits
+	Types        *scheme.Registry        // the types to list, and to draw as trees
 	Flows        *flowcontrol.Dispatcher // nil without flow control
-	Watches      *Watches                // that are open now
-	Deprecations func(most int) any      // uses of deprecated versions, the newest first
-	Version      string                  // of apilet
-	Kept         time.Duration           // how far back history reaches; 0: all of it is kept
+	Watches      *Watches                // the open watches
+	Deprecations func(most int) any      // returns recent uses of deprecated versions, up to the given maximum
+	Version      string                  // version of apilet
+	Kept         time.Duration           // retention period of the history, or zero if unlimited
 
 	once      sync.Once
-	assembled *assembled // from the first time on that somebody asks
+	assembled *assembled // set by once
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below, up to pages
 	places *shares.Places
-	pages  map[string]openPage // by the words that they call themselves
+	pages  map[string]openPage // indexed by the random ID chosen by each page
 
-	making sync.Mutex // guards what follows; whoever needs the document while it is being made waits for it
+	making sync.Mutex // protects the following fields, and is held while the document is generated
 	made   time.Time
 	body   []byte
 }
 
-// An assembled page is what ServePage sends: one answer, since a stranger's connection may end with it.
+// An assembled page is the response of ServePage. It is a single response, because the connection
+// of a client without credentials may be closed after it.
 type assembled struct {
 	html         []byte
 	policy, etag string
 }
 
-// assemble puts style and scripts into the page. The policy lets it run these and nothing else, ask this server and no other, and be in no
-// frame; trusted types make a mistake with innerHTML an error.
+// assemble inserts the style and the scripts into the page. The policy allows only these, allows
+// requests only to this server, and forbids frames. Trusted types turn a mistaken use of innerHTML
+// into an error.
 func assemble() *assembled {
 	read := func(names ...string) (text string) {
 		for _, name := range names {
 			content, err := files.ReadFile("page/" + name)
 			if err != nil {
-				panic(err) // it is embedded
+				panic(err) // cannot happen, because the file is embedded
 			}
 			text += string(content)
 		}
@@ -105,13 +112,13 @@ func assemble() *assembled {
 	return a
 }
 
-// hashOf names a script or a style in the policy.
+// hashOf returns the hash of a script or a style for the policy.
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// ServePage answers with the page.
+// ServePage serves the page.
 func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -139,10 +146,11 @@ func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	_, _ = w.Write(p.assembled.html) // the client is gone otherwise
+	_, _ = w.Write(p.assembled.html) // If this fails, the client has gone away.
 }
 
-// ServeData answers with the document. Each page says who it is by ?page=, a word that it has made up; maxPages of them are served at once, a quarter of them of one user.
+// ServeData serves the document. Each page identifies itself by ?page= with a random name. At most
+// The number of pages is limited to maxPages in total, and to a quarter of that for each user.
 func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -155,7 +163,8 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet:
 		err = apierror.MethodNotAllowed()
-	case r.Header.Get("Sec-Fetch-Site") == "cross-site": // which could not read the answer, but take the places of pages that can
+	// another site cannot read the response, but would use up places for pages
+	case r.Header.Get("Sec-Fetch-Site") == "cross-site":
 		err = apierrors.NewBadRequest("this is for the page of this server, not for those of other sites")
 	case !p.admit(user, r.URL.Query().Get("page"), time.Now()):
 		err = apierrors.NewTooManyRequests("as many pages are open as may be, of this user or of all; close one", int(pageLease.Seconds()))
@@ -168,13 +177,13 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(p.document())
 }
 
-// An openPage has a place until it has not asked for a while.
+// An openPage is a page that has made a request within the last pageLease.
 type openPage struct {
 	asked   time.Time
 	release func()
 }
 
-// admit says whether a user's page is among those that are served, and keeps its place.
+// admit reports whether the page may be served, and renews its place.
 func (p *Page) admit(u request.User, id string, now time.Time) bool {
 	id = strings.Clone(id[:min(len(id), pageIDMax)])
 	p.mu.Lock()
@@ -198,7 +207,7 @@ func (p *Page) admit(u request.User, id string, now time.Time) bool {
 	return true
 }
 
-// closeLocked takes their places from pages that are closed, or hidden.
+// closeLocked releases the places of closed and hidden pages. The caller must hold mu.
 func (p *Page) closeLocked(now time.Time) {
 	for id, page := range p.pages {
 		if now.Sub(page.asked) > pageLease {
@@ -208,7 +217,7 @@ func (p *Page) closeLocked(now time.Time) {
 	}
 }
 
-// document returns what is not older than madeEvery.
+// document returns the document, which is at most madeEvery old.
 func (p *Page) document() []byte {
 	p.making.Lock()
 	defer p.making.Unlock()
@@ -230,37 +239,40 @@ func (p *Page) document() []byte {
 	}
 	body, err := json.Marshal(&doc)
 	if err != nil {
-		panic(err) // numbers, texts and times, all of them ours
+		panic(err) // cannot happen, because all values are numbers, strings and times
 	}
 	p.made, p.body = now, body
 	return body
 }
 
-// A document is what the page shows that has no path of its own.
+// A document contains all the data for the page that is not available from other endpoints.
 type document struct {
 	Time         time.Time          `json:"time"`
 	Version      string             `json:"version"`
 	Store        storeState         `json:"store"`
-	FlowControl  *flowcontrol.State `json:"flowControl"` // null where it is switched off
+	FlowControl  *flowcontrol.State `json:"flowControl"` // null without flow control
 	Watches      watchesState       `json:"watches"`
 	Deprecations any                `json:"deprecations"`
 }
 
 type storeState struct {
-	Revision       int64           `json:"revision"`
-	Compacted      int64           `json:"compacted"` // history up to here is gone
-	KeptSeconds    float64         `json:"keptSeconds"`
-	FileBytes      int64           `json:"fileBytes"`
-	FreeBytes      int64           `json:"freeBytes"`
-	LogBytes       int64           `json:"logBytes"`
-	Objects        int64           `json:"objects"`
-	Commits        int64           `json:"commits"`
-	Changes        int64           `json:"changes"`
-	CommitSeconds  float64         `json:"commitSeconds"`
-	Bounds         []float64       `json:"bounds"`        // of commits' durations, in seconds,
-	Buckets        []int64         `json:"buckets"`       // and how many lay under each and above the one before; the last: above all
-	Resources      []resourceState `json:"resources"`     // that there are objects of, most objects first
-	ResourcesTotal int             `json:"resourceCount"` // with those that are not shown
+	Revision      int64     `json:"revision"`
+	Compacted     int64     `json:"compacted"` // history up to this revision is deleted
+	KeptSeconds   float64   `json:"keptSeconds"`
+	FileBytes     int64     `json:"fileBytes"`
+	FreeBytes     int64     `json:"freeBytes"`
+	LogBytes      int64     `json:"logBytes"`
+	Objects       int64     `json:"objects"`
+	Commits       int64     `json:"commits"`
+	Changes       int64     `json:"changes"`
+	CommitSeconds float64   `json:"commitSeconds"`
+	Bounds        []float64 `json:"bounds"` // upper bounds of commit durations in seconds
+	// The number of commits in each bucket. The last bucket is for everything above the highest
+	// bound.
+	Buckets []int64 `json:"buckets"`
+	// resources sorted by the number of objects
+	Resources      []resourceState `json:"resources"`
+	ResourcesTotal int             `json:"resourceCount"` // number including the resources that are not shown
 }
 
 type resourceState struct {

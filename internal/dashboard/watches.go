@@ -1,6 +1,7 @@
 package dashboard
 
-// This file knows which watches there are and where each stands. Nothing is done for that until somebody looks.
+// This file keeps track of all open watches. The lag of each watch is only computed when the
+// document is requested.
 
 import (
 	"cmp"
@@ -15,30 +16,32 @@ import (
 
 const (
 	shownWatches = 200
-	shownRunes   = 120 // of a text that a client sent
+	shownRunes   = 120 // maximum length of strings from clients
 )
 
-// Watches are those that are served. The zero value has none.
+// Watches is the set of open watches. The zero value is empty.
 type Watches struct {
-	mu   sync.Mutex // guards open and, of its watches, behindSince
+	mu   sync.Mutex // guards open, and behindSince of its watches
 	open map[*Watch]struct{}
 }
 
-// A Watch is one of them. What says who watches what is set once.
+// A Watch describes an open watch. All fields except at and behindSince must not be modified after
+// the call to Begin.
 type Watch struct {
-	User, Agent                  string    // who watches, and by which program
-	Group, Resource              string    // what
-	Namespace                    string    // "" for all
-	LabelSelector, FieldSelector string    // as they were asked; "" for none
-	Base                         string    // of the resource's keys
-	Started                      time.Time // when it was asked for
+	User, Agent                  string    // the user and the user agent
+	Group, Resource              string    // the watched resource
+	Namespace                    string    // "" means all
+	LabelSelector, FieldSelector string    // as requested; "" means none
+	Base                         string    // key prefix of the resource
+	Started                      time.Time // time of the request
 	at                           atomic.Pointer[func() int64]
-	behindSince                  time.Time // when it was first seen to lag; zero while it does not
+	behindSince                  time.Time // when the watch was first seen to lag; zero if it does not lag
 }
 
-// Begin adds a watch. End takes it away again.
+// Begin adds a watch. The caller must call End when the watch ends.
 func (ws *Watches) Begin(w *Watch) {
-	w.User, w.Agent = strings.Clone(shortened(w.User)), strings.Clone(shortened(w.Agent)) // what is cut from a header holds on to all of it
+	// clone the strings, because a substring would keep the whole header in memory
+	w.User, w.Agent = strings.Clone(shortened(w.User)), strings.Clone(shortened(w.Agent))
 	w.LabelSelector, w.FieldSelector = strings.Clone(shortened(w.LabelSelector)), strings.Clone(shortened(w.FieldSelector))
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -48,20 +51,21 @@ func (ws *Watches) Begin(w *Watch) {
 	ws.open[w] = struct{}{}
 }
 
-// End takes a watch away that is over.
+// End removes a watch.
 func (ws *Watches) End(w *Watch) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	delete(ws.open, w)
 }
 
-// Follow names a function that tells up to which revision everything has been sent.
+// Follow registers a function that returns the latest revision for which all events have been sent
+// to the client.
 func (w *Watch) Follow(at func() int64) { w.at.Store(&at) }
 
 type watchesState struct {
 	Total  int          `json:"total"`
 	Behind int          `json:"behind"`
-	Items  []watchState `json:"items"` // those that lag most first, then the newest
+	Items  []watchState `json:"items"` // ordered by lag, largest first, and then newest first
 }
 
 type watchState struct {
@@ -74,8 +78,9 @@ type watchState struct {
 	FieldSelector string    `json:"fieldSelector,omitempty"`
 	Started       time.Time `json:"started"`
 	At            int64     `json:"at"`
-	Lag           int64     `json:"lag"` // revisions from there to its resource's newest event; 0: it has seen all
-	LagSeconds    float64   `json:"lagSeconds"`
+	// number of revisions from At to the newest event of the resource; 0 if all events were sent
+	Lag        int64   `json:"lag"`
+	LagSeconds float64 `json:"lagSeconds"`
 }
 
 func (ws *Watches) state(st *store.Store, now time.Time) watchesState {
@@ -90,7 +95,8 @@ func (ws *Watches) state(st *store.Store, now time.Time) watchesState {
 	return watchesState{Total: len(items), Behind: behind, Items: items[:min(len(items), shownWatches)]}
 }
 
-// stateLocked is about a watch of a resource whose newest event has the revision newest.
+// stateLocked returns the state of the watch. newest is the revision of the resource's newest
+// event. The caller must hold the mutex of Watches.
 func (w *Watch) stateLocked(newest int64, now time.Time) watchState {
 	s := watchState{User: w.User, Agent: w.Agent, Group: w.Group, Resource: w.Resource, Namespace: w.Namespace,
 		LabelSelector: w.LabelSelector, FieldSelector: w.FieldSelector, Started: w.Started.UTC(), At: newest}
@@ -108,7 +114,7 @@ func (w *Watch) stateLocked(newest int64, now time.Time) watchState {
 	return s
 }
 
-// shortened keeps a client's text from filling the document.
+// shortened cuts a client's text, to limit the size of the document.
 func shortened(text string) string {
 	n := 0
 	for i := range text {

@@ -18,21 +18,25 @@ import (
 )
 
 const (
-	backupPiece    = 1 << 20     // a client that does not read one of these
-	backupPatience = time.Minute // within this time gets no more
+	// A client is disconnected if it does not read backupPiece bytes within backupPatience.
+	backupPiece    = 1 << 20
+	backupPatience = time.Minute
 )
 
-// Backups serves what `apilet backup --server` asks for.
+// Backups serves the requests of `apilet backup --server`.
 type Backups struct {
-	Store       *store.Store                                    // what is copied
-	Maintenance *store.Maintenance                              // makes the copy
-	Ephemeral   bool                                            // the data file has no folder any more
-	At          func(moment string) (rev int64, err error)      // the revision that was current then; its errors are told
-	Fail        func(http.ResponseWriter, *http.Request, error) // answers with an error
+	Store       *store.Store       // the store to copy
+	Maintenance *store.Maintenance // makes the copy
+	// the folder of the data file has been removed already
+	Ephemeral bool
+	// At returns the current revision at the given time. Any error is returned to the client.
+	At   func(moment string) (rev int64, err error)
+	Fail func(http.ResponseWriter, *http.Request, error) // writes an error response
 }
 
-// ServeHTTP streams a backup, of what was there at a moment where the query names one (at=MOMENT): made beside the data file first, so that a slow
-// client holds up nothing but its own connection. It may take longer than --request-timeout, as long as the client is there and reads.
+// ServeHTTP streams a backup. If the query names a moment (at=MOMENT), the backup has the state of
+// that moment. A copy of the data file is created first, so a slow client does not block anything
+// else. The request is not subject to --request-timeout as long as the client continues to read.
 func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		b.Fail(w, r, apierror.MethodNotAllowed())
@@ -47,7 +51,7 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	parent, pattern := filepath.Split(backupFolders(b.Store.File.Path))
-	if b.Ephemeral { // whose folder is gone already
+	if b.Ephemeral { // whose folder has been removed
 		parent = ""
 	}
 	dir, err := os.MkdirTemp(parent, pattern)
@@ -63,7 +67,7 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case store.IsDiskFull(err):
 			err = apierrors.NewInternalError(store.ErrDiskFull)
-		case errors.Is(err, store.ErrCompacted): // since the moment was looked up
+		case errors.Is(err, store.ErrCompacted): // in the meantime
 			err = apierrors.NewResourceExpired(fmt.Sprintf("revision %d has been compacted", rev))
 		}
 		b.Fail(w, r, err)
@@ -80,7 +84,8 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	for control := http.NewResponseController(w); err == nil; {
-		_ = control.SetWriteDeadline(time.Now().Add(backupPatience)) // at worst the server's own limit holds
+		// if this fails, the server's write timeout still applies
+		_ = control.SetWriteDeadline(time.Now().Add(backupPatience))
 		_, err = io.CopyN(w, file, backupPiece)
 	}
 	if err != io.EOF {
@@ -88,8 +93,8 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// backupFolders is the pattern of the folders in which the backups of a data file are made. Those of a server that was killed are
-// removed by the next one, which has the file to itself.
+// backupFolders returns the pattern of the temporary folders for backups of a data file. If a
+// server is killed, the next server on the file removes them.
 func backupFolders(data string) string {
 	return filepath.Join(filepath.Dir(data), "."+filepath.Base(data)+".backup-*")
 }
@@ -98,11 +103,12 @@ func backupFolders(data string) string {
 func RemoveLeftovers(data string) {
 	folders, _ := filepath.Glob(backupFolders(data))
 	for _, folder := range folders {
-		_ = os.RemoveAll(folder) // what stays is in nobody's way
+		_ = os.RemoveAll(folder) // a folder that remains does no harm
 	}
 }
 
-// withoutDeadline is cancelled with ctx, but not by its deadline. Once that has passed nothing cancels it but the caller.
+// withoutDeadline returns a context that is canceled when ctx is canceled, but not when the
+// deadline of ctx expires. After the deadline, only the caller can cancel it.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -1,6 +1,7 @@
-// Package datafile looks after the data file of a server that runs: it is scrubbed once a day (this file), backups of it are streamed
-// (backup.go), and /metrics tells how it is (figures.go). What lies in it is package store; the commands that work on a file which no server
-// has open are package datafile/datacmd.
+// Package datafile maintains the data file of a running server: it scrubs the file once a day (this
+// file), streams backups (backup.go) and exports metrics (figures.go). The file itself is
+// implemented by package store. The commands for data files that are not in use are in package
+// datafile/datacmd.
 //
 //	scrub := &datafile.Scrub{Store: st, Maintenance: maintenance, Log: log}
 //	go scrub.Run(ctx)
@@ -22,19 +23,20 @@ import (
 
 const (
 	scrubAfter = time.Minute
-	scrubAgain = 10 * time.Minute // after one that has found something: an administrator who has mended it is to see that
+	scrubAgain = 10 * time.Minute // interval while the file is damaged, so repairs are noticed soon
 	scrubEvery = 24 * time.Hour
 )
 
-// A Scrub reads the whole file now and then, to find damage before it is needed.
+// A Scrub periodically reads the whole file, to find damage early.
 type Scrub struct {
-	Store       *store.Store             // that is read
-	Maintenance *store.Maintenance       // reads it
-	Log         zerolog.Logger           // is told what is found
-	problems    atomic.Pointer[[]string] // what the last round found
+	Store       *store.Store             // the store to read
+	Maintenance *store.Maintenance       // reads the store
+	Log         zerolog.Logger           // receives the problems
+	problems    atomic.Pointer[[]string] // the problems of the last round
 }
 
-// Run looks for damage a while after the start and then daily, or soon again while there is some, until ctx ends.
+// Run scrubs the file until ctx is done. The first scrub starts after a short delay. It is repeated
+// once a day, or more often if the file is damaged.
 func (s *Scrub) Run(ctx context.Context) {
 	for wait := scrubAfter; ; {
 		select {
@@ -48,7 +50,8 @@ func (s *Scrub) Run(ctx context.Context) {
 	}
 }
 
-// round looks once. What it finds is logged, unless the last round found it, too, and kept for Intact.
+// round scrubs the file once. New problems are logged. All problems are stored so that they can be
+// returned by Intact.
 func (s *Scrub) round(ctx context.Context) (sound bool) {
 	report, err := s.Maintenance.Scrub(ctx)
 	if err != nil {
@@ -70,7 +73,7 @@ func (s *Scrub) round(ctx context.Context) (sound bool) {
 	return sound
 }
 
-// Intact is the health check that shows what the scrub found.
+// Intact is a health check. It returns an error if the last scrub found a problem.
 func (s *Scrub) Intact() error {
 	if problems := s.problems.Load(); problems != nil && len(*problems) > 0 {
 		return errors.New((*problems)[0])
@@ -78,7 +81,8 @@ func (s *Scrub) Intact() error {
 	return nil
 }
 
-// Whole is the health check that shows what reads and writes have found since.
+// Whole is a health check. It returns damage that reads and writes have found since the last clean
+// scrub.
 func (s *Scrub) Whole() error {
 	if err := s.Store.File.Found.Err(); err != nil {
 		return fmt.Errorf("%s: %w", s.Store.File.Path, err)

@@ -8,37 +8,39 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// This file: what /metrics tells of the store. Series that begin with apilet_ are its own, the others are Kubernetes'.
+// This file exports the metrics of the store. Series with the prefix apilet_ are specific to
+// apilet, and the others have the names of Kubernetes.
 
-// A Collector is what Prometheus reads of the store, at each scrape.
+// A Collector exports the metrics of the store. It reads them at each scrape.
 type Collector struct {
-	Store      *store.Store                  // whose figures they are
-	Types      *scheme.Registry              // by which objects are counted
-	Scrub      *Scrub                        // what it has found
-	Unreadable *unreadable.Unreadables       // what could not be decoded
-	Tracked    func() (short, general int64) // which way the fields of writes went: how many each since the start
+	Store      *store.Store            // the observed store
+	Types      *scheme.Registry        // the types whose objects are counted
+	Scrub      *Scrub                  // provides the number of damaged records
+	Unreadable *unreadable.Unreadables // counts objects that cannot be decoded
+	// returns the number of writes whose fields were tracked by the short and the general algorithm
+	Tracked func() (short, general int64)
 }
 
-// figures are the store's state at one moment.
+// figures is a snapshot of the metrics of the store.
 type figures struct {
 	revision, compactRevision int64
-	fileBytes, freeBytes      int64 // the file's size, and how much of it is not in use
-	logBytes                  int64 // the size of its log
-	corrupt                   int64 // what the scrub found damaged
-	damaged                   int64 // what reads and writes found damaged
+	fileBytes, freeBytes      int64 // size of the file, and size of its unused parts
+	logBytes                  int64 // size of the log
+	corrupt                   int64 // number of damaged places found by the scrub
+	damaged                   int64 // number of damaged places found by reads and writes
 	writable                  bool
 	format                    int64
 	room                      store.Room
-	unreadable                int64 // live objects that cannot be decoded
+	unreadable                int64 // number of live objects that cannot be decoded
 	commits, changes          int64
-	trackedShort              int64 // writes whose managedFields were kept, by way
+	trackedShort              int64 // number of writes that tracked managedFields by the short way
 	trackedGeneral            int64
 	commitSeconds             float64
-	commitBuckets             map[float64]uint64 // by their upper bound in seconds; each has those of the smaller ones in it
+	commitBuckets             map[float64]uint64 // cumulative counts by upper bound in seconds
 	objects                   []objectFigures
 }
 
-// objectFigures are the live objects of one resource and their bytes of JSON.
+// objectFigures holds the number and size of a resource's live objects.
 type objectFigures struct {
 	group, resource string
 	count, bytes    int64
@@ -70,7 +72,7 @@ var (
 	resourceBytes   = prometheus.NewDesc("apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeLogBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
 		storeWritable, storeFormat, storeUsed, storeQuota, diskBytes, diskFree, diskReserve, diskFull, storeTracked,
@@ -79,7 +81,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is prometheus.Collector's: one look at the store for all series.
+// Collect implements prometheus.Collector. It reads the store once for all series.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	now := c.read()
 	now.send(ch)

@@ -1,7 +1,8 @@
 package datafile
 
-// This file finds files with secrets that `git add -A` would commit. It reads the ignore files itself, because a device has no git. Two things it does not
-// know: the ignore file that git's configuration names, and files that are already tracked.
+// This file finds files with secrets that `git add -A` would commit. The ignore files are parsed
+// here, because git may not be installed on the device. It ignores core.excludesFile from git's
+// configuration, and does not check whether a file is already tracked.
 
 import (
 	"os"
@@ -13,7 +14,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// WarnOfCommittable logs one warning if any of the files lies in a git work tree and is not ignored. It skips empty names and "-" (standard output).
+// WarnOfCommittable logs one warning if any of the files lies in a git work tree and is not
+// ignored. It skips empty names and "-" (standard output).
 func WarnOfCommittable(log zerolog.Logger, files ...string) {
 	if tree, exposed := Committable(files...); len(exposed) > 0 {
 		log.Warn().Str("worktree", tree).Strs("files", exposed).
@@ -21,7 +23,8 @@ func WarnOfCommittable(log zerolog.Logger, files ...string) {
 	}
 }
 
-// Committable returns the files that lie in a git work tree and are not ignored there, and the work tree of the last of them. The files need not exist.
+// Committable returns all files that are located in a git work tree and not ignored, along with the
+// path of the work tree that contains the last one. The files need not exist.
 func Committable(files ...string) (tree string, exposed []string) {
 	for _, file := range files {
 		if file == "" || file == "-" {
@@ -55,7 +58,8 @@ func workTreeOf(dir string) string {
 	}
 }
 
-// isIgnored reports whether git ignores a file below top. Patterns cannot bring back a file whose folder is ignored.
+// isIgnored reports whether git ignores a file below top. It is not possible to re-include a file
+// if a parent folder is ignored.
 func isIgnored(top, name string) bool {
 	below, err := filepath.Rel(top, name)
 	if err != nil {
@@ -66,7 +70,7 @@ func isIgnored(top, name string) bool {
 	for i := range parts {
 		rules = append(rules, readRules(filepath.Join(top, filepath.Join(parts[:i]...), ".gitignore"), parts[:i])...)
 		ignored := false
-		for _, r := range rules { // the last one that matches decides
+		for _, r := range rules { // the last matching rule decides
 			if r.matches(parts[:i+1], i < len(parts)-1) {
 				ignored = !r.negated
 			}
@@ -78,7 +82,7 @@ func isIgnored(top, name string) bool {
 	return false
 }
 
-// globalIgnore is the ignore file of the user.
+// globalIgnore returns the path of the user's ignore file.
 func globalIgnore() string {
 	config := os.Getenv("XDG_CONFIG_HOME")
 	if config == "" {
@@ -91,8 +95,9 @@ func globalIgnore() string {
 	return filepath.Join(config, "git", "ignore")
 }
 
-// excludeFile is the ignore file of a repository. In a linked work tree .git is a file that names the folder of its data, and that one names the
-// repository's.
+// excludeFile returns the path of the repository's ignore file. In a linked work tree, .git is a
+// file that contains the path of the tree's data folder, and the file commondir there contains the
+// path of the repository.
 func excludeFile(top string) string {
 	dir := filepath.Join(top, ".git")
 	if text, ok := readText(dir); ok {
@@ -111,7 +116,8 @@ func resolve(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// readText returns the content of a regular file: to read a named pipe would block.
+// readText returns the content of a regular file. It does not open other files, because opening a
+// named pipe would block.
 func readText(name string) (text string, ok bool) {
 	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
 		return "", false
@@ -122,14 +128,14 @@ func readText(name string) (text string, ok bool) {
 
 // An ignoreRule is a pattern line of an ignore file.
 type ignoreRule struct {
-	at       []string // the folder of the file, from the work tree's top
-	pattern  []string // by folders
-	anchored bool     // the pattern begins at the folder, and not at any depth below it
-	folders  bool     // it matches folders only
-	negated  bool     // what it matches is not ignored
+	at       []string // the folder of the ignore file, relative to the top
+	pattern  []string // the elements of the pattern
+	anchored bool     // the pattern only matches relative to that folder, not below it
+	folders  bool     // the rule matches only folders
+	negated  bool     // matching files are not ignored
 }
 
-// readRules reads an ignore file. A file that is missing has no rules.
+// readRules reads the rules of an ignore file. A missing file has no rules.
 func readRules(name string, at []string) (rules []ignoreRule) {
 	text, _ := readText(name)
 	for line := range strings.Lines(text) {
@@ -141,14 +147,15 @@ func readRules(name string, at []string) (rules []ignoreRule) {
 		line, r.negated = strings.CutPrefix(line, "!")
 		line, r.folders = strings.CutSuffix(line, "/")
 		r.anchored = strings.Contains(line, "/")
-		line = strings.ReplaceAll(strings.TrimPrefix(line, "/"), "[!", "[^") // as package path has it
+		line = strings.ReplaceAll(strings.TrimPrefix(line, "/"), "[!", "[^") // in the syntax of package path
 		r.pattern = strings.Split(line, "/")
 		rules = append(rules, r)
 	}
 	return rules
 }
 
-// matches reports whether the rule is about a file or folder, whose name is given by its folders from the work tree's top.
+// matches reports whether the rule matches a file or folder, given as its path elements below the
+// top.
 func (r *ignoreRule) matches(name []string, folder bool) bool {
 	if r.folders && !folder || len(name) <= len(r.at) || !slices.Equal(name[:len(r.at)], r.at) {
 		return false
@@ -160,7 +167,8 @@ func (r *ignoreRule) matches(name []string, folder bool) bool {
 	return matchParts(r.pattern, name)
 }
 
-// matchParts matches folder by folder. ** stands for any number of folders; at the end of a pattern, for at least one name.
+// matchParts matches element by element. ** matches any number of folders; at the end of a pattern,
+// it matches at least one name.
 func matchParts(pattern, name []string) bool {
 	switch {
 	case len(pattern) == 0:

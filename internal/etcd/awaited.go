@@ -2,10 +2,11 @@
 
 package etcd
 
-// This file waits for the replica, until it has a revision that somebody wants to see.
+// This file waits until the replica has reached a required revision.
 //
-// The replica may be behind that revision with nothing missing: what was written since was none of ours, and a watch is silent about it. Then
-// etcd is asked for the watch's progress.
+// The replica may be up to date even if its revision is lower, because the watch does not receive
+// events for writes outside of the prefix. In this case, keepUp asks etcd for the progress of the
+// watch.
 
 import (
 	"context"
@@ -14,13 +15,16 @@ import (
 )
 
 const (
-	progressAfter = time.Millisecond      // of waiting; mostly the events are on their way
-	progressEvery = 20 * time.Millisecond // etcd does not answer while the watch is catching up
-	writtenEvery  = time.Second           // what was written here, and does not come, is asked for
-	stalledAfter  = 5 * time.Second       // a watch that has told nothing meanwhile is begun anew
+	// delay before the first progress request; usually the events arrive first
+	progressAfter = time.Millisecond
+	// interval between progress requests, which etcd ignores until the watch has caught up
+	progressEvery = 20 * time.Millisecond
+	writtenEvery  = time.Second     // interval for checking whether events for our own writes are missing
+	stalledAfter  = 5 * time.Second // the watch is restarted if nothing is received for this long
 )
 
-// await sees to it that the replica gets to a revision, however little happens there.
+// await ensures that the replica eventually reaches the given revision, even if the watch does not
+// receive any events. It does not block.
 func (c *Cluster) await(rev int64) {
 	if c.st == nil || c.st.Revision() >= rev {
 		return
@@ -32,7 +36,8 @@ func (c *Cluster) await(rev int64) {
 	}
 }
 
-// expect is await for the revision of a write of ours: the watch tells it without being asked, unless it has stalled.
+// expect records the revision of one of this server's writes. There is no need to request progress
+// for it, because the watch will receive the event unless it has stalled.
 func (c *Cluster) expect(rev int64) { raise(&c.written, rev) }
 
 func raise(to *atomic.Int64, rev int64) {
@@ -43,13 +48,13 @@ func raise(to *atomic.Int64, rev int64) {
 	}
 }
 
-// reach is await and the wait.
+// reach blocks until the replica has reached the given revision.
 func (c *Cluster) reach(ctx context.Context, rev int64) error {
 	c.await(rev)
 	return c.st.Reach(ctx, rev)
 }
 
-// keepUp asks for the watch's progress while somebody waits for it.
+// keepUp sends progress requests while there are callers waiting for a revision.
 func (c *Cluster) keepUp(ctx context.Context) {
 	overdue := time.NewTicker(writtenEvery)
 	defer overdue.Stop()
@@ -74,13 +79,13 @@ func (c *Cluster) keepUp(ctx context.Context) {
 				since = time.Now()
 			}
 			if w := c.watching.Load(); w != nil {
-				w.askProgress() // who follows hears when there is something wrong
+				w.askProgress() // an error is noticed by watchOnce
 			}
 		}
 	}
 }
 
-// within tells whether the replica gets to what is wanted in a time.
+// within reports whether the replica reaches the wanted revision in the given time.
 func (c *Cluster) within(ctx context.Context, wait time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

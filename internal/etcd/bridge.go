@@ -2,12 +2,14 @@
 
 package etcd
 
-// This file takes a cluster's revision above a file's, before the file's objects come in. A revision is counted up by each Txn, however much is in
-// it, and by nothing else: so one small key is written as often as that takes, some thousand times a second. What that leaves behind is
-// compacted on the way.
+// This file is used to increase the revision of an etcd cluster before objects are copied from a
+// file with a higher revision. The only way to increase the revision is to execute transactions,
+// each of which increments it by one. Therefore one small key is written repeatedly, some thousand
+// times a second, and etcd is compacted meanwhile.
 //
-// That is no way for a file that was restored from a backup, which is a billion ahead. For an etcd that is still empty there is another:
-// etcdutl restores a snapshot of it under any revision. checkRaise says so, before anything is written.
+// This would take too long if the file was restored from a backup, because that increases its
+// revision by a billion. An empty etcd can instead be restored by etcdutl from a snapshot of
+// itself, at any revision. checkRaise reports this before anything is written.
 
 import (
 	"context"
@@ -24,12 +26,12 @@ import (
 )
 
 const (
-	raiseMost    = 1_000_000 // writes: some minutes
-	raisesAtOnce = 256       // which etcd syncs together
-	raiseCompact = 50_000    // writes that etcd keeps at most
+	raiseMost    = 1_000_000 // maximum number of writes, which take some minutes
+	raisesAtOnce = 256       // concurrent writes, which share etcd's fsync
+	raiseCompact = 50_000    // number of writes after which etcd is compacted
 )
 
-// checkRaise refuses what would take too many writes.
+// checkRaise returns an error if raising the revision would take too many writes.
 func checkRaise(ctx context.Context, cfg Config, client *clientv3.Client, to int64) error {
 	if cfg.RevisionsGoBack {
 		return nil
@@ -53,7 +55,7 @@ func currentRevision(ctx context.Context, cfg Config, client *clientv3.Client) (
 	return answer.Header.Revision, nil
 }
 
-// raiseRevision writes until the cluster's revision is one or above it.
+// raiseRevision writes to etcd until the cluster has reached the given revision.
 func raiseRevision(ctx context.Context, cfg Config, client *clientv3.Client, to int64, seen *store.Progress) error {
 	begun, err := currentRevision(ctx, cfg, client)
 	if err != nil || begun >= to {
@@ -98,7 +100,8 @@ func putOnce(ctx context.Context, client *clientv3.Client, key string) (int64, e
 	return answer.Header.Revision, nil
 }
 
-// compactAll lets no revision of before be read: nobody is told what was below a key then, when all that the file held was not there yet.
+// compactAll compacts all earlier revisions. At those revisions the prefix did not contain the
+// file's objects yet, so reading them would give wrong results.
 func compactAll(ctx context.Context, cfg Config, client *clientv3.Client) error {
 	at, err := currentRevision(ctx, cfg, client)
 	if err != nil {
@@ -107,7 +110,7 @@ func compactAll(ctx context.Context, cfg Config, client *clientv3.Client) error 
 	return compactTo(ctx, client, at)
 }
 
-// compactTo compacts, unless somebody has.
+// compactTo compacts etcd. It is no error if this revision has already been compacted.
 func compactTo(ctx context.Context, client *clientv3.Client, rev int64) error {
 	ctx, cancel := context.WithTimeout(ctx, pageWithin)
 	defer cancel()
@@ -118,7 +121,8 @@ func compactTo(ctx context.Context, client *clientv3.Client, rev int64) error {
 	return err
 }
 
-// serversRun tells whether a server has a lease: apilets on who leads, and servers of both kinds on where they are.
+// serversRun reports whether there are any running servers. An apilet holds a lease for the leader
+// election, and both apilets and kube-apiservers hold leases for their addresses.
 func serversRun(ctx context.Context, cfg Config, client *clientv3.Client) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

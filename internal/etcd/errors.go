@@ -2,7 +2,7 @@
 
 package etcd
 
-// This file says in the words of the API what etcd, or the way there, has failed with.
+// This file converts errors of etcd, or of the connection to it, to errors of the API.
 
 import (
 	"context"
@@ -14,7 +14,8 @@ import (
 
 var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
 
-// failed makes of an error of etcd's what a client is answered. What etcd says of itself has code 500, as with kube-apiserver.
+// failed converts an error of etcd to the error for the client. Errors returned by etcd itself are
+// mapped to code 500, just like in kube-apiserver.
 func failed(err error) error {
 	var said rpctypes.EtcdError
 	switch {

@@ -1,37 +1,44 @@
 //go:build !noetcd
 
-// Package etcd makes an etcd cluster the log of a store: several servers then serve the same objects, each from its own replica.
+// Package etcd uses an etcd cluster as the log of a store. This allows multiple servers to serve
+// the same objects from their own replicas.
 //
 //	cluster, err := etcd.Open(ctx, etcd.Config{Servers: []string{"http://10.0.0.1:2379"}, Layout: etcd.NewLayout("/registry", reg), Log: log})
 //	st, err := store.Open("replica.db", store.Options{Replica: cluster.Replica()})
-//	err = cluster.Start(ctx, st)  // fills the replica, or goes on where it was left; returns once it has caught up
+//	err = cluster.Start(ctx, st)  // fills the replica or resumes it; returns when it has caught up
 //	...
-//	cluster.Lead(ctx, work)       // runs work while this server, and no other, is the one to do it
+//	cluster.Lead(ctx, work)       // runs work while this server is the leader
 //	cluster.Close()
 //
-// Keys and values are kube-apiserver's (package layout); the revision of a record is etcd's. Four things go on between the two:
+// The keys and values are compatible with kube-apiserver (see package layout). Records have the
+// same revisions as in etcd. The files of the package are:
 //
-//	follow.go    a watch (stream.go) of everything below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill where the watch cannot begin
+//	follow.go    a watch (stream.go) of all keys below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill if the watch cannot start
 //	propose.go   Store.Commit becomes one Txn, whose precondition is the object's mod revision
-//	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"; awaited.go waits for that
-//	own.go       which of the events are this server's own writes
-//	lead.go      a lease elects who does what only one may do, and who compacts etcd
-//	masters.go   which servers there are, for the endpoints of Service default/kubernetes
-//	probe.go     why etcd is not to be reached
-//	health.go    how etcd was when it was last asked, and how far the replica was behind it
-//	migrate.go   a file's objects go into a cluster, and back; bridge.go: above the revisions of before
+//	newest.go    one linearizable read, shared by all waiting requests, returns the revision that the replica must reach for "most recent"; awaited.go waits for it
+//	own.go       recognizes the events of this server's own writes
+//	lead.go      elects, with a lease, the leader; it does the work of one server and compacts etcd
+//	masters.go   finds the addresses of all servers, for the endpoints of Service default/kubernetes
+//	probe.go     finds out why etcd is unreachable
+//	health.go    remembers the state of etcd at the last check, and the lag of the replica
+//	migrate.go   copies the objects of a file to a cluster, and back; bridge.go raises the revision before
 //
-// What is no object lies below PREFIX/.apilet/, where no path of an object leads: what Store.Secret keeps (keys of continue tokens and of
-// service accounts, the lineage), the authority of the servers' certificates, and the lease's key.
+// Everything that is not an object is stored below PREFIX/.apilet/, which is not a valid path for
+// objects. This includes the values of Store.Secret (the keys for continue tokens and service
+// accounts, and the lineage), the certificate authority of the servers, and the key for the leader
+// election.
 //
-// When etcd fails, in short: reads that ask for "most recent" and writes fail after some seconds; everything else goes on from the
-// replica. A write whose outcome is not known is answered so, and not tried again. Everything recovers by itself. A cluster that is not the
-// one that the replica follows (its id is another one, or its revision has gone back) makes Lost speak: nothing that was read from the
-// replica would mean anything there, so the server starts anew, with an empty one.
+// If etcd fails, writes and reads that require the most recent state fail after some seconds. All
+// other requests are served from the replica. If the outcome of a write is unknown, it is not
+// retried, and the client receives an error that says so. After etcd returns, everything recovers
+// without intervention. If the cluster turns out to be a different one (because its ID has changed
+// or its revision has decreased), an error is sent to the channel returned by Lost. The replica is
+// then useless, and the server must restart with an empty one.
 //
-// A nil Cluster is none, for a server whose objects are in its own file: it has no replica, is never lost, and leads always.
+// A nil Cluster is valid. It is used if the server stores objects in its own file. In this case
+// there is no replica, Lost never reports an error, and the server is always the leader.
 //
-// Built with the tag noetcd it is left out, and [Open] says so.
+// With the build tag noetcd, the package is reduced to stubs, and [Open] returns an error.
 package etcd
 
 import (
@@ -62,61 +69,67 @@ import (
 )
 
 const (
-	patience      = 10 * time.Second // with etcd, of a write
-	contactWithin = time.Minute      // of the start
+	patience      = 10 * time.Second // time limit of a write to etcd
+	contactWithin = time.Minute      // time limit for the first contact
 	retryAfter    = time.Second
 
-	// streamWindow is what etcd may send ahead on one stream. That it is said switches off gRPC's own search for it, which answers each message
-	// with a ping: two more system calls here, and two in etcd.
+	// streamWindow limits the data that etcd may send ahead on one stream. Setting it disables
+	// gRPC's estimate of the bandwidth, which answers each message with a ping and so needs two
+	// more system calls here and two in etcd.
 	streamWindow = 4 << 20
 )
 
-// Config says which cluster, and how its keys are read. Names and meanings are those of kube-apiserver's flags.
+// Config contains the addresses of the cluster and the layout of its data. The fields correspond to
+// the flags of kube-apiserver.
 type Config struct {
 	Servers                   []string
 	CAFile, CertFile, KeyFile string
 	Layout                    *Layout
-	Encryption                *encryption.Providers // of values; nil: none
-	CompactionInterval        time.Duration         // 0: etcd is not compacted
-	RevisionsGoBack           bool                  // of ToCluster: etcd's revision stays as it is, since no client goes on with one of the file's
-	Log                       zerolog.Logger
+	Encryption                *encryption.Providers // encryption of values; nil means none
+	CompactionInterval        time.Duration         // if 0, etcd is not compacted
+	// RevisionsGoBack is used by ToCluster. If set, the revision of etcd is not increased, which is
+	// only safe if no client continues with a revision from the file.
+	RevisionsGoBack bool
+	Log             zerolog.Logger
 }
 
-// A Layout is where objects are in etcd and what their values are, as package layout tells.
+// A Layout maps objects to their keys and values in etcd. See package layout.
 type Layout = layout.Layout
 
-// NewLayout makes one of the types in the registry, below a prefix such as /registry.
+// NewLayout returns a layout of the registry's types below a prefix such as /registry.
 func NewLayout(prefix string, reg *scheme.Registry) *Layout { return layout.New(prefix, reg) }
 
-// KeysChanged is for when what is encrypted in etcd can be read otherwise than before: a replica that could not read all of it is filled anew.
+// KeysChanged must be called after the encryption keys have changed. The replica is filled again if
+// there were objects that could not be decrypted.
 func (c *Cluster) KeysChanged() {
 	if c != nil && c.unreadable.Load() > 0 {
 		c.lose(errors.New("there may be a key for what could not be read"), true)
 	}
 }
 
-// A Cluster is an etcd cluster that is in use.
+// A Cluster is a connection to an etcd cluster.
 type Cluster struct {
-	cfg        Config
-	log        zerolog.Logger
-	lay        *layout.Layout
-	client     *clientv3.Client
-	id         uint64 // the cluster's
-	lineage    [16]byte
-	st         *store.Store // set by Start
-	started    atomic.Bool  // st is set
-	newest     newestReads
-	own        ownWrites
-	needed     knownDependencies
-	wanted     atomic.Int64                // the revision that somebody waits for
-	written    atomic.Int64                // the newest revision of what was written here
-	masters    chan struct{}               // a token once a server has come or gone
-	behind     chan struct{}               // a token once somebody waits for more than the replica has
-	watching   atomic.Pointer[watchStream] // the last one that was opened, unless it has stalled
-	trouble    atomic.Pointer[string]      // what is wrong with the watch; nil: nothing
-	unreadable atomic.Int64                // objects that came and could not be decoded
-	seen       sighting                    // of etcd, by those who ask how it is
-	noSpace    atomic.Bool                 // etcd has refused the last write for want of space
+	cfg     Config
+	log     zerolog.Logger
+	lay     *layout.Layout
+	client  *clientv3.Client
+	id      uint64 // id of the cluster
+	lineage [16]byte
+	st      *store.Store // set by Start
+	started atomic.Bool  // st is set
+	newest  newestReads
+	own     ownWrites
+	needed  knownDependencies
+	wanted  atomic.Int64  // the highest revision requested by any caller
+	written atomic.Int64  // the newest revision that was written by this server
+	masters chan struct{} // notified when a server is added or removed
+	// notified when wanted exceeds the replica's revision
+	behind     chan struct{}
+	watching   atomic.Pointer[watchStream] // the current stream, or nil if it has stalled
+	trouble    atomic.Pointer[string]      // the last error of the watch, or nil if it is working
+	unreadable atomic.Int64                // number of received objects that could not be decoded
+	seen       sighting                    // result of the last health checks
+	noSpace    atomic.Bool                 // the last write failed because etcd has no space
 	lost       chan error                  // capacity 1
 	loseOnce   sync.Once
 	stop       context.CancelFunc
@@ -154,14 +167,15 @@ func (cfg *Config) tls() (*tls.Config, error) {
 	return security, nil
 }
 
-// private is the key of something that is no object.
+// private returns the key of data that is not an object.
 func (c *Cluster) private(name string) string { return private(c.lay, name) }
 
 func private(lay *layout.Layout, name string) string {
 	return lay.Prefix() + path.Join(".apilet", name)
 }
 
-// keep returns what etcd has under a private key: fresh, if it had nothing.
+// keep returns the value of a private key. If the key does not exist, it is created with the value
+// fresh.
 func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, *pb.ResponseHeader, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -181,8 +195,9 @@ func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, 
 	return found[0].Value, answer.Header, nil
 }
 
-// Agree changes what etcd has under a private key. decide gets that, nil for nothing, and returns what is to be there instead, nil to leave it. It is
-// called again when another server was faster.
+// Agree updates the value of a private key. decide receives the current value, or nil if there is
+// none, and returns the new value, or nil to leave it unchanged. It is called again if another
+// server changed the value in the meantime.
 func (c *Cluster) Agree(ctx context.Context, name string, decide func(kept []byte) (next []byte, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -211,7 +226,8 @@ func (c *Cluster) Agree(ctx context.Context, name string, decide func(kept []byt
 	}
 }
 
-// lastState is what an object's deletion shows: the object, and the revision of its deletion.
+// lastState converts the last version of an object for its DELETED event. It removes the revision,
+// and returns the offset at which the revision of the deletion belongs.
 func lastState(json []byte) (doc []byte, revAt int) {
 	at := gjson.GetBytes(json, "metadata.resourceVersion")
 	if at.Index == 0 {
@@ -220,10 +236,11 @@ func lastState(json []byte) (doc []byte, revAt int) {
 	return bytes.Join([][]byte{json[:at.Index+1], json[at.Index+len(at.Raw)-1:]}, nil), at.Index + 1
 }
 
-// ErrLost is what Lost says, and Start: only a new beginning helps.
+// ErrLost is the error of Lost and Start. It means that the server must restart with an empty
+// replica.
 var ErrLost = errors.New("the replica cannot go on")
 
-// Lost says why the replica cannot go on, once it cannot. Of no cluster it says nothing.
+// Lost delivers an error if the replica cannot continue. A nil Cluster returns a nil channel.
 func (c *Cluster) Lost() <-chan error {
 	if c == nil {
 		return nil
@@ -231,7 +248,8 @@ func (c *Cluster) Lost() <-chan error {
 	return c.lost
 }
 
-// lose is for what only a new beginning helps against. distrust: the replica's file is not to be used again.
+// lose reports an error that only a restart can resolve. If distrust is set, the replica's file
+// must not be used again.
 func (c *Cluster) lose(err error, distrust bool) {
 	c.loseOnce.Do(func() {
 		if distrust && c.st != nil {
@@ -241,14 +259,16 @@ func (c *Cluster) lose(err error, distrust bool) {
 	})
 }
 
-// Damaged is told what is damaged in the replica that Start was given.
+// Damaged reports damage in the replica. Damage found before Start is ignored, because opening the
+// store has handled it.
 func (c *Cluster) Damaged(place string) {
-	if c != nil && c.started.Load() { // what is found before, the opening of the store has dealt with
+	if c != nil && c.started.Load() {
 		c.lose(fmt.Errorf("the replica is damaged: %s", place), true)
 	}
 }
 
-// sameHistory compares an answer's header with what the replica knew before the question; 0: it may be behind that.
+// sameHistory checks the header of a response against the cluster's id, and against a revision that
+// the replica had before the request. known is 0 if the response may be older.
 func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	var err error
 	switch {
@@ -264,7 +284,7 @@ func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	return err
 }
 
-// Close ends what Start has begun, and the connections.
+// Close stops the goroutines of Start and closes the connections.
 func (c *Cluster) Close() error {
 	if c == nil {
 		return nil
@@ -274,7 +294,7 @@ func (c *Cluster) Close() error {
 	return c.client.Close()
 }
 
-// rest waits, unless ctx ends.
+// rest sleeps for d, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -2,14 +2,17 @@
 
 package etcd
 
-// This file brings the log into the replica.
+// This file copies the log into the replica.
 //
-//	Start ──▶ follow ──▶ fill, unless the replica shows a state of the log ──▶ watch from its revision on ──┐
-//	              ▲                                                                                        │
-//	              └─────────── the watch ended; compacted: the replica has to be filled again ◀─────────────┘
+//	Start ──▶ follow ──▶ fill, unless the replica holds a state of the log ──▶ watch from its revision on ──┐
+//	              ▲                                                                                         │
+//	              └─────────── the watch ended; if compacted, the replica must be filled again ◀────────────┘
 //
-// A snapshot is read in pages, all at one revision, by etcd's keys. What the replica has and the snapshot has not is deleted there: its keys
-// are compared with etcd's, a page at a time, resource by resource, within which both have the same order. So memory is bounded by a page.
+// Snapshots are read page by page in the order of etcd's keys, with all pages at the same revision.
+// Objects that are not in the snapshot are deleted from the replica. To find them, the keys in the
+// replica are compared with the keys in etcd for each resource, one page at a time. This is
+// possible because the keys within a resource have the same order in both. Therefore memory is
+// bounded by the size of a page.
 
 import (
 	"context"
@@ -29,21 +32,23 @@ import (
 )
 
 const (
-	pageBytes     = 4 << 20 // of a snapshot's page, about
+	pageBytes     = 4 << 20 // approximate size of a page of a snapshot
 	pageKeysMin   = 16
 	pageKeysMax   = 4000
 	pageKeysFirst = 200
 	pageWithin    = time.Minute
 
-	resumeFirst = 10 * time.Millisecond // a stream that broke is opened again after, or twice the time before
+	// initial delay before reopening a broken stream, doubled after each failure
+	resumeFirst = 10 * time.Millisecond
 
-	takenBytes   = 1 << 20 // in one transaction of the replica's, and the message that goes beyond it
+	takenBytes   = 1 << 20 // maximum size of one transaction of the replica, not counting the last message
 	takenChanges = 1000
 
-	unreadableTold = 10 // objects, in the log
+	unreadableTold = 10 // maximum number of unreadable objects in the log
 )
 
-// Start begins to follow, until Close, and returns when the replica shows what was newest when it was called.
+// Start begins to follow the cluster, until Close. It returns when the replica has reached the
+// revision that was the newest when Start was called.
 func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 	if c == nil {
 		return nil
@@ -56,7 +61,7 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 	defer giveUp()
 	c.running.Go(func() {
 		c.follow(following)
-		giveUp() // nobody brings the revision that is waited for
+		giveUp() // follow has ended, so the awaited revision will not arrive
 	})
 	c.running.Go(func() { c.keepUp(following) })
 	for {
@@ -80,7 +85,8 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 	}
 }
 
-// follow keeps the replica up until ctx ends, or nothing helps.
+// follow keeps the replica up to date until ctx is done or there is an error that can only be
+// resolved by restarting the server.
 func (c *Cluster) follow(ctx context.Context) {
 	refill := false
 	for ctx.Err() == nil {
@@ -117,7 +123,8 @@ func (c *Cluster) followOnce(ctx context.Context, refill bool) error {
 	return c.watch(ctx)
 }
 
-// watch takes over what happens below the prefix. It ends with an error; a stream that breaks is none.
+// watch copies all changes below the prefix to the replica until an error occurs. It reopens a
+// broken stream.
 func (c *Cluster) watch(ctx context.Context) error {
 	for pause := resumeFirst; ; pause = min(2*pause, retryAfter) {
 		begun, err := c.watchOnce(ctx)
@@ -131,7 +138,7 @@ func (c *Cluster) watch(ctx context.Context) error {
 	}
 }
 
-// watchOnce is watch as long as one stream lasts. begun: something came.
+// watchOnce runs watch for one stream. begun reports whether a message arrived.
 func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
 	w, err := c.openWatch(ctx, c.st.Revision()+1)
 	if err != nil {
@@ -162,23 +169,26 @@ func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		if t.upTo > 0 && c.trouble.Swap(nil) != nil { // that the watch has begun does not show that the replica can take what it brings
+		// an open watch does not prove that the replica can store its events
+		if t.upTo > 0 && c.trouble.Swap(nil) != nil {
 			c.log.Info().Msg("following etcd again")
 		}
 	}
 	return w.begun.Load(), w.err
 }
 
-// What is taken is what goes into the replica in one transaction: whole messages, as they came.
+// A taken contains the changes from one or more messages that are written to the replica in a
+// single transaction.
 type taken struct {
 	changes []store.Replicated
-	upTo    int64 // of the last message: the revision that the replica shows then
+	upTo    int64 // revision of the replica after the transaction
 	bytes   int
-	own     []toldWrite // this server's among them
+	own     []toldWrite // our own writes in changes
 }
 
+// A toldWrite is a write by this server for which the event has been received.
 type toldWrite struct {
-	key string // etcd's
+	key string // key in etcd
 	own *ownWrite
 }
 
@@ -188,7 +198,8 @@ func (t *taken) reset() {
 	*t = taken{changes: t.changes[:0], own: t.own[:0]}
 }
 
-// take adds one message of the watch. Its header may be ahead of its events, unless it has none.
+// take adds one message of the watch. The revision in the header is only used if the message has no
+// events, because otherwise it may be higher than theirs.
 func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 	if err := refusal(news); err != nil {
 		return err
@@ -227,9 +238,10 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 	return nil
 }
 
-// replicated is an object as etcd has it, and the write of this server's that made it so, nil if it was another's. An object that cannot be read
-// has a stand-in, which says so wherever it is read.
-// That whoever has its key does not answer now is an error.
+// replicated converts a key and value from etcd into a change of the replica. If the value was
+// written by this server, it also returns the corresponding ownWrite. If an object cannot be
+// decoded, it is replaced with a stand-in that causes an error for every reader. If the provider of
+// the encryption key is unavailable, replicated returns an error.
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite, error) {
 	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
 	own := c.own.find(kv, false)
@@ -264,7 +276,7 @@ func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Stored, error)
 
 // ---- Filling
 
-// fill brings the state of the log into the replica, as of one revision.
+// fill replaces the contents of the replica with a snapshot of etcd.
 func (c *Cluster) fill(ctx context.Context) error {
 	begun, kept := time.Now(), 0
 	if err := c.st.StartFill(ctx); err != nil {
@@ -332,7 +344,8 @@ func (c *Cluster) get(ctx context.Context, key string, opts ...clientv3.OpOption
 	return answer, c.sameHistory(answer.Header, 0)
 }
 
-// removeOthers deletes from the replica what etcd does not have at a revision. It returns how many keys it has compared.
+// removeOthers deletes the objects from the replica that etcd does not have at a revision. It
+// returns the number of keys in the replica that were compared.
 func (c *Cluster) removeOthers(ctx context.Context, at int64) (compared int, err error) {
 	for from := ""; ; {
 		keys, next, err := c.st.NextFillKeys(from, pageKeysMax)
@@ -352,7 +365,8 @@ func (c *Cluster) removeOthers(ctx context.Context, at int64) (compared int, err
 	}
 }
 
-// removeOthersOf looks at the first keys, those of one resource, and returns how many they are.
+// removeOthersOf is called by removeOthers for the leading keys that belong to the same resource.
+// It returns the number of those keys.
 func (c *Cluster) removeOthersOf(ctx context.Context, at int64, keys []string) (n int, err error) {
 	base, _, _, _ := scheme.SplitKey(keys[0])
 	there, first, last := map[string]bool{}, "", ""

@@ -2,7 +2,8 @@
 
 package etcd
 
-// This file says how etcd is, and how far the replica is behind it. Whoever asks Check has etcd looked at; State is what was seen last.
+// This file reports the state of etcd, and the lag of the replica. Check sends a request to etcd.
+// State returns the result of the last check.
 
 import (
 	"context"
@@ -17,15 +18,16 @@ import (
 
 const checkWithin = 3 * time.Second
 
-// State is how a cluster was when it was last asked.
+// State describes the state of the cluster as of the last check.
 type State struct {
-	Reachable    bool          // it answered a linearizable read
-	NoSpace      bool          // it has refused the last write because its own quota is exceeded
-	LagRevisions int64         // that the replica does not show yet, of those that etcd was seen to have
-	Lag          time.Duration // since when that is so
+	Reachable bool // etcd answered a linearizable read
+	NoSpace   bool // etcd rejected the last write because its quota is exceeded
+	// number of revisions that the replica lacks, compared with the newest revision seen
+	LagRevisions int64
+	Lag          time.Duration // how long the replica has lagged
 }
 
-// State is what was seen last, compared with the replica of now.
+// State returns the result of the last check, compared with the current revision of the replica.
 func (c *Cluster) State() State {
 	replica := c.st.Revision()
 	c.seen.mu.Lock()
@@ -37,7 +39,7 @@ func (c *Cluster) State() State {
 	return s
 }
 
-// Check tells why "most recent" cannot be read; nil while it can.
+// Check returns an error that explains why the most recent state cannot be read, or nil if it can.
 func (c *Cluster) Check() error {
 	ctx, cancel := context.WithTimeout(context.Background(), checkWithin)
 	defer cancel()
@@ -60,7 +62,8 @@ func (c *Cluster) Check() error {
 	return fmt.Errorf("%w (reads with resourceVersion=0 and watches go on with what the replica has; all comes back by itself once etcd does)", err)
 }
 
-// WithinQuota tells that etcd takes no writes because of its quota; nil while it does, as far as is known from the last write.
+// WithinQuota returns an error if etcd rejects writes because of its quota, according to the last
+// write.
 func (c *Cluster) WithinQuota() error {
 	if !c.noSpace.Load() {
 		return nil
@@ -68,7 +71,8 @@ func (c *Cluster) WithinQuota() error {
 	return fmt.Errorf("%w: compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; deletes are still taken", rpctypes.ErrNoSpace)
 }
 
-// noteSpace keeps what a write has shown of etcd's space. Deletes take none.
+// noteSpace records whether a write found etcd out of space. Successful deletes are ignored,
+// because etcd accepts them even if the quota is exceeded.
 func (c *Cluster) noteSpace(op store.ChangeOp, err error) {
 	var said rpctypes.EtcdError
 	switch {

@@ -2,25 +2,26 @@
 
 package etcd
 
-// This file is what is remembered of etcd between two questions: the newest that was seen of it, and which namespaces and definitions are there.
+// This file contains caches for the latest revision of etcd and for existing namespaces and
+// definitions.
 
 import (
 	"sync"
 	"time"
 )
 
-const dependenciesKnown = 1024 // namespaces and definitions
+const dependenciesKnown = 1024 // maximum number of cached namespaces and definitions
 
-// A sighting is the newest that was seen of etcd.
+// A sighting is the latest known state of etcd.
 type sighting struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	reachable bool
-	newest    int64     // revision of etcd
-	awaited   int64     // the first revision seen that the replica did not have; 0: none
-	since     time.Time // it was seen
+	newest    int64     // newest revision of etcd
+	awaited   int64     // first known revision that the replica had not reached, or zero
+	since     time.Time // when awaited was set
 }
 
-// note keeps what a read has found, while the replica was at a revision.
+// note updates the sighting with the result of a read and the current revision of the replica.
 func (s *sighting) note(newest int64, err error, replica int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +38,8 @@ func (s *sighting) note(newest int64, err error, replica int64) {
 	}
 }
 
-// knownDependencies are namespaces and definitions, each with a mod revision at which it was there and not going away. They may be old.
+// knownDependencies maps namespaces and definitions to a mod revision at which they existed and
+// were not being deleted. The entries may be outdated.
 type knownDependencies struct {
 	mu sync.Mutex // guards at
 	at map[string]int64

@@ -2,12 +2,16 @@
 
 package etcd
 
-// This file elects among the servers the one that does what only one may do. The holder of a lease that lasts some seconds works; when it is
-// gone, the next in line does. A holder that was stopped, and does not know yet that its lease has ended, may work beside its successor for
-// a moment: all that either does are writes with preconditions, of which one succeeds.
+// This file implements leader election for work that must only be done by one server at a time. The
+// leader is the server that holds a lease, which expires within seconds if it is not renewed. When
+// the lease expires, the next server in the queue becomes the leader. If a server was suspended, it
+// may not be aware that its lease has expired, and may briefly continue to work after the next
+// leader has started. This is harmless, because all their writes have preconditions, and one of two
+// conflicting writes fails.
 //
-// Compaction of etcd is kube-apiserver's: whoever finds the version of one key as it has left it an interval ago compacts to the revision of
-// then. So servers of both kinds compact once an interval, between them.
+// Compaction of etcd works as in kube-apiserver. A server compacts to the revision of one interval
+// ago if the version of a certain key has not changed since then. As a result, etcd is compacted
+// once per interval even if there are servers of both kinds.
 
 import (
 	"context"
@@ -21,11 +25,11 @@ import (
 
 const (
 	leaseSeconds  = 5
-	compactionKey = "compact_rev_key" // kube-apiserver's, below no prefix
+	compactionKey = "compact_rev_key" // kube-apiserver's key, which has no prefix
 )
 
-// Lead runs work whenever this server is the one to do it, each time until the lease is lost or ctx ends. It returns when ctx has ended and
-// work has returned. A server without a cluster is always the one.
+// Lead runs work while this server is the leader, each time until the lease is lost or ctx ends. It
+// does not return before ctx is done and work has returned. A nil Cluster always leads.
 func (c *Cluster) Lead(ctx context.Context, work func(context.Context)) {
 	if c == nil {
 		work(ctx)
@@ -54,7 +58,7 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 		leaving, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		session.Orphan()
-		_, _ = c.client.Revoke(leaving, lease.ID) // else it ends by itself
+		_, _ = c.client.Revoke(leaving, lease.ID) // otherwise the lease expires
 	}()
 	election := concurrency.NewElection(session, c.private("leader"))
 	campaign, cancel := context.WithCancel(ctx)
@@ -73,8 +77,9 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	return nil
 }
 
-// run campaigns until the election is won, or ctx ends. Who gives up takes back that he has run, and Campaign waits for etcd as long as that takes:
-// nobody waits for Campaign, then. It ends when etcd answers, or with the client; the lease takes the rest back.
+// run campaigns until the election is won or ctx ends. If Campaign is canceled, it tries to delete
+// its key, which can block until etcd responds. Therefore run does not wait for Campaign to return.
+// It returns when etcd responds or the client is closed, and the expiry of the lease cleans up.
 func run(ctx context.Context, election *concurrency.Election) error {
 	won := make(chan error, 1)
 	go func() { won <- election.Campaign(ctx, "") }()
@@ -101,7 +106,7 @@ func (c *Cluster) workWhile(ctx context.Context, over <-chan struct{}, work func
 	running.Wait()
 }
 
-// compact compacts etcd each interval.
+// compact compacts etcd once per interval.
 func (c *Cluster) compact(ctx context.Context) {
 	if c.cfg.CompactionInterval <= 0 {
 		return
@@ -119,7 +124,8 @@ func (c *Cluster) compact(ctx context.Context) {
 	}
 }
 
-// compactTo compacts to a revision, if nobody has since the key had a version. It returns the key's version and the revision of now.
+// compactTo compacts to rev if no server has done so since the key had the given version. It
+// returns the key's version and the current revision.
 func (c *Cluster) compactTo(ctx context.Context, version, rev int64) (int64, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -2,7 +2,7 @@
 
 package etcd
 
-// This file is all that there is of the package in a program that is built with the tag noetcd.
+// This file replaces the package in a program that is built with the tag noetcd.
 
 import (
 	"context"
@@ -19,40 +19,42 @@ import (
 
 var errLeftOut = errors.New("--etcd-servers: this program was built without etcd (-tags noetcd)")
 
-// ErrLost is nobody's here.
+// ErrLost is never returned in this build.
 var ErrLost = errors.New("the replica cannot go on")
 
-// Config is what the flags say.
+// Config holds the values of the flags.
 type Config struct {
-	Servers                   []string              // URLs of the members
-	CAFile, CertFile, KeyFile string                // as the flags --etcd-cafile, --etcd-certfile and --etcd-keyfile name them
-	Layout                    *Layout               // none
-	Encryption                *encryption.Providers // nobody's
-	CompactionInterval        time.Duration         // as the flag has it
-	RevisionsGoBack           bool                  // nobody looks
-	Log                       zerolog.Logger        // is told nothing
+	Servers []string // URLs of the members
+	// values of --etcd-cafile, --etcd-certfile and --etcd-keyfile
+	CAFile, CertFile, KeyFile string
+	Layout                    *Layout               // nil
+	Encryption                *encryption.Providers // unused
+	CompactionInterval        time.Duration         // unused
+	RevisionsGoBack           bool                  // unused
+	Log                       zerolog.Logger        // unused
 }
 
-// A Layout is none: half a megabyte of types that only etcd's values have would stay in the program for it.
+// A Layout is empty. The real one would add half a megabyte of types that occur only in etcd's
+// values.
 type Layout struct{}
 
-// NewLayout makes none.
+// NewLayout returns nil.
 func NewLayout(string, *scheme.Registry) *Layout { return nil }
 
-// Prefix is below what nothing lies.
+// Prefix returns "".
 func (*Layout) Prefix() string { return "" }
 
-// A Cluster is none.
+// A Cluster is never created in this build.
 type Cluster struct{}
 
-// State is what is seen of a cluster.
+// State is the zero value in this build.
 type State struct {
-	Reachable, NoSpace bool          // no
+	Reachable, NoSpace bool          // false
 	LagRevisions       int64         // 0
 	Lag                time.Duration // 0
 }
 
-// Open refuses.
+// Open returns an error.
 func Open(context.Context, Config) (*Cluster, error) {
 	return nil, errLeftOut
 }
@@ -72,19 +74,19 @@ func (*Cluster) Announce(context.Context, netip.Addr, func(context.Context, []ne
 func (*Cluster) Agree(context.Context, string, func([]byte) ([]byte, error)) error { return errLeftOut }
 func (*Cluster) Close() error                                                      { return nil }
 
-// ToCluster refuses.
+// ToCluster returns an error.
 func ToCluster(context.Context, Config, *store.Store, *store.Progress) (int, error) {
 	return 0, errLeftOut
 }
 
-// Filled is nothing.
+// Filled is the zero value in this build.
 type Filled struct {
 	Objects, LeftOut int
 	Revision         int64
 	Running          bool
 }
 
-// ToFile refuses.
+// ToFile returns an error.
 func ToFile(context.Context, Config, string, *store.Progress) (Filled, error) {
 	return Filled{}, errLeftOut
 }

@@ -2,13 +2,16 @@
 
 package etcd
 
-// This file tells other servers that this one is there, and hears of them, as kube-apiservers do between each other (--endpoint-reconciler-type=lease):
+// This file registers this server in etcd and discovers the addresses of other servers, like
+// kube-apiserver do (--endpoint-reconciler-type=lease):
 //
-//	PREFIX/masterleases/10.0.0.7    an Endpoints object with that address; etcd removes it 15 seconds after its server has last spoken
+//	PREFIX/masterleases/10.0.0.7    an Endpoints object with that address; etcd removes it 15 seconds after the last sign of life of its server
 //
-// kube-apiserver writes its key every ten seconds and then looks who is there. Here etcd's lease is kept alive, which is no write, and the watch tells
-// at once who has come or gone. A key may be shared: servers that advertise one address are one to their clients. Then it is left to who has it, and
-// made again when it is gone.
+// kube-apiserver writes its key every ten seconds and then reads the others. apilet keeps etcd's
+// lease alive, which needs no write, and the watch immediately reports added and removed keys.
+// Servers that advertise the same address share a key, because they are one server to their
+// clients. The key is attached to the lease of one of them. When it expires, another server creates
+// the key again.
 
 import (
 	"context"
@@ -25,20 +28,22 @@ import (
 
 const (
 	mastersFolder = "masterleases/"
-	masterSeconds = 15 // kube-apiserver's
+	masterSeconds = 15 // as in kube-apiserver
 	masterEvery   = 5 * time.Second
-	leaveWithin   = 3 * time.Second // less than a server that stops waits for its work
+	leaveWithin   = 3 * time.Second // less than the time that a stopping server waits for its goroutines
 )
 
-// An announcement is what a server says of itself.
+// An announcement is used to register the address of this server in etcd.
 type announcement struct {
 	*Cluster
 	own   netip.Addr
-	lease clientv3.LeaseID // 0: none
+	lease clientv3.LeaseID // 0 means none
 }
 
-// Announce says until ctx ends that this server is at an address, and has reconcile called with the addresses of all servers: first of all, when one
-// has come or gone, every few seconds, and at last without this one. entering: this server has just come.
+// Announce registers the address of this server in etcd until ctx is done. It calls reconcile with
+// the addresses of all servers when it starts, when a server is added or removed, and periodically.
+// Before it returns, it calls reconcile without its own address. The argument entering is true
+// until reconcile has succeeded for the first time.
 func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) {
 	a := &announcement{Cluster: c, own: own}
 	entering, told := true, false
@@ -69,7 +74,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 	}
 }
 
-// await waits until somebody has come or gone.
+// await waits until a server is added or removed, ctx ends, or the given time has passed.
 func (a *announcement) await(ctx context.Context, most time.Duration) {
 	late := time.NewTimer(most)
 	defer late.Stop()
@@ -84,7 +89,7 @@ func (a *announcement) key() string { return a.mastersKey() + a.own.String() }
 
 func (c *Cluster) mastersKey() string { return c.lay.Prefix() + mastersFolder }
 
-// keep sees to it that the key is there, under a lease that lasts.
+// keep renews the lease and makes sure that the key exists.
 func (a *announcement) keep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -115,7 +120,7 @@ func (a *announcement) enter(ctx context.Context) error {
 	return err
 }
 
-// leave takes the server's word back. A key that another server has taken over stays.
+// leave revokes the lease. The key is not removed if it has been taken over by another server.
 func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) error {
 	if a.lease == 0 {
 		return nil
@@ -130,7 +135,7 @@ func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Con
 	return reconcile(ctx, live, false)
 }
 
-// Masters are the addresses of all servers that are there.
+// Masters returns the addresses of all running servers.
 func (c *Cluster) Masters(ctx context.Context) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
@@ -147,7 +152,8 @@ func (c *Cluster) Masters(ctx context.Context) ([]netip.Addr, error) {
 	return live, nil
 }
 
-// noteMaster is told of keys that are no object's.
+// noteMaster handles events of keys that do not belong to objects. It wakes Announce if a server
+// was added or removed.
 func (c *Cluster) noteMaster(event *mvccpb.Event) {
 	known := event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision != event.Kv.ModRevision
 	if known || !strings.HasPrefix(string(event.Kv.Key), c.mastersKey()) {

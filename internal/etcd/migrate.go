@@ -2,18 +2,23 @@
 
 package etcd
 
-// This file moves a file's objects into a cluster, and a cluster's into a file: each as it is now, with its uid and times, under new revisions.
-// These are above all that were given out before, and those are compacted: a client that goes on where it was is told 410 Gone, and lists anew.
-// Were they lower, it would be told what follows its old revision in the new count, and miss all before in silence (bridge.go raises etcd's).
-// What a server derives from objects, the claims of Services and the range of node ports among it, the next server derives.
+// This file implements the migration of objects from a data file to an etcd cluster and vice versa.
+// Only the current version of each object is copied. It keeps its uid and its timestamps, but gets
+// a new revision. The new revisions are higher than all earlier ones, which are compacted. Clients
+// that try to continue from an old revision get a 410 Gone response and have to list again. If the
+// new revisions were lower, the client would receive the events after the same number in the new
+// sequence, and silently miss all earlier ones (bridge.go raises etcd's revision). Data that a
+// server derives from objects, such as the ClusterIPs of Services and the range of node ports, is
+// derived again by the next server.
 //
-//	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects come in; only the same file may go on, no server starts
+//	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects are copied; only the same file may continue, and servers refuse to start
 //	                           {"from":"9f…","state":"finished"}
 //
-// The mark is written where nothing lies below the prefix, in one Txn with looking. Objects come in batches, each of them only where nothing is;
-// a run that goes on finds what the one before has written, and passes over it.
+// The mark is written only if the prefix is empty, which the same Txn checks. Objects are written
+// in batches, and a batch is only written if none of its keys exist. If a run continues an
+// interrupted one, it skips the objects that already exist.
 //
-// A file is made under another name and gets its own when all is in it.
+// A new file is written under a temporary name and renamed when it is complete.
 
 import (
 	"bytes"
@@ -37,18 +42,18 @@ import (
 )
 
 const (
-	batchOps      = 100       // etcd takes 128 by default
-	batchBytes    = 512 << 10 // and 1.5 MiB
+	batchOps      = 100       // etcd's default limit is 128
+	batchBytes    = 512 << 10 // etcd's limit is 1.5 MiB
 	batchesAtOnce = 8
-	placesAtOnce  = 128 // objects of a file that are written at once, to share commits
-	failuresTold  = 10  // of a page of objects
+	placesAtOnce  = 128 // number of objects written to a file concurrently, to share commits
+	failuresTold  = 10  // maximum number of errors reported for a page of objects
 	underWay      = "under way"
 	finished      = "finished"
 )
 
-// A migration is the mark of one.
+// A migration is the value of the mark for a migration.
 type migration struct {
-	From  string `json:"from"` // the file's lineage
+	From  string `json:"from"` // lineage of the file
 	State string `json:"state"`
 }
 
@@ -57,7 +62,7 @@ func (m migration) String() string {
 	return string(text)
 }
 
-// checkMigrated refuses a prefix into which objects are still to come.
+// checkMigrated returns an error if the migration into the prefix is incomplete.
 func (c *Cluster) checkMigrated(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -76,10 +81,12 @@ func (c *Cluster) checkMigrated(ctx context.Context) error {
 
 // ---- Into a cluster
 
-// An entry is what a key of etcd is to hold; of an object also its key in the store.
+// An entry is a key and value to write to etcd. of is the object's key in the store, or "" for
+// other data.
 type entry struct{ key, value, of string }
 
-// ToCluster copies all that a store holds into an empty prefix, and returns how many objects that is. An interrupted copy goes on.
+// ToCluster copies the contents of a store to an empty prefix, and returns the number of objects.
+// It continues an interrupted copy.
 func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Progress) (objects int, err error) {
 	client, err := cfg.connect()
 	if err != nil {
@@ -142,7 +149,7 @@ func idOf(st *store.Store) []byte {
 	return id[:]
 }
 
-// beginMigration marks an empty prefix, or finds the mark of the same file.
+// beginMigration writes the mark to an empty prefix, or finds the mark of the same file.
 func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -188,7 +195,8 @@ func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, m
 	return err
 }
 
-// defineKinds makes the rows by which custom resources are written: of what their definitions say, the kind and which version goes without saying.
+// defineKinds registers the rows that are needed to encode custom resources. The rows only contain
+// the names, the scope and the storage version from the definition.
 func defineKinds(cfg Config, st *store.Store) error {
 	var rows []*scheme.Resource
 	for rec, err := range st.All(store.Span{Prefix: "/apiextensions.k8s.io/customresourcedefinitions/"}) {
@@ -228,7 +236,8 @@ func kindOf(definition gjson.Result, unmarked string) *scheme.Resource {
 	return scheme.GroupVersion(spec.Get("group").String(), storage, row)[0]
 }
 
-// readBatches sends all that a store holds: its objects, and what is shared with servers on the same data.
+// readBatches reads all objects from the store, as well as the secrets that are shared between
+// servers, and sends them to the given channel.
 func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<- []entry) (objects int, err error) {
 	var batch []entry
 	size := 0
@@ -283,7 +292,7 @@ func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<
 	return objects, send()
 }
 
-// putBatch writes entries where nothing is. What is there already has to be what was to be written.
+// putBatch writes entries to keys that do not exist. An existing key must have the same value.
 func putBatch(ctx context.Context, cfg Config, client *clientv3.Client, batch []entry) error {
 	answer, err := putNew(ctx, client, batch)
 	if err != nil || answer.Succeeded {
@@ -329,18 +338,20 @@ func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clien
 
 // ---- Into a file
 
-// Filled says what has been put into a file.
+// Filled is the result of ToFile.
 type Filled struct {
-	Objects, LeftOut int   // LeftOut are keys of what is not served here
-	Revision         int64 // the newest; all before it is compacted
-	Running          bool  // servers had the cluster in use, so that the file's revisions begin so much higher (forkBump)
+	Objects, LeftOut int   // LeftOut counts keys that are not served here
+	Revision         int64 // the revision of the file, below which everything is compacted
+	// Running reports whether servers were using the cluster. In that case the file's revisions
+	// begin forkBump higher.
+	Running bool
 }
 
-// forkBump is how far the revisions of a file begin above those of a cluster that goes on: both give out revisions from then on. It is what a
-// restored backup adds, for the same reason.
+// forkBump is added to the revision of the file if the cluster remains in use, because both will
+// continue to assign new revisions. A restored backup adds the same number for the same reason.
 const forkBump = 1_000_000_000
 
-// ToFile makes a file of what a cluster holds, as of one revision.
+// ToFile creates a data file with all objects from an etcd cluster at a single revision.
 func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled Filled, err error) {
 	cfg.Layout.Encryption = cfg.Encryption
 	client, err := cfg.connect()
@@ -349,7 +360,7 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 	}
 	defer client.Close()
 	err = atomicfile.PlaceFile(path, func(temp string) error {
-		if err := os.Remove(temp); err != nil { // the store takes an empty file for one that was damaged
+		if err := os.Remove(temp); err != nil { // the store would treat an empty file as damaged
 			return err
 		}
 		st, err := store.Open(temp, store.Options{Sealing: cfg.Encryption.Sealing()})
@@ -365,7 +376,8 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 	return filled, err
 }
 
-// fillFile places everything above all revisions that the cluster has given out, or may give out while the file is in use.
+// fillFile writes all objects to the store. Their revisions are higher than any revision that the
+// cluster has assigned, or is expected to assign while the file is in use.
 func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (filled Filled, err error) {
 	prefix := cfg.Layout.Prefix()
 	if filled.Running, err = serversRun(ctx, cfg, client); err != nil {
@@ -405,9 +417,10 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 	return filled, nil
 }
 
-// placeAll writes a page's objects, many at once. It returns how many they are, and how many keys are none.
+// placeAll writes the objects of a page concurrently. It returns the number of objects written and
+// the number of keys that are not objects.
 func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.KeyValue) (placed, others int, err error) {
-	var mu sync.Mutex // guards the results
+	var mu sync.Mutex // guards err and failures
 	failures := 0
 	var running sync.WaitGroup
 	turns := make(chan struct{}, placesAtOnce)
@@ -444,7 +457,8 @@ func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.Ke
 	return placed, others, err
 }
 
-// placeSecret keeps what servers share besides objects; the marks of a migration, or of who leads, are nothing to a file.
+// placeSecret stores a secret that servers share. It ignores the other private keys, such as the
+// marks of a migration or the leader's key, because they have no meaning in a file.
 func placeSecret(cfg Config, st *store.Store, kv *mvccpb.KeyValue) error {
 	name, ok := strings.CutPrefix(string(kv.Key), private(cfg.Layout, "secrets")+"/")
 	if !ok {

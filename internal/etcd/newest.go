@@ -2,14 +2,15 @@
 
 package etcd
 
-// This file finds out how far the log is. "Most recent" has to show every write that was answered before the question, by whichever server;
-// only a quorum of etcd's members knows of them all. One small read is enough for everybody who waits when it begins:
+// This file finds the newest revision of the log. A read of the most recent state must include
+// every write that any server acknowledged before the read began. Only a quorum of etcd's members
+// knows all of these writes. All callers that are waiting when a read begins share its result:
 //
 //	a asks ──▶ read 1 begins
-//	b asks, c asks: read 1 may be older than what they want, they wait for the next
+//	b asks, c asks: read 1 may be older than their requests, so they wait for the next
 //	             read 1 ends ──▶ a has its revision; read 2 begins, for b and c
 //
-// awaited.go waits until the replica is there.
+// See awaited.go for how to wait until the replica has reached that revision.
 
 import (
 	"context"
@@ -18,19 +19,19 @@ import (
 	"time"
 )
 
-const readPatience = 5 * time.Second // with what asks how far the log is
+const readPatience = 5 * time.Second // time limit of a read of the newest revision
 
-// newestReads share linearizable reads.
+// newestReads shares linearizable reads between callers.
 type newestReads struct {
 	read func(context.Context) (int64, error)
 
-	mu      sync.Mutex   // guards what follows
-	next    *newestRound // those who wait for the next one
+	mu      sync.Mutex   // guards the fields below
+	next    *newestRound // the callers that wait for the next read
 	running bool
 }
 
 type newestRound struct {
-	done chan struct{} // closed when rev and err are there
+	done chan struct{} // closed when rev and err are set
 	rev  int64
 	err  error
 }
@@ -55,10 +56,10 @@ func (n *newestReads) get(ctx context.Context) (int64, error) {
 	}
 }
 
-// run reads as long as somebody waits.
+// run performs reads until there are no more callers waiting.
 func (n *newestReads) run() {
 	for {
-		runtime.Gosched() // whoever is about to ask, on a busy machine, asks first
+		runtime.Gosched() // on a busy machine, lets other callers join the next read
 		n.mu.Lock()
 		round := n.next
 		n.next = nil

@@ -2,7 +2,7 @@
 
 package etcd
 
-// This file reaches a cluster, learns which one it is, and says how a store reaches the log that it is.
+// This file implements the functions for connecting to a cluster and for accessing it from a store.
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"apilet/internal/store"
 )
 
-// Open reaches the cluster and learns which one it is.
+// Open connects to the cluster and determines its identity.
 func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, masters: make(chan struct{}, 1), behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
 	c.lay.Encryption = cfg.Encryption
@@ -38,7 +38,7 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// identify finds the cluster's id and lineage. It waits for an etcd that is being started, too.
+// identify reads the cluster's id and lineage. It waits for etcd if etcd is still starting.
 func (c *Cluster) identify(starting context.Context) error {
 	ctx, cancel := context.WithTimeout(starting, contactWithin)
 	defer cancel()
@@ -76,7 +76,7 @@ func (c *Cluster) identify(starting context.Context) error {
 	}
 }
 
-// Replica is how a store reaches the log.
+// Replica returns the functions that the store uses to access etcd.
 func (c *Cluster) Replica() *store.Replica {
 	if c == nil {
 		return nil

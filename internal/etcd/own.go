@@ -2,11 +2,15 @@
 
 package etcd
 
-// This file knows an event of the watch again as a write of this server's own: it need not be decoded then, and who wrote it is known.
+// This file is used to detect whether an event received from the watch was caused by a write of
+// this server. If so, there is no need to decode the event, and the author of the write is known.
 //
-// The watch mostly tells it before the Txn's answer is there, which alone says whose it is. A value with the bytes of one that is on its way
-// is taken for that. Nobody but another server that has made the same change of the same version in the same second could have written
-// it. A deletion has no value, and two servers may well delete the same version at once: so its Txn is waited for, a moment.
+// The event usually arrives before the response to the Txn, which alone proves the origin. If the
+// value is identical to that of a write in progress, the event is attributed to that write. Only
+// another server that made the same change to the same version in the same second could have
+// written the same value. This does not work for deletions, which have no value, because two
+// servers may delete the same version at the same time. Therefore, the event of a deletion waits
+// briefly for the response to the Txn.
 
 import (
 	"bytes"
@@ -20,21 +24,21 @@ import (
 	"apilet/internal/store"
 )
 
-const settledWithin = time.Second // a Txn, once its event is there
+const settledWithin = time.Second // how long an event waits for the response to its Txn
 
-// An ownWrite is a change whose Txn is on its way.
+// An ownWrite is a pending write of this server.
 type ownWrite struct {
-	value  []byte // nil: a deletion
+	value  []byte // nil for a deletion
 	stored layout.Stored
 	author store.Author
-	told   int64 // the revision of the event that tells it; guarded by ownWrites.mu
+	told   int64 // revision of the event attributed to this write; guarded by ownWrites.mu
 
 	once    sync.Once
-	settled chan struct{} // closed when rev is there
-	rev     int64         // 0: nothing came of it, or nobody knows
+	settled chan struct{} // closed when rev is set
+	rev     int64         // 0 if the Txn failed or its outcome is unknown
 }
 
-// settle says under which revision the change is in the log. The first word counts.
+// settle sets the revision of the change. Only the first call has an effect.
 func (own *ownWrite) settle(rev int64) {
 	own.once.Do(func() {
 		own.rev = rev
@@ -42,7 +46,8 @@ func (own *ownWrite) settle(rev int64) {
 	})
 }
 
-// at tells whether the change is that of a revision; known is false while its Txn has no answer.
+// at reports whether the change was committed at the given revision. If there is no response to the
+// Txn yet, known is false.
 func (own *ownWrite) at(rev int64) (same, known bool) {
 	select {
 	case <-own.settled:
@@ -52,10 +57,10 @@ func (own *ownWrite) at(rev int64) (same, known bool) {
 	}
 }
 
-// ownWrites are those that the replica does not have yet.
+// ownWrites keeps track of the writes by this server that have not been added to the replica yet.
 type ownWrites struct {
 	mu    sync.Mutex             // guards byKey
-	byKey map[string][]*ownWrite // by etcd's keys
+	byKey map[string][]*ownWrite // by key in etcd
 }
 
 func (o *ownWrites) add(key string, own *ownWrite) {
@@ -78,15 +83,17 @@ func (o *ownWrites) remove(key string, own *ownWrite) {
 	o.byKey[key] = left
 }
 
-// forget is for when events are left out.
+// forget removes all writes. It is called after the replica has been filled, because their events
+// will not be received.
 func (o *ownWrites) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	clear(o.byKey)
 }
 
-// find returns the write that an event tells; nil: it was another server's. The replica may not be able to take the event over, and hear it again:
-// so the write is removed by who has seen to that.
+// find returns the write that caused an event, or nil if another server did. The caller removes the
+// write after the replica has stored the event. If the replica cannot store it, the event arrives
+// again.
 func (o *ownWrites) find(kv *mvccpb.KeyValue, deleted bool) *ownWrite {
 	likely := o.likely(kv, deleted)
 	if len(likely) == 0 {
@@ -104,7 +111,8 @@ func (o *ownWrites) find(kv *mvccpb.KeyValue, deleted bool) *ownWrite {
 	return own
 }
 
-// whose waits for the Txns of writes that an event may tell. What has not been settled then counts as another's.
+// whose waits for the Txns of several candidates. A candidate that is still unsettled after the
+// time limit is attributed to another server.
 func (o *ownWrites) whose(kv *mvccpb.KeyValue, likely []*ownWrite) *ownWrite {
 	late := time.NewTimer(settledWithin)
 	defer late.Stop()
@@ -125,7 +133,7 @@ func (o *ownWrites) whose(kv *mvccpb.KeyValue, likely []*ownWrite) *ownWrite {
 	return nil
 }
 
-// likely are those that an event may tell, or the one that it does tell.
+// likely returns the writes that may have caused an event, or only one if it is certain.
 func (o *ownWrites) likely(kv *mvccpb.KeyValue, deleted bool) (found []*ownWrite) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

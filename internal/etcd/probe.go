@@ -2,8 +2,9 @@
 
 package etcd
 
-// This file says why etcd is not to be reached. gRPC tries again and again, and tells of nothing but the time that has passed; who set a
-// server up wants to hear of the refused connection, of the authority that is the wrong one, of the certificate that is missing.
+// This file finds out why etcd is unreachable. gRPC retries silently and reports only a timeout. An
+// administrator needs to see the refused connection, the wrong certificate authority or the missing
+// certificate.
 
 import (
 	"bytes"
@@ -20,13 +21,15 @@ import (
 
 const probeWithin = 3 * time.Second
 
-// helloHTTP2 is what a client of HTTP/2 says first, with no settings. A server answers with its own.
+// helloHTTP2 is the HTTP/2 client preface with empty settings. A server responds with its own
+// settings.
 const helloHTTP2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// errMisconfigured is about certificates and schemes: waiting does not help.
+// errMisconfigured reports a problem of certificates or URL schemes, which does not resolve itself.
 var errMisconfigured = errors.New("to try again is of no use")
 
-// probe connects to each server; nil when one of them speaks as etcd does. errMisconfigured when all that answer refuse.
+// probe connects to every server. It returns nil if at least one of them responds like etcd. The
+// error wraps errMisconfigured if a server rejects the configuration.
 func (cfg *Config) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWithin)
 	defer cancel()
@@ -47,7 +50,8 @@ func (cfg *Config) probe(ctx context.Context) error {
 
 func (cfg *Config) probeServer(ctx context.Context, server string) error {
 	at, err := url.Parse(server)
-	if err != nil || at.Scheme != "http" && at.Scheme != "https" { // a bare host:port, or a socket: gRPC's own business
+	// host:port without a scheme or a Unix socket, which is handled by gRPC
+	if err != nil || at.Scheme != "http" && at.Scheme != "https" {
 		return nil
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at.Host)
@@ -75,13 +79,15 @@ func probePlain(conn net.Conn, server string) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s hangs up: perhaps it speaks TLS (https://)", server)
 	}
-	if err == nil && (answer[0] == 0x15 || bytes.HasPrefix(answer, []byte("HTTP/1"))) { // an alert of TLS, or a page that says so
+	// an alert of TLS, or an HTTP page with an error
+	if err == nil && (answer[0] == 0x15 || bytes.HasPrefix(answer, []byte("HTTP/1"))) {
 		return fmt.Errorf("%s speaks TLS: write https:// (%w)", server, errMisconfigured)
 	}
 	return err
 }
 
-// probeTLS shakes hands. A certificate of the client's that the server does not take, or misses, shows only in the first answer.
+// probeTLS performs the handshake. If the server rejects the client's certificate or misses it,
+// only the first response shows this.
 func probeTLS(ctx context.Context, conn *tls.Conn, server string) error {
 	err := conn.HandshakeContext(ctx)
 	if err == nil {

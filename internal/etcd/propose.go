@@ -2,21 +2,24 @@
 
 package etcd
 
-// This file writes. One change is one Txn: nothing else of etcd's is needed, and as many are in flight as there are writers.
+// This file writes changes. One change is one Txn. It uses no other operation of etcd, and any
+// number of writers can have a Txn in flight.
 //
-//	create   mod(key) = 0, and mod(namespace) = the revision at which the replica saw it, not going away;   put
-//	         of a custom resource also mod(definition)
+//	create   mod(key) = 0, and mod(namespace) = the revision at which the replica saw it, not being deleted;   put
+//	         for a custom resource also mod(definition)
 //	update   mod(key) = Change.Expect                                                                     put
 //	delete   mod(key) = Change.Expect                                                                     delete
 //
-// What a change takes along (Change.With) are more preconditions and puts of the same Txn: updates of other keys. If only one of those is in the way,
-// whoever asked for them is asked again, as long as patience lasts.
+// The additional updates of a change (Change.With) are included in the same Txn as additional
+// preconditions and puts for other keys. If one of the additional preconditions is the only one
+// that fails, Change.With is called again and the Txn is retried until it times out.
 //
-// What the Txn finds when its precondition does not hold is read in its other branch, so that the answer is right however far behind the
-// replica is; and the replica is awaited before the answer, so that whoever tries again, and reads it, tries with what was in the way.
+// If a precondition fails, the Txn reads the current values in its other branch, so the result is
+// correct even if the replica is behind. Before the error is returned, the replica catches up. This
+// ensures that a client that reads the object again will see the change that caused the conflict.
 //
-// A Txn of which nothing was heard may have been carried out or not. Nobody tries it again here; the client's library does where it knows
-// that it never left.
+// If a Txn gets no response, its outcome is unknown. It is not repeated here. The etcd client
+// repeats a request only if it knows that it was never sent.
 
 import (
 	"context"
@@ -30,21 +33,23 @@ import (
 	"apilet/internal/store"
 )
 
-const dependencyRounds = 16 // of a create whose namespace, or definition, changes all the time
+// maximum number of retries if the namespace or definition keeps changing
+const dependencyRounds = 16
 
-// A proposal is a change on its way, and what goes with it.
+// A proposal is a pending change including its additional updates.
 type proposal struct {
 	store.Change
-	key  string // etcd's
+	key  string // key in etcd
 	op   clientv3.Op
 	own  *ownWrite
-	with []*proposal // updates, in the same Txn
+	with []*proposal // additional updates in the same Txn
 }
 
-// errAlone says that a change could have been carried out, but not what goes with it.
+// errAlone reports that only the preconditions of the additional updates failed.
 var errAlone = errors.New("what goes with the change has changed")
 
-// propose carries a change out and returns its revision. While only what goes with it is in its way it is tried again.
+// propose writes the given change to etcd and returns the new revision. It tries again if only an
+// additional update was in conflict.
 func (c *Cluster) propose(ctx context.Context, change store.Change) (rev int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -83,8 +88,8 @@ func (c *Cluster) proposeOnce(ctx context.Context, change store.Change) (rev int
 	} else {
 		rev, err = c.change(ctx, p)
 	}
-	p.settle(0)                               // if nothing came of it
-	if err != nil || rev <= c.st.Revision() { // its event has been here already
+	p.settle(0)                               // if the Txn failed
+	if err != nil || rev <= c.st.Revision() { // the event has already arrived
 		for _, p := range all {
 			c.own.remove(p.key, p.own)
 		}
@@ -109,7 +114,7 @@ func (c *Cluster) prepare(change store.Change) (*proposal, error) {
 	return p, nil
 }
 
-// settle says under which revision the proposal is in the log; 0: it is not.
+// settle records the revision at which the proposal was committed, or 0 if it was not.
 func (p *proposal) settle(rev int64) {
 	p.own.settle(rev)
 	for _, other := range p.with {
@@ -117,7 +122,7 @@ func (p *proposal) settle(rev int64) {
 	}
 }
 
-// change carries an update or a delete out.
+// change executes an update or a delete.
 func (c *Cluster) change(ctx context.Context, p *proposal) (int64, error) {
 	answer, err := c.commit(ctx, p, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.key), "=", p.Expect)}, clientv3.OpGet(p.key))
 	if err != nil || answer.Succeeded {
@@ -136,7 +141,8 @@ func (c *Cluster) change(ctx context.Context, p *proposal) (int64, error) {
 	return 0, store.ErrConflict
 }
 
-// create carries a create out. What it depends on may change while it lasts; only what goes is in its way.
+// create executes a create. It is retried if a dependency has been modified in the meantime, but
+// fails if the dependency is being deleted.
 func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
 	needed, err := c.dependenciesOf(ctx, p)
 	for round := 0; err == nil; round++ {
@@ -168,14 +174,15 @@ func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
 	return 0, err
 }
 
-// A dependency is an object that has to be there, and to stay, when another one is created: its namespace, the definition of its type.
+// A dependency is the namespace or the definition of an object to be created. It must exist and
+// must not be deleted at the same time.
 type dependency struct {
 	key, etcdKey string
-	at           int64 // its mod revision
+	at           int64 // mod revision of the object
 	isParent     bool
 }
 
-// dependenciesOf finds what a create depends on.
+// dependenciesOf returns the dependencies of a create.
 func (c *Cluster) dependenciesOf(ctx context.Context, p *proposal) (all []*dependency, err error) {
 	for _, d := range [...]*dependency{{key: p.Parent, isParent: true}, {key: p.Type}} {
 		if d.key == "" {
@@ -192,7 +199,8 @@ func (c *Cluster) dependenciesOf(ctx context.Context, p *proposal) (all []*depen
 	return all, nil
 }
 
-// taken is the answer to a create of what is there already, or that could not take along what goes with it.
+// taken returns the error for a create if the object already exists, or if there was a conflict
+// with an additional update.
 func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnResponse) error {
 	p.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
@@ -207,8 +215,8 @@ func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnRe
 	return store.ErrExists
 }
 
-// dependencyAt is the mod revision of what a create depends on, as far as is known here: if it is another one, the Txn says so. etcd is asked
-// before a create is refused.
+// dependencyAt returns the mod revision of a dependency as known locally. If it is outdated, the
+// Txn fails and returns the current one. It reads from etcd before it reports a missing dependency.
 func (c *Cluster) dependencyAt(ctx context.Context, d *dependency) (int64, error) {
 	if at, ok := c.needed.get(d.key); ok {
 		return at, nil
@@ -228,7 +236,8 @@ func (c *Cluster) dependencyAt(ctx context.Context, d *dependency) (int64, error
 	return c.liveDependency(ctx, d, kv, answer.Header.Revision)
 }
 
-// liveDependency is the mod revision of what a create depends on, as it was found at a revision.
+// liveDependency returns the mod revision of a dependency that has been read from etcd. It returns
+// an error if the dependency does not exist or is being deleted.
 func (c *Cluster) liveDependency(ctx context.Context, d *dependency, kv *mvccpb.KeyValue, at int64) (int64, error) {
 	if kv != nil && !c.deleting(d.key, kv) {
 		return kv.ModRevision, nil
@@ -250,9 +259,11 @@ func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
 	return err == nil && stored.Deleting
 }
 
-// commit is one Txn: the proposal's change and what goes with it if the preconditions of all hold, the reads if not.
+// commit executes a Txn that writes the change and its additional updates if all preconditions are
+// met. Otherwise it performs the given reads.
 func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
-	ops := []clientv3.Op{p.op} // the change first: whoever reads the events of the revision hears of it first
+	// the change comes first, because readers of the revision receive its events in this order
+	ops := []clientv3.Op{p.op}
 	for _, other := range p.with {
 		holds = append(holds, clientv3.Compare(clientv3.ModRevision(other.key), "=", other.Expect))
 		ops = append(ops, other.op)
@@ -272,7 +283,7 @@ func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp,
 	return answer, nil
 }
 
-// inDoubt is the error of a Txn of which nobody knows what became of it.
+// inDoubt is returned if it is unknown whether a Txn was executed.
 type inDoubt struct{ error }
 
 func (d inDoubt) Unwrap() []error { return []error{d.error, store.ErrInDoubt} }
@@ -284,7 +295,7 @@ func revisionOf(answer *clientv3.TxnResponse) int64 {
 	return answer.Header.Revision
 }
 
-// found is what a Txn's read has found; nil when nothing.
+// found returns the result of one of the Txn's reads, or nil if the key does not exist.
 func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 	if kvs := answer.Responses[read].GetResponseRange().Kvs; len(kvs) > 0 {
 		return kvs[0]

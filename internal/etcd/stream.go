@@ -2,9 +2,10 @@
 
 package etcd
 
-// This file opens etcd's watch as a stream of gRPC's. The client's library has one, which hands each message through four goroutines: for its
-// many watches on one stream, and to take it up again at once when the stream breaks. Here is one watch, and who follows takes it up again
-// anyway, at the replica's revision. A lone write is followed in half the time so.
+// This file opens etcd's watch directly as a gRPC stream. The watch of the etcd client passes each
+// message through four goroutines, because it supports multiple watches per stream and resumes them
+// automatically. This is not needed here, since there is only one watch, and follow.go already
+// resumes it from the revision of the replica. This halves the latency of a single write.
 
 import (
 	"context"
@@ -18,18 +19,19 @@ import (
 	"google.golang.org/grpc"
 )
 
-const takenMessages = 256 // of the watch wait for the replica; behind them etcd keeps what comes
+const takenMessages = 256 // maximum number of messages waiting for the replica; further ones wait in etcd
 
-// A watchStream is a watch that is open.
+// A watchStream is an open watch.
 type watchStream struct {
 	stream  pb.Watch_WatchClient
 	cancel  context.CancelFunc
-	arrived chan *pb.WatchResponse // closed at the end
-	err     error                  // why it has ended; there when arrived is closed
-	begun   atomic.Bool            // something has come
+	arrived chan *pb.WatchResponse // closed at the end of the stream
+	err     error                  // the reason for the end of the stream, set before arrived is closed
+	begun   atomic.Bool            // a message has arrived
 }
 
-// openWatch watches everything below the prefix, from a revision on. The caller closes it.
+// openWatch watches all keys below the prefix, starting at revision from. The caller must close the
+// stream.
 func (c *Cluster) openWatch(ctx context.Context, from int64) (*watchStream, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	stream, err := pb.NewWatchClient(c.client.ActiveConnection()).Watch(ctx, grpc.MaxCallRecvMsgSize(math.MaxInt32))
@@ -47,8 +49,9 @@ func (c *Cluster) openWatch(ctx context.Context, from int64) (*watchStream, erro
 	return w, nil
 }
 
-// receive lets messages gather while the replica is busy with those before. etcd sends each write by itself; a busy replica takes over many
-// in one transaction, an idle one each at once.
+// receive queues messages while the replica is still processing previous ones. etcd sends a
+// separate message for each write. If the replica is busy, multiple messages are written in one
+// transaction. Otherwise each message is written immediately.
 func (w *watchStream) receive(ctx context.Context) {
 	defer close(w.arrived)
 	for {
@@ -67,25 +70,28 @@ func (w *watchStream) receive(ctx context.Context) {
 	}
 }
 
-// askProgress has etcd say how far the watch is. One goroutine calls it; when the watch has ended, it does nothing.
+// askProgress requests a progress message. Only one goroutine may call it. It does nothing if the
+// stream has already ended.
 func (w *watchStream) askProgress() {
 	_ = w.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
 }
 
 func (w *watchStream) close() { w.cancel() }
 
-// broken is the error of a stream that has ended, mostly with its connection: another one may be there at once.
+// broken is returned when the stream has ended, usually because the connection was lost. A new
+// stream may be available immediately.
 type broken struct{ error }
 
 func (b broken) Unwrap() error { return b.error }
 
-// mayResume tells whether to open the watch again without a word. That a member has no leader is worth one.
+// mayResume reports whether the watch can be reopened without logging the error. A member without a
+// leader is worth logging.
 func mayResume(err error) bool {
 	var b broken
 	return errors.As(err, &b) && !errors.Is(err, rpctypes.ErrNoLeader)
 }
 
-// refusal is what a message of the watch says instead of news; nil if it does not.
+// refusal returns the error that a message contains instead of events, or nil.
 func refusal(news *pb.WatchResponse) error {
 	switch {
 	case news.Header == nil:
@@ -100,7 +106,7 @@ func refusal(news *pb.WatchResponse) error {
 	return nil
 }
 
-// isProgress tells whether a message says that everything up to its revision has been told.
+// isProgress reports whether a message confirms that all events up to its revision have been sent.
 func isProgress(news *pb.WatchResponse) bool {
 	return len(news.Events) == 0 && !news.Created
 }

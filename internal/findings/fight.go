@@ -1,17 +1,21 @@
 package findings
 
-// This file finds fights: A sets .spec.replicas from 1 to 2, B from 2 to 1. That two write an object in turns is the rule in Kubernetes, each
-// its own part, and costs a look into a table here. Whoever has done so some times makes the object a suspect, and of suspects writes are
-// compared, path by path. A path that one sets to what the other has changed it from has flipped.
+// This file detects fights: A changes .spec.replicas from 1 to 2, and B changes it from 2 to 1. In
+// Kubernetes, it is normal for two clients to update different parts of the same object in turns.
+// This only costs a table look-up for each write. If they do so several times, the object becomes a
+// suspect, and further writes to it are compared path by path. A path is said to flip if one client
+// restores a value that was changed by the other.
 //
-// Two that are one by their user, program and manager (the second replica without a leader, the process that was forgotten) are told apart by
-// where their requests come from. A program may have several connections, and is then no two: so each has to set its own value from its own
-// address, time after time, until it counts.
+// If there are two clients with the same user, program and manager (such as a second replica
+// without leader election, or a forgotten process), they are distinguished by their addresses. A
+// single program may also use several connections. Therefore each address must repeatedly set the
+// same value before the flips count.
 //
-// Of large objects the parts that are the same are left out before the rest is compared (large.go).
+// For large objects, the equal parts are removed before the comparison (large.go).
 //
-// How many bytes are compared is bounded for all suspects together; a write that is not compared is one flip fewer and nothing else, because
-// no flip needs the write just before it.
+// There is a limit on the total number of bytes that are compared for all suspects. If a write is
+// not compared, a single flip may be missed. Other flips can still be detected, because that does
+// not require the immediately preceding write.
 
 import (
 	"encoding/json"
@@ -22,18 +26,18 @@ import (
 )
 
 const (
-	switchesMin = 4         // turns that make a suspect,
-	turnsMin    = 8         // or so many, of those who are told apart by their addresses alone
-	suspectsMax = 64        // objects
-	pathsMax    = 16        // of one
-	flipsMin    = 6         // of one path make a finding,
-	alikeMin    = 20        // or so many
-	bytesPerSec = 32 << 10  // that are compared
-	bytesAtOnce = 256 << 10 // after a while without any
-	largeCost   = 32        // of the bytes of a large object beyond largeMin so many count as one
+	switchesMin = 4         // switches between writers that make an object a suspect
+	turnsMin    = 8         // switches between addresses, if the writers differ only in their address
+	suspectsMax = 64        // maximum number of suspect objects
+	pathsMax    = 16        // maximum number of paths of one object
+	flipsMin    = 6         // number of flips of a path that make a finding
+	alikeMin    = 20        // the same, if the writers differ only in their address
+	bytesPerSec = 32 << 10  // rate of bytes compared
+	bytesAtOnce = 256 << 10 // maximum number of bytes compared in a burst
+	largeCost   = 32        // For large objects, largeCost bytes in excess of largeMin count as a single byte.
 )
 
-// updated looks at a write that changed something.
+// updated processes a write that changed an object.
 func (d *Detector) updated(r *outcome, key, who uint64) {
 	if !d.suspicious(r, key, who) {
 		return
@@ -55,7 +59,7 @@ func (d *Detector) updated(r *outcome, key, who uint64) {
 	}
 }
 
-// suspicious says whether a write is worth a comparison, which is then paid for.
+// suspicious reports whether the write should be compared. If so, it has paid for the comparison.
 func (d *Detector) suspicious(r *outcome, key, who uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,13 +85,13 @@ func (d *Detector) suspicious(r *outcome, key, who uint64) bool {
 		return false
 	}
 	kept := 0.0
-	if o.switches < switchesMin { // a controller with several connections, most likely
+	if o.switches < switchesMin { // most likely a controller with several connections
 		kept = bytesAtOnce / 2
 	}
 	return d.suspectLocked(r, key) && d.payLocked(r.at, len(r.was)+len(r.is), kept)
 }
 
-// from tells those apart who are one by all that they say.
+// from returns a hash of the client and its address.
 func (d *Detector) from(r *outcome, who uint64) uint64 {
 	if r.from == "" {
 		return who
@@ -108,7 +112,8 @@ func (d *Detector) suspectLocked(r *outcome, key uint64) bool {
 	return true
 }
 
-// payLocked takes bytes out of the allowance, unless less would be left than has to be kept for others.
+// payLocked deducts the given number of bytes from the allowance. It returns false if less than
+// kept would be left for other objects. The caller must hold mu.
 func (d *Detector) payLocked(now time.Time, bytes int, kept float64) bool {
 	if bytes > largeMin {
 		bytes = largeMin + (bytes-largeMin)/largeCost
@@ -124,10 +129,11 @@ func (d *Detector) payLocked(now time.Time, bytes int, kept float64) bool {
 	return true
 }
 
-// flipLocked compares what a write changed with what another did before.
+// flipLocked compares the changes of a write with earlier changes by another client. The caller
+// must hold mu.
 func (d *Detector) flipLocked(r *outcome, key, who uint64, list []changes.Change) *Finding {
 	s := d.suspects[key]
-	if s == nil { // swept meanwhile
+	if s == nil { // removed by Sweep in the meantime
 		return nil
 	}
 	var worst *path
@@ -157,7 +163,8 @@ func (d *Detector) flipLocked(r *outcome, key, who uint64, list []changes.Change
 	return s.flipped(d, r, worst, at, other, addresses)
 }
 
-// path is the record of a path, unless the object has too many already; those that never flipped give way.
+// path returns the record of a path. If there are too many paths, it removes a path that has never
+// flipped. If there is no such path, it returns nil.
 func (s *suspect) path(text string) *path {
 	if p := s.paths[text]; p != nil {
 		return p
@@ -178,8 +185,9 @@ func (s *suspect) path(text string) *path {
 	return p
 }
 
-// flip says whether a change undoes the one that another made. Of two that are told apart by their addresses alone each has to do what it did
-// before, or all is forgotten.
+// flip reports whether a change undoes a change by another client. If the two clients only differ
+// in their addresses, each must repeat its own change. Otherwise the number of flips is reset to
+// zero.
 func (p *path) flip(r *outcome, who, from uint64, c *changes.Change) bool {
 	old, new := c.Hashes()
 	if p.who == 0 || p.old != new || p.new != old {
@@ -197,7 +205,7 @@ func (p *path) flip(r *outcome, who, from uint64, c *changes.Change) bool {
 	return true
 }
 
-// flipped takes a flip into the finding, which begins with enough of them.
+// flipped adds a flip to the suspect's finding. It starts a finding after enough flips.
 func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, other Who, addresses []string) *Finding {
 	if s.found != nil && s.found.Ended == nil {
 		s.found.Times, s.found.Last = s.found.Times+1, r.at.UTC()
@@ -217,7 +225,8 @@ func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, o
 			f.Paths = append(f.Paths, name)
 		}
 	}
-	for _, value := range []json.RawMessage{c.New, c.Old} { // as Who and From: the first is whose write this is
+	// in the order of Who and From: the first value is from this write
+	for _, value := range []json.RawMessage{c.New, c.Old} {
 		if value == nil {
 			value = json.RawMessage("null")
 		}

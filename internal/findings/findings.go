@@ -1,30 +1,32 @@
-// Package findings notices controllers that go in circles: two that undo each other's work, and one that asks, writes or fails the same thing
-// again and again.
+// Package findings detects misbehaving controllers, such as two clients that keep undoing each
+// other's changes, or a client that keeps repeating the same read, write or failure.
 //
-//	d := findings.New(func(f findings.Finding) { log(f) }) // told when one begins, and when it is over
-//	d.Notice(rec, code, now) // of each request, at its end
-//	go d.Run(ctx)            // sweeps now and then: what has not happened for a minute is over
+//	d := findings.New(func(f findings.Finding) { log(f) }) // called when a finding begins and when it ends
+//	d.Notice(rec, code, now) // for each request, at its end
+//	go d.Run(ctx)            // sweeps periodically: a finding not seen for a minute has ended
 //
-//	kind      who       what                                              told from
+//	kind      clients   activity                                          detected after
 //	--------  --------  ------------------------------------------------  -----------------------------------------------------------
-//	fight     two       set the same path of an object back and forth     6 times, none more than a minute after the one before;
-//	                                                                      20 if only their addresses tell them apart
-//	recreate  two       one creates what the other deletes                5 times, likewise
-//	no-op     one       writes what is there, to objects where it         10 in 10 seconds, three times in a row
+//	fight     two       set the same path of an object back and forth     6 times, with at most a minute between two of them;
+//	                                                                      20 if the two differ only in their address
+//	recreate  two       one creates the object that the other deletes     5 times, with at most a minute between two of them
+//	no-op     one       writes without a change to objects where it       10 in 10 seconds, three times in a row
 //	                    did so within the last minute
-//	conflict  one       is answered 409 for the same object               10 in 10 seconds, three times in a row
+//	conflict  one       receives a 409 for the same object                10 in 10 seconds, three times in a row
 //	read      one       gets the same object, or lists with the same      50 (a list: 20) in 10 seconds, three times in a row
 //	                    selectors
 //	watch     one       opens the same watch, which ends within 5         10 in 10 seconds, three times in a row
 //	                    seconds
 //
-// Who is a user, a user agent and a field manager together; in fights the address counts, too. What is counted (loops.go) lives in tables of a fixed
-// size (table.go), where what happens seldom gives way to what happens often; strings are kept of what is close to a finding, and of nothing else.
-// Whether two writers set a path back and forth (fight.go) takes a comparison of whole objects: it is made of those alone that two have written in
-// turns, and of so many bytes a second at most.
+// A client is identified by user, user agent and field manager together. In fights the address
+// counts as well. Requests are counted (loops.go) in tables of fixed size (table.go), where
+// frequent events replace rare ones. Strings are stored only for activities that are close to a
+// finding. To detect a fight (fight.go), whole objects must be compared. This is done only for
+// objects that two clients have written in turns, and only for a limited number of bytes per
+// second.
 //
-// Invariants: memory and the time of each call are bounded, whatever comes; Notice is safe for concurrent use; there is no clock here but the
-// times of the requests and of Sweep.
+// Invariants: the use of memory and the time for each call are bounded. Notice is safe for
+// concurrent use. Apart from the ticker in Run, all times are passed in by the caller.
 package findings
 
 import (
@@ -47,115 +49,129 @@ const (
 	Watch    = "watch"
 )
 
-// kinds is all of them.
+// kinds lists all kinds.
 var kinds = []string{Fight, Recreate, NoOp, Conflict, Read, Watch}
 
 const (
-	window     = 10 // seconds in which a loop is counted
-	hotWindows = 3  // in a row make a finding
+	window     = 10 // length of a counting window in seconds
+	hotWindows = 3  // consecutive windows that make a finding
 	shortWatch = 5 * time.Second
-	calm       = time.Minute // after which something is over, or not connected with what was before
+	calm       = time.Minute // after this time a finding has ended, and earlier events are unrelated
 
-	activeMax   = 64  // findings at a time
-	pastMax     = 64  // that are over and still shown
-	examplesMax = 3   // of revisions, and of objects
-	textMax     = 160 // bytes of a string that is kept
+	activeMax   = 64  // maximum number of current findings
+	pastMax     = 64  // maximum number of ended findings that are still shown
+	examplesMax = 3   // maximum number of example revisions and objects
+	textMax     = 160 // maximum length in bytes of a stored string
 
 	sweepEvery = 10 * time.Second
 )
 
-// Who asks: a user, the program as it calls itself, and the manager of the fields that it writes.
+// Who identifies a client by the name of its user, its user agent and its field manager.
 type Who struct {
-	User    string `json:"user"`
-	Agent   string `json:"agent,omitempty"`
-	Manager string `json:"manager,omitempty"` // where a request says; else it follows from the agent
+	User  string `json:"user"`
+	Agent string `json:"agent,omitempty"`
+	// Manager is empty unless the request named it. Otherwise it follows from the agent.
+	Manager string `json:"manager,omitempty"`
 }
 
-// An outcome is what there is to know of one that is over.
+// An outcome describes a finished request.
 type outcome struct {
 	at   time.Time
 	took time.Duration
 	who  Who
-	from string // the address that it came from; "": unknown
+	from string // address of the client; "" if unknown
 
-	verb                                          string // get list watch create update patch delete; others are not looked at
+	// get, list, watch, create, update, patch or delete; other verbs are ignored
+	verb                                          string
 	group, resource, subresource, namespace, name string
-	selector                                      string // what tells a list or watch from others of the same resource
-	code                                          int    // of the answer
-	sent                                          int64  // the revision that a client believed to be the newest; 0 when it did not say
+	// The selectors of a list or watch.
+	selector string
+	// status code of the response
+	code int
+	sent int64 // the resource version sent by the client, or zero
 
-	wrote    bool   // it came as far as the store, and was no dry run
-	old, new int64  // revisions before and after; equal when the write changed nothing; 0 before a create, and after a deletion
-	was, is  []byte // the stored object before and after an update; nobody changes them
+	// wrote is set if the request reached the store and was not a dry run.
+	wrote bool
+	// The revisions before and after the write. They are equal if the write changed nothing. old is
+	// 0 for a create, and new is 0 after a deletion.
+	old, new int64
+	was, is  []byte // the stored object before and after an update; must not be modified
 }
 
-// A Finding is one circle, with its evidence.
+// A Finding describes the misbehavior that was detected and the evidence for it.
 type Finding struct {
-	Kind        string            `json:"kind"`
-	Since       time.Time         `json:"since"`
-	Last        time.Time         `json:"last"`
-	Ended       *time.Time        `json:"ended,omitempty"`
-	Times       int64             `json:"times"`
-	Who         []Who             `json:"who"`
-	From        []string          `json:"from,omitempty"` // the addresses of two that are one but for these
-	Verb        string            `json:"verb"`
-	Group       string            `json:"group"`
-	Namespace   string            `json:"namespace,omitempty"` // "" for several, all or none
-	Resource    string            `json:"resource"`
-	Subresource string            `json:"subresource,omitempty"`
-	Selector    string            `json:"selector,omitempty"`
-	Objects     []string          `json:"objects,omitempty"` // NAMESPACE/NAME, at most three
-	Paths       []string          `json:"paths,omitempty"`   // that are set back and forth
-	Values      []json.RawMessage `json:"values,omitempty"`  // the two values of the first of them, in the order of Who and From: each sets its own
-	Revisions   []int64           `json:"revisions,omitempty"`
+	Kind  string     `json:"kind"`
+	Since time.Time  `json:"since"`
+	Last  time.Time  `json:"last"`
+	Ended *time.Time `json:"ended,omitempty"`
+	Times int64      `json:"times"`
+	Who   []Who      `json:"who"`
+	// From holds the two addresses if the clients differ only in them.
+	From  []string `json:"from,omitempty"`
+	Verb  string   `json:"verb"`
+	Group string   `json:"group"`
+	// Namespace is empty if the objects are not all in the same namespace, or if they are
+	// cluster-scoped.
+	Namespace   string   `json:"namespace,omitempty"`
+	Resource    string   `json:"resource"`
+	Subresource string   `json:"subresource,omitempty"`
+	Selector    string   `json:"selector,omitempty"`
+	Objects     []string `json:"objects,omitempty"` // NAMESPACE/NAME, at most three
+	Paths       []string `json:"paths,omitempty"`   // the paths that are set back and forth
+	// Values contains the two values of the first path in the same order as Who and From. Each
+	// client sets its own value.
+	Values    []json.RawMessage `json:"values,omitempty"`
+	Revisions []int64           `json:"revisions,omitempty"`
 
-	revs revisions // what becomes Revisions
+	revs revisions // the source of Revisions
 }
 
-// A Detector finds. Make it with New.
+// A Detector detects findings. Create it with New.
 type Detector struct {
 	told func(Finding)
 	seed maphash.Seed
 
-	mu       sync.Mutex // guards what follows; never held while objects are compared, or while told is called
+	// Protects the following fields. It must not be held while comparing objects or calling told.
+	mu       sync.Mutex
 	loops    table[loop]
 	objects  table[object]
-	suspects map[uint64]*suspect // objects that two write in turns, by their hash
-	allowed  float64             // bytes that may be compared now
+	suspects map[uint64]*suspect // objects written by two clients in turns, by hash
+	allowed  float64             // remaining number of bytes that may be compared
 	refilled time.Time
 	active   []*Finding
-	past     []Finding // the last one first
+	past     []Finding // newest first
 }
 
-// New returns a detector that tells of each finding when it begins, and again, with Ended set, when it is over.
+// New returns a detector that calls told when a finding begins. It calls told again when the
+// finding has ended, with the field Ended set.
 func New(told func(Finding)) *Detector {
 	return &Detector{told: told, seed: maphash.MakeSeed(), loops: newTable[loop](loopSets), objects: newTable[object](objectSets), suspects: map[uint64]*suspect{}}
 }
 
-// hash tells strings apart, also from others that read the same when they are put together.
+// hash returns a hash of the given list of strings.
 func (d *Detector) hash(parts ...string) uint64 {
 	var h maphash.Hash
 	h.SetSeed(d.seed)
 	for _, part := range parts {
 		h.WriteString(part)
-		h.WriteByte(0xff) // in no UTF-8
+		h.WriteByte(0xff) // does not occur in UTF-8
 	}
 	return h.Sum64()
 }
 
-// ---- Findings: they begin, go on and end
+// ---- The begin and end of findings
 
-// Evidence is what was noted before it came to a finding.
+// Evidence is the data collected before a finding begins.
 type evidence struct {
 	since time.Time
 	times int64
 	revs  revisions
 }
 
-// Revisions are the last ones, from the oldest; 0 is none.
+// Revisions contains the latest revisions in ascending order, with zeros for unused elements.
 type revisions [examplesMax]int64
 
-// add adds the revision that a request wrote, or else spoke of.
+// add adds the revision that the request wrote, or otherwise the revision that it referred to.
 func (rs *revisions) add(r *outcome) {
 	rev := max(r.new, r.sent)
 	if r.new == 0 && r.old != 0 {
@@ -167,7 +183,8 @@ func (rs *revisions) add(r *outcome) {
 	}
 }
 
-// beginLocked makes a finding of a request; nil when there are too many.
+// beginLocked starts a finding with a request. It returns nil if there are too many findings. The
+// caller must hold mu.
 func (d *Detector) beginLocked(kind string, r *outcome, e evidence, others ...Who) *Finding {
 	if len(d.active) >= activeMax {
 		return nil
@@ -179,7 +196,7 @@ func (d *Detector) beginLocked(kind string, r *outcome, e evidence, others ...Wh
 	return f
 }
 
-// add adds a request's evidence.
+// add adds the evidence of a request.
 func (f *Finding) add(r *outcome) {
 	f.revs.add(r)
 	if f.Namespace != "" && f.Namespace != r.namespace {
@@ -197,7 +214,8 @@ func (f *Finding) add(r *outcome) {
 	}
 }
 
-// kept is a string of its own: one that came in a request would keep all of the request's head in memory.
+// kept returns a copy of the string, cut to textMax. A copy is necessary because a substring would
+// prevent the headers of the request from being freed.
 func kept(text string) string {
 	if len(text) > textMax {
 		return strings.ToValidUTF8(text[:textMax], "") + "…"
@@ -207,14 +225,14 @@ func kept(text string) string {
 
 func keptWho(w Who) Who { return Who{kept(w.User), kept(w.Agent), kept(w.Manager)} }
 
-// tell is called without the lock.
+// tell calls told for each finding. The caller must not hold mu.
 func (d *Detector) tell(news ...Finding) {
 	for _, f := range news {
 		d.told(f)
 	}
 }
 
-// Sweep ends findings that have not been seen for a while, and forgets suspects.
+// Sweep ends all findings that have not been observed for a while. It also removes old suspects.
 func (d *Detector) Sweep(now time.Time) {
 	d.mu.Lock()
 	var over []Finding
@@ -238,7 +256,7 @@ func (d *Detector) Sweep(now time.Time) {
 	d.tell(over...)
 }
 
-// Run sweeps until ctx is done.
+// Run calls Sweep periodically until ctx is done.
 func (d *Detector) Run(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
@@ -252,7 +270,8 @@ func (d *Detector) Run(ctx context.Context) {
 	}
 }
 
-// list is what is found now, and after it what is over, the latest first.
+// list returns the current findings, followed by the ended ones. Each part is in order from newest
+// to oldest.
 func (d *Detector) list() []Finding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -263,7 +282,7 @@ func (d *Detector) list() []Finding {
 	return append(list, d.past...)
 }
 
-// counts counts what is found now, by kind.
+// counts returns the number of current findings by kind.
 func (d *Detector) counts() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -277,7 +296,7 @@ func (d *Detector) counts() map[string]int {
 	return counts
 }
 
-// copy shares nothing that changes.
+// copy returns a deep copy of all data that may be modified.
 func (f *Finding) copy() Finding {
 	c := *f
 	c.Objects, c.Paths = slices.Clone(f.Objects), slices.Clone(f.Paths)
@@ -286,50 +305,56 @@ func (f *Finding) copy() Finding {
 	return c
 }
 
-// A suspect is an object that two write in turns.
+// A suspect is an object that is written by two clients in turns.
 type suspect struct {
 	last  time.Time
 	paths map[string]*path
 	found *Finding
 }
 
-// A path is what became of one place in the object.
+// A path stores the last change to a single path within an object.
 type path struct {
 	who      uint64
-	from     uint64 // who, and where from,
-	before   uint64 // and the same of the change before
+	from     uint64 // client and address of the last change
+	before   uint64 // client and address of the previous change
 	address  string
-	old, new uint64 // hashes of the values
+	old, new uint64 // hashes of the old and new value
 	by       Who
 	flips    int64
-	alike    bool // the last two are one but for their addresses
+	alike    bool // the last two clients only differ in their address
 	revs     revisions
 	flipped  time.Time
 	since    time.Time
 }
 
-// A loop is one who does one thing.
+// A loop counts how often a client has repeated the same request.
 type loop struct {
-	window second // number of the window that count is of
+	window second // number of the window that count belongs to
 	count  uint32
-	streak uint32 // hot windows in a row before it
-	total  uint32 // in the streak
+	streak uint32 // consecutive hot windows before this one
+	total  uint32 // number of requests in the streak
 	revs   revisions
 	found  *Finding
 }
 
-// An object is what is remembered of one that was written. Who is a hash, folded.
+// An object keeps track of the recent writes to a single object. Clients are represented by
+// shortened hashes.
 type object struct {
-	writer, idler, deleter uint32 // who changed it last, wrote without changing it, deleted it
-	from, turns            uint32 // where that one was, and how often it was elsewhere than before
-	switches, returned     uint32 // how often it was another writer than before, and another who created it than had deleted it
-	switched, turned       second
-	idled                  second
-	gone, came             second
-	recreated              *pair // nil until it has come again
+	// The last client that changed the object, that wrote it without changing it, and that deleted
+	// it.
+	writer, idler, deleter uint32
+	// The address of the last writer and the number of times that the address has changed.
+	from, turns uint32
+	// The number of times that the writer has changed, and that the object was created by one
+	// client after being deleted by another.
+	switches, returned uint32
+	switched, turned   second
+	idled              second
+	gone, came         second
+	recreated          *pair // nil until the object is created again
 }
 
-// A pair is an object that one deletes and another creates.
+// A pair describes an object that is deleted by one client and created by another.
 type pair struct {
 	deleter Who
 	since   time.Time

@@ -1,7 +1,8 @@
 package findings
 
-// This file makes large objects small before they are compared: what both versions have alike is left out, member by member, by a look at the
-// bytes that are stored. What is left of a long text is how it begins, and a hash; of a long list or object the hash.
+// This file shrinks large objects before they are compared. It removes equal members by comparing
+// their stored bytes. Long strings are truncated and followed by a hash. Long lists and objects are
+// replaced with a hash.
 
 import (
 	"encoding/json"
@@ -12,12 +13,13 @@ import (
 )
 
 const (
-	largeMin    = 64 << 10 // both versions of what is compared as a large object
-	narrowDepth = 6        // members of members that are looked into
-	partMax     = 4 << 10  // bytes of a value that is kept as it is
+	largeMin    = 64 << 10 // minimum size in bytes of both versions together of a large object
+	narrowDepth = 6        // maximum depth of nested members to compare
+	partMax     = 4 << 10  // maximum size in bytes of values that are not replaced
 )
 
-// narrow leaves of two versions of an object what is not the same in both: nothing at all where that is still much.
+// narrow removes everything from the two versions that is the same in both. It returns nil if they
+// are still large.
 func (d *Detector) narrow(was, is []byte) (a, b []byte) {
 	n := narrowing{d: d}
 	n.objects(gjson.ParseBytes(was), gjson.ParseBytes(is), 1)
@@ -27,13 +29,14 @@ func (d *Detector) narrow(was, is []byte) (a, b []byte) {
 	return n.was, n.is
 }
 
-// A narrowing is the two documents that are left, as far as they are written.
+// A narrowing holds the two shortened documents during their construction.
 type narrowing struct {
 	d       *Detector
 	was, is []byte
 }
 
-// objects writes two objects without the members that are alike. Those of metadata that follow from a write are not looked at by anybody.
+// objects writes both objects without the members that are equal. It omits metadata.managedFields,
+// which the comparison ignores.
 func (n *narrowing) objects(a, b gjson.Result, depth int) {
 	others := map[string]gjson.Result{}
 	b.ForEach(func(key, value gjson.Result) bool {
@@ -57,7 +60,7 @@ func (n *narrowing) objects(a, b gjson.Result, depth int) {
 		}
 		return len(n.was)+len(n.is) <= largeMin
 	})
-	b.ForEach(func(key, value gjson.Result) bool { // in their order: what is new
+	b.ForEach(func(key, value gjson.Result) bool { // new members, in their original order
 		if _, left := others[key.Raw]; left && !(depth == 2 && key.Raw == `"managedFields"`) {
 			n.is = append(member(n.is, key), n.d.part(value)...)
 		}
@@ -66,7 +69,7 @@ func (n *narrowing) objects(a, b gjson.Result, depth int) {
 	n.was, n.is = append(n.was, '}'), append(n.is, '}')
 }
 
-// member begins one.
+// member appends a comma if necessary, and the name of a member.
 func member(doc []byte, key gjson.Result) []byte {
 	if doc[len(doc)-1] != '{' {
 		doc = append(doc, ',')
@@ -74,15 +77,16 @@ func member(doc []byte, key gjson.Result) []byte {
 	return append(append(doc, key.Raw...), ':')
 }
 
-// part is a value, or what stands for a long one.
+// part returns the value itself, or a replacement if it is too long.
 func (d *Detector) part(value gjson.Result) []byte {
 	if len(value.Raw) <= partMax {
 		return []byte(value.Raw)
 	}
-	begin := "" // of lists and objects none: parts of them may be masked
+	begin := "" // empty for lists and objects, because parts of them may be masked
 	if value.Type == gjson.String {
 		begin = kept(value.Str)
 	}
-	text, _ := json.Marshal(fmt.Sprintf("%s (%d bytes, %016x)", begin, len(value.Raw), maphash.String(d.seed, value.Raw))) // of a string it does not fail
+	// marshaling a string cannot fail
+	text, _ := json.Marshal(fmt.Sprintf("%s (%d bytes, %016x)", begin, len(value.Raw), maphash.String(d.seed, value.Raw)))
 	return text
 }

@@ -1,21 +1,24 @@
 package findings
 
-// This file counts who does what, and how often in one window: reads, writes that change nothing, conflicts; and what one deletes that another creates.
+// This file counts how often each client reads the same data, writes without changing anything, or
+// encounters conflicts within a time window. It also detects objects that are repeatedly deleted by
+// one client and created by another.
 
 import "time"
 
 const (
-	getsHot, listsHot, noOpsHot, conflictsHot, watchesHot = 50, 20, 10, 10, 10 // in one window
+	getsHot, listsHot, noOpsHot, conflictsHot, watchesHot = 50, 20, 10, 10, 10 // per window
 
 	recreateMin = 5
 )
 
-// soon says that two moments may be connected; requests may come in another order than they ended in.
+// soon reports whether two events are close enough to be related. Requests are not necessarily
+// processed in the order in which they ended.
 func soon(before, now second) bool {
 	return int64(now)-int64(before) <= int64(calm/time.Second)
 }
 
-// count counts one more of a loop, and finds it when it is hot for long enough.
+// count counts an activity, and starts a finding if it has been hot for long enough.
 func (d *Detector) count(r *outcome, kind string, hot uint32, hash uint64) {
 	d.mu.Lock()
 	news := d.countLocked(r, kind, hot, hash)
@@ -60,7 +63,7 @@ func (d *Detector) countLocked(r *outcome, kind string, hot uint32, hash uint64)
 	return nil
 }
 
-// again says whether somebody has written an object without changing it not long ago.
+// again reports whether the same client also wrote the object without a change shortly before.
 func (d *Detector) again(r *outcome, key, who uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +74,8 @@ func (d *Detector) again(r *outcome, key, who uint64) bool {
 	return again
 }
 
-// deleted remembers who deletes an object; who takes the last finalizer away later is somebody else.
+// deleted records the client that deletes an object. The client that later removes the last
+// finalizer does not replace it.
 func (d *Detector) deleted(r *outcome, key, who uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +90,7 @@ func (d *Detector) deleted(r *outcome, key, who uint64) {
 	o.gone, o.switches = now, 0
 }
 
-// created notices that what one has deleted is there again, by another.
+// created checks whether the object was recently deleted by another client.
 func (d *Detector) created(r *outcome, key, who uint64) {
 	d.mu.Lock()
 	news := d.createdLocked(r, key, who)

@@ -1,8 +1,9 @@
 package findings
 
-// This file takes requests into account: each goes to the tables of what is counted (loops.go), or to the fights that it may be a turn of (fight.go).
+// This file classifies finished requests. Requests are either counted as part of a loop (loops.go)
+// or checked for fights (fight.go).
 
-// observe takes a request into account.
+// observe processes a request.
 func (d *Detector) observe(r *outcome) {
 	if d == nil || r.who.User == "" || r.resource == "" || r.code == 429 || r.code >= 500 {
 		return

@@ -1,7 +1,8 @@
 package findings
 
-// This file connects the detector with the server: what it is told of a request, and how findings reach the log, /metrics and
-// GET /debug/findings. `apilet log --findings` reads the latter.
+// This file connects the detector to the server. It converts the record of a request to an outcome,
+// and publishes findings in the log, in /metrics and at GET /debug/findings. `apilet log
+// --findings` reads the latter.
 
 import (
 	"encoding/json"
@@ -23,10 +24,10 @@ import (
 	"apilet/internal/response"
 )
 
-// Path is where findings are served.
+// Path is the path of the endpoint.
 const Path = "/debug/findings"
 
-// Notice takes a request that is over into account: its record, and the code of its answer.
+// Notice must be called after each request with its record and the status code of the response.
 func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	info := &rec.Info
 	if d == nil || !info.ResourceRequest {
@@ -37,7 +38,7 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	switch info.Verb {
 	case "list", "watch":
 		options, _ := info.ListOptions()
-		if options.Continue != "" { // the rest of a list
+		if options.Continue != "" { // a further chunk of a list
 			return
 		}
 		if q.selector = options.LabelSelector; options.FieldSelector != "" {
@@ -57,15 +58,17 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	d.observe(&q)
 }
 
-// Rights are the rules of now.
+// Rights are the current authorization rules.
 type Rights struct {
-	May         func(request.User, request.Info) bool // whether a user may do something
-	MayAnything func(request.User) bool               // whether there is anything that a user may list
+	May         func(request.User, request.Info) bool // reports whether the user is authorized for the request
+	MayAnything func(request.User) bool               // reports whether the user may list any resource
 
-	Since func(request.User, request.Info) time.Time // from when on a user may know of what they may do something with
+	// returns the time from which on the user may see the requested objects
+	Since func(request.User, request.Info) time.Time
 }
 
-// Serve answers GET /debug/findings: what is found now, then what is over, each the latest first, to those who may list what it is about.
+// Serve serves GET /debug/findings. It returns current findings first and then ended findings, both
+// from newest to oldest. Only findings for resources that the user is allowed to list are returned.
 func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) {
 	rec := request.From(r.Context())
 	user, decision := rec.User, request.Allowed
@@ -96,23 +99,23 @@ func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) 
 	response.WriteJSON(w, r, http.StatusOK, append(body, '\n'))
 }
 
-// ---- /metrics
+// ---- Metrics
 
 var gauge = prometheus.NewDesc("apilet_findings", "Controllers that go in circles now, by kind: see /debug/findings.", []string{"kind"}, nil)
 
-// Describe and Collect make the detector a part of /metrics.
+// Describe implements prometheus.Collector.
 func (d *Detector) Describe(ch chan<- *prometheus.Desc) { ch <- gauge }
 
-// Collect counts what is found now.
+// Collect implements prometheus.Collector. It exports the number of current findings by kind.
 func (d *Detector) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range d.counts() {
 		ch <- prometheus.MustNewConstMetric(gauge, prometheus.GaugeValue, float64(n), kind)
 	}
 }
 
-// ---- The log
+// ---- Log
 
-// Logged returns what New wants, for a log.
+// Logged returns a callback for New that logs findings.
 func Logged(log zerolog.Logger) func(Finding) {
 	return func(f Finding) {
 		if f.Ended != nil {
@@ -123,7 +126,8 @@ func Logged(log zerolog.Logger) func(Finding) {
 	}
 }
 
-// String is the finding as a sentence; what clients call themselves and their objects is quoted where it is not plain.
+// String returns the finding as a sentence. Names from clients are quoted if they contain
+// characters that are not printable.
 func (f Finding) String() string {
 	first, second := "somebody", "somebody else"
 	if len(f.Who) > 0 {
@@ -151,7 +155,7 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s reads (%s) %s all the time", first, printable(f.Verb), what)
 }
 
-// what is what is read or written: deployments.apps shop/web.
+// what describes the affected objects, for example deployments.apps shop/web.
 func (f *Finding) what() string {
 	text := f.Resource
 	if f.Group != "" {
@@ -176,7 +180,7 @@ func (f *Finding) values() string {
 	return printable(fmt.Sprintf(": %s, %s", f.Values[0], f.Values[1]))
 }
 
-// String names the manager or the program, and the user.
+// String returns the manager or the program, and the user.
 func (w Who) String() string {
 	program := w.Manager
 	if program == "" {

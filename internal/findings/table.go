@@ -1,8 +1,9 @@
 package findings
 
-// This file is the memory for what is not a finding yet: two tables of a fixed size, one of loops (who does what) and one of objects, in which
-// a hash leads to a set of four entries. A fifth takes the place of the one that matters least: the longest without anything new, where what
-// was noticed before counts as half a minute.
+// This file implements the tables for everything that is not a finding yet. There are two tables of
+// fixed size, one for loops and one for objects. A hash selects a set of four entries. A fifth
+// entry replaces the least important one, which has been idle for the longest time. Each earlier
+// observation counts as half a minute less of idle time.
 
 import (
 	"time"
@@ -12,27 +13,28 @@ const (
 	loopSets   = 256
 	objectSets = 1024
 	ways       = 4
-	credit     = 30 // seconds for each time
+	credit     = 30 // seconds per observation
 )
 
-// A table has entries by hash.
+// A table is a set-associative table that is indexed by hash.
 type table[T any] [][ways]entry[T]
 
 type entry[T any] struct {
 	hash   uint64
-	last   second // of the last event
-	credit second // that it stays longer than others
+	last   second // time of the last event
+	credit second // added to last when the entries of a set are compared
 	value  T
 }
 
-// A second is one since 1970: half the size of what it would be otherwise, in tables that are made of it.
+// A second is a Unix time in seconds. It uses 32 bits to reduce the size of the tables.
 type second uint32
 
 func secondOf(t time.Time) second { return second(t.Unix()) }
 
 func newTable[T any](sets int) table[T] { return make(table[T], sets) }
 
-// at is the entry of a hash, new or not.
+// at returns the entry of a hash. If there is none, it replaces the least important entry of the
+// set.
 func (t table[T]) at(hash uint64, now second) *entry[T] {
 	set := &t[hash%uint64(len(t))]
 	least := &set[0]

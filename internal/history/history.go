@@ -1,4 +1,5 @@
-// Package history tells what has changed, when, by whom and how: each record of the log as one line.
+// Package history implements the endpoint for the history of all objects. The response contains a
+// line for each record in the log, with its time, its author and the fields that have changed.
 //
 //	l := history.New(history.Config{Store: st, Maintenance: maintenance, Types: types, Reach: reach, ...})
 //	mux.Handle(history.Path, l)
@@ -9,16 +10,21 @@
 //	m, err := history.ParseMoment("-90s", now)        // a revision or a time
 //	rev, then, err := history.Moments{st, maintenance}.At(m, now) // the revision that was current then; 410 when that is compacted
 //
-// The log is the store's: whoever asks has a position in it, a revision, and reads on from there in batches, in short transactions, so that
-// a history of a million changes takes no more memory than one of a hundred. An answer ends at its limit, at the newest revision, or when
-// its time is over, and says where to go on. One that follows goes on as a watch does: it sleeps until the next commit, and ends when its
-// client takes nothing.
+// The log is the store's log. Each request keeps track of its position, which is a revision, and
+// reads from there in batches. A new read transaction is used for each batch. This means that the
+// use of memory does not depend on the length of the history. A response ends when it has reached
+// the limit or the latest revision, or when the request times out. If there is more, the last line
+// contains the revision to continue from. If the client follows the log, the request behaves like a
+// watch. It sleeps until the next commit and is terminated if the client does not read from the
+// connection.
 //
-// Each change is shown to those who may list its resource in its namespace, by the rules of now, and as far back as these reach (reach.go). What
-// is told of it is what package changes tells: never the values of a Secret.
+// A user sees a change only if the current rules allow the user to list the resource in that
+// namespace, and only as far back as these permissions reach (reach.go). The values of Secrets are
+// masked by package changes.
 //
-// Read this file first (the request, and the walk through the log), then query.go (what is asked), stream.go (to whom what is told), tail.go (the
-// last lines), line.go (a line), moment.go and past.go (the API as it was), reach.go (how far back somebody may look).
+// Read this file first (the request, and the walk through the log). Then read query.go (the
+// parameters), stream.go (permissions and output), tail.go (the last lines), line.go (a line),
+// moment.go and past.go (the API at a past revision) and reach.go (how far back a user may look).
 package history
 
 import (
@@ -42,13 +48,14 @@ import (
 )
 
 const (
-	// Path is where the history is asked for.
+	// Path is the path of the endpoint.
 	Path = "/debug/history"
 
-	beatEvery = 30 * time.Second // of a stream in which nothing happens
+	beatEvery = 30 * time.Second // interval of keep-alives in an idle stream
 )
 
-// Follows tells whether a request follows the log, and so lasts as a watch does.
+// Follows reports whether the request follows the log. Like a watch, such a request is not subject
+// to the usual timeout.
 func Follows(r *http.Request) bool {
 	if r.URL.Path != Path || !strings.Contains(r.URL.RawQuery, "follow") {
 		return false
@@ -57,7 +64,7 @@ func Follows(r *http.Request) bool {
 	return follow
 }
 
-// ServeHTTP answers GET Path.
+// ServeHTTP serves GET Path.
 func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := l.serve(w, r); err != nil {
 		l.Fail(w, r, err)
@@ -106,7 +113,8 @@ func (s *stream) answer(ctx context.Context) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, life)
 		defer cancel()
-		_ = s.control.SetWriteDeadline(time.Now().Add(life + 10*time.Second)) // in place of the server's, which is too short
+		// replaces the server's write timeout, which is too short
+		_ = s.control.SetWriteDeadline(time.Now().Add(life + 10*time.Second))
 	}
 	header := s.w.Header()
 	header.Set("Content-Type", "application/x-ndjson")
@@ -139,12 +147,13 @@ func (s *stream) answer(ctx context.Context) {
 	_ = s.flush()
 }
 
-// wait follows the log until the client, its time or the server ends it.
+// wait follows the log until the client disconnects, the lifetime ends or the server shuts down.
 func (s *stream) wait(ctx context.Context) (more bool, err error) {
 	beat := time.NewTicker(beatEvery)
 	defer beat.Stop()
 	for {
-		wake := s.log.Store.Wake(s.prefix) // before the log is read: a commit in between closes it
+		// get the channel before reading the log, so that no commit is missed
+		wake := s.log.Store.Wake(s.prefix)
 		more, err := s.drain(ctx)
 		if err == nil {
 			err = s.flush()
@@ -156,7 +165,7 @@ func (s *stream) wait(ctx context.Context) (more bool, err error) {
 		select {
 		case <-wake:
 		case <-beat.C:
-			if s.sse { // where to resume, also when nothing of interest happens
+			if s.sse { // send the position even if no change matches, so that the client can resume there
 				s.sayContinue("position")
 			}
 		case <-ctx.Done():
@@ -167,7 +176,8 @@ func (s *stream) wait(ctx context.Context) (more bool, err error) {
 	}
 }
 
-// drain tells what the log has behind pos. more says that it ended before the end of what was asked for.
+// drain sends the changes after pos. more reports whether it stopped before the end of the
+// requested range.
 func (s *stream) drain(ctx context.Context) (more bool, err error) {
 	for {
 		newest := s.log.Store.Revision()
@@ -186,7 +196,9 @@ func (s *stream) drain(ctx context.Context) (more bool, err error) {
 	}
 }
 
-// batch reads a part of the log, at a moment when not too many do, and tells of it. full says that the limit is reached.
+// batch reads a batch of events from the log and writes them to the client. It first waits until
+// few enough requests are reading. full reports whether the response must end here, because the
+// limit was reached or ctx ended.
 func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error) {
 	release := s.log.begin(ctx)
 	if release == nil {
@@ -199,7 +211,7 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	}
 	if large := heavy(events); !shares.Fits(ctx, s.w, large) {
 		release()
-		clear(events) // who waits holds nothing
+		clear(events) // do not hold the objects while waiting for memory
 		err := shares.Hold(ctx, s.w, large)
 		if ctx.Err() != nil {
 			return true, nil
@@ -212,7 +224,8 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 			upTo = newest
 			break
 		}
-		if s.limit > 0 && s.sent >= s.limit && ev.Rev != s.last { // a revision is not cut
+		// do not split the changes of a revision
+		if s.limit > 0 && s.sent >= s.limit && ev.Rev != s.last {
 			s.pos = ev.Rev - 1
 			return true, nil
 		}
@@ -224,7 +237,7 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 			return false, err
 		}
 		if len(s.buf) >= pieceBytes {
-			release() // nobody waits for a slow client
+			release() // do not block other readers while a slow client reads
 			if err := s.push(); err != nil {
 				return false, err
 			}
@@ -241,7 +254,8 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	return false, nil
 }
 
-// heavy is what events of large objects take, with what they replaced and as lines; 0 where there are none.
+// heavy returns the amount of memory that is needed for events with large objects, including the
+// previous versions and the generated lines. It returns 0 if no event is large.
 func heavy(events []store.Event) (n int) {
 	for i := range events {
 		if size := len(events[i].JSON) + len(events[i].Prev); size > shares.Large {
@@ -251,7 +265,8 @@ func heavy(events []store.Event) (n int) {
 	return n
 }
 
-// tell adds a line about an event. whole says that it is the last of its revision.
+// tell adds a line for the given event. If it is the last event of its revision, whole must be
+// true.
 func (s *stream) tell(ev *store.Event, whole bool) error {
 	line, err := json.Marshal(s.line(ev))
 	if err != nil {
@@ -259,7 +274,7 @@ func (s *stream) tell(ev *store.Event, whole bool) error {
 	}
 	s.sent, s.last = s.sent+1, ev.Rev
 	id := ev.Rev
-	if !whole { // who resumes here has not seen all of it
+	if !whole { // the revision is not complete, so the client must not resume from here
 		id = 0
 	}
 	s.say("", id, line)

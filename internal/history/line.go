@@ -11,15 +11,16 @@ import (
 	"apilet/internal/store"
 )
 
-// A Line is what is told of one change. What is not known, or is none, is left out.
+// A Line describes one change. Fields are omitted if their value is unknown or empty.
 type Line struct {
-	Revision    int64  `json:"revision"`
-	Time        string `json:"time,omitempty"` // RFC 3339, with milliseconds
-	Verb        string `json:"verb,omitempty"` // create update patch apply delete deletecollection
+	Revision int64  `json:"revision"`
+	Time     string `json:"time,omitempty"` // RFC 3339, with milliseconds
+	// one of create, update, patch, apply, delete and deletecollection
+	Verb        string `json:"verb,omitempty"`
 	Subresource string `json:"subresource,omitempty"`
-	Type        string `json:"type"` // ADDED MODIFIED DELETED
+	Type        string `json:"type"` // one of ADDED, MODIFIED and DELETED
 	Group       string `json:"group"`
-	Version     string `json:"version,omitempty"` // in which it is stored
+	Version     string `json:"version,omitempty"` // the version in which the object is stored
 	Resource    string `json:"resource"`
 	Kind        string `json:"kind,omitempty"`
 	Namespace   string `json:"namespace,omitempty"`
@@ -27,15 +28,15 @@ type Line struct {
 	UID         string `json:"uid,omitempty"`
 	User        string `json:"user,omitempty"`
 	Agent       string `json:"agent,omitempty"`
-	Manager     string `json:"manager,omitempty"` // of fields
+	Manager     string `json:"manager,omitempty"` // the field manager
 
 	Changes []changes.Change `json:"changes,omitempty"`
-	More    int              `json:"more,omitempty"` // changes that are not told
+	More    int              `json:"more,omitempty"` // number of changes that are not listed
 	Old     json.RawMessage  `json:"old,omitempty"`
 	New     json.RawMessage  `json:"new,omitempty"`
 }
 
-// line tells an event. What cannot be read has no changes.
+// line returns the Line for an event. If an object cannot be parsed, the Line lists no changes.
 func (s *stream) line(ev *store.Event) *Line {
 	base, namespace, name, _ := scheme.SplitKey(ev.Key)
 	author := s.log.Store.Author(ev.Author)
@@ -63,7 +64,7 @@ func (s *stream) line(ev *store.Event) *Line {
 	return line
 }
 
-// secrets is what the keys of Secrets begin with.
+// secrets is the key prefix of Secrets.
 const secrets = "//secrets/"
 
 func typeOf(ev *store.Event) string {

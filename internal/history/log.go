@@ -1,6 +1,6 @@
 package history
 
-// This file is what all answers have in common: what a Log is given, and how many may be at the store at a time.
+// This file contains the configuration of a Log and the limits on concurrent requests.
 
 import (
 	"context"
@@ -17,40 +17,48 @@ import (
 )
 
 const (
-	followersMax = 256 // that follow at the same time, a quarter of them of one user
-	pagesMax     = 32  // that do not, likewise
+	followersMax = 256 // maximum number of concurrent followers, a quarter of which may belong to the same user
+	pagesMax     = 32  // the same limit for requests that do not follow
 )
 
-// Config is what a Log works with.
+// Config is the configuration of a Log.
 type Config struct {
-	Store       *store.Store        // where the changes are
-	Maintenance *store.Maintenance  // knows which revision was current when
-	Types       *scheme.Registry    // of now
-	Selectable  map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
+	Store       *store.Store       // holds the changes
+	Maintenance *store.Maintenance // maps times to revisions
+	Types       *scheme.Registry   // the current types
+	// Selectable maps the key prefixes of types that are not in Types to their selectable fields.
+	// It may be nil.
+	Selectable map[string][]string
 
-	Reach        Reach                                           // the rules of now, and how far back they go
-	MayAnything  func(request.User) bool                         // whether there is anything that a user may list
-	Begun        func(context.Context)                           // told when a follower has what was there; may be nil
-	Fail         func(http.ResponseWriter, *http.Request, error) // answers with an error
-	Patience     time.Duration                                   // with a client that takes nothing
-	Lifetime     time.Duration                                   // of a follower: between one and two of these
-	ShuttingDown <-chan struct{}                                 // closed when followers have to end
+	// the authorization rules for the history
+	Reach Reach
+	// reports whether the user may list any resource
+	MayAnything func(request.User) bool
+	// Begun is called when all existing changes have been sent to a follower, if it is not nil.
+	Begun func(context.Context)
+	Fail  func(http.ResponseWriter, *http.Request, error) // writes an error response
+	// timeout for writes to clients that do not read
+	Patience time.Duration
+	// a follower ends after a random time between Lifetime and twice Lifetime
+	Lifetime     time.Duration
+	ShuttingDown <-chan struct{} // closed when followers must end
 }
 
-// A Log answers what has happened.
+// A Log serves the history.
 type Log struct {
 	Config
-	followers, pages *shares.Places // of those who follow, and who read a page
-	reading          chan struct{}  // a token for each who is at the store now
+	followers, pages *shares.Places // limit the followers and the other requests
+	reading          chan struct{}  // semaphore for requests that are reading the store
 }
 
-// New makes a Log.
+// New returns a Log.
 func New(c Config) *Log {
 	return &Log{Config: c, followers: shares.NewPlaces(followersMax), pages: shares.NewPlaces(pagesMax),
 		reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// begin waits until not too many are at the store. It returns what ends the work there, and may be called twice; nil when ctx was over first.
+// begin waits for permission to read the store. The returned release function ends the read; it may
+// be called more than once. It is nil if ctx ended first.
 func (l *Log) begin(ctx context.Context) (release func()) {
 	select {
 	case l.reading <- struct{}{}:
@@ -60,7 +68,7 @@ func (l *Log) begin(ctx context.Context) (release func()) {
 	}
 }
 
-// typesByBase are the types in whose version objects are stored.
+// typesByBase maps each key prefix to the type in whose version its objects are stored.
 func (l *Log) typesByBase() map[string]*scheme.Resource {
 	types := map[string]*scheme.Resource{}
 	for _, res := range l.Types.All() {
@@ -72,7 +80,7 @@ func (l *Log) typesByBase() map[string]*scheme.Resource {
 	return types
 }
 
-// groupResource takes /GROUP/RESOURCE/ apart.
+// groupResource splits the key prefix /GROUP/RESOURCE/ into its parts.
 func groupResource(base string) (group, resource string) {
 	group, resource, _ = strings.Cut(strings.Trim(base[1:], "/"), "/")
 	if strings.HasPrefix(base, "//") {

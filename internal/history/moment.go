@@ -13,14 +13,15 @@ import (
 	"apilet/internal/store"
 )
 
-// A Moment is what somebody names to say when: a revision, or a time.
+// A Moment identifies a point in time by a revision or by a time.
 type Moment struct {
-	Rev  int64     // 0: Time says it
-	Time time.Time // to the millisecond
-	text string    // as it was named
+	Rev  int64     // if 0, Time applies
+	Time time.Time // has millisecond precision
+	text string    // as written by the client
 }
 
-// ParseMoment reads 812 (a revision), 2026-11-23T05:00:00Z (RFC 3339, with a fraction or without) or -90s (so long before now).
+// ParseMoment parses a revision (812), a time in RFC 3339, with or without a fraction
+// (2026-11-23T05:00:00Z), or a duration before now (-90s).
 func ParseMoment(text string, now time.Time) (Moment, error) {
 	m := Moment{text: text}
 	var err error
@@ -46,19 +47,20 @@ func ParseMoment(text string, now time.Time) (Moment, error) {
 	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is no moment: name a revision (812), a time (2026-11-23T05:00:00Z), or how long ago (-90s)", shown))
 }
 
-// PathThen is what stands before a path that is to be read as it was: /at/MOMENT/api/v1/pods.
+// PathThen is the prefix of paths for reading the past state of the API: /at/MOMENT/api/v1/pods.
 const PathThen = "/at/"
 
-// Then takes the moment off a request's URL; ok is false where there is none. The moment is what it says, whatever that is.
+// Then splits the moment off the URL of a request. ok is false if the path has no such prefix. The
+// moment is not validated.
 func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
 	tail, ok := strings.CutPrefix(u.Path, PathThen)
 	if !ok {
 		return "", nil, false
 	}
 	stripped := *u
-	if u.RawPath != "" { // the segments are cut before they are unescaped
+	if u.RawPath != "" { // split the escaped path, because the moment may contain an escaped slash
 		raw, path, _ := strings.Cut(strings.TrimPrefix(u.RawPath, PathThen), "/")
-		moment, _ = url.PathUnescape(raw) // as u.Path was
+		moment, _ = url.PathUnescape(raw) // u.Path was unescaped in the same way
 		stripped.RawPath = "/" + path
 		stripped.Path, _ = url.PathUnescape(stripped.RawPath)
 		return moment, &stripped, strings.HasPrefix(u.RawPath, PathThen)
@@ -68,14 +70,16 @@ func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
 	return moment, &stripped, true
 }
 
-// Moments finds what was current at a moment.
+// Moments is used to find the revision that was current at a given moment.
 type Moments struct {
-	Store       *store.Store       // whose history it is
-	Maintenance *store.Maintenance // knows when revisions were written
+	Store       *store.Store       // holds the history
+	Maintenance *store.Maintenance // maps times to revisions
 }
 
-// At is the revision that was current at a moment, and the moment as a time, where that is known: of a revision it is when it was written. A
-// Status 410 names the oldest that can be asked when it is compacted, a 400 says that it is in the future.
+// At returns the current revision at the given moment and the corresponding time. If the moment is
+// a revision, the returned time is the time of its commit, or zero if unknown. At returns a 410
+// that names the oldest available revision if the moment is compacted, and a 400 if it is in the
+// future.
 func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err error) {
 	if m.Rev > 0 {
 		switch {
@@ -86,7 +90,7 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 		}
 		return m.Rev, ms.Store.TimeOf(m.Rev), nil
 	}
-	if m.Time.After(now.Add(time.Second)) { // of clocks that differ a little
+	if m.Time.After(now.Add(time.Second)) { // tolerates small differences between clocks
 		return 0, then, apierrors.NewBadRequest(m.text + " is in the future")
 	}
 	rev, err = ms.Maintenance.RevisionAt(m.Time)
@@ -96,7 +100,8 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 	return rev, m.Time, err
 }
 
-// Named is the revision that was current at a moment, as it is named by who asks. Its errors are those of ParseMoment and At.
+// Named parses the given moment and returns the revision that was current at that time. It returns
+// the same errors as ParseMoment and At.
 func (ms Moments) Named(text string) (rev int64, err error) {
 	now := ms.Store.Now()
 	m, err := ParseMoment(text, now)
@@ -109,7 +114,7 @@ func (ms Moments) Named(text string) (rev int64, err error) {
 	return rev, err
 }
 
-// compacted is the 410 of what is too long ago.
+// compacted returns the error for moments that have been compacted.
 func (ms Moments) compacted(what string) error {
 	oldest, since := ms.Maintenance.Oldest()
 	at := ""

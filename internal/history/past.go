@@ -17,26 +17,31 @@ import (
 	"apilet/internal/store"
 )
 
-// A Past answers what is asked about a moment (/at/MOMENT/...), to whom the rules of now allow it. All that it has is for reading.
+// A Past serves requests about a past moment (/at/MOMENT/...), if the current rules allow them. It
+// serves only reads.
 type Past struct {
 	Moments
-	Has   func(path string) Answer                                                        // what a path had for an answer
-	Types func(ctx context.Context, rev int64) (*scheme.Registry, error)                  // what was served at a revision
-	Show  func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) // answers the request as of a revision; types is nil for Timeless
-	Fail  func(http.ResponseWriter, *http.Request, error)                                 // answers with an error
+	Has func(path string) Answer // classifies a path
+	// returns the types served at the given revision
+	Types func(ctx context.Context, rev int64) (*scheme.Registry, error)
+	// Show handles the request using the state at the given revision. If the answer is Timeless,
+	// types is nil.
+	Show func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64)
+	// writes an error response
+	Fail func(http.ResponseWriter, *http.Request, error)
 }
 
-// An Answer is what a path had at a moment.
+// An Answer specifies how requests for the past state of a path are handled.
 type Answer int
 
 const (
-	Nothing  Answer = iota // the path is about now
-	Timeless               // the same at all times
-	Typed                  // what the types of then, and their objects, make it
+	Nothing  Answer = iota // the path has no past
+	Timeless               // the response does not depend on the time
+	Typed                  // the response depends on the types and objects of that moment
 )
 
-// ServeHTTP finds the revision and the types of the moment that the request's record has, and shows them. What costs more than a look at the
-// path is done for what has an answer.
+// ServeHTTP resolves the moment in the request's record to a revision and its types, and calls
+// Show. It checks the path first, so that an unknown path causes no expensive work.
 func (p *Past) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := request.From(r.Context())
 	if err := readsOnly(r.Method, &rec.Info); err != nil {
@@ -54,7 +59,8 @@ func (p *Past) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		types, err = p.typesAt(r.Context(), rev)
 	}
 	if err != nil {
-		if status, _ := response.ErrorStatus(err); !rec.Info.ResourceRequest { // of an error of discovery kubectl shows nothing but warnings
+		// for errors of discovery, kubectl prints only the warnings
+		if status, _ := response.ErrorStatus(err); !rec.Info.ResourceRequest {
 			warning.AddWarning(r.Context(), "", status.Message)
 		}
 		p.Fail(w, r, err)
@@ -63,7 +69,7 @@ func (p *Past) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.Show(w, r, types, rev)
 }
 
-// readsOnly refuses what is no question about the past.
+// readsOnly rejects writes and watches.
 func readsOnly(method string, info *request.Info) error {
 	switch {
 	case method != http.MethodGet && method != http.MethodHead:
@@ -76,7 +82,7 @@ func readsOnly(method string, info *request.Info) error {
 	return nil
 }
 
-// at finds the revision of a moment, and when it was.
+// at returns the revision and the time for the given moment.
 func (p *Past) at(moment string) (rev int64, then time.Time, err error) {
 	now := p.Moments.Store.Now()
 	m, err := ParseMoment(moment, now)
@@ -86,10 +92,10 @@ func (p *Past) at(moment string) (rev int64, then time.Time, err error) {
 	return p.Moments.At(m, now)
 }
 
-// typesAt is what was served at a revision.
+// typesAt returns the types served at the given revision.
 func (p *Past) typesAt(ctx context.Context, rev int64) (*scheme.Registry, error) {
 	types, err := p.Types(ctx, rev)
-	if errors.Is(err, store.ErrCompacted) { // while it was read
+	if errors.Is(err, store.ErrCompacted) { // the revision was compacted during the read
 		err = p.compacted(fmt.Sprintf("revision %d", rev))
 	}
 	return types, err

@@ -20,28 +20,30 @@ import (
 
 const (
 	limitDefault = 500
-	limitMax     = 5000 // also of a tail
+	limitMax     = 5000 // also the maximum of tail
 )
 
-// A query is what is asked for.
+// A query contains the parsed parameters of a request.
 type query struct {
-	after, until int64           // revisions; until 0: no end
-	limit        int64           // lines; 0: none
-	tail         int64           // the last so many lines, in place of the first; 0: not asked for
-	prefix       string          // of the one resource that is asked for, or store.Everything
-	bases        map[string]bool // of the resources; empty: all
-	without      map[string]bool // of resources that are left out
+	after, until int64           // The range of revisions, which is unlimited if until is zero.
+	limit        int64           // maximum number of lines, or zero if unlimited
+	tail         int64           // if positive, return the last tail lines instead of the first
+	prefix       string          // key prefix of the requested resource; store.Everything for none or several
+	bases        map[string]bool // key prefixes of the requested resources, or empty for all
+	without      map[string]bool // key prefixes of the excluded resources
 	namespace    string
 	name         string
 	labels       selector.Labels
-	fields       map[string][]*selector.Field // by resource; under store.Everything those that all types have
-	by           string
-	follow       bool
-	objects      bool
-	sse          bool
+	// field selectors by key prefix, or with the key store.Everything for all types
+	fields  map[string][]*selector.Field
+	by      string
+	follow  bool
+	objects bool
+	sse     bool
 }
 
-// parseQuery reads the parameters; all that is wrong with them is a 400, but a beginning that is compacted, which is a 410.
+// parseQuery parses the parameters. Invalid parameters result in a 400. A compacted start revision
+// results in a 410.
 func (l *Log) parseQuery(r *http.Request) (*query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -75,13 +77,14 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 		return nil, err
 	}
 	resumed := r.Header.Get("Last-Event-ID")
-	if resumed != "" { // who goes on where a stream broke has the tail
+	if resumed != "" { // a client that resumes a broken stream has received the tail already
 		q.tail = 0
 	}
 	return q, l.parseSpan(q, values, resumed)
 }
 
-// parseSpan finds where to begin and where to end. A time before all that is kept begins with the oldest, a revision is compacted.
+// parseSpan sets the range of revisions. If since is older than the history, the range starts with
+// the oldest kept revision. A compacted after revision is an error.
 func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 	now, moments := l.Store.Now(), Moments{l.Store, l.Maintenance}
 	oldest := l.Store.Compacted()
@@ -165,7 +168,8 @@ func (q *query) parseLabels(text string) error {
 	return nil
 }
 
-// parseFields makes a field selector ready for each resource that is asked for. Without resources it can be about what all have.
+// parseFields compiles the field selector for each requested resource. If no resources are
+// specified, only fields that exist for all types can be used.
 func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*selector.Field, error) {
 	if text == "" {
 		return nil, nil
@@ -184,7 +188,8 @@ func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*sel
 	return all, nil
 }
 
-// Fields makes a field selector ready for the type whose keys have a beginning, by what its objects can be selected by.
+// Fields compiles a field selector for the type with key prefix base, using the type's selectable
+// fields.
 func (l *Log) Fields(base, text string) ([]*selector.Field, error) {
 	parsed, err := fields.ParseSelector(text)
 	if err != nil {
@@ -193,7 +198,7 @@ func (l *Log) Fields(base, text string) ([]*selector.Field, error) {
 	return l.fieldsOf(base, parsed.Requirements())
 }
 
-// fieldsOf takes the first version of a type that can be selected so.
+// fieldsOf uses the first version of the type that has all the selected fields.
 func (l *Log) fieldsOf(base string, terms fields.Requirements) (list []*selector.Field, err error) {
 	known := false
 	for _, res := range l.Types.All() {
@@ -208,7 +213,8 @@ func (l *Log) fieldsOf(base string, terms fields.Requirements) (list []*selector
 	if known {
 		return nil, err
 	}
-	unknown := &scheme.Resource{Namespaced: true, Custom: &scheme.CustomStrategy{Selectable: l.Selectable[base]}} // gone, or in no table
+	// the type is deleted, or not in Types
+	unknown := &scheme.Resource{Namespaced: true, Custom: &scheme.CustomStrategy{Selectable: l.Selectable[base]}}
 	list, err = selector.NewFields(unknown, terms)
 	if err != nil && base == store.Everything {
 		err = fmt.Errorf("%w: without a resource there are metadata.name and metadata.namespace", err)
@@ -216,7 +222,8 @@ func (l *Log) fieldsOf(base string, terms fields.Requirements) (list []*selector
 	return list, err
 }
 
-// baseOf is what keys of PLURAL.GROUP begin with. A resource that is not served any more has a history, too.
+// baseOf returns the key prefix of PLURAL.GROUP. The name may belong to a resource that is no
+// longer served, because its history is still available.
 func (l *Log) baseOf(name string) string {
 	plural, group, _ := strings.Cut(name, ".")
 	for _, res := range l.Types.All() {
@@ -227,12 +234,13 @@ func (l *Log) baseOf(name string) string {
 	return "/" + group + "/" + plural + "/"
 }
 
-// asked tells whether an event is among what is asked for, but for by whom and for who may see it.
+// asked reports whether an event matches the query. It does not check the author of the event and
+// the permissions of the user.
 func (q *query) asked(ev *store.Event) bool {
 	return q.asksFor(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
 }
 
-// asksFor is what of asked a key decides.
+// asksFor reports whether the key of an event matches the query.
 func (q *query) asksFor(key string) bool {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
@@ -246,7 +254,7 @@ func (q *query) asksFor(key string) bool {
 	return true
 }
 
-// matches says whether the selectors fit an object before or after a change.
+// matches reports whether the selectors match an object before or after a change.
 func (q *query) matches(key string, json []byte) bool {
 	if q.fields != nil {
 		base, _, _, _ := scheme.SplitKey(key)
@@ -266,12 +274,13 @@ func (q *query) fieldsFor(base string) []*selector.Field {
 	return q.fields[store.Everything]
 }
 
-// wanted tells whether a change is by whom it is asked for.
+// wanted reports whether the author of a change matches the by parameter.
 func (q *query) wanted(a store.Author) bool {
 	return q.by == "" || strings.Contains(a.User, q.by) || strings.Contains(a.Agent, q.by) || strings.Contains(managerOf(a), q.by)
 }
 
-// managerOf is the field manager: what the request named, or the first word of its user agent.
+// managerOf returns the name of the field manager. If it was not specified in the request, it
+// defaults to the part of the user agent before the first slash.
 func managerOf(a store.Author) string {
 	if a.Manager != "" {
 		return a.Manager

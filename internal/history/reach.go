@@ -5,25 +5,28 @@ import (
 	"apilet/internal/store"
 )
 
-// A Reach says how far back a right of now goes. Namespaces and names are inherited: who is given a namespace is not given what its former owner
-// had in one of that name, and who may read one object by its name may not read another that had it before. So a right reaches back
+// A Reach decides how far back in time a current permission applies. Names can be reused. If users
+// are granted access to a namespace, they must not be able to see objects from a deleted namespace
+// with the same name. Likewise, if users are allowed to read an object by name, they must not be
+// able to read a deleted object with the same name. Therefore a permission reaches back
 //
-//	in all namespaces, to any name    as far as history does
-//	in one namespace                  to where that namespace begins, the one that has the name now
-//	to one name                       to where that object begins
+//	in all namespaces, to any name    as far as the history does
+//	in one namespace                  to the creation of the current namespace of that name
+//	to one name                       to the creation of the current object of that name
 //	to one name in one namespace      to the later of the two
 //
-// and what is not there now has no past for those whose right is about it alone.
+// If the object or namespace has been deleted, none of its history is visible to users who only
+// have permission for that name.
 type Reach struct {
 	Store *store.Store
-	May   func(request.User, request.Info) bool // the rules of now
+	May   func(request.User, request.Info) bool // authorizes by the current rules
 }
 
-// namespaces is what the keys of Namespaces begin with; their own namespace is "".
+// namespaces is the key prefix of Namespaces. Their own namespace is "".
 const namespaces = "//namespaces//"
 
-// Since is the first revision of which a user may see what a request asks for, where the rules of now allow the request. key is the one object's
-// that a request with a name is about.
+// Since returns the first revision at which the user may see the requested objects, provided that
+// the current rules allow the request. key is the key of the object if the request names one.
 func (p *Reach) Since(u request.User, info request.Info, key string) (rev int64, err error) {
 	if info.Namespace == "" && info.Name == "" {
 		return 0, nil

@@ -1,7 +1,8 @@
 package history
 
-// This file is one answer on its way: what it reads of the log, of which events it may tell whom, and how it writes lines. A line is gathered, and
-// pushed when enough have gathered or nothing else is to come at once.
+// This file implements one response. It reads events from the log and writes a line for each event
+// that is visible to the user. Lines are buffered, and sent when the buffer is full or when no
+// further line is available.
 
 import (
 	"encoding/json"
@@ -21,12 +22,12 @@ import (
 )
 
 const (
-	batchEvents = 256              // taken from the log at once
-	pieceBytes  = 32 << 10         // sent at once
-	rulesEvery  = 10 * time.Second // who follows is judged anew so often
+	batchEvents = 256              // maximum number of events in one read of the log
+	pieceBytes  = 32 << 10         // maximum size in bytes of one write
+	rulesEvery  = 10 * time.Second // interval for re-evaluating the permissions of a follower
 )
 
-// A stream is one answer on its way.
+// A stream is one response in progress.
 type stream struct {
 	log *Log
 	*query
@@ -34,45 +35,49 @@ type stream struct {
 	types map[string]*scheme.Resource
 	w     http.ResponseWriter
 
-	pos     int64 // all up to here is sent, or was not asked for
-	sent    int64 // lines
-	last    int64 // the revision of the last of them
-	buf     []byte
-	events  []store.Event
-	since   map[scope]int64 // from which revision on who asks may be told; none where they may not list
+	pos    int64 // all changes up to this revision were sent or did not match
+	sent   int64 // number of lines sent
+	last   int64 // revision of the last line
+	buf    []byte
+	events []store.Event
+	// the first revision visible to the user in each scope, or never if listing is not allowed
+	since   map[scope]int64
 	judged  time.Time
 	control *http.ResponseController
-	stalled *time.Timer // runs while the client is waited for, and cuts the connection
+	stalled *time.Timer // closes the connection if the client does not read, active during writes
 }
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes+4096); return &b }}
 
-// errEnd ends a stream that has said what it has to say, or that nobody hears.
+// errEnd is returned when a stream is complete or the client has disconnected.
 var errEnd = errors.New("end of stream")
 
-// never is the revision from which on somebody is told of what they may not list.
+// never is used as the first visible revision if the user is not allowed to list the resource.
 const never = math.MaxInt64
 
-// A scope is what a right to list is about.
+// A scope is a combination of a resource and a namespace for which permissions are evaluated.
 type scope struct{ group, resource, namespace string }
 
-// read takes from the log what lies after a revision. What nobody asks for is mostly left in the file.
+// read reads the events after a revision. The store skips most events that do not match the query
+// without decoding them.
 func (s *stream) read(after int64) (events []store.Event, upTo int64, err error) {
 	s.events, upTo, err = s.log.Store.EventsOf(s.prefix, s.filter, after, batchEvents, s.events[:0])
 	return s.events, upTo, err
 }
 
-// filter is asked in the middle of a read, and so asks nothing of the store but who an author is.
+// filter runs inside a read transaction of the store. The only data that it may read from the store
+// is the author.
 func (s *stream) filter(key []byte, by store.AuthorID) bool {
 	return s.asksFor(string(key)) && (s.by == "" || s.wanted(s.log.Store.Author(by)))
 }
 
-// tells says whether an event is asked for, and may be seen.
+// tells reports whether the event matches the query and is visible to the user.
 func (s *stream) tells(ev *store.Event) bool {
 	return s.asked(ev) && s.wanted(s.log.Store.Author(ev.Author)) && s.may(ev)
 }
 
-// may tells whether who asks may list what an event is about, and as of then.
+// may reports whether the user may list the event's resource, and whether that permission reaches
+// back to the event.
 func (s *stream) may(ev *store.Event) bool {
 	if s.since == nil || s.follow && time.Since(s.judged) > rulesEvery || len(s.since) > 100_000 {
 		s.since, s.judged = map[scope]int64{}, time.Now()
@@ -82,7 +87,7 @@ func (s *stream) may(ev *store.Event) bool {
 	return ev.Rev >= s.sinceOf(scope{group, resource, namespace}, base)
 }
 
-// sinceOf is the revision from which on who asks may be told of a scope.
+// sinceOf returns the first revision of the scope that the user may see.
 func (s *stream) sinceOf(at scope, base string) int64 {
 	since, known := s.since[at]
 	if !known {
@@ -92,7 +97,7 @@ func (s *stream) sinceOf(at scope, base string) int64 {
 	return since
 }
 
-// judge finds it, by the rules of now.
+// judge evaluates the current rules for sinceOf.
 func (s *stream) judge(at scope, base string) int64 {
 	info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: at.group, Resource: at.resource, Namespace: at.namespace}
 	if at.group == "" {
@@ -108,13 +113,13 @@ func (s *stream) judge(at scope, base string) int64 {
 		return 0
 	}
 	since, err := s.log.Reach.Since(s.user, info, "")
-	if err != nil { // damage, of which a scrub tells
+	if err != nil { // the record is damaged, which is reported by the scrub
 		return never
 	}
 	return since
 }
 
-// say adds a line, or an event of that name.
+// say appends a line, or a server-sent event with the given name.
 func (s *stream) say(event string, id int64, line []byte) {
 	if s.buf == nil {
 		s.buf = (*buffers.Get().(*[]byte))[:0]
@@ -132,12 +137,12 @@ func (s *stream) say(event string, id int64, line []byte) {
 	s.buf = append(append(append(s.buf, "data: "...), line...), "\n\n"...)
 }
 
-// sayContinue says where to go on.
+// sayContinue appends the position from which the client can continue.
 func (s *stream) sayContinue(event string) {
 	s.say(event, s.pos, fmt.Appendf(nil, `{"continue":%d}`, s.pos))
 }
 
-// sayStatus ends a stream with the Status of an error.
+// sayStatus appends the Status of an error that ends the stream.
 func (s *stream) sayStatus(err error) {
 	if errors.Is(err, store.ErrCompacted) {
 		err = Moments{s.log.Store, s.log.Maintenance}.compacted(fmt.Sprintf("revision %d", s.pos))
@@ -149,14 +154,15 @@ func (s *stream) sayStatus(err error) {
 	}
 }
 
-// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time.
+// push writes the buffer to the connection in pieces. The timer is reset after each piece, so slow
+// connections are not closed as long as the client keeps reading.
 func (s *stream) push() error {
 	defer s.stalled.Stop()
 	s.stalled.Reset(s.log.Patience)
 	for rest := s.buf; len(rest) > 0; {
 		piece := rest[:min(len(rest), pieceBytes)]
 		rest = rest[len(piece):]
-		if len(s.buf) <= shares.Large { // of what is large, all of it has to be taken in time
+		if len(s.buf) <= shares.Large { // a large buffer must be read completely within one period
 			s.stalled.Reset(s.log.Patience)
 		}
 		if _, err := s.w.Write(piece); err != nil {
@@ -179,7 +185,7 @@ func (s *stream) flush() error {
 	return nil
 }
 
-// rest gives the buffers back: who sleeps costs a connection and a goroutine.
+// rest returns the buffers to the pool. An idle follower needs only a connection and a goroutine.
 func (s *stream) rest() {
 	if s.buf != nil && cap(s.buf) <= 2*pieceBytes {
 		buf := s.buf

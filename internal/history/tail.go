@@ -1,7 +1,8 @@
 package history
 
-// This file finds where the last lines begin. The log is read forward only, so it is looked through in windows from the newest back, each
-// larger than the one after it, until there are enough changes that are asked for. What is remembered of them is their revisions.
+// This file finds the start of the last lines (the tail parameter). The log can only be read
+// forward, so findTail searches it in windows from the newest backward, each twice as large as the
+// one before, until it has found enough matching changes. It keeps only their revisions in memory.
 
 import (
 	"context"
@@ -13,11 +14,12 @@ import (
 )
 
 const (
-	windowMax = 1 << 14          // revisions that are looked through before those before them are
-	tailTime  = 30 * time.Second // for finding the beginning, or half of what the request has
+	windowMax = 1 << 14          // maximum number of revisions in a window
+	tailTime  = 30 * time.Second // time limit of the search; at most half of the request's remaining time
 )
 
-// findTail makes the answer begin with the last lines, where they are asked for, and says first up to where it has none: {"earlier":REV}.
+// findTail sets pos to the start of the last lines if the query requests a tail. If it skipped
+// older revisions, it sends {"earlier":REV} first, where REV is the last skipped revision.
 func (s *stream) findTail(ctx context.Context) error {
 	s.pos = s.after
 	if s.tail == 0 {
@@ -38,7 +40,7 @@ func (s *stream) findTail(ctx context.Context) error {
 	for high > s.after && missing > 0 && ctx.Err() == nil && time.Now().Before(limit) {
 		low := max(s.after, high-window)
 		found, err := s.told(ctx, low, high)
-		if ctx.Err() != nil || errors.Is(err, store.ErrCompacted) { // just now: what is above it is still there
+		if ctx.Err() != nil || errors.Is(err, store.ErrCompacted) { // revisions above low are still available
 			break
 		}
 		if err != nil {
@@ -56,7 +58,7 @@ func (s *stream) findTail(ctx context.Context) error {
 	return nil
 }
 
-// told are the revisions above low and up to high of which there is something to tell, rising.
+// told returns the revisions in (low, high] that have a change to send, in ascending order.
 func (s *stream) told(ctx context.Context, low, high int64) (revs []int64, err error) {
 	for low < high {
 		release := s.log.begin(ctx)

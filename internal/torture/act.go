@@ -1,7 +1,9 @@
 package torture
 
-// This file is what plans do. Each is a thing that a correct API server, the machine, or another user may do to a controller at any time. What makes
-// them hard is that each is rare, and that nobody can have it come at a certain moment: here it comes at the point of the plan, once.
+// This file implements the faults. Each of them can be caused by a correct API server, by the
+// machine or by another user at any time. They are hard to test, because each is rare and cannot be
+// provoked at a certain moment. Here, the fault occurs exactly once at the point specified by the
+// plan.
 //
 //	           a write ──▶ committed                      a change ──▶ the watch
 //	died       ............. ✕ killed, no answer          unseen  ... ✕ cut; 410; the list waits for the next change
@@ -9,13 +11,14 @@ package torture
 //	                           before, events held back   slow    ... each 300 ms later
 //	                                                  bookmarks . a bookmark; then nothing; then the watch ends
 //	refused    ✕ 409 429 500 503                       (refuse.go)
-//	refused    ............. ✕ 504, though it is done
+//	refused    ............. ✕ 504, although it is done
 //	late       ............. 300 ms ──▶ answer
-//	edited     somebody else's edit ──▶ the write      (somebody.go)
-//	zombie     ............. paused; woken with the answer when another replica leads
+//	edited     another client's edit ──▶ the write     (somebody.go)
+//	zombie     ............. paused; continued with the answer when another replica leads
 //
-// Who sees the past is served as by a server whose cache is behind: lists and gets at resourceVersion=0 are answered as of then (below /at/), events
-// are held back for a while. What asks for the newest gets the newest, and a write meets what there is.
+// A controller that sees the past is served as by a server with an outdated cache. Lists and gets
+// at resourceVersion=0 return the state of that time (below /at/), and events are delayed. Reads of
+// the most recent state return it, and writes apply to the current objects.
 
 import (
 	"context"
@@ -33,14 +36,14 @@ import (
 )
 
 const (
-	lateness   = 300 * time.Millisecond // of answers, and of events
-	staleMost  = 3 * time.Second        // that the past waits for lists to be shown in
-	staleWrite = 200 * time.Millisecond // that it is shown after a write
-	unseenMost = 2 * time.Second        // that a list waits for the next change
-	lasting    = time.Second            // what somebody else mends, or undoes, is so for so long
+	lateness   = 300 * time.Millisecond // delay of responses and of events
+	staleMost  = 3 * time.Second        // maximum duration of stale reads
+	staleWrite = 200 * time.Millisecond // duration of stale reads after a write
+	unseenMost = 2 * time.Second        // maximum time that a list waits for the next change
+	lasting    = time.Second            // duration of conditions that are fixed or undone by another client
 )
 
-// tricks are what the run's plan does at the door.
+// tricks returns the functions for the door that implement the plan of the run.
 func (r *run) tricks() *tricks {
 	if r.plan == nil {
 		return &tricks{}
@@ -81,12 +84,14 @@ func (r *run) tricks() *tricks {
 	return &tricks{}
 }
 
-// at tells whether a request is the plan's point, once. Behind the server's back that is one that it has carried out.
+// at reports whether the request is the point specified by the plan. It returns true at most once.
+// If the response is already known, the write must have succeeded.
 func (r *run) at(p *passed) bool {
 	return p.writes && p.code < 300 && p.what == r.plan.Write && p.nth == r.plan.Nth && r.point()
 }
 
-// point notes that the plan's point is reached. With --wait it holds the server there.
+// point must be called when the point of the plan is reached. It returns false if this is not the
+// first time. With --wait it blocks the server there.
 func (r *run) point() bool {
 	if !r.reached.CompareAndSwap(false, true) {
 		return false
@@ -100,7 +105,8 @@ func (r *run) point() bool {
 	return true
 }
 
-// bounce kills a replica, and starts it again. Nothing of it comes through the door any more when this returns.
+// bounce kills a replica and then restarts it. After it has returned, the door does not receive any
+// more requests from the old process.
 func (r *run) bounce(n int) {
 	r.pending.Add(1)
 	rep := r.replicas[n]
@@ -130,18 +136,19 @@ func (r *run) dies() *tricks {
 	}}
 }
 
-// A stale is how far behind a server's cache is. It catches up some time after the controller has listed all that it watched before, and earlier when
-// it writes: by then it has believed what it saw.
+// A stale simulates a server with an outdated cache. The cache catches up some time after the
+// controller has listed all of the resources that it had been watching. It catches up earlier if
+// the controller writes, because by then the controller has acted on the outdated state.
 type stale struct {
 	run *run
 
-	mu     sync.Mutex      // guards what follows
-	rev    int64           // what is shown; 0: the newest
-	unseen map[string]bool // resources that are still to be listed
-	caught chan struct{}   // closed when it has caught up
+	mu     sync.Mutex      // guards the fields below
+	rev    int64           // the revision for reads, or zero for the latest
+	unseen map[string]bool // resources that have not been listed yet
+	caught chan struct{}   // closed when the cache has caught up
 }
 
-// seesThePast kills the controller at a write, and shows it what was before.
+// seesThePast kills the controller at a write, and shows an earlier state to the new process.
 func (r *run) seesThePast() *tricks {
 	st := &stale{run: r, caught: make(chan struct{})}
 	return &tricks{
@@ -162,7 +169,8 @@ func (r *run) seesThePast() *tricks {
 			case st.now() == 0:
 			case p.writes:
 				time.AfterFunc(staleWrite, st.end)
-			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"): // a server that does not have this; a client then lists
+			// pretend that this feature is not supported, so the client falls back to a list
+			case p.info.Verb == "watch" && strings.Contains(p.query, "sendInitialEvents=true"):
 				return &refusal{code: 422, reason: "Invalid", message: "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 			}
 			return nil
@@ -197,7 +205,7 @@ func (st *stale) now() int64 {
 	return st.rev
 }
 
-// show is the revision that is shown.
+// show returns the revision to be used for the given request.
 func (st *stale) show(p *passed) int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -217,7 +225,7 @@ func (st *stale) end() {
 	}
 }
 
-// revisionBefore is the one before a change of an object.
+// revisionBefore returns the last revision before the given change to an object.
 func (r *run) revisionBefore(alias string, change int) int64 {
 	for _, line := range r.record.all() {
 		line := line
@@ -230,13 +238,14 @@ func (r *run) revisionBefore(alias string, change int) int64 {
 	return r.record.all()[0].Revision - 1
 }
 
-// losesItsWatch cuts the watch before a change is seen. It cannot be resumed; and where the change is to be unseen, the list that is made then waits
-// for the next change of the same object.
+// losesItsWatch terminates a watch before a change is delivered, and prevents the watch from being
+// resumed. If the controller must not see the change at all, the next list is delayed until the
+// object has been changed again.
 func (r *run) losesItsWatch() *tricks {
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	var lost *passed  // the watch that was cut
-	var missed int64  // revision of the change it did not receive
-	relisted := false // since then
+	var missed int64  // revision of the change that was not delivered
+	relisted := false // the controller has listed since then
 	return &tricks{
 		frame: func(p *passed, f frame) hold {
 			rev := gjson.GetBytes(f.raw, "object.metadata.resourceVersion").Int()
@@ -280,7 +289,7 @@ func (r *run) losesItsWatch() *tricks {
 	}
 }
 
-// isChange tells whether a revision is that of the change which the plan is about.
+// isChange reports whether the given revision belongs to the change specified by the plan.
 func (r *run) isChange(rev int64) (is bool) {
 	r.record.wait(context.Background(), unseenMost, func(lines []history.Line) bool {
 		n := 0
@@ -310,7 +319,9 @@ func (r *run) isSlow() *tricks {
 	}}
 }
 
-// isPaused stops a replica when it has written, before it has the answer. It wakes it when another one leads and has caught up, while the workload continues.
+// isPaused suspends a replica after a write has been committed, but before the response is sent.
+// The replica is resumed when another replica has become the leader and has caught up. The workload
+// continues in the meantime.
 func (r *run) isPaused() *tricks {
 	r.afterward = func(ctx context.Context) error {
 		r.gap.wait(ctx)
@@ -332,7 +343,8 @@ func (r *run) isPaused() *tricks {
 	}}
 }
 
-// awaitLeader waits until another replica has taken the Lease since a revision, and has finished its first work. Without Leases it waits for a second.
+// awaitLeader waits until another replica has acquired the Lease after the given revision and has
+// become quiet. Without Leases it waits for a second.
 func (r *run) awaitLeader(since int64) {
 	most := lasting
 	if lease := longestLease(r.record.all()); lease > 0 {
@@ -347,11 +359,12 @@ func (r *run) awaitLeader(since int64) {
 	}
 }
 
-// seesBookmarksAlone has one type's watch say, by a bookmark, that it is alive, and nothing more for a while. Then it ends, as any watch does, and goes on
-// where it was.
+// seesBookmarksAlone sends a bookmark for a watch, and no events for some time. After that, the
+// watch is terminated, and the client can resume it from the bookmark.
 func (r *run) seesBookmarksAlone() *tricks {
-	var mu sync.Mutex             // guards what follows
-	shown := map[*passed]string{} // the newest revision that a watch has shown; none: its first objects are still on their way
+	var mu sync.Mutex // guards shown
+	// the latest revision delivered by each watch, unset during the initial list
+	shown := map[*passed]string{}
 	object := func(f frame, path string) string { return gjson.GetBytes(f.raw, "object."+path).String() }
 	return &tricks{frame: func(p *passed, f frame) hold {
 		values, _ := url.ParseQuery(p.query)
@@ -376,10 +389,12 @@ func (r *run) seesBookmarksAlone() *tricks {
 	}}
 }
 
-// later is closed after a time. Nothing is quiet before, and no patience is lost.
+// later returns a channel that is closed after the given duration. Until then, the run is not
+// considered to be quiet, and the timeout is suspended.
 func (r *run) later(most time.Duration) <-chan struct{} { return after(most, &r.pending) }
 
-// after is closed after a time, in which it is counted.
+// after returns a channel that is closed after the given duration. The counter is incremented until
+// then.
 func after(most time.Duration, count *atomic.Int32) <-chan struct{} {
 	count.Add(1)
 	later := make(chan struct{})

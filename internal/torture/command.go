@@ -20,7 +20,7 @@ import (
 	"apilet/internal/commandline"
 )
 
-// A command is what the flags say.
+// A command contains the values of the command-line flags.
 type command struct {
 	Config
 	out, json, junit, replay string
@@ -28,17 +28,17 @@ type command struct {
 	wait                     bool
 }
 
-// A replay is a file that plays a plan again, beside the same flags.
+// A replay is the contents of a file used to replay a plan with the same flags.
 type replay struct {
 	Plan    Plan     `json:"plan"`
 	Seed    uint64   `json:"seed"`
-	Without []string `json:"without,omitempty"` // objects of the workload that are left out
+	Without []string `json:"without,omitempty"` // objects of the workload to leave out
 }
 
-// Commands is the row for the table of commands.
+// Commands returns the row for the table of commands.
 func Commands() []commandline.Command {
 	c := &command{}
-	counts := make([]int, 64) // words of the controller's command line
+	counts := make([]int, 64) // the number of words of the controller's command line
 	for i := range counts {
 		counts[i] = i + 1
 	}
@@ -100,7 +100,7 @@ func (c *command) run(call commandline.Call) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the second signal ends the process
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	report, err := Run(ctx, c.Config, only, call.Errors, func(v Verdict, done, of int) {
 		fmt.Fprintf(call.Out, "%s\n", v.row())
 		if only != nil && v.story != nil {
@@ -120,7 +120,7 @@ func (c *command) run(call commandline.Call) error {
 	return nil
 }
 
-// complete turns flags and arguments into a configuration, and reads the plan that is to be played again.
+// complete converts the flags and arguments to a configuration, and reads the plan to replay.
 func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 	if c.Objects == "" && c.Script == "" {
 		return nil, errors.New("--objects names the workload, --script is one; both are missing")
@@ -154,10 +154,10 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 
 func waitForEnter(out io.Writer, at string) {
 	fmt.Fprintf(out, "at the point: %s. The server waits for Enter\n", at)
-	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // whatever ends it
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // any input continues
 }
 
-// save writes the files that were asked for.
+// save writes the requested files.
 func (c *command) save(r *Report, out io.Writer) error {
 	var errs []error
 	write := func(path string, fill func(io.Writer) error) {

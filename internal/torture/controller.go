@@ -13,25 +13,26 @@ import (
 )
 
 const (
-	exitsMax  = 5 // times that a controller is started again which has ended by itself
+	exitsMax  = 5 // number of restarts after the controller has exited
 	exitPause = 100 * time.Millisecond
 )
 
-// A controller is the program under test, as a process that is killed and started again.
+// A controller is the program under test. Its process is killed and restarted.
 type controller struct {
 	args []string
 	env  []string
-	out  *tail // what it says
+	out  *tail // its output
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	cmd     *exec.Cmd
-	ended   chan struct{} // closed when cmd is over
-	stopped bool          // it is not to run any more
-	killed  bool          // the process is ended by us
-	exits   []string      // how it has ended by itself
+	ended   chan struct{} // closed when cmd has ended
+	stopped bool          // the controller must not run any more
+	killed  bool          // the process was killed by torture
+	exits   []string      // the results of exits that were not caused by torture
 }
 
-// newController fills in what a command line wants to know: {kubeconfig}, {server}, and {port}, each time another that is free.
+// newController replaces {kubeconfig}, {server} and {port} in the command line. Each {port} becomes
+// another free port.
 func newController(command []string, kubeconfig, server string) (*controller, error) {
 	c := &controller{out: &tail{}, env: append(os.Environ(), "KUBECONFIG="+kubeconfig)}
 	for _, arg := range command {
@@ -48,7 +49,7 @@ func newController(command []string, kubeconfig, server string) (*controller, er
 	return c, nil
 }
 
-// freePort is one that nobody listened on a moment ago.
+// freePort returns a port that is currently free.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,7 +71,7 @@ func (c *controller) startLocked() error {
 	}
 	cmd := exec.Command(c.args[0], c.args[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = c.out, c.out, c.env
-	cmd.WaitDelay = time.Second // of children that hold the pipes
+	cmd.WaitDelay = time.Second // for child processes that keep the pipes open
 	ownGroup(cmd)
 	if err := cmd.Start(); err != nil {
 		return err
@@ -80,7 +81,8 @@ func (c *controller) startLocked() error {
 	return nil
 }
 
-// runsLocked reports whether a process runs. A plan may start the controller while the restart after an exit of its own is pending.
+// runsLocked reports whether a process is running. This is needed because a plan may start the
+// controller while an automatic restart is pending. The caller must hold mu.
 func (c *controller) runsLocked() bool {
 	select {
 	case <-c.ended:
@@ -90,7 +92,8 @@ func (c *controller) runsLocked() bool {
 	}
 }
 
-// wait notes how a process has ended that was not killed, and starts another, as a kubelet does.
+// wait waits for the process to exit. If it was not killed, the result is recorded and the process
+// is restarted, like a kubelet would do.
 func (c *controller) wait(cmd *exec.Cmd, ended chan struct{}) {
 	err := cmd.Wait()
 	c.mu.Lock()
@@ -120,14 +123,14 @@ func (c *controller) noteExit(how string) {
 	c.exits = append(c.exits, how)
 }
 
-// givenUp tells whether it is not started any more, since it has ended by itself too often.
+// givenUp reports whether the controller has exited too many times to be restarted.
 func (c *controller) givenUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.exits) > exitsMax
 }
 
-// kill ends the process at once, and returns when it is over.
+// kill kills the process and waits for it to exit.
 func (c *controller) kill() {
 	c.mu.Lock()
 	cmd, ended := c.cmd, c.ended
@@ -141,7 +144,7 @@ func (c *controller) kill() {
 	<-ended
 }
 
-// stop ends it for good.
+// stop ends the controller for good.
 func (c *controller) stop() {
 	c.mu.Lock()
 	c.stopped = true
@@ -149,7 +152,7 @@ func (c *controller) stop() {
 	c.kill()
 }
 
-// pause stops the process where it stands, until wake.
+// pause suspends the process until wake is called.
 func (c *controller) pause() { c.signal(pauseGroup) }
 func (c *controller) wake()  { c.signal(wakeGroup) }
 
@@ -161,10 +164,11 @@ func (c *controller) signal(send func(*exec.Cmd)) {
 	}
 }
 
-// panicked finds the line with which a Go program tells that it ends by its own fault.
+// panicked matches the first line of the output of a Go program that crashes.
 var panicked = regexp.MustCompile(`(?m)^(panic: |fatal error: ).*$`)
 
-// misbehaviour is what the process did that no controller should, "" for nothing.
+// misbehaviour returns a description of what went wrong with the process, or "" if it behaved
+// correctly.
 func (c *controller) misbehaviour() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

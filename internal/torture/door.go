@@ -1,13 +1,16 @@
 package torture
 
-// This file is the door between a controller and its server: a proxy through which the controller alone goes, so that all that comes by is the
-// controller's. It passes everything on as it is, counts, and asks a plan's tricks at four places:
+// This file implements the door, which is a proxy between a replica of the controller and the
+// server. It is not used by anything else, so all requests are known to come from the controller.
+// All requests are counted and then forwarded to the server. The functions in tricks are called at
+// the following points:
 //
 //	request ──▶ before ──▶ server ──▶ after ──▶ answer ──▶ answered
 //	                         │
 //	                         └─ a watch: each frame ──▶ frame
 //
-// The server behind it is an ordinary one, which knows nothing of it. What a trick answers in its place is what a server may answer.
+// The server itself is not modified and is not aware of the door. A trick must not send a response
+// that a real server would never send.
 
 import (
 	"bytes"
@@ -30,49 +33,54 @@ import (
 	"apilet/internal/request"
 )
 
-// A passed is one request that has come by.
+// A passed describes a request that was received by the door.
 type passed struct {
-	info     request.Info
-	what     string // the verb, the resource and the object, generated names called the same: "create configmaps shop/web-*"
-	name     string // of the object, as a refusal tells it
-	nth      int    // which of those that succeed it is, or would be: from 1
-	writes   bool   // it changes something that counts
-	replica  int    // whose it is, from 0
+	info request.Info
+	// The verb, the resource and the object, with generated names replaced by their prefix: "create
+	// configmaps shop/web-*".
+	what     string
+	name     string // name of the object for error messages
+	nth      int    // one-based index among successful writes with the same value of what
+	writes   bool   // it changes a resource that is compared
+	replica  int    // number of the replica, starting at 0
 	header   http.Header
 	query    string
-	code     int   // of the answer; 0: none yet, or none at all
-	rev      int64 // that a write was given
+	code     int   // status code of the response, or zero if there is none yet
+	rev      int64 // revision that a write received
 	at       time.Time
 	finished bool
 }
 
-// A refusal is what a trick answers in the server's place.
+// A refusal is a response sent by a trick instead of the server.
 type refusal struct {
 	code    int
 	reason  string
 	message string
-	details map[string]any // of the Status
-	retry   int            // seconds, of Retry-After; 0: none
-	drop    bool           // no answer at all: the connection is cut
+	details map[string]any // details of the Status
+	retry   int            // Retry-After in seconds; 0 means none
+	drop    bool           // close the connection without a response
 }
 
-// A hold is what is done to a watch before an event is passed on, in this order. The zero hold is nothing.
+// A hold specifies the actions to be performed before an event is forwarded, in this order. The
+// zero hold has no effect.
 type hold struct {
-	first []byte          // another event comes before
-	wait  <-chan struct{} // the event comes when this is closed
-	cut   bool            // the watch ends, and the event does not come
+	first []byte          // another event to send first
+	wait  <-chan struct{} // the event is sent when this is closed
+	cut   bool            // the watch ends before the event
 }
 
-// tricks are what a plan does at the door. Each may be nil.
+// tricks contains the functions called by the door to implement a plan. Each may be nil.
 type tricks struct {
-	before   func(p *passed) *refusal      // in place of asking the server; nil: it is asked
-	past     func(p *passed) (rev int64)   // the revision of which a list or get is answered; 0: now
-	after    func(p *passed) *refusal      // the server has done it; in place of its answer, nil: that
-	answered func(p *passed)               // the controller has the answer
-	frame    func(p *passed, f frame) hold // before a watch's event is passed on
+	before func(p *passed) *refusal // if it returns nil, the request is forwarded to the server
+	// returns the revision for a list or get, or zero for the latest
+	past func(p *passed) (rev int64)
+	// called after the server's response; if it returns nil, the response is forwarded
+	after    func(p *passed) *refusal
+	answered func(p *passed)               // called when the controller has received the response
+	frame    func(p *passed, f frame) hold // called before an event is forwarded
 }
 
-// A door is where one replica of the controller reaches the server.
+// A door is a proxy that connects one replica of the controller to the server.
 type door struct {
 	to      *server
 	replica int
@@ -81,20 +89,22 @@ type door struct {
 	url     string
 	http    *http.Server
 	through *http.Transport
-	agent   string                    // what the client is to be called; "": as it calls itself
-	quiet   func(ctx context.Context) // answers quietPath when the controller is quiet; nil: there is no such path
+	agent   string // overrides the user agent of the client if not empty
+	// The handler for quietPath, which waits until the controller is quiet. If it is nil, there is
+	// no such endpoint.
+	quiet func(ctx context.Context)
 
-	mu      sync.Mutex // guards what follows
-	shut    bool       // whoever comes is sent away: the controller is being killed
+	mu      sync.Mutex // guards the fields below
+	shut    bool       // reject all requests, because the controller is being killed
 	all     []*passed
-	done    map[string]int    // writes that succeeded, by what they were
-	aliases map[string]string // generated names
-	writing int               // writes on their way
-	wrote   time.Time         // when the last write went by
-	watches int               // that are open, or were since the door was opened
+	done    map[string]int    // number of successful writes by their what
+	aliases map[string]string // prefixes of generated names
+	writing int               // number of writes in progress
+	wrote   time.Time         // when the last write began or ended
+	watches int               // number of watches since the door was opened
 }
 
-// openDoor listens on a free port.
+// openDoor opens a door on a free port.
 func openDoor(to *server, replica int, counts func(group, resource string) bool, t *tricks) (*door, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -112,7 +122,8 @@ func (d *door) close() {
 	d.through.CloseIdleConnections()
 }
 
-// users makes it a door for a program that is a user. It is called before anybody knows the door.
+// users configures the door for a program that acts as a user. It must be called before the door is
+// used.
 func (d *door) users(quiet func(context.Context)) { d.agent, d.quiet = agent, quiet }
 
 // setShut shuts the door, or opens it for a new process.
@@ -124,14 +135,15 @@ func (d *door) setShut(shut bool) {
 	}
 }
 
-// quietSince is when the controller wrote last, and whether it is about to, or has not begun to watch.
+// quietSince returns the time of the controller's last write. busy reports whether a write is in
+// progress, or the controller has not started a watch yet.
 func (d *door) quietSince() (since time.Time, busy bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.wrote, d.writing > 0 || d.watches == 0 || d.shut
 }
 
-// requests is what has come by until now.
+// requests returns a copy of all requests received so far.
 func (d *door) requests() []passed {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +154,7 @@ func (d *door) requests() []passed {
 	return all
 }
 
-// watched are the resources that were watched through the door.
+// watched returns the set of resources for which a watch was requested.
 func (d *door) watched() map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,18 +167,18 @@ func (d *door) watched() map[string]bool {
 	return all
 }
 
-// resourceOf is PLURAL.GROUP.
+// resourceOf returns PLURAL.GROUP.
 func resourceOf(p *passed) string {
 	return strings.TrimSuffix(p.info.Resource+"."+p.info.Group, ".")
 }
 
-// mutating are the verbs that write.
+// mutating lists the verbs that write.
 var mutating = []string{"create", "update", "patch", "delete", "deletecollection"}
 
-// deletes reports whether a verb deletes objects, one or all of a kind.
+// deletes reports whether the verb deletes a single object or a collection.
 func deletes(verb string) bool { return verb == "delete" || verb == "deletecollection" }
 
-// come notes a request; nil when the door is shut.
+// come records a request. It returns nil if the door is shut.
 func (d *door) come(r *http.Request, body []byte) *passed {
 	info := request.Parse(r)
 	d.mu.Lock()
@@ -179,7 +191,8 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 		generate := ""
 		name, generate = nameInBody(body)
 		if plain = name; name == "" && generate != "" {
-			name, plain = generate+"*", generate+"x7k2p" // a server that refuses has made one up
+			// the server generates a name even if it rejects the object
+			name, plain = generate+"*", generate+"x7k2p"
 		}
 	}
 	if alias := d.aliases[name]; alias != "" {
@@ -201,8 +214,10 @@ func (d *door) come(r *http.Request, body []byte) *passed {
 	return p
 }
 
-// nameInBody is what an object calls itself, in JSON or in Kubernetes' protobuf: four bytes, then an envelope whose field 2 is the object, whose
-// field 1 is its metadata, whose fields 1 and 2 are its name and what it is to be generated from.
+// nameInBody returns the name of the object in a request body, and its generateName. The body is
+// either in JSON format or in the protobuf format of Kubernetes, which consists of four bytes
+// followed by an envelope that contains the object in field 2. The metadata is stored in field 1 of
+// the object, where name and generateName are fields 1 and 2.
 func nameInBody(body []byte) (name, generate string) {
 	raw, binary := bytes.CutPrefix(body, []byte("k8s\x00"))
 	if !binary {
@@ -213,7 +228,8 @@ func nameInBody(body []byte) (name, generate string) {
 	return string(protoField(meta, 1)), string(protoField(meta, 2))
 }
 
-// protoField is the first field of a number in a protobuf message that has a length; nil where there is none.
+// protoField returns the first length-delimited field with the given number in a protobuf message,
+// or nil.
 func protoField(message []byte, number protowire.Number) []byte {
 	for len(message) > 0 {
 		n, kind, size := protowire.ConsumeTag(message)
@@ -232,7 +248,7 @@ func protoField(message []byte, number protowire.Number) []byte {
 	return nil
 }
 
-// leave notes that a request is over.
+// leave records the end of a request.
 func (d *door) leave(p *passed, code int, body []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,7 +273,8 @@ func (d *door) leave(p *passed, code int, body []byte) {
 
 const bodyMax = 16 << 20
 
-// quietPath is for a workload that is a program: it is answered when the controller is quiet.
+// quietPath is the path of an endpoint for workloads that are programs. It responds when the
+// controller is quiet.
 const quietPath = "/torture/quiet"
 
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -293,7 +310,8 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.answer(w, p, resp)
 }
 
-// ask passes a request on. Answers are to be JSON where the client takes that, too: tricks read it.
+// ask forwards a request. It prefers JSON if the client accepts it, because the tricks read the
+// response.
 func (d *door) ask(r *http.Request, p *passed, body []byte) (*http.Response, error) {
 	path := r.URL.RequestURI()
 	if d.tricks.past != nil {
@@ -319,7 +337,7 @@ func (d *door) ask(r *http.Request, p *passed, body []byte) (*http.Response, err
 	return d.through.RoundTrip(out)
 }
 
-// plainAccept leaves the binary forms out of what a client takes.
+// plainAccept removes the binary formats from an Accept header, unless there are no others.
 func plainAccept(accept string) string {
 	var plain []string
 	for form := range strings.SplitSeq(accept, ",") {
@@ -348,7 +366,7 @@ func (d *door) answer(w http.ResponseWriter, p *passed, resp *http.Response) {
 	copyHeader(w.Header(), resp.Header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(resp.StatusCode)
-	_, _ = w.Write(body) // the client is gone otherwise
+	_, _ = w.Write(body) // If this fails, the client has gone away.
 	if d.tricks.answered != nil {
 		_ = http.NewResponseController(w).Flush()
 		d.tricks.answered(p)
@@ -363,13 +381,13 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
-// A frame is one event of a watch, and when it came.
+// A frame is an event received from a watch and the time when it was received.
 type frame struct {
 	raw json.RawMessage
 	at  time.Time
 }
 
-// relay passes a watch's events on, each when the plan says so.
+// relay forwards events from a watch after applying the tricks of the plan.
 func (d *door) relay(w http.ResponseWriter, r *http.Request, p *passed, resp *http.Response) {
 	d.mu.Lock()
 	d.watches++
@@ -378,7 +396,8 @@ func (d *door) relay(w http.ResponseWriter, r *http.Request, p *passed, resp *ht
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
 	_ = control.Flush()
-	if !strings.Contains(resp.Header.Get("Content-Type"), "json") { // a client that takes nothing else: it is not tricked
+	// no tricks can be applied if the client only accepts protobuf
+	if !strings.Contains(resp.Header.Get("Content-Type"), "json") {
 		passOn(w, control, resp.Body)
 		return
 	}
@@ -407,7 +426,7 @@ func (d *door) relay(w http.ResponseWriter, r *http.Request, p *passed, resp *ht
 	}
 }
 
-// send sends a line at once, and tells whether the client is there.
+// send sends a line immediately and reports whether the client is still connected.
 func send(w io.Writer, control *http.ResponseController, line []byte) bool {
 	_, err := w.Write(append(line, '\n'))
 	return err == nil && control.Flush() == nil
@@ -443,7 +462,7 @@ func passOn(w io.Writer, control *http.ResponseController, from io.Reader) {
 	}
 }
 
-// write answers as a server does that refuses.
+// write sends the response of a server that rejects the request.
 func (no *refusal) write(w http.ResponseWriter) {
 	if no.drop {
 		panic(http.ErrAbortHandler)

@@ -12,34 +12,38 @@ import (
 	"apilet/internal/history"
 )
 
-// Verdicts.
+// Verdicts of a plan.
 const (
-	OK        = "ok"
-	Slower    = "slower" // right, after much longer than a plain run takes
-	Wrong     = "wrong"
-	Depends   = "depends"   // wrong only if the controller should bring back an object of a type that it does not watch: the workload's author decides
-	Unreached = "unreached" // the run did not get to the plan's point: nothing is known
+	OK     = "ok"
+	Slower = "slower" // right, but much slower than the plain runs
+	Wrong  = "wrong"
+	// Depends is wrong only if the controller should restore an object of a type that it does not
+	// watch. The author of the workload decides whether it should.
+	Depends   = "depends"
+	Unreached = "unreached" // The run has not reached the point of the plan, so the result is unknown.
 )
 
-// A Verdict is what came of a plan.
+// A Verdict is the result of executing a plan.
 type Verdict struct {
 	Plan        Plan         `json:"plan"`
-	What        string       `json:"what"` // the plan, as a line
+	What        string       `json:"what"` // description of the plan in one line
 	Verdict     string       `json:"verdict"`
-	Why         []string     `json:"why,omitempty"` // it is wrong
+	Why         []string     `json:"why,omitempty"` // the reasons if the verdict is wrong
 	Differences []Difference `json:"differences,omitempty"`
 	Seconds     float64      `json:"seconds"`
 	Shrunk      *Shrunk      `json:"shrunk,omitempty"`
-	story       *story       // of a wrong one, for people
+	story       *story       // the report, or nil if nothing went wrong
 }
 
 const (
-	slowFactor = 3               // times as long as the longest plain run, and
-	slowMore   = 2 * time.Second // longer than it by so much
+	slowFactor = 3               // a run is slower if it takes this many times the longest plain run,
+	slowMore   = 2 * time.Second // and this much longer than it
 )
 
-// try runs a plan, and judges it. An edit may be part of what the controller works from, as where it keeps a hash of that: what comes of the same edit in
-// peace is right. That takes a run more, the first time that it may matter.
+// try runs a plan and judges the outcome. An edit by another client may influence the controller's
+// work, for example if the controller stores a hash of the object. Therefore the result of the same
+// edit in an undisturbed run is also accepted. This requires an additional run when it is needed
+// for the first time.
 func try(ctx context.Context, cfg *Config, l *learned, plan *Plan) (Verdict, error) {
 	l.mu.Lock()
 	want, known := l.edits[plan.Write]
@@ -61,7 +65,8 @@ func try(ctx context.Context, cfg *Config, l *learned, plan *Plan) (Verdict, err
 	return judge(cfg, l, plan, o), nil
 }
 
-// editedInPeace is the reference for those who edit what a write is about: with what comes of the edit when all is done.
+// editedInPeace returns the reference for plans that edit the object of a write. It also accepts
+// the differences that the same edit causes after all work is done.
 func (l *learned) editedInPeace(ctx context.Context, cfg *Config, write, object string) (*reference, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +87,7 @@ func (l *learned) editedInPeace(ctx context.Context, cfg *Config, write, object 
 	return l.edits[write], nil
 }
 
-// judge compares what came of a plan with what plain runs have shown.
+// judge compares the outcome of a plan with the plain runs.
 func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 	v := Verdict{Plan: *plan, What: plan.String(), Seconds: o.took.Seconds(), Verdict: OK}
 	if !o.reached {
@@ -130,8 +135,9 @@ func judge(cfg *Config, l *learned, plan *Plan, o *outcome) Verdict {
 const dependsNote = "This depends on the workload: the controller does not watch the type of the deleted object, so it cannot notice the deletion. It is wrong " +
 	"only if the controller should bring the object back. It does not count as wrong, and does not change the exit code."
 
-// dependsOnWorkload reports whether the only fault is a missing object that somebody deleted, of a type that the controller does not watch. Only a change of
-// the watched objects would let the controller look again, and the workload is over by then.
+// dependsOnWorkload reports whether the only fault is a missing object that another client deleted,
+// of a type that the controller does not watch. The controller would not check again before a
+// watched object is changed, but the workload has already ended.
 func dependsOnWorkload(l *learned, plan *Plan, differences []Difference) bool {
 	if plan.Kind != deleted && (plan.Kind != held || plan.Write != "") {
 		return false
@@ -152,7 +158,7 @@ func dependsOnWorkload(l *learned, plan *Plan, differences []Difference) bool {
 	return true
 }
 
-// forbidden are the controller's writes that the rules forbid.
+// forbidden returns all writes of the controller for which a --never expression is true.
 func (o *outcome) forbidden(cfg *Config) (why []string) {
 	for i := range o.lines {
 		line := &o.lines[i]
@@ -172,7 +178,7 @@ func (o *outcome) forbidden(cfg *Config) (why []string) {
 	return why
 }
 
-// decoded is an object for CEL, nil for none.
+// decoded returns an object in the format required by CEL, or nil if the object does not exist.
 func decoded(raw json.RawMessage) any {
 	var object map[string]any
 	if json.Unmarshal(raw, &object) != nil || object == nil {
@@ -181,8 +187,9 @@ func decoded(raw json.RawMessage) any {
 	return object
 }
 
-// lost is what is gone that nobody wanted gone: what the controller has deleted of others, or of what holds data, and in no plain run does; and
-// somebody else's edit that it has written over.
+// lost returns unwanted deletions and overwritten edits. It is an error if the controller deletes
+// an object that it did not create, or that holds data, unless it also does so in plain runs. It is
+// also an error if the annotation added by another client has been removed.
 func (o *outcome) lost(l *learned, plan *Plan) (why []string) {
 	for i := range o.lines {
 		line := &o.lines[i]
@@ -208,7 +215,7 @@ func isMarked(line *history.Line) bool {
 	return gjson.GetBytes(line.New, "metadata.annotations").Get(gjson.Escape(mark)).Exists()
 }
 
-// deletes tells whether the controller deletes an object in plain runs, too.
+// deletes reports whether the controller deletes an object in plain runs as well.
 func (l *learned) deletes(alias string) bool {
 	for _, o := range l.plain {
 		for i := range o.lines {

@@ -11,37 +11,37 @@ import (
 	"apilet/internal/history"
 )
 
-// An outcome is all that is known of a run when it is over.
+// An outcome contains everything that is known about a finished run.
 type outcome struct {
-	lines       []history.Line // what has happened
-	requests    []passed       // what the controller asked for
+	lines       []history.Line // all recorded writes
+	requests    []passed       // the controller's requests
 	ignored     []string
 	state       state
-	quietStates []quietState // at the workload's quiet points, in order
+	quietStates []quietState // the states at each quiet point of the workload
 	took        time.Duration
-	reached     bool   // the plan's point
-	quiet       bool   // at the end
-	stuck       error  // what of the workload could not be done
-	process     string // what the controller's process did that it should not
-	said        string // by the controller, the last of it
+	reached     bool   // the plan's point was reached
+	quiet       bool   // the controller was quiet at the end
+	stuck       error  // the error from a step that failed
+	process     string // misbehavior of the controller's process
+	said        string // the end of the controller's output
 	began       time.Time
 	pointAt     time.Time  // when the plan's point was reached
-	edited      string     // the key of what somebody else edited
-	retries     int        // writes in the last second
-	want        *reference // that it was compared with, on its way; nil in plain runs
+	edited      string     // key of the object edited by another client
+	retries     int        // number of writes in the last second
+	want        *reference // the reference used during the run; nil in plain runs
 
 	mu  sync.Mutex // guards odd
-	odd string     // what became of a plan that should not
+	odd string     // an action of the plan that failed
 }
 
-// noteOdd says what a plan could not do.
+// noteOdd records an action of the plan that failed.
 func (o *outcome) noteOdd(what string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.odd = what
 }
 
-// last is the newest line about an object; nil when there is none.
+// last returns the newest line about an object, or nil.
 func (o *outcome) last(key string) *history.Line {
 	for i := len(o.lines) - 1; i >= 0; i-- {
 		if keyOfLine(&o.lines[i]) == key {
@@ -51,7 +51,7 @@ func (o *outcome) last(key string) *history.Line {
 	return nil
 }
 
-// makerOf is who has made an object, "" for what was there before.
+// makerOf returns the author of an object's creation, or "" if the object existed before.
 func (o *outcome) makerOf(key string) string {
 	for i := range o.lines {
 		if line := &o.lines[i]; keyOfLine(line) == key && line.Type == "ADDED" {
@@ -61,7 +61,8 @@ func (o *outcome) makerOf(key string) string {
 	return ""
 }
 
-// alias is a key whose name is called as in every run: that of an object with a generated name is what it was generated from.
+// alias returns a key that is the same for every run. If the name of the object was generated, it
+// is replaced with its prefix.
 func (o *outcome) alias(key string) string {
 	for i := range o.lines {
 		if line := &o.lines[i]; keyOfLine(line) == key {
@@ -85,7 +86,7 @@ func aliasOf(line *history.Line) string {
 
 var spaces = regexp.MustCompile(`\s+`)
 
-// oneLine is a text for a table.
+// oneLine returns a text on one line, cut to most characters.
 func oneLine(text string, most int) string {
 	text = spaces.ReplaceAllString(strings.TrimSpace(text), " ")
 	if runes := []rune(text); len(runes) > most {

@@ -5,10 +5,12 @@ import (
 	"strings"
 )
 
-// This file is the story of a wrong plan as a page for a browser: one file that asks nobody for anything, and runs no script, so that it can be kept
-// by a CI, sent by mail, and opened from a disk. It is not a panel of /debug/ui/: the servers of torture are gone when it is read, and others know nothing of it.
+// This file writes the story of a wrong plan as an HTML page. The page is a single file without
+// external resources or scripts, so that it can be stored by a CI, sent by mail and opened from a
+// disk. It is not a panel of /debug/ui/, because the servers of the test no longer exist when it is
+// read.
 
-// pointHere is a timeline's entry that marks the plan's point.
+// pointHere is the entry in a timeline that marks the point of the plan.
 const pointHere = "──▶ here"
 
 const pageHead = `<!doctype html>
@@ -38,7 +40,7 @@ pre { overflow-x: auto; padding: .7rem; background: light-dark(#f4f4f4, #222) }
 <h1>%[1]s</h1>
 `
 
-// html is the story for a browser.
+// html returns the story for a browser.
 func (s *story) html() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, pageHead, xmlText(s.title))
@@ -70,7 +72,7 @@ func (s *story) html() string {
 	return b.String()
 }
 
-// cells are an entry's two in the table.
+// cells returns the two table cells of an entry.
 func (e entry) cells() string {
 	who, _, _ := strings.Cut(e.what, " ")
 	if who != byUser && who != byServer {

@@ -1,29 +1,31 @@
 package torture
 
-// This file makes plans of what plain runs have shown. A plan is one perturbation at one point, and points are named so that they are found again
-// in another run: the nth time that the controller makes a certain write, or the nth change of a certain object.
+// This file derives plans from the plain runs. A plan is one fault at one point. Points are defined
+// such that they can be found in another run: either as the nth time that the controller performs a
+// certain write, or as the nth change to a certain object.
 //
 //	rank  plan                                     points
-//	   1  died in the middle                       each write that changed something
-//	      sees the past                            each write: after it, the controller starts again and sees what was before it
-//	      paused past its lease, and woken         each write, where there are two replicas
-//	   2  its write was carried out, it is told no each write: 504
-//	      somebody else edits what it writes       each write to an object that a user has made
-//	      did not see it                           each change that is followed by another of the same object
-//	      somebody deletes what it has made        each object that it alone has written, and that stays
-//	   3  was told no: 409, 500                    each write
+//	   1  crashed                                  each write that changed something
+//	      sees the past                            each write: after it, the controller restarts and sees the state before it
+//	      paused past its lease, and continued     each write, if there are two replicas
+//	   2  its write succeeded with an error        each write: 504
+//	      another client edits what it writes      each write to an object that a user has created
+//	      did not see a change                     each change that is followed by another of the same object
+//	      another client deletes its object        each object that only the controller has written, and that remains
+//	   3  was rejected: 409, 500                   each write
 //	      sees the past, further back              each change by a user
-//	      was slow                                 each type that it watches; each answer
-//	      the namespace goes                       each namespace of the workload
+//	      was slow                                 each type that it watches; each response
+//	      the namespace is deleted                 each namespace of the workload
 //	   4  429, 503; its watch ended                each write; each change
-//	      bookmarks alone for a while               each type that it watches
-//	      a webhook is down, a policy forbids       each kind of write, the first time
-//	      a quota is full                           each kind of object that it makes, the first time
-//	      somebody deletes it, and makes it again   each object of a user's that is watched: at the first write after it, and at the last
-//	      a finalizer of somebody else's holds it   each deletion of the controller's; each object that it alone has written, and that stays
-//	   5  its labels are off for a while            each of these that has labels
+//	      only bookmarks for some time             each type that it watches
+//	      a webhook is down, a policy forbids      each kind of write, the first time
+//	      a quota is full                          each kind of object that it creates, the first time
+//	      a user's object is deleted and recreated each watched object of a user: at the first write after its creation, and at the last
+//	      another client's finalizer holds it      each deletion by the controller; each object that only the controller has written, and that remains
+//	   5  its labels are removed for some time     each of these objects that has labels
 //
-// Lower ranks come first, and within a rank the seed decides: who has little time gets a sample of what finds most.
+// Lower ranks run first. Within a rank the seed determines the order, so that a run with little
+// time is a random sample of the most productive plans.
 
 import (
 	"fmt"
@@ -37,46 +39,50 @@ import (
 	"apilet/internal/history"
 )
 
-// What a plan does.
+// Kinds of plans.
 const (
-	died    = "died"    // in the middle: killed when a write was committed, and started again
-	past    = "past"    // killed likewise; what it lists then is of an earlier revision
+	died    = "died"    // killed after a write was committed, and restarted
+	past    = "past"    // killed in the same way; after the restart, it lists an earlier revision
 	refused = "refused" // a write is answered with an error
-	unseen  = "unseen"  // a change is not seen: the watch is cut before it, and goes on with a list after the next one
-	cut     = "cut"     // the watch is cut before a change, and cannot be resumed: 410
-	slow    = "slow"    // one type's events come later than those of others
-	late    = "late"    // an answer comes late
-	edited  = "edited"  // somebody else edits the object before the controller does
-	deleted = "deleted" // somebody deletes what the controller has made
-	ending  = "ending"  // the namespace goes
-	held    = "held"    // what is deleted, by the controller or in the end, is held by somebody else's finalizer for a while
-	remade  = "remade"  // somebody deletes a user's object in the middle, and makes it again
-	zombie  = "zombie"  // a replica is paused when a write was committed, and woken when another one leads
+	// The controller does not see a change, because the watch is terminated before it, and the next
+	// list is delayed.
+	unseen  = "unseen"
+	cut     = "cut"     // the watch is terminated before a change and cannot be resumed (410)
+	slow    = "slow"    // the events of one type arrive late
+	late    = "late"    // a response arrives late
+	edited  = "edited"  // another client edits an object before the controller
+	deleted = "deleted" // another client deletes an object created by the controller
+	ending  = "ending"  // the namespace is deleted
+	held    = "held"    // a deleted object is held by another client's finalizer for some time
+	remade  = "remade"  // another client deletes the object of a user and then creates it again
+	// A replica is paused after a write was committed, and resumed when there is a new leader.
+	zombie = "zombie"
 )
 
 const (
-	bookmarks  = "bookmarks"  // a watch has nothing to say but bookmarks for a while, and ends
-	unlabelled = "unlabelled" // somebody takes all labels off what the controller has made, and puts them back
+	bookmarks  = "bookmarks"  // a watch only delivers bookmarks and is then terminated
+	unlabelled = "unlabelled" // another client temporarily removes all labels from an object
 )
 
 var kinds = []string{died, past, refused, unseen, cut, slow, late, edited, deleted, ending, held, remade, bookmarks, unlabelled, zombie}
 
-// carriedOut is the detail of a refusal of what was done nevertheless.
+// carriedOut is the detail of a write that succeeds although it is answered with an error.
 const carriedOut = "504, carried out"
 
-// A Plan is one perturbation. Which fields count depends on its kind.
+// A Plan is one fault at one point. Its kind determines which fields are used.
 type Plan struct {
-	Kind     string `json:"kind"`
-	Detail   string `json:"detail,omitempty"`   // refused: with what; died: "answered" if the controller had the answer
+	Kind string `json:"kind"`
+	// refused: the error; died: "answered" if the controller received the response
+	Detail   string `json:"detail,omitempty"`
 	Write    string `json:"write,omitempty"`    // the controller's write at which it happens
-	Nth      int    `json:"nth,omitempty"`      // time of that write, from 1
-	Object   string `json:"object,omitempty"`   // of which a change is the point, or which is deleted
-	Change   int    `json:"change,omitempty"`   // of that object, from 1
-	Resource string `json:"resource,omitempty"` // slow: of which type
+	Nth      int    `json:"nth,omitempty"`      // number of that write, starting at 1
+	Object   string `json:"object,omitempty"`   // the object whose change is the point, or that is deleted
+	Change   int    `json:"change,omitempty"`   // number of that object's change, starting at 1
+	Resource string `json:"resource,omitempty"` // slow, bookmarks: the type
 	rank     int
 }
 
-// at names the write.
+// at returns the name of the write.
 func (p Plan) at() string {
 	if p.Nth > 1 {
 		return fmt.Sprintf("%s (time %d)", p.Write, p.Nth)
@@ -84,7 +90,7 @@ func (p Plan) at() string {
 	return p.Write
 }
 
-// String says what is done, in a line.
+// String describes the plan in one line.
 func (p Plan) String() string {
 	change := fmt.Sprintf("change %d of %s", p.Change, p.Object)
 	switch p.Kind {
@@ -129,7 +135,8 @@ func (p Plan) String() string {
 	return "a replica was paused after " + p.at() + ", and woken when another led"
 }
 
-// makePlans makes all plans that a plain run gives reason for, the most telling first.
+// makePlans returns the plans that can be derived from a plain run, with the most productive ones
+// first.
 func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	plans := slices.DeleteFunc(collectPlans(o, replicas), func(p Plan) bool { return slices.Contains(without, p.Kind) })
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -138,7 +145,7 @@ func makePlans(o *outcome, replicas int, without []string, seed uint64) []Plan {
 	return plans
 }
 
-// collectPlans makes them in the order of their points.
+// collectPlans returns all plans in the order in which their points occur.
 func collectPlans(o *outcome, replicas int) []Plan {
 	m := &planner{outcome: o, byRevision: map[int64]*history.Line{}, kinds: map[string]bool{}}
 	for i := range o.lines {
@@ -160,7 +167,7 @@ func collectPlans(o *outcome, replicas int) []Plan {
 type planner struct {
 	*outcome
 	byRevision map[int64]*history.Line
-	kinds      map[string]bool // of writes that were seen
+	kinds      map[string]bool // kinds of writes seen so far
 	plans      []Plan
 }
 
@@ -174,7 +181,8 @@ func (m *planner) at(rank int, p *passed, kind, detail string) {
 	m.add(rank, Plan{Kind: kind, Detail: detail, Write: p.what, Nth: p.nth})
 }
 
-// write is for one write of the controller's. What changed nothing can be refused, and that is all.
+// write adds plans for a single write by the controller. A write that changed nothing is only
+// suitable for rejection.
 func (m *planner) write(p *passed, replicas int) {
 	line := m.byRevision[p.rev]
 	if line != nil || deletes(p.info.Verb) {
@@ -212,7 +220,8 @@ func (m *planner) write(p *passed, replicas int) {
 	}
 }
 
-// further is for the changes by users since the controller's write before: to see what was before these.
+// further adds plans for the user's changes since the controller's previous write. They show the
+// state before these changes.
 func (m *planner) further(p *passed) {
 	count, since := map[string]int{}, []Plan(nil)
 	for i := range m.lines {
@@ -231,7 +240,7 @@ func (m *planner) further(p *passed) {
 	}
 }
 
-// changes is for what controllers see, or do not.
+// changes adds plans in which the controller does not see a change.
 func (m *planner) changes() {
 	count, total := map[string]int{}, map[string]int{}
 	for i := range m.lines {
@@ -256,7 +265,7 @@ func (m *planner) changes() {
 	}
 }
 
-// watched is for types whose events come late.
+// watched adds plans in which the events of a type are delayed.
 func (m *planner) watched() {
 	var known, marked []string
 	for i := range m.requests {
@@ -273,7 +282,7 @@ func (m *planner) watched() {
 	}
 }
 
-// made is for what the controller has made, and for the workload's namespaces.
+// made adds plans for objects created by the controller and for namespaces created by the workload.
 func (m *planner) made() {
 	for _, key := range m.order() {
 		last := m.last(key)
@@ -291,8 +300,9 @@ func (m *planner) made() {
 	}
 }
 
-// remade is for what users have made, and the controller watches. Where users write to what it makes, as in a kubelet's place, they would have to do so
-// again: there are no such plans then.
+// remade adds the plans for objects that users have created and the controller watches. There are
+// no such plans if users also write to objects created by the controller (for example, instead of a
+// kubelet), because these writes would have to be repeated.
 func (m *planner) remade() {
 	for _, key := range m.order() {
 		if m.makerOf(key) == byController && !m.alone(key) {
@@ -304,7 +314,7 @@ func (m *planner) remade() {
 		if made == nil || !m.counts(last) || !m.watches(last) || last.Resource == "namespaces" {
 			continue
 		}
-		var during []*passed // the controller's writes while it was there
+		var during []*passed // the controller's writes during the lifetime of the object
 		for i := range m.requests {
 			p := &m.requests[i]
 			if p.writes && p.code < 300 && p.rev > made.Revision && (last.Type != "DELETED" || p.rev < last.Revision) {
@@ -320,7 +330,7 @@ func (m *planner) remade() {
 	}
 }
 
-// madeByUser is the line by which a user has made an object; nil when none has.
+// madeByUser returns the line by which a user created an object, or nil.
 func (m *planner) madeByUser(key string) *history.Line {
 	for i := range m.lines {
 		if line := &m.lines[i]; keyOfLine(line) == key && line.Type == "ADDED" && whoWrote(line) == byUser {
@@ -330,7 +340,8 @@ func (m *planner) madeByUser(key string) *history.Line {
 	return nil
 }
 
-// alone tells whether no user has written to an object: what a user has, the controller cannot bring back.
+// alone reports whether the object has never been written by a user. The controller could not
+// restore a user's part.
 func (m *planner) alone(key string) bool {
 	return !slices.ContainsFunc(m.lines, func(line history.Line) bool { return keyOfLine(&line) == key && whoWrote(&line) == byUser })
 }
@@ -339,14 +350,14 @@ func (m *planner) counts(line *history.Line) bool {
 	return counts(m.ignored, line.Group, line.Resource)
 }
 
-// watches tells whether the controller watches what a line is about.
+// watches reports whether the controller watches the type of a line's object.
 func (m *planner) watches(line *history.Line) bool {
 	return slices.ContainsFunc(m.requests, func(p passed) bool {
 		return p.info.Verb == "watch" && p.info.Resource == line.Resource && p.info.Group == line.Group
 	})
 }
 
-// order is the objects that have changed, in the order of their first change.
+// order returns the keys of the changed objects in the order of their first change.
 func (m *planner) order() []string {
 	var keys []string
 	for i := range m.lines {

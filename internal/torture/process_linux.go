@@ -5,5 +5,6 @@ import (
 	"syscall"
 )
 
-// diesWithUs has the kernel end a process when torture is killed. The thread that starts it must not end before: Go's main threads do not.
+// diesWithUs configures the kernel to kill the process if torture is killed. This also happens if
+// the thread that started it exits. The threads of the Go runtime normally do not exit.
 func diesWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -7,5 +7,6 @@ import (
 	"syscall"
 )
 
-// diesWithUs cannot be had here: who kills torture ends its servers.
+// diesWithUs has no effect on this system. If torture is killed, its servers must be stopped by
+// hand.
 func diesWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{} }

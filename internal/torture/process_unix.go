@@ -7,16 +7,17 @@ import (
 	"syscall"
 )
 
-// ownGroup has a program lead a group of processes, so that what it starts (as `go run` does) can be ended with it.
+// ownGroup starts the program in a new process group. This makes it possible to kill the program
+// together with its child processes, such as those started by `go run`.
 func ownGroup(cmd *exec.Cmd) {
 	diesWithUs(cmd)
 	cmd.SysProcAttr.Setpgid = true
 }
 
-// killGroup ends a program and what it has started, at once.
+// killGroup kills a program and its child processes.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-// canPause says that a program can be stopped and woken.
+// canPause reports whether a program can be stopped and continued.
 const canPause = true
 
 func pauseGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGSTOP) }

@@ -2,7 +2,8 @@ package torture
 
 import "os/exec"
 
-// Windows has no groups of processes that a signal reaches: what a program starts outlives it, and none can be stopped and woken.
+// Windows has no process groups that can be signaled. Child processes are not killed with their
+// parent, and it is not possible to suspend a process.
 const canPause = false
 
 func ownGroup(*exec.Cmd)      {}

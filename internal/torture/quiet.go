@@ -1,14 +1,17 @@
 package torture
 
-// This file is the quiet points of a workload. A run compares the state at each of them with the plain runs' state there, because the end alone may show nothing:
-// garbage collection removes duplicates together with the object that owns them.
+// This file implements the quiet points of a workload. The state at each quiet point is compared
+// with the state of the plain runs at the same point. This is necessary because some errors are not
+// visible at the end. For example, duplicates may be removed by the garbage collector together with
+// their owner.
 //
 //	apply Nest     quiet point 1        patch Nest     quiet point 2         delete Nest   end
 //	a-1            a-1, a-2 is extra    a-1, a-2       a-1, a-2 is extra     -             nothing is left: right
 //
-// Quiet points before the plan's point are not compared. A plan may also hide the workload from the controller for a while: its leader is paused, or a list is
-// held back. The run passes the first quiet point in that time without comparing, so that the controller misses the user's next change. The next quiet point
-// waits until nothing is hidden.
+// Quiet points before the plan's point are not compared. A plan may also hide the workload from the
+// controller for some time: it pauses the leader, or delays a list. In that time, the run passes
+// the first quiet point without comparing, so that the controller misses the user's next change.
+// The next quiet point then waits until the workload is no longer hidden.
 
 import (
 	"context"
@@ -21,17 +24,17 @@ import (
 	"apilet/internal/history"
 )
 
-// A quietState is the state at one quiet point.
+// A quietState is the state at a quiet point.
 type quietState struct {
 	state  state
-	judged bool // true if the point of the plan was reached and no change was hidden from the controller
+	judged bool // the point of the plan was reached, and no change was hidden from the controller
 }
 
 // A gap is a time in which the workload is hidden from the controller. The zero gap has not begun.
 type gap struct {
 	mu     sync.Mutex    // guards the fields below
-	over   chan struct{} // closed at the end; nil before the beginning
-	passed int           // number of the quiet point that was passed during the gap, from 1; 0 if none
+	over   chan struct{} // closed at the end of the gap, nil before it
+	passed int           // number of the quiet point that was passed during the gap, starting at 1; 0 if none
 }
 
 func (g *gap) begin() {
@@ -40,7 +43,7 @@ func (g *gap) begin() {
 	g.over = make(chan struct{})
 }
 
-// end may be called more than once.
+// end ends the gap. It may be called more than once.
 func (g *gap) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +68,8 @@ func (g *gap) isOpenLocked() bool {
 	}
 }
 
-// pass reports whether the nth quiet point may be passed without comparing: it is the first in the open gap.
+// pass reports whether the nth quiet point may be passed without comparing, because it is the first
+// one in the open gap.
 func (g *gap) pass(n int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,7 +93,8 @@ func (g *gap) wait(ctx context.Context) {
 	}
 }
 
-// quietPoint waits until the controller is quiet, and until the state is the plain runs' state at this quiet point if it is to be compared.
+// quietPoint waits until the controller is quiet. If the state is compared at this quiet point, it
+// also waits until the state is that of the plain runs.
 func (r *run) quietPoint(ctx context.Context) {
 	r.points.Lock()
 	defer r.points.Unlock()
@@ -110,7 +115,8 @@ func (r *run) quietPoint(ctx context.Context) {
 	r.out.quietStates = append(r.out.quietStates, quietState{normalise(r.record.all(), r.cfg.Ignored), judged})
 }
 
-// atQuiet returns the reference for the nth quiet point, from 1. nil means that plain runs have none.
+// atQuiet returns the reference for the nth quiet point, starting at 1, or nil if the plain runs
+// have none.
 func (ref *reference) atQuiet(n int) *reference {
 	if ref == nil || n > len(ref.quiet) {
 		return nil
@@ -132,8 +138,9 @@ func quietReferences(plain []*outcome) (all []*reference) {
 	}
 }
 
-// quietDifferences returns the differences at the quiet points, without those that an earlier quiet point or the end also has. After somebody's edit only
-// whole objects are compared: a controller may compute values from the edited object.
+// quietDifferences returns the differences at the quiet points, except for those that also exist at
+// an earlier quiet point or at the end. If another client has edited an object, only whole objects
+// are compared, because a controller may compute values from the edited object.
 func (o *outcome) quietDifferences(kind string, atEnd []Difference) (all []Difference) {
 	known := map[Difference]bool{}
 	for _, d := range atEnd {
@@ -176,7 +183,7 @@ func (o *outcome) leftOfController() bool {
 	return false
 }
 
-// warnings returns the weaknesses of a workload that a plain run shows.
+// warnings returns warnings about the workload based on the result of a plain run.
 func (o *outcome) warnings() (all []string) {
 	if o.leftOfController() {
 		return nil
@@ -191,7 +198,7 @@ func (o *outcome) warnings() (all []string) {
 
 // ---- Leader election
 
-// elected reports whether a Lease has changed from one holder to another since a revision.
+// elected reports whether the holder of a Lease has changed after the given revision.
 func elected(lines []history.Line, after int64) bool {
 	for i := range lines {
 		line := &lines[i]
@@ -206,7 +213,8 @@ func elected(lines []history.Line, after int64) bool {
 	return false
 }
 
-// longestLease returns the longest duration of the controller's Leases, 0 if it has none.
+// longestLease returns the longest duration of any Lease of the controller, or zero if there is
+// none.
 func longestLease(lines []history.Line) (longest time.Duration) {
 	for i := range lines {
 		if line := &lines[i]; isLease(line) && whoWrote(line) == byController {

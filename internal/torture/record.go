@@ -15,23 +15,24 @@ import (
 	"apilet/internal/history"
 )
 
-// A record is what has happened on a server since a revision, as its history tells it: each write, by whom, and the object before and after it.
+// A record contains all writes after a given revision as returned by the history of the server.
+// This includes the author of each write and both versions of the object.
 type record struct {
-	ignored []string // resources that do not count, beside Events and Leases
+	ignored []string // resources that are not compared, in addition to Events and Leases
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	lines   []history.Line
-	read    int64         // the newest revision that was told
-	changed time.Time     // when the last change came that counts
+	read    int64         // the newest revision received
+	changed time.Time     // time of the last relevant change
 	news    chan struct{} // closed at the next line
 }
 
-// newRecord begins behind a revision.
+// newRecord returns a record of all writes after the given revision.
 func newRecord(after int64, ignored []string) *record {
 	return &record{read: after, ignored: ignored, news: make(chan struct{}), changed: time.Now()}
 }
 
-// follow reads on until ctx ends.
+// follow receives new lines from the history of the server until ctx is done.
 func (rec *record) follow(ctx context.Context, s *server) {
 	for ctx.Err() == nil {
 		rec.mu.Lock()
@@ -55,7 +56,7 @@ func (rec *record) follow(ctx context.Context, s *server) {
 	}
 }
 
-// take reads lines until there are no more.
+// take reads lines from the stream until it ends.
 func (rec *record) take(from io.Reader) {
 	for lines := bufio.NewReader(from); ; {
 		text, err := lines.ReadBytes('\n')
@@ -83,43 +84,45 @@ func (rec *record) add(line history.Line) {
 	rec.news = make(chan struct{})
 }
 
-// counts tells whether a resource is part of what a controller is judged by. Events tell, and Leases are renewed for ever.
+// counts reports whether a resource is compared. Events are only messages, and Leases are renewed
+// forever.
 func (rec *record) counts(group, resource string) bool { return counts(rec.ignored, group, resource) }
 
 func counts(ignored []string, group, resource string) bool {
 	switch {
 	case resource == "events" && (group == "" || group == "events.k8s.io"), resource == "leases" && group == "coordination.k8s.io":
 		return false
-	case resource == "ipaddresses" && group == "networking.k8s.io": // the server's book of addresses, which it gives by chance
+	// the server assigns these addresses at random
+	case resource == "ipaddresses" && group == "networking.k8s.io":
 		return false
-	case group == "authentication.k8s.io", group == "authorization.k8s.io": // reviews, which are not stored
+	case group == "authentication.k8s.io", group == "authorization.k8s.io": // reviews are not stored
 		return false
 	}
 	return !slices.Contains(ignored, strings.TrimSuffix(resource+"."+group, "."))
 }
 
-// all is what has happened until now.
+// all returns the lines so far.
 func (rec *record) all() []history.Line {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	return slices.Clone(rec.lines)
 }
 
-// touch has nothing be quiet before something could have come of what was just done.
+// touch restarts the quiet period, because the controller may still react to the last action.
 func (rec *record) touch() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.changed = time.Now()
 }
 
-// lastChange is when something happened last.
+// lastChange returns the time of the last change.
 func (rec *record) lastChange() time.Time {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	return rec.changed
 }
 
-// wait returns when a condition holds that lines can bring about, or false when it does not within a time.
+// wait waits until holds returns true for the lines. It returns false after the time limit.
 func (rec *record) wait(ctx context.Context, most time.Duration, holds func([]history.Line) bool) bool {
 	end := time.NewTimer(most)
 	defer end.Stop()
@@ -140,11 +143,11 @@ func (rec *record) wait(ctx context.Context, most time.Duration, holds func([]hi
 	}
 }
 
-// Who has written a line.
+// The authors of a line.
 const (
 	byController = "controller"
-	byUser       = "user"   // the workload, or a plan
-	byServer     = "server" // garbage collection, namespaces, defaults
+	byUser       = "user"   // the workload or a plan
+	byServer     = "server" // garbage collection, namespace deletion, default objects
 )
 
 func whoWrote(line *history.Line) string {
@@ -157,7 +160,8 @@ func whoWrote(line *history.Line) string {
 	return byController
 }
 
-// keyOf names an object: configmaps shop/prices, deployments.apps shop/web, namespaces shop.
+// keyOf returns the name of an object in messages: configmaps shop/prices, deployments.apps
+// shop/web, namespaces shop.
 func keyOf(group, resource, namespace, name string) string {
 	key := resource
 	if group != "" {

@@ -1,14 +1,17 @@
 package torture
 
-// This file is how a plan says no: once, as a server does that has a bad moment, or for a while, as when somebody has to mend something first.
+// This file implements plans in which requests are rejected. Either a single request is rejected,
+// as if the server had a temporary problem, or all requests of a kind are rejected until the cause
+// has been fixed.
 //
-//	409 429 500 503     once, in place of doing it
-//	504, carried out    once, though it is done
-//	a webhook is down   every write of the kind, until it is up again
-//	a policy forbids    every write of the kind, until somebody mends the policy
+//	409 429 500 503     once, instead of the write
+//	504, carried out    once, although the write succeeds
+//	a webhook is down   every write of the kind, until the webhook is up again
+//	a policy forbids    every write of the kind, until the policy is fixed
 //	a quota is full     every creation of the kind, until there is room
 //
-// The words are kube-apiserver's: a controller may look at them, as those do that wait where a namespace is going.
+// The messages are the same as in kube-apiserver, because a controller may depend on them. For
+// example, some controllers check whether a namespace is being deleted.
 
 import (
 	"fmt"
@@ -16,7 +19,7 @@ import (
 	"sync"
 )
 
-// Details of refusals that last.
+// Details of plans that reject requests for some time.
 const (
 	webhookDown = "500, a webhook is down"
 	policySays  = "422, by a policy"
@@ -55,11 +58,12 @@ func (r *run) isRefused() *tricks {
 	}}
 }
 
-// isRefusedForAWhile refuses the write of the plan, and what is of its kind, until somebody has mended the cause.
+// isRefusedForAWhile rejects the write specified by the plan and all following writes of the same
+// kind until the cause has been fixed.
 func (r *run) isRefusedForAWhile(how func(*passed) *refusal) *tricks {
-	var mu sync.Mutex          // guards what follows
-	var first *passed          // that was refused; nil: none yet
-	var mended <-chan struct{} // closed when no more are refused
+	var mu sync.Mutex          // guards the variables below
+	var first *passed          // the first rejected request, or nil if there is none
+	var mended <-chan struct{} // closed when no more requests are rejected
 	return &tricks{before: func(p *passed) *refusal {
 		mu.Lock()
 		defer mu.Unlock()
@@ -101,7 +105,7 @@ func exceededQuota(p *passed) *refusal {
 	return forbidden(p, fmt.Sprintf("exceeded quota: gate, requested: %[1]s=1, used: %[1]s=7, limited: %[1]s=7", count))
 }
 
-// forbidden is the refusal of a plug-in.
+// forbidden returns the response of an admission plug-in that denies a request.
 func forbidden(p *passed, why string) *refusal {
 	details := map[string]any{"name": p.name, "kind": p.info.Resource}
 	if p.info.Group != "" {

@@ -1,7 +1,8 @@
 package torture
 
-// This file is one run: a server, the controller before its door, the workload, and at most one perturbation. A run ends when the controller is quiet
-// and has come to the state that it has to come to, or when there is no more patience with it.
+// This file implements the execution of a run. It starts a server and the controller, plays the
+// workload, and injects at most one fault. A run ends when the controller is quiet and the state is
+// right, or when the time limit is reached.
 
 import (
 	"context"
@@ -18,34 +19,37 @@ import (
 	"apilet/internal/kubeconfig"
 )
 
-// A replica is one process of the controller, with a door of its own.
+// A replica is one process of the controller and the door that it uses.
 type replica struct {
 	*door
 	*controller
 }
 
-// A run is one on its way.
+// A run is a run in progress.
 type run struct {
 	cfg      *Config
-	plan     *Plan      // nil: a plain run
-	want     *reference // nil: nobody knows yet
+	plan     *Plan      // nil in a plain run
+	want     *reference // nil if unknown
 	server   *server
 	record   *record
 	replicas []*replica
-	dir      string // for files
+	dir      string // for temporary files
 	out      *outcome
 	gap      gap         // hides the workload from the controller
-	points   sync.Mutex  // held in quietPoint: a script may ask twice at the same time
-	isRight  func() bool // the state is the plain runs' end state
+	points   sync.Mutex  // held in quietPoint, because a script may request it concurrently
+	isRight  func() bool // reports whether the state equals the end state of the plain runs
 
-	pending   atomic.Int32                // things that a plan has begun and not ended: nothing is quiet before, and no patience is lost
-	lagging   atomic.Int32                // events that are held back: nothing is quiet before
-	reached   atomic.Bool                 // the plan's point
-	pointAt   atomic.Int64                // when, in nanoseconds since 1970
-	afterward func(context.Context) error // what the plan does behind the workload; nil: nothing
+	// The number of pending actions of the plan. The run is not considered to be quiet until this
+	// is zero, and the timeout is suspended.
+	pending   atomic.Int32
+	lagging   atomic.Int32                // number of delayed events, during which the run is not quiet
+	reached   atomic.Bool                 // the plan's point was reached
+	pointAt   atomic.Int64                // when the point was reached, as Unix time in nanoseconds
+	afterward func(context.Context) error // the actions of the plan after the workload, or nil
 }
 
-// perform makes a run. What goes wrong with the machinery is an error, what with the controller a part of the outcome.
+// perform executes a run. It returns an error if the test environment fails. Errors of the
+// controller are part of the outcome.
 func perform(ctx context.Context, cfg *Config, plan *Plan, want *reference) (_ *outcome, err error) {
 	dir, err := os.MkdirTemp("", "apilet-torture-")
 	if err != nil {
@@ -114,7 +118,7 @@ func (r *run) stopControllers() {
 	}
 }
 
-// work plays the workload and what the plan does behind it.
+// work plays the workload and then performs any actions that the plan specifies after it.
 func (r *run) work(ctx context.Context) {
 	r.settle(ctx, nil)
 	for i := range r.cfg.steps {
@@ -126,7 +130,7 @@ func (r *run) work(ctx context.Context) {
 		if r.out.stuck = s.play(ctx, r.server, r.cfg.Patience, r.givenUp); r.out.stuck != nil {
 			return
 		}
-		r.record.touch() // the history tells of it later: nothing is quiet because it has not come yet
+		r.record.touch() // the history reports the step later, so the run must not count as quiet yet
 	}
 	if r.cfg.Script != "" {
 		if r.out.stuck = r.playScript(ctx); r.out.stuck != nil {
@@ -143,14 +147,15 @@ func (r *run) work(ctx context.Context) {
 		switch r.plan.Kind {
 		case ending:
 			right = func() bool { return len(endedWithout(r.record.all(), r.plan.Object)) == 0 }
-		case edited: // what comes of it is right
+		case edited: // any result of the edit is right
 			right = nil
 		}
 		r.out.quiet = r.settle(ctx, right)
 	}
 }
 
-// settle waits until the controller is quiet, and what there is is right; nil asks for no more than quiet. It tells whether it became quiet.
+// settle waits until the controller is quiet and right returns true. If right is nil, it only waits
+// until the controller is quiet. It reports whether the controller became quiet.
 func (r *run) settle(ctx context.Context, right func() bool) bool {
 	quiet := false
 	for begin := time.Now(); ctx.Err() == nil; {
@@ -160,7 +165,7 @@ func (r *run) settle(ctx context.Context, right func() bool) bool {
 		if time.Since(begin) > r.cfg.Patience || r.givenUp() {
 			return quiet
 		}
-		if r.pending.Load() > 0 || r.gap.isOpen() { // patience is with the controller, not with what is done to it
+		if r.pending.Load() > 0 || r.gap.isOpen() { // do not include the time needed by the plan itself
 			begin = time.Now()
 		}
 		select {
@@ -171,12 +176,13 @@ func (r *run) settle(ctx context.Context, right func() bool) bool {
 	return false
 }
 
-// givenUp tells whether there is no controller to wait for.
+// givenUp reports whether all replicas have ended for good.
 func (r *run) givenUp() bool {
 	return !slices.ContainsFunc(r.replicas, func(rep *replica) bool { return !rep.givenUp() })
 }
 
-// matches returns a function that reports whether the state is the reference's. It compares again only after new lines. Every state matches nil.
+// matches returns a function that reports whether the state equals the reference. It compares again
+// only after new lines. If want is nil, every state is equal.
 func (r *run) matches(want *reference) func() bool {
 	looked, right := -1, true
 	return func() bool {
@@ -190,7 +196,7 @@ func (r *run) matches(want *reference) func() bool {
 	}
 }
 
-// isQuiet tells whether nothing has happened for a while, and nothing is about to.
+// isQuiet reports whether there was no activity for a while and there are no pending actions.
 func (r *run) isQuiet() bool {
 	if r.pending.Load() > 0 || r.lagging.Load() > 0 {
 		return false
@@ -230,7 +236,7 @@ func (r *run) outcome() *outcome {
 	return o
 }
 
-// endedWithout is what is left of a namespace that should be gone.
+// endedWithout returns the remaining objects of a namespace that should be deleted.
 func endedWithout(lines []history.Line, key string) []Difference {
 	live := map[string]bool{}
 	var all []Difference

@@ -1,13 +1,14 @@
 package torture
 
-// This file is a workload that is a program (--script): a shell script, or `go test` of a suite that takes a cluster that is there. It reaches the server by
-// a door of its own, which calls it torture, so that what it does is known as a user's. It is told where by its environment:
+// This file runs a program as the workload (--script): a shell script, or `go test` of a suite that
+// uses an existing cluster. The program connects to the server through its own door. The door sets
+// the user agent, so its writes can be identified as those of a user. Its environment contains:
 //
 //	KUBECONFIG       for kubectl, client-go and controller-runtime
 //	APILET_SERVER    the address, for curl
-//	APILET_QUIET     an address that is answered when the controller is quiet: curl -s "$APILET_QUIET"
+//	APILET_QUIET     a URL that responds when the controller is quiet: curl -s "$APILET_QUIET"
 //
-// The exit code is its verdict: a script that fails did not get on.
+// If the exit status of the script is not zero, the workload has failed.
 
 import (
 	"context"
@@ -20,7 +21,8 @@ import (
 	"apilet/internal/kubeconfig"
 )
 
-// A script in a plain run is waited for so long; in others, so many times as long as a plain run took, and with the controller's patience.
+// The time limit of the script in a plain run. In other runs it is scriptFactor times the longest
+// plain run, plus Config.Patience.
 const (
 	plainScript  = 15 * time.Minute
 	scriptFactor = 3
@@ -45,7 +47,7 @@ func (r *run) playScript(ctx context.Context) error {
 	cmd := exec.Command("sh", "-c", r.cfg.Script)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+path, "APILET_SERVER="+d.url, "APILET_QUIET="+d.url+quietPath)
 	cmd.Stdout, cmd.Stderr = said, said
-	cmd.WaitDelay = time.Second // of children that hold the pipes
+	cmd.WaitDelay = time.Second // for child processes that keep the pipes open
 	ownGroup(cmd)
 	if err := cmd.Start(); err != nil {
 		return err

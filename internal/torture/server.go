@@ -15,19 +15,21 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// agent is what torture calls itself where it writes: what the workload asks for, and what a plan does as somebody else.
+// agent is the user agent for requests made by torture itself, such as those from the workload and
+// from plans that simulate another client.
 const agent = "apilet-torture"
 
-// A server is an ephemeral apilet in a process of its own, which keeps all of its history.
+// A server is an ephemeral apilet that runs as a child process. It keeps its whole history.
 type server struct {
 	url     string
 	process *exec.Cmd
-	ended   chan struct{} // closed when the process is over
+	ended   chan struct{} // closed when the process has ended
 	log     *tail
 	client  *http.Client
 }
 
-// startServer starts one, and returns when it serves. base is the prepared file that it begins with; "": none.
+// startServer starts a server and returns when it is serving. base is the data file to start from,
+// or "".
 func startServer(ctx context.Context, program, base string, flags []string) (*server, error) {
 	args := append([]string{"--ephemeral", "--listen=127.0.0.1:0", "--compaction-interval=0", "--log-format=json", "--event-ttl=0"}, flags...)
 	if base != "" {
@@ -50,8 +52,8 @@ func startServer(ctx context.Context, program, base string, flags []string) (*se
 				begun <- line.Get("url").String()
 			}
 		}
-		_, _ = io.Copy(s.log, out) // behind a line that is too long
-		_ = s.process.Wait()       // how it ends is told by its log
+		_, _ = io.Copy(s.log, out) // the scanner stops if a line is too long
+		_ = s.process.Wait()       // the log shows why it ended
 		close(s.ended)
 	}()
 	select {
@@ -65,19 +67,19 @@ func startServer(ctx context.Context, program, base string, flags []string) (*se
 	}
 }
 
-// stop ends the process. There is nothing to keep.
+// stop kills the process. Its data need not be saved.
 func (s *server) stop() {
 	_ = s.process.Process.Kill()
 	<-s.ended
 }
 
-// An answer is a response, read to its end.
+// An answer contains the status code and the body of a response.
 type answer struct {
 	code int
 	body []byte
 }
 
-// failure is what an answer says that is none of 2xx, nil for one that is.
+// failure returns an error if the status is not 2xx.
 func (a answer) failure() error {
 	if a.code < 300 {
 		return nil
@@ -89,7 +91,7 @@ func (a answer) failure() error {
 	return fmt.Errorf("%d %s", a.code, message)
 }
 
-// send makes a request, as torture itself. A body that is a patch says so by its type.
+// send sends a request with torture's user agent. contentType is needed for patches.
 func (s *server) send(ctx context.Context, method, path, contentType string, body []byte) (answer, error) {
 	r, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -109,7 +111,7 @@ func (s *server) send(ctx context.Context, method, path, contentType string, bod
 	return answer{resp.StatusCode, text}, err
 }
 
-// revision is the newest.
+// revision returns the newest revision.
 func (s *server) revision(ctx context.Context) (int64, error) {
 	a, err := s.send(ctx, "GET", "/api/v1/namespaces?limit=1", "", nil)
 	if err == nil {
@@ -118,13 +120,13 @@ func (s *server) revision(ctx context.Context) (int64, error) {
 	return gjson.GetBytes(a.body, "metadata.resourceVersion").Int(), err
 }
 
-// A kind is where objects of a type are.
+// A kind contains the information needed to construct the path of an object.
 type kind struct {
 	apiVersion, resource string
 	namespaced           bool
 }
 
-// path is that of an object, or of the collection where it has no name.
+// path returns the path of an object, or of the collection if name is "".
 func (k kind) path(namespace, name string) string {
 	path := "/apis/" + k.apiVersion
 	if !strings.Contains(k.apiVersion, "/") {
@@ -140,7 +142,7 @@ func (k kind) path(namespace, name string) string {
 	return path
 }
 
-// findKind asks discovery where objects of a kind are.
+// findKind finds a kind by discovery.
 func (s *server) findKind(ctx context.Context, apiVersion, name string) (kind, error) {
 	a, err := s.send(ctx, "GET", strings.TrimSuffix(kind{apiVersion: apiVersion}.path("", ""), "/"), "", nil)
 	if err == nil {
@@ -166,10 +168,10 @@ func (s *server) findKind(ctx context.Context, apiVersion, name string) (kind, e
 	return kind{}, fmt.Errorf("%s has no kind %s", apiVersion, name)
 }
 
-// tailBytes is how much is kept of what a process says.
+// tailBytes is the minimum amount of output that is kept for each process.
 const tailBytes = 64 << 10
 
-// A tail keeps the last of what is written to it.
+// A tail is a writer that only keeps the end of the data.
 type tail struct {
 	mu   sync.Mutex // guards text
 	text []byte

@@ -1,16 +1,20 @@
 package torture
 
-// This file makes a wrong plan small (--shrink): the fewest objects of the workload, and the earliest point, with which the same still goes wrong. A
-// workload with less in it comes to another state, so each try learns anew: some plain runs, then the plan. What is left out is one object at a time, with
-// all steps about it, the last first, since what comes later stands on what was before. Then the points of the same kind are tried, from the first.
+// This file shrinks a wrong plan (--shrink). It finds the fewest objects of the workload, and the
+// earliest point, with which the same error still occurs. Since a smaller workload leads to a
+// different state, the plain runs have to be repeated for each try before the plan is executed.
+// Objects are removed one at a time, along with all steps that refer to them. This begins with the
+// last object, because later objects may depend on earlier ones. After that, the points of the same
+// kind are tried, beginning with the first.
 //
 //	robin, ledger, blackbird; died after create blackbird-1 (wrong)
 //	    without blackbird   the point is not reached      no
-//	    without ledger      wrong, likewise               yes
-//	    without robin       wrong, likewise               yes
+//	    without ledger      the same error                yes
+//	    without robin       the same error                yes
 //	    ... and died after create blackbird-0             no: the first is the earliest
 //
-// Wrong likewise means for one reason that both have, whatever the objects are called. Plans that went wrong alike are shrunk once, the first of them.
+// Two errors are considered to be the same if they have a reason in common, ignoring the names of
+// objects. Of several plans with the same error, only the first is shrunk.
 
 import (
 	"context"
@@ -22,9 +26,9 @@ import (
 	"time"
 )
 
-// A Shrunk is a smaller plan that goes wrong likewise.
+// A Shrunk is a smaller plan with the same error.
 type Shrunk struct {
-	Without []string `json:"without,omitempty"` // objects of the workload that it does not need
+	Without []string `json:"without,omitempty"` // objects that can be removed from the workload
 	Plan    Plan     `json:"plan"`
 	What    string   `json:"what"`
 	Tries   int      `json:"tries"`
@@ -37,17 +41,17 @@ func (s *Shrunk) String() string {
 	return s.What + ", without " + strings.Join(s.Without, ", ")
 }
 
-// A shrinker is on its way from a wrong plan to a smaller one.
+// A shrinker shrinks one wrong plan.
 type shrinker struct {
-	cfg   Config // with the steps that are left
+	cfg   Config // with the remaining steps
 	l     *learned
-	best  Verdict // of the smallest until now
-	left  int     // tries
+	best  Verdict // of the smallest plan so far
+	left  int     // number of remaining tries
 	out   Shrunk
-	until time.Time // no try is begun after it; zero: no limit
+	until time.Time // no new try is started after this, if not zero
 }
 
-// shrinkAll shrinks what is wrong, each cause once.
+// shrinkAll shrinks the wrong plans, one for each cause.
 func shrinkAll(ctx context.Context, cfg *Config, l *learned, report *Report, began time.Time, notes io.Writer) error {
 	known := map[string]bool{}
 	for i := range report.Verdicts {
@@ -81,7 +85,8 @@ func shrinkAll(ctx context.Context, cfg *Config, l *learned, report *Report, beg
 	return nil
 }
 
-// again tells whether there is a try left, and takes it.
+// again reports whether there are any tries left. If so, it decrements the number of remaining
+// tries.
 func (s *shrinker) again(ctx context.Context) bool {
 	if s.left == 0 || ctx.Err() != nil || !s.until.IsZero() && time.Now().After(s.until) {
 		return false
@@ -90,7 +95,7 @@ func (s *shrinker) again(ctx context.Context) bool {
 	return true
 }
 
-// leaveOut leaves objects out, as long as it goes wrong likewise.
+// leaveOut removes objects from the workload as long as the error remains.
 func (s *shrinker) leaveOut(ctx context.Context) {
 	objects := objectsOf(s.cfg.steps)
 	for _, object := range slices.Backward(objects) {
@@ -101,10 +106,11 @@ func (s *shrinker) leaveOut(ctx context.Context) {
 			return
 		}
 		less := s.cfg
-		less.plainPatience = less.Patience // a workload that lacks something is not to be waited for as long as a whole one
+		// use a shorter timeout, since an incomplete workload is more likely to block
+		less.plainPatience = less.Patience
 		less.steps = withoutObjects(s.cfg.steps, []string{object})
 		l, err := learn(ctx, &less)
-		if err != nil { // it needs the object, or wants nothing of the controller without it
+		if err != nil { // the workload depends on the object, or the controller has nothing to do without it
 			continue
 		}
 		if v, is := s.wrongLikewise(ctx, &less, l, s.out.Plan); is {
@@ -114,7 +120,7 @@ func (s *shrinker) leaveOut(ctx context.Context) {
 	}
 }
 
-// earlier looks for the first point of the plan's kind at which it goes wrong likewise.
+// earlier finds the first point of the plan's kind with the same error.
 func (s *shrinker) earlier(ctx context.Context) {
 	for _, p := range collectPlans(s.l.plain[0], s.cfg.Replicas) {
 		p.rank = s.out.Plan.rank
@@ -134,7 +140,8 @@ func (s *shrinker) earlier(ctx context.Context) {
 	}
 }
 
-// wrongLikewise runs a plan. What the machinery cannot do is no proof of anything.
+// wrongLikewise runs a plan and reports whether it has the same error. If the run fails, it returns
+// false.
 func (s *shrinker) wrongLikewise(ctx context.Context, cfg *Config, l *learned, p Plan) (Verdict, bool) {
 	v, err := try(ctx, cfg, l, &p)
 	if err != nil {
@@ -149,7 +156,7 @@ var (
 	numberPattern = regexp.MustCompile(`\d+`)
 )
 
-// shapes are reasons without names and numbers.
+// shapes returns reasons without names and numbers.
 func shapes(why []string) []string {
 	var all []string
 	for _, text := range why {
@@ -158,7 +165,7 @@ func shapes(why []string) []string {
 	return all
 }
 
-// objectsOf are those that a workload is about, in the order in which they come.
+// objectsOf returns the objects of a workload in order of appearance.
 func objectsOf(steps []step) (all []string) {
 	for i := range steps {
 		if name := steps[i].ref.String(); !steps[i].Quiet && !slices.Contains(all, name) {
@@ -168,7 +175,7 @@ func objectsOf(steps []step) (all []string) {
 	return all
 }
 
-// holdsOthers tells whether an object is a namespace with others in it.
+// holdsOthers reports whether an object is a namespace that contains other objects.
 func holdsOthers(steps []step, object string) bool {
 	name, is := strings.CutPrefix(object, "Namespace ")
 	return is && slices.ContainsFunc(steps, func(s step) bool { return s.ref.Namespace == name })

@@ -1,7 +1,9 @@
 package torture
 
-// This file is what somebody else does to the objects of a controller: edits them, deletes them, makes them again, holds them, takes their labels off. What
-// can be undone is undone after a while, so that there is a state to come to: that of plain runs.
+// This file implements plans in which another client interferes with the objects of a controller.
+// It can edit objects, delete them, recreate them, add a finalizer to them, or remove their labels.
+// Changes that can be undone are undone after some time, so that the controller can still reach the
+// state of the plain runs.
 
 import (
 	"context"
@@ -17,7 +19,8 @@ import (
 	"apilet/internal/history"
 )
 
-// isEdited has somebody else edit an object right before the controller writes it, or when all is done. The edit has to be there in the end.
+// isEdited edits an object as another client, either immediately before the controller writes to it
+// or at the end of the workload. The edit must still be there at the end.
 func (r *run) isEdited() *tricks {
 	if r.plan.Write == "" {
 		r.afterward = func(ctx context.Context) error {
@@ -38,14 +41,14 @@ func (r *run) isEdited() *tricks {
 	}}
 }
 
-// mark edits an object, and tells whether it could.
+// mark edits an object and reports whether that succeeded.
 func (r *run) mark(ctx context.Context, path string) bool {
 	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{mark: "by somebody else"}}})
 	a, err := r.server.send(ctx, "PATCH", path, "application/merge-patch+json", body)
 	return err == nil && a.failure() == nil
 }
 
-// deletes is for plans whose point is the end of the workload: somebody deletes something.
+// deletes is called at the end of the workload to delete an object.
 func (r *run) deletes(ctx context.Context) error {
 	for _, path := range r.called(r.plan.Object) {
 		gone, err := r.deleteAt(ctx, path)
@@ -60,7 +63,8 @@ func (r *run) deletes(ctx context.Context) error {
 	return nil
 }
 
-// called are the paths of all that has an alias, each once, in the order in which they came.
+// called returns the paths of all objects with the given alias in the order of their first
+// appearance.
 func (r *run) called(alias string) (paths []string) {
 	for _, line := range r.record.all() {
 		if path := pathOfLine(&line); aliasOf(&line) == alias && !slices.Contains(paths, path) {
@@ -80,7 +84,7 @@ func pathOf(p *passed) string {
 	return k.path(p.info.Namespace, p.info.Name)
 }
 
-// deleteAt deletes an object, and tells whether there was one.
+// deleteAt deletes an object and reports whether it existed.
 func (r *run) deleteAt(ctx context.Context, path string) (was bool, err error) {
 	a, err := r.server.send(ctx, "DELETE", path, "", nil)
 	if err != nil || a.code == 404 {
@@ -89,7 +93,8 @@ func (r *run) deleteAt(ctx context.Context, path string) (was bool, err error) {
 	return true, a.failure()
 }
 
-// edit changes an object's metadata as it is now, and tells whether there was one. A change that another writer has got in before is made again.
+// edit changes the metadata of an object and reports whether the object exists. It tries again if
+// another writer changes the object in the meantime.
 func (r *run) edit(ctx context.Context, path string, change func(meta gjson.Result) map[string]any) (was bool, err error) {
 	for range 10 {
 		a, err := r.server.send(ctx, "GET", path, "", nil)
@@ -115,11 +120,12 @@ func (r *run) edit(ctx context.Context, path string, change func(meta gjson.Resu
 	return false, fmt.Errorf("%s: others write to it all the time", path)
 }
 
-// ---- Held
+// ---- Finalizers
 
 const finalizer = "apilet.dev/held"
 
-// hold sets a finalizer of somebody else's on an object, and takes it off after a while. It tells whether there is such an object.
+// hold adds a finalizer to an object and removes it again after some time. It reports whether the
+// object exists.
 func (r *run) hold(ctx context.Context, path string) (bool, error) {
 	finalizers := func(keep func(all []any) []any) func(gjson.Result) map[string]any {
 		return func(meta gjson.Result) map[string]any {
@@ -135,14 +141,17 @@ func (r *run) hold(ctx context.Context, path string) (bool, error) {
 	time.AfterFunc(lasting, func() {
 		defer r.pending.Add(-1)
 		off := finalizers(func(all []any) []any { return slices.DeleteFunc(all, func(one any) bool { return one == finalizer }) })
-		if _, err := r.edit(ctx, path, off); err != nil { // it holds for ever, and the judge tells what
+		// the finalizer is not removed, which will be reported by judge
+		if _, err := r.edit(ctx, path, off); err != nil {
 			r.record.touch()
 		}
 	})
 	return true, nil
 }
 
-// isHeld has a finalizer of somebody else's hold what is deleted for a while: by the controller, or by somebody when all is done.
+// isHeld adds a finalizer to an object that is about to be deleted, which delays the deletion for
+// some time. The object is deleted either by the controller or, at the end of the workload, by
+// another client.
 func (r *run) isHeld() *tricks {
 	if r.plan.Write == "" {
 		r.afterward = r.deletesWhatIsHeld
@@ -150,7 +159,7 @@ func (r *run) isHeld() *tricks {
 	}
 	return &tricks{before: func(p *passed) *refusal {
 		if r.at(p) {
-			_, _ = r.hold(context.Background(), pathOf(p)) // what is not there any more is not held
+			_, _ = r.hold(context.Background(), pathOf(p)) // ignore the error if the object no longer exists
 		}
 		return nil
 	}}
@@ -173,9 +182,9 @@ func (r *run) deletesWhatIsHeld(ctx context.Context) error {
 	return nil
 }
 
-// ---- Without its labels
+// ---- Labels
 
-// takesLabelsOff has somebody take all labels off an object, and put them back after a while.
+// takesLabelsOff temporarily removes all labels from an object.
 func (r *run) takesLabelsOff(ctx context.Context) error {
 	for _, path := range r.called(r.plan.Object) {
 		var labels map[string]any
@@ -196,21 +205,22 @@ func (r *run) takesLabelsOff(ctx context.Context) error {
 			return ctx.Err()
 		}
 		_, err = r.edit(ctx, path, func(gjson.Result) map[string]any { return map[string]any{"labels": labels} })
-		return err // the controller may have deleted it: then there is nothing to put back
+		return err // if the controller has deleted the object, there is nothing to restore
 	}
 	return nil
 }
 
-// ---- Made again
+// ---- Deletion and new creation
 
-// isRemade has somebody delete what a user has made, in the middle of the controller's work, and make it again.
+// isRemade deletes an object that was created by a user and creates it again while the controller
+// is still working.
 func (r *run) isRemade() *tricks {
 	return &tricks{after: func(p *passed) *refusal {
 		if !r.at(p) {
 			return nil
 		}
 		r.pending.Add(1)
-		go func() { // until it is made again, or there is no more patience
+		go func() { // runs until the object has been recreated or the timeout has expired
 			defer r.pending.Add(-1)
 			ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Patience)
 			defer cancel()
@@ -224,7 +234,7 @@ func (r *run) isRemade() *tricks {
 	}}
 }
 
-// remake deletes an object, waits until it is gone, and makes it as it was.
+// remake deletes an object, waits until it no longer exists, and then creates it again.
 func (r *run) remake(ctx context.Context, path string) error {
 	a, err := r.server.send(ctx, "GET", path, "", nil)
 	if err != nil || a.code == 404 {
@@ -243,7 +253,7 @@ func (r *run) remake(ctx context.Context, path string) error {
 			return err
 		case now.code == 404:
 			made, err := r.server.send(ctx, "POST", path[:strings.LastIndex(path, "/")], "application/json", asNew(a.body))
-			if err == nil && made.code != 409 { // the workload was faster
+			if err == nil && made.code != 409 { // the workload has already created it
 				err = made.failure()
 			}
 			return err
@@ -252,10 +262,10 @@ func (r *run) remake(ctx context.Context, path string) error {
 	}
 }
 
-// asNew is an object as its user made it: without what the server and controllers have added.
+// asNew returns the object without the fields that were added by the server or by controllers.
 func asNew(object []byte) []byte {
 	var doc map[string]any
-	_ = json.Unmarshal(object, &doc) // the server's own JSON
+	_ = json.Unmarshal(object, &doc) // cannot fail, because the server sent valid JSON
 	delete(doc, "status")
 	if meta, _ := doc["metadata"].(map[string]any); meta != nil {
 		for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "selfLink", "finalizers", "ownerReferences",

@@ -1,13 +1,13 @@
 package torture
 
-// This file makes states comparable. Two runs of one controller are never the same to the byte: uids, revisions, times and generated names are
-// others. What is known to be so is taken out or called the same (normalise); what else differs between plain runs is found by comparing them,
-// and left out (newReference).
+// This file makes states comparable. Two runs of the same controller always differ in uids,
+// revisions, times and generated names. normalise removes or replaces these. Other differences
+// between plain runs are found by comparing them, and are ignored later (newReference).
 //
-//	configmaps shop/web-x7k2p, generated from web-       configmaps shop/web-*1, the first of them by what is in it
-//	metadata.uid, resourceVersion, managedFields ...     nothing
+//	configmaps shop/web-x7k2p, generated from web-       configmaps shop/web-*1, the first when sorted by content
+//	metadata.uid, resourceVersion, managedFields ...     removed
 //	2026-11-23T10:00:00Z, a uid                          (time), (uid)
-//	a condition's reason and message                      nothing: how it came to be so
+//	a condition's reason and message                     removed, because they describe the history
 //	an observedGeneration that is the newest             (newest)
 //	an owner that was deleted                            ownerReferences[0].owner: gone
 
@@ -23,13 +23,14 @@ import (
 	"apilet/internal/history"
 )
 
-// mark is the annotation of an edit by somebody else. It is no part of a state.
+// mark is the name of the annotation added by another client. It is not part of a state.
 const mark = "apilet.dev/edited"
 
-// A state is what there is: the objects that have changed since the beginning, each as its paths with their values.
+// A state holds the objects that have changed since the beginning, each as a map of paths to
+// values.
 type state map[string]map[string]string
 
-// gone is all that there is of an object which was there before, and was deleted.
+// gone is the value for objects that existed before the run and have been deleted.
 var gone = map[string]string{"(deleted)": "true"}
 
 var (
@@ -39,14 +40,14 @@ var (
 
 const hidden = "***"
 
-// A fold is the objects that lines have left, on the way to a state.
+// A fold is used to convert lines of the history to a state.
 type fold struct {
-	docs    map[string]map[string]any // by key; nil: was there before, and is gone
-	owners  map[string]bool           // uids of what is gone
-	aliases map[string]string         // what generated names are called
+	docs    map[string]map[string]any // by key; nil if the object existed before and was deleted
+	owners  map[string]bool           // uids of deleted objects
+	aliases map[string]string         // replacements of generated names
 }
 
-// normalise is the state that lines have come to.
+// normalise returns the state after the given lines.
 func normalise(lines []history.Line, ignored []string) state {
 	f := fold{docs: map[string]map[string]any{}, owners: map[string]bool{}, aliases: map[string]string{}}
 	made := map[string]bool{}
@@ -58,7 +59,7 @@ func normalise(lines []history.Line, ignored []string) state {
 		if line.Type != "DELETED" {
 			made[key] = made[key] || line.Type == "ADDED" && !hasKey(f.docs, key)
 			doc := map[string]any{}
-			_ = json.Unmarshal(line.New, &doc) // what is no object has no paths
+			_ = json.Unmarshal(line.New, &doc) // an invalid object has no paths
 			f.docs[key] = doc
 			continue
 		}
@@ -79,7 +80,7 @@ func (f *fold) state() state {
 			f.aliases[fmt.Sprint(meta["name"])] = generate + "*"
 		}
 	}
-	alike := map[string][]map[string]string{} // generated from the same name
+	alike := map[string][]map[string]string{} // the objects that were generated from the same name
 	for key, doc := range f.docs {
 		if doc == nil {
 			alike[f.plain(key)] = append(alike[f.plain(key)], gone)
@@ -109,7 +110,7 @@ func (f *fold) state() state {
 	return st
 }
 
-// text is an order of paths with their values.
+// text returns the paths and values as a sortable text.
 func text(paths map[string]string) string {
 	var b strings.Builder
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
@@ -118,14 +119,14 @@ func text(paths map[string]string) string {
 	return b.String()
 }
 
-// strip takes off what is never the same, and says of owners whether they are there.
+// strip removes fields that differ between runs, and marks owner references to deleted objects.
 func (f *fold) strip(doc map[string]any) {
 	meta, _ := doc["metadata"].(map[string]any)
 	if meta == nil {
 		return
 	}
 	if status, _ := doc["status"].(map[string]any); status != nil && status["observedGeneration"] != nil && status["observedGeneration"] == meta["generation"] {
-		status["observedGeneration"] = "(newest)" // somebody else's edit makes one generation more
+		status["observedGeneration"] = "(newest)" // another client's edit increments the generation
 	}
 	if meta["deletionTimestamp"] != nil {
 		meta["deletionTimestamp"] = "(set)"
@@ -149,7 +150,7 @@ func (f *fold) strip(doc map[string]any) {
 	}
 }
 
-// flatten puts what lies below a path into paths.
+// flatten adds the values below a path to paths.
 func (f *fold) flatten(paths map[string]string, path string, value any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -168,7 +169,7 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 			if condition, _ := below.(map[string]any); strings.HasSuffix(path, ".conditions") && condition["type"] != nil {
 				place = fmt.Sprint(condition["type"])
 				condition = maps.Clone(condition)
-				delete(condition, "reason") // how it came to be so is no part of what is so
+				delete(condition, "reason") // these are not considered to be part of the state
 				delete(condition, "message")
 				below = condition
 			}
@@ -184,7 +185,8 @@ func (f *fold) flatten(paths map[string]string, path string, value any) {
 	}
 }
 
-// flattenRenamed is for what has a uid in its name, as a file has in a ConfigMap. Those that are then called alike are numbered, by what is in them.
+// flattenRenamed handles members whose names contain a uid, such as a file in a ConfigMap. Members
+// that get the same name are numbered in the order of their content.
 func (f *fold) flattenRenamed(paths map[string]string, path string, fields map[string]any) {
 	alike := map[string][]any{}
 	for name, below := range fields {
@@ -200,7 +202,8 @@ func (f *fold) flattenRenamed(paths map[string]string, path string, fields map[s
 	}
 }
 
-// plain is a string without what is never the same. What a history hides of a Secret it shows as stars, and whether the write has changed it.
+// plain removes the parts of a string that differ between runs. Masked values of Secrets are
+// replaced with stars, without any indication of whether they have changed.
 func (f *fold) plain(text string) string {
 	if strings.HasPrefix(text, hidden) {
 		return hidden
@@ -211,18 +214,18 @@ func (f *fold) plain(text string) string {
 	return timePattern.ReplaceAllString(uidPattern.ReplaceAllString(text, "(uid)"), "(time)")
 }
 
-// ---- Comparing
+// ---- Comparison
 
-// A reference is the state that plain runs come to, with what they do not agree on left out.
+// A reference is the common state of the plain runs. It ignores the parts on which they differ.
 type reference struct {
 	want       state
-	loose      map[string]bool            // objects that not all have
-	loosePaths map[string]map[string]bool // paths of objects that not all have, or not with the same value
-	lawful     map[Difference]bool        // are none
-	quiet      []*reference               // at the workload's quiet points, in order
+	loose      map[string]bool            // objects that only some runs have
+	loosePaths map[string]map[string]bool // paths that are not the same in all runs
+	lawful     map[Difference]bool        // differences that are accepted
+	quiet      []*reference               // the references for each quiet point of the workload
 }
 
-// but is a reference to which some differences are none.
+// but returns a reference that accepts the given differences.
 func (ref *reference) but(lawful map[Difference]bool) *reference {
 	other := *ref
 	other.lawful = lawful
@@ -246,13 +249,14 @@ func newReference(states []state) *reference {
 	return ref
 }
 
-// A Difference is one between the state that there is to be, and the one that there is. Of a whole object the path is "".
+// A Difference is a difference between the wanted and the actual state. If it concerns a whole
+// object, the path is "".
 type Difference struct {
 	Object string `json:"object"`
 	Path   string `json:"path,omitempty"`
-	Want   string `json:"want,omitempty"` // "" for what is not to be there
+	Want   string `json:"want,omitempty"` // "" if it should not exist
 	Have   string `json:"have,omitempty"`
-	At     string `json:"at,omitempty"` // the quiet point; "": the end
+	At     string `json:"at,omitempty"` // the quiet point; "" means the end
 }
 
 func (d Difference) String() string {
@@ -277,7 +281,7 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s has %s: %s, and not %s", d.Object, d.Path, d.Have, d.Want)
 }
 
-// compare is in the order of objects and paths.
+// compare returns the differences in the order of objects and paths.
 func (ref *reference) compare(st state) []Difference {
 	var all []Difference
 	for _, key := range union(ref.want, st) {

@@ -12,7 +12,7 @@ import (
 	"apilet/internal/history"
 )
 
-// row is a plan's line in the table.
+// row formats the verdict for the table.
 func (v *Verdict) row() string {
 	text := fmt.Sprintf("%-9s %5.1fs  %s", v.Verdict, v.Seconds, v.What)
 	for _, why := range v.Why[:min(2, len(v.Why))] {
@@ -24,7 +24,7 @@ func (v *Verdict) row() string {
 	return text
 }
 
-// summary is the last line.
+// summary returns the last line of the output.
 func (r *Report) summary() string {
 	count := map[string]int{}
 	for _, v := range r.Verdicts {
@@ -43,18 +43,18 @@ func (r *Report) summary() string {
 	return text
 }
 
-// A progress tells now and then how far it is, and how long it may take.
+// A progress periodically prints the number of finished plans and the remaining time.
 type progress struct {
 	out         io.Writer
-	of          int // plans
+	of          int // number of plans
 	began, told time.Time
-	end         time.Time // no plan is begun after it; zero: no limit
+	end         time.Time // no new plan is started after this, if not zero
 	done, wrong int
 }
 
 const progressEvery = 15 * time.Second
 
-// note is called after each plan.
+// note records a finished plan. It is called after each plan.
 func (p *progress) note(v Verdict, now time.Time) {
 	if p.done++; v.Verdict == Wrong {
 		p.wrong++
@@ -70,21 +70,23 @@ func (p *progress) note(v Verdict, now time.Time) {
 	fmt.Fprintf(p.out, "%d of %d plans, %d wrong, about %v left\n", p.done, p.of, p.wrong, left.Round(time.Second))
 }
 
-// ---- The page of a wrong plan
+// ---- The report of a wrong plan
 
 const (
 	columnWidth = 72
-	said        = 15 // lines of the controller's own
+	said        = 15 // maximum number of lines of the controller's output
 )
 
-// A story is what a tired developer reads: what was done, what is wrong, two timelines beside each other, and what the controller said.
+// A story is the report of a wrong plan for developers. It contains a description of the fault, the
+// list of errors, the end of the controller's output, and the timelines of this run and of a plain
+// run side by side.
 type story struct {
 	title   string
-	depends bool // on the workload
+	depends bool // depends on the workload
 	why     []string
 	pairs   [][2]entry
 	said    string
-	notes   []string // behind it all
+	notes   []string // notes at the end
 }
 
 func tell(l *learned, v *Verdict, o *outcome) *story {
@@ -98,7 +100,7 @@ func (s *story) heading() string {
 	return "What is wrong"
 }
 
-// markdown is the story for a terminal, an editor, a CI's log.
+// markdown returns the story for a terminal, an editor or a CI log.
 func (s *story) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s:\n\n", s.title, s.heading())
@@ -121,7 +123,7 @@ func (s *story) markdown() string {
 	return b.String()
 }
 
-// An entry is one line of a timeline. What is compared is what it says without its time.
+// An entry is a single line in a timeline. Entries are compared without their times.
 type entry struct{ time, what string }
 
 func (e entry) String() string {
@@ -160,9 +162,9 @@ func timeline(o *outcome) []entry {
 	return entries
 }
 
-const refusedMost = 40 // writes that came to nothing, of a controller that tries for ever
+const refusedMost = 40 // maximum number of failed writes, for a controller that retries forever
 
-// refusedWrites are the controller's writes that came to nothing.
+// refusedWrites returns the controller's failed writes.
 func refusedWrites(o *outcome) (all []passed) {
 	for _, p := range o.requests {
 		if p.writes && (p.code == 0 || p.code >= 300) {
@@ -174,7 +176,7 @@ func refusedWrites(o *outcome) (all []passed) {
 
 func clock(o *outcome, at time.Time) string { return fmt.Sprintf("%6.2f", at.Sub(o.began).Seconds()) }
 
-// changed is what a write has changed, in short.
+// changed summarizes the changes of a write.
 func changed(line *history.Line) string {
 	text := ""
 	for _, c := range line.Changes[:min(2, len(line.Changes))] {
@@ -183,9 +185,10 @@ func changed(line *history.Line) string {
 	return timePattern.ReplaceAllString(uidPattern.ReplaceAllString(text, "(uid)"), "(time)")
 }
 
-// align puts what is the same in both beside each other, in the order of both: a longest common subsequence.
+// align returns two timelines side by side. Entries that are equal are placed on the same line
+// without changing the order. It computes a longest common subsequence.
 func align(a, b []entry) (pairs [][2]entry) {
-	const most = 400 // entries: the table has as many squared
+	const most = 400 // maximum number of entries, since the size of the table is quadratic
 	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
 	best := make([][]int, len(a)+1)
 	for i := range best {
@@ -220,7 +223,7 @@ func sideBySide(left, right string) string {
 	return strings.TrimRight("    "+left+strings.Repeat(" ", max(0, columnWidth-utf8.RuneCountInString(left)))+" | "+oneLineKept(right), " ")
 }
 
-// oneLineKept shortens a line, and keeps the blanks before it.
+// oneLineKept truncates a line to the width of a column. It does not remove leading spaces.
 func oneLineKept(text string) string {
 	if runes := []rune(text); len(runes) > columnWidth {
 		return string(runes[:columnWidth-3]) + "..."
@@ -228,22 +231,23 @@ func oneLineKept(text string) string {
 	return text
 }
 
-// lastLines is the end of a text.
+// lastLines returns the last n lines of the given text.
 func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return strings.TrimSpace(strings.Join(lines[max(0, len(lines)-n):], "\n"))
 }
 
-// ---- For programs
+// ---- Output for programs
 
-// writeJSON writes the report.
+// writeJSON writes the report as JSON.
 func (r *Report) writeJSON(w io.Writer) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
 	return out.Encode(r)
 }
 
-// writeJUnit writes the report as CI systems read it: a plan is a test. By hand: encoding/xml is 0.2 MB of the binary, for this one file.
+// writeJUnit writes the report in JUnit's format for CI systems, with each plan as a test. It does
+// not use encoding/xml, which would add 0.2 MB to the program.
 func (r *Report) writeJUnit(w io.Writer) error {
 	var cases strings.Builder
 	skipped := 0
@@ -266,7 +270,8 @@ func (r *Report) writeJUnit(w io.Writer) error {
 	return err
 }
 
-// xmlText is a text as XML 1.0 may have it, in an attribute or between tags. What XML cannot say becomes U+FFFD.
+// xmlText escapes a text for XML 1.0, for use in attributes and between tags. Characters that XML
+// does not allow become U+FFFD.
 func xmlText(text string) string {
 	var b strings.Builder
 	for _, c := range text {

@@ -1,26 +1,40 @@
-// Package torture asks whether a controller survives what a cluster does to it: it runs the controller's own program against ephemeral servers, does to
-// it, once in each run and at a chosen point, what a correct API server may do at any time, and looks whether it comes to the same state all the same.
+// Package torture tests whether a controller survives the faults of a cluster. It runs the
+// unmodified controller against ephemeral servers. In each run, it injects a single fault that
+// could be caused by a correct API server at any time. Then it checks whether the controller still
+// reaches the same state.
 //
 //	apilet torture --objects workload.yaml -- ./manager --kubeconfig {kubeconfig}
 //
-// A controller is right if it comes to the wanted state from any state, whatever it has missed, whenever it has died. Nobody's tests show that: a
-// server in a test is always fresh, fast and right. The idea is Sieve's (Sun et al., "Automatic Reliability Testing for Cluster Management
-// Controllers", OSDI 2022), which found 46 bugs in ten popular operators: states that a controller leaves half done (intermediate), sees too late
-// (stale) or never sees (unobserved). Sieve changes the controller's client library, and starts a cluster for each run. Here the controller stays as
-// it is, and what it is shown is decided at the door of its server:
+// A correct controller reaches the desired state from any state, even if it missed events or
+// crashed at any moment. Ordinary tests do not show this, because their server is always fresh,
+// fast and reliable. The method is that of Sieve (Sun et al., "Automatic Reliability Testing for
+// Cluster Management Controllers", OSDI 2022), which found 46 bugs in ten popular operators. These
+// bugs are caused by states that are left incomplete (intermediate), are seen too late (stale), or
+// are not seen at all (unobserved) by the controller. Sieve modifies the controller's client
+// library and starts a cluster for each run. Here the controller is not modified. Instead, the
+// faults are injected by a proxy in front of the server, which is called the door:
 //
 //	controller ──▶ door (a proxy for it alone) ──▶ an ephemeral apilet, which keeps all revisions
 //	                 ▲                                   ▲            │
-//	              a plan's tricks                 the workload        └──▶ the history: who wrote what
+//	              a plan's tricks                 the workload        └──▶ the history: each write and its author
 //
-// Five steps. Learn (learn in this file): some plain runs; what all of them come to is the reference (state.go). Plan (plan.go): the points that matter, from
-// the recorded history of a plain run, few, ranked, and the same for the same seed. Run (run.go): each plan from a fresh copy of the same prepared file, one
-// perturbation each (act.go, at the door of door.go). Judge (judge.go): the state at quiet points (quiet.go) and at the end, whether it became quiet, the process, what may never be
-// written. Tell (tell.go): a table, a page for each wrong plan, files for a CI, and a file that plays the plan again.
+// There are five steps:
 //
-// Invariants: nothing of this is in a server: an ordinary one is started as a child, as anybody starts one, and serves at its own cost. All that the
-// door answers or holds back is what a correct server may. A plan's point is met once, at the same write of every run that gets so far; a run that
-// does not get there says so, and accuses nobody.
+//   - Learn (learn in this file): execute some plain runs without faults. Their common end state is
+//     the reference (state.go).
+//   - Plan (plan.go): derive the points that matter from the recorded history of a plain run. The
+//     plans are ranked, and the same for the same seed.
+//   - Run (run.go): execute each plan from a fresh copy of the same prepared file, with one fault
+//     each (act.go, injected at the door in door.go).
+//   - Judge (judge.go): check the state at quiet points (quiet.go) and at the end, whether the
+//     controller became quiet, its process, and the forbidden writes.
+//   - Tell (tell.go): print a table, and write a page for each wrong plan, files for a CI, and a
+//     file to replay the plan.
+//
+// Invariants: the server does not contain any code for this package. It is an ordinary server,
+// started as a child process. All responses and delays caused by the door could also be caused by a
+// correct server. The point of a plan is reached at most once per run, and always at the same
+// write. If the point is not reached, this is reported, but the plan is not considered to be wrong.
 package torture
 
 import (
@@ -42,41 +56,42 @@ import (
 	"apilet/internal/request"
 )
 
-// Config is what is to be tortured, and how.
+// Config configures a test.
 type Config struct {
-	Program     string          // apilet's own
-	Command     []string        // the controller's command line, with {kubeconfig}, {server} and {port} in it
-	Objects     string          // the file of the workload; "": the script is all of it
-	Script      string          // a shell's command line that is played behind it; "": none
-	Setup       string          // a file of steps that are done before any controller starts; "": none
-	Base        string          // a prepared file that all servers begin with; "": none
-	ServerFlags []string        // more of them, for the servers
-	Replicas    int             // processes of the controller
-	Plain       int             // runs to learn from
-	Without     []string        // kinds of plans that are left out
-	Most        int             // plans at most
-	FailFast    bool            // no plan is begun after one went wrong
-	Budget      time.Duration   // no plan is begun after it; 0: no limit
-	Seed        uint64          // of the order of plans
-	Parallel    int             // runs at the same time
-	Quiet       time.Duration   // for so long nothing happens once all is done
-	Stale       time.Duration   // for so long the past is shown
-	Patience    time.Duration   // with a controller that is not done
-	Ignored     []string        // resources (PLURAL.GROUP) that do not count
-	Never       []string        // CEL: writes that the controller may not make
-	Shrink      int             // tries to make a wrong plan smaller; 0: none
-	Omit        []string        // objects of the workload that are left out
-	Wait        func(at string) // called at a plan's point; nil: nothing is waited for
+	Program     string          // path of the apilet program
+	Command     []string        // command line of the controller; may contain {kubeconfig}, {server} and {port}
+	Objects     string          // file of the workload; "" if there is only a script
+	Script      string          // shell command to run after Objects, if not empty
+	Setup       string          // file with steps to play before the controller is started, if not empty
+	Base        string          // prepared data file for all servers, if not empty
+	ServerFlags []string        // additional flags for the servers
+	Replicas    int             // number of processes of the controller
+	Plain       int             // number of plain runs
+	Without     []string        // kinds of plans to omit
+	Most        int             // maximum number of plans
+	FailFast    bool            // start no plan after one went wrong
+	Budget      time.Duration   // time after which no new plan is started, or zero
+	Seed        uint64          // random seed for the order of plans
+	Parallel    int             // number of parallel runs
+	Quiet       time.Duration   // the controller is done after this time without activity
+	Stale       time.Duration   // duration of stale reads for restarted controllers
+	Patience    time.Duration   // timeout for the controller to finish its work
+	Ignored     []string        // resources (PLURAL.GROUP) that are not compared
+	Never       []string        // CEL expressions that must not be true for any write
+	Shrink      int             // maximum number of tries to shrink a wrong plan, or zero
+	Omit        []string        // objects of the workload to leave out
+	Wait        func(at string) // if not nil, called at the point of a plan
 
 	steps []step
 	never []cel.Program
-	base  string // that all runs begin with
+	base  string // data file that all runs start from
 
-	plainPatience time.Duration // with plain runs
-	scriptMost    time.Duration // with the script; 0: as in plain runs
+	plainPatience time.Duration // the time limit of plain runs
+	scriptMost    time.Duration // time limit of the script; 0 during plain runs
 }
 
-// prepare reads files and expressions: what is wrong with them is told before anything is started.
+// prepare reads the files and compiles the expressions. Any errors are reported before the first
+// server is started.
 func (c *Config) prepare() (err error) {
 	if len(c.Command) == 0 {
 		return errors.New("no controller: its command line comes last, behind --")
@@ -89,7 +104,8 @@ func (c *Config) prepare() (err error) {
 			return fmt.Errorf("--objects: %w", err)
 		}
 	}
-	c.steps, c.plainPatience = withoutObjects(c.steps, c.Omit), max(plainPatience, c.Patience) // what is waited for in vain there ends it all
+	// in plain runs, a time-out ends the whole test
+	c.steps, c.plainPatience = withoutObjects(c.steps, c.Omit), max(plainPatience, c.Patience)
 	for _, expression := range c.Never {
 		p, err := compile(expression)
 		if err != nil {
@@ -100,18 +116,18 @@ func (c *Config) prepare() (err error) {
 	return nil
 }
 
-// A Report is what came of it all.
+// A Report contains the results of a test.
 type Report struct {
 	Command  []string  `json:"command"`
 	Seed     uint64    `json:"seed"`
-	Plain    float64   `json:"plainSeconds"` // the longest of the plain runs
-	Writes   int       `json:"writes"`       // of the controller, in a plain run
+	Plain    float64   `json:"plainSeconds"` // duration of the longest plain run
+	Writes   int       `json:"writes"`       // number of the controller's writes in a plain run
 	Planned  int       `json:"planned"`
 	Warnings []string  `json:"warnings,omitempty"` // about the workload
 	Verdicts []Verdict `json:"verdicts"`
 }
 
-// Wrong counts the plans that went wrong.
+// Wrong returns the number of plans that went wrong.
 func (r *Report) Wrong() (n int) {
 	for _, v := range r.Verdicts {
 		if v.Verdict == Wrong {
@@ -121,8 +137,8 @@ func (r *Report) Wrong() (n int) {
 	return n
 }
 
-// Run tortures a controller: all plans that there are, or one. told is given each verdict as it comes. When it is ended before its time the report has
-// what is known until then.
+// Run tests a controller with all plans, or with only if it is not nil. It calls told with each
+// verdict. If it is interrupted, the report contains the results up to then.
 func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func(Verdict, int, int)) (*Report, error) {
 	if err := cfg.prepare(); err != nil {
 		return nil, err
@@ -172,7 +188,7 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	return report, err
 }
 
-// makeBase prepares the file that all runs begin with: the one that was given, with what the setup has done to it.
+// makeBase prepares the data file that all runs start from: c.Base, modified by the setup.
 func (c *Config) makeBase(ctx context.Context, dir string) error {
 	if c.base = c.Base; c.Setup == "" {
 		return nil
@@ -202,28 +218,29 @@ func (c *Config) makeBase(ctx context.Context, dir string) error {
 	return os.WriteFile(c.base, a.body, 0o600)
 }
 
-// What was learned from plain runs.
+// A learned holds the results of the plain runs.
 type learned struct {
 	plain   []*outcome
 	want    *reference
 	longest time.Duration
 
-	mu    sync.Mutex            // guards edits, for as long as a run takes
-	edits map[string]*reference // with what comes of an edit in peace, by the write before which it is made
+	mu sync.Mutex // protects edits, and can be held for an entire run
+	// references including the result of an edit, by the write that follows the edit
+	edits map[string]*reference
 }
 
-// A plain run is waited for so long at least, and its quiet is so many times as long.
+// The minimum timeout for plain runs and the factor by which Config.Quiet is multiplied.
 const (
 	plainPatience = time.Minute
 	plainQuiet    = 3
 )
 
-// learn makes the plain runs. A controller that is wrong without being tortured is told of, and no more.
+// learn executes the plain runs. It fails if the controller is wrong without any fault.
 func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	l := &learned{plain: make([]*outcome, cfg.Plain), edits: map[string]*reference{}}
 	errs := make([]error, cfg.Plain)
 	plainly := *cfg
-	plainly.Quiet *= plainQuiet // a state that is not the last would call all plans wrong
+	plainly.Quiet *= plainQuiet // if a state were not final, all plans would be called wrong
 	plainly.Wait, plainly.Patience = nil, cfg.plainPatience
 	each(ctx, cfg.Plain, cfg.Parallel, func(i int) { l.plain[i], errs[i] = perform(ctx, &plainly, nil, nil) })
 	if err := errors.Join(errs...); err != nil {
@@ -241,7 +258,7 @@ func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	return l, nil
 }
 
-// plainly says why one cannot learn from an outcome.
+// plainly returns an error if the outcome is not suitable as a plain run.
 func (o *outcome) plainly(cfg *Config) error {
 	writes := 0
 	for i := range o.requests {
@@ -262,7 +279,7 @@ func (o *outcome) plainly(cfg *Config) error {
 	return nil
 }
 
-// writes counts those of the controller in a plain run.
+// writes returns the number of the controller's writes in a plain run.
 func (l *learned) writes() (n int) {
 	for i := range l.plain[0].requests {
 		if l.plain[0].requests[i].writes {
@@ -272,10 +289,10 @@ func (l *learned) writes() (n int) {
 	return n
 }
 
-// runAll runs plans side by side, in their order, until the budget is used up.
+// runAll executes the plans in parallel until the time budget is exhausted.
 func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began time.Time, told func(Verdict, int, int)) ([]Verdict, error) {
 	verdicts, errs := make([]*Verdict, len(plans)), make([]error, len(plans))
-	var mu sync.Mutex // guards done, and the calls of told
+	var mu sync.Mutex // guards done and the calls of told
 	done, failed := 0, atomic.Bool{}
 	each(ctx, len(plans), cfg.Parallel, func(i int) {
 		if cfg.Budget > 0 && time.Since(began) > cfg.Budget || cfg.FailFast && failed.Load() {
@@ -283,7 +300,7 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 		}
 		v, err := try(ctx, cfg, l, &plans[i])
 		if err != nil {
-			if ctx.Err() == nil { // that all is to end is told once
+			if ctx.Err() == nil { // an interrupt is reported only once
 				errs[i] = fmt.Errorf("%s: %w", plans[i], err)
 			}
 			return
@@ -306,7 +323,7 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 	return all, errors.Join(append(errs, ctx.Err())...)
 }
 
-// each calls do with 0 to n-1, some at the same time, and returns when all calls have.
+// each calls do for each number from 0 to n-1 in parallel. It returns when all calls have returned.
 func each(ctx context.Context, n, parallel int, do func(int)) {
 	var all sync.WaitGroup
 	places := make(chan struct{}, parallel)

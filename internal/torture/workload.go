@@ -1,14 +1,16 @@
 package torture
 
-// This file is the workload: what users do while the controller runs. It is a file of YAML documents, played in order. A document with a kind is an
-// object, which is applied (server-side, by force). One without is a step:
+// This file implements the workload, which simulates the actions of users while the controller is
+// running. It is a file of YAML documents, played in order. If a document has a kind, it is an
+// object that is applied using server-side apply with force. Otherwise, the document is a step:
 //
 //	quiet: true                                                       wait until the controller is quiet
 //	wait: {apiVersion: v1, kind: ConfigMap, namespace: shop, name: web, until: "object.data.ready == 'true'"}
 //	patch: {apiVersion: apps/v1, kind: Deployment, namespace: shop, name: web, subresource: status, with: {status: {readyReplicas: 1}}}
 //	delete: {apiVersion: v1, kind: ConfigMap, namespace: shop, name: web}
 //
-// A step that names what is not there (yet) is tried again for a while: a controller that is tortured is slower than one that is not.
+// If the object of a step does not exist yet, the step is retried for some time, because a
+// controller with injected faults is slower than usual.
 
 import (
 	"bytes"
@@ -27,7 +29,7 @@ import (
 	"apilet/internal/cel/celenv"
 )
 
-// A ref names an object.
+// A ref identifies an object.
 type ref struct {
 	APIVersion, Kind, Namespace, Name string
 }
@@ -36,15 +38,15 @@ func (r ref) String() string {
 	return strings.TrimSpace(r.Kind + " " + strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"))
 }
 
-// A step is one thing that a user does, or waits for.
+// A step is either an action by a user or a condition to wait for.
 type step struct {
-	object json.RawMessage // is applied
-	ref    ref             // which object
+	object json.RawMessage // the object to apply
+	ref    ref             // the object that the step is about
 
 	Quiet bool
 	Wait  *struct {
 		ref   `json:",inline"`
-		Until string // CEL about object; "": that it is there
+		Until string // a CEL expression about object; if "", the step waits until the object exists
 	}
 	Patch *struct {
 		ref         `json:",inline"`
@@ -56,7 +58,7 @@ type step struct {
 	until cel.Program
 }
 
-// String says what a step does, for messages.
+// String describes the step for error messages.
 func (s *step) String() string {
 	switch {
 	case s.Quiet:
@@ -71,7 +73,7 @@ func (s *step) String() string {
 	return "apply " + s.ref.String()
 }
 
-// readWorkload reads the steps of a file, and refuses what is none.
+// readWorkload reads the steps of a file. An invalid document is an error.
 func readWorkload(path string) ([]step, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -147,7 +149,7 @@ func parseStep(raw json.RawMessage) (*step, error) {
 	return s, nil
 }
 
-// compile makes an expression about object and oldObject ready.
+// compile compiles an expression about object and oldObject.
 func compile(expression string) (cel.Program, error) {
 	env, err := celenv.Base().NewExpressionsEnv().Extend(cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType))
 	if err != nil {
@@ -160,7 +162,8 @@ func compile(expression string) (cel.Program, error) {
 	return env.Program(ast, cel.CostLimit(10_000_000))
 }
 
-// holds tells whether an expression is true of two states of an object. What cannot be evaluated, as of a field that is missing, is not true.
+// holds reports whether the expression is true for the given versions of an object. If it cannot be
+// evaluated, for example because a field is missing, holds returns false.
 func holds(p cel.Program, old, object any) bool {
 	value, _, err := p.Eval(map[string]any{"object": object, "oldObject": old})
 	if err != nil {
@@ -172,7 +175,8 @@ func holds(p cel.Program, old, object any) bool {
 
 const retryEvery = 20 * time.Millisecond
 
-// play does a step. It is given up after a time, or when there is nobody any more who could bring it about.
+// play executes a step. It returns an error after the time limit, or when nobody returns true
+// because all controllers have ended.
 func (s *step) play(ctx context.Context, to *server, most time.Duration, nobody func() bool) (err error) {
 	for end := time.Now().Add(most); ; {
 		done := false
@@ -192,7 +196,7 @@ func (s *step) play(ctx context.Context, to *server, most time.Duration, nobody 
 	}
 }
 
-// try does a step once, and tells whether it is done.
+// try performs a single attempt to execute the step, and reports whether it was successful.
 func (s *step) try(ctx context.Context, to *server) (done bool, err error) {
 	k, err := to.findKind(ctx, s.ref.APIVersion, s.ref.Kind)
 	if err != nil {
@@ -205,7 +209,7 @@ func (s *step) try(ctx context.Context, to *server) (done bool, err error) {
 		a, err = to.send(ctx, "GET", path, "", nil)
 		if err == nil && a.code == 200 && s.until != nil {
 			var object map[string]any
-			_ = json.Unmarshal(a.body, &object) // what is no object has nothing to wait for
+			_ = json.Unmarshal(a.body, &object) // an invalid object cannot satisfy the condition
 			return holds(s.until, nil, object), nil
 		}
 	case s.Patch != nil:

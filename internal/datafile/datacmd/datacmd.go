@@ -1,14 +1,15 @@
-// Package datacmd is the commands that work on a data file: backup, fork, check, defrag and migrate.
+// Package datacmd implements the commands for data files: backup, fork, check, defrag and migrate.
 //
 //	rows := datacmd.Commands(logger) // for the table of package commandline
 //
-// All but `apilet backup --server` and `apilet fork` open the file themselves, and refuse one that a server has open. A backup of a running server shows a
-// bearer token and trusts a private authority, or takes a kubeconfig with a certificate or token in it. Whoever has other credentials there
-// (a program to run, a password) lets kubectl fetch it (`kubectl get --raw /debug/backup > copy.db`) and looks at the copy with `apilet
-// check`.
+// All commands except for `apilet backup --server` and `apilet fork` open the file themselves, and
+// fail if a server has it open. To back up a running server, the command sends a bearer token and
+// trusts a private authority, or uses a kubeconfig that contains a certificate or a token. With
+// other credentials (an exec plugin, a password), use kubectl to download the backup (`kubectl get
+// --raw /debug/backup > copy.db`) and verify it with `apilet check`.
 //
-// Invariant: a file that is fetched gets its name when it is whole: sent to the end, checked to the last record, synced, and with no file
-// of that name before.
+// Invariant: a downloaded file gets its final name only after it has been received completely,
+// checked to the last record and synced, and only if no file of that name exists.
 package datacmd
 
 import (
@@ -41,21 +42,22 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// A command is what the flags say.
+// A command contains the values of the command-line flags.
 type command struct {
 	data   string
-	remote kubeconfig.Remote // where to fetch a backup from
-	at     string            // the moment of which fork makes a file
-	keys   string            // the file about encryption, for those who look into objects
+	remote kubeconfig.Remote // the server to download a backup from
+	at     string            // the moment to fork
+	keys   string            // path of the encryption configuration, used by commands that decode objects
 	etcd   options.Etcd
-	toFile bool // the way of migrate
-	goBack bool // migrate need not raise etcd's revision
+	toFile bool // migrate from etcd to a file
+	goBack bool // migrate does not raise etcd's revision
 
-	compact bool // defrag deletes the history first
+	compact bool // defrag first deletes the history
 	logger  func(io.Writer) zerolog.Logger
 }
 
-// Commands are the rows for the table of commands; logger makes the log of those that have one.
+// Commands returns the rows for the table of commands. logger creates the log for the commands that
+// need one.
 func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 	c := &command{logger: logger}
 	none, flags := []int{0}, func(define func(*flag.FlagSet)) []commandline.FlagGroup {
@@ -80,7 +82,7 @@ func (c *command) defineDefrag(f *flag.FlagSet) {
 	f.BoolVar(&c.compact, "compact", false, "delete the history first: all versions that were replaced or deleted. apilet log no longer finds them, and clients list again")
 }
 
-// defineCheck is for those who look into objects.
+// defineCheck defines the flags of commands that decode objects.
 func (c *command) defineCheck(f *flag.FlagSet) {
 	c.defineData(f)
 	options.EncryptionConfig(f, &c.keys)
@@ -103,7 +105,7 @@ func (c *command) defineRemote(f *flag.FlagSet) {
 	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of CA certificates to verify --server")
 }
 
-// runCheck prints what store.Check found. Problems are an error.
+// runCheck prints the report of store.CheckObjects. It returns an error if there are problems.
 func (c *command) runCheck(call commandline.Call) error {
 	path, seen := c.data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
@@ -137,7 +139,7 @@ func (c *command) runCheck(call commandline.Call) error {
 	return nil
 }
 
-// runDefrag rewrites the file and prints its sizes before and after, the log included.
+// runDefrag rewrites the file, and prints its size before and after, including the log.
 func (c *command) runDefrag(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet defrag", time.Second)()
@@ -163,7 +165,8 @@ func (c *command) runDefrag(call commandline.Call) error {
 	return err
 }
 
-// runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
+// runBackup creates a new file with the objects from a running server (if --server or --kubeconfig
+// is set) or from a data file that is not in use.
 func (c *command) runBackup(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet backup", time.Second)()
@@ -189,7 +192,8 @@ func (c *command) runBackup(call commandline.Call) error {
 	return err
 }
 
-// runFork makes a file of a running server's present or past, which goes on with its own.
+// runFork creates a file with the current or past state of a running server. The server is not
+// affected.
 func (c *command) runFork(call commandline.Call) error {
 	if c.remote.Server == "" && c.remote.Kubeconfig == "" {
 		return errors.New("--server or --kubeconfig says of which server; it is missing. Of a file that no server has open, `apilet backup` makes one")
@@ -201,7 +205,8 @@ func (c *command) runFork(call commandline.Call) error {
 	return err
 }
 
-// download fetches a backup from a server, as of a moment where one is named. The file at dest is there when it is whole.
+// download fetches a backup of the server's state at the given moment, or of its current state if
+// moment is empty. The file dest is created only if the backup is complete.
 func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progress) (copied copyReport, err error) {
 	client, err := remote.Client()
 	if err != nil {
@@ -232,7 +237,8 @@ func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progres
 	return copied, err
 }
 
-// refusedBackup says why there is none, in the server's words where it has any.
+// refusedBackup returns an error with the message from the response body, if there is one, and with
+// the HTTP status otherwise.
 func refusedBackup(answer *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
 	why := answer.Status
@@ -242,7 +248,7 @@ func refusedBackup(answer *http.Response) error {
 	return fmt.Errorf("the server answers %s", why)
 }
 
-// saveSynced fills an existing file.
+// saveSynced writes content to an existing file and syncs it.
 func saveSynced(path string, content io.Reader) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -252,7 +258,7 @@ func saveSynced(path string, content io.Reader) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// A keyCount counts encrypted objects by the key that they need.
+// A keyCount counts encrypted objects by encryption key.
 type keyCount map[string]int
 
 func (k keyCount) add(sealed []byte) { k[encryption.KeyName(sealed)]++ }
@@ -263,7 +269,8 @@ func (k keyCount) print(out io.Writer) {
 	}
 }
 
-// A copyReport describes a copy: the revision, the number of objects, and the encryption keys.
+// A copyReport contains the revision, the number of objects and the required encryption keys of a
+// copy.
 type copyReport struct {
 	store.Report
 	keys keyCount
@@ -279,7 +286,7 @@ func vetCopy(path string) (r copyReport, err error) {
 	return r, err
 }
 
-// print prints the report of a copy that was made without an error.
+// print prints the report unless err is set.
 func (r copyReport) print(out io.Writer, path string, err error) {
 	if err != nil {
 		return
@@ -292,21 +299,22 @@ func (r copyReport) print(out io.Writer, path string, err error) {
 	r.keys.print(out)
 }
 
-// defineMigration is for migrate.
+// defineMigration defines the flags of migrate.
 func (c *command) defineMigration(f *flag.FlagSet) {
 	f.BoolVar(&c.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
 	f.BoolVar(&c.goBack, "revisions-go-back", false, "allow etcd's revision to be below the file's. Restart all clients: one that keeps running misses events silently")
 	c.etcd.Define(f)
 }
 
-// runMigrate copies the objects of a file that no server has open into an etcd cluster, or the other way.
+// runMigrate copies all objects from a data file to an etcd cluster, or vice versa. The data file
+// must not be in use.
 func (c *command) runMigrate(call commandline.Call) error {
 	if len(c.etcd.Servers) == 0 {
 		return errors.New("--etcd-servers says from or to which etcd; it is missing")
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // the second signal ends the process
+	context.AfterFunc(ctx, cancel) // a second signal ends the process
 	seen, reg := &store.Progress{}, scheme.NewRegistry()
 	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
 	keys, err := encryption.Open(ctx, encryption.Config{Path: c.keys, Log: c.logger(call.Errors)})

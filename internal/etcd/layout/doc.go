@@ -1,12 +1,14 @@
-// Package layout is kube-apiserver's layout of its data in etcd: which key an object has there, and what its value is.
+// Package layout implements the keys and the encoding of values that kube-apiserver uses to store
+// objects in etcd.
 //
 //	lay := layout.New("/registry", reg)
 //	at, err := lay.EtcdKey("//services/default/web")       // "/registry/services/specs/default/web"
-//	key, ok := lay.StoreKey(at)                            // and back; false for what is no object that we serve
+//	key, ok := lay.StoreKey(at)                            // the reverse; false for keys of data that is not served as an object
 //	value, err := lay.Encode(key, json)                    // {"kind":"Service","apiVersion":"v1","metadata":{...},...}
-//	stored, err := lay.Decode(key, value)                  // what store.Change wants, from JSON or protobuf
+//	stored, err := lay.Decode(key, value)                  // the input for store.Change, from JSON or protobuf
 //
-// Whoever writes what this package says, and reads what it reads, can take turns with kube-apiserver on the same etcd, or work beside it:
+// A server that uses this package can share an etcd with kube-apiserver, either in turns or at the
+// same time:
 //
 //	                     internal/store                                     etcd
 //	key                  //services/default/web                             /registry/services/specs/default/web
@@ -15,14 +17,19 @@
 //	value                {"metadata":{"name":...,"resourceVersion":"7"}...  {"kind":"Service","apiVersion":"v1","metadata":{"name":...}...
 //	                     in the version that apilet keeps                   in the storage version of kube-apiserver 1.37
 //
-// The facts are kube-apiserver's own: its keys and storage versions were read from the etcd of a running one, and stand in testdata with the
-// values, in both encodings, that the tests read and write again. In its source they are in k8s.io/kubernetes/pkg/kubeapiserver
-// (SpecialDefaultResourcePrefixes, and the storage factory) and k8s.io/apiserver/pkg/server/storage.
+// The keys and storage versions were read from the etcd of a running kube-apiserver. The results
+// are stored in testdata together with values in both encodings, which are used to test decoding
+// and encoding. In the source of Kubernetes they are defined in k8s.io/kubernetes/pkg/kubeapiserver
+// (SpecialDefaultResourcePrefixes, and the storage factory) and
+// k8s.io/apiserver/pkg/server/storage.
 //
-// Custom resources keep in the store, as a mark before their members, the version that their value names (see scheme's StoredVersion), so
-// that a value means the same whatever became of the definition meanwhile.
+// The stored JSON of a custom resource begins with a mark that holds the version of its value (see
+// scheme's StoredVersion). Therefore its meaning does not depend on later changes of the
+// definition.
 //
-// Invariants: StoreKey(EtcdKey(k)) is k; what Decode returns without an error can be decoded by scheme, whatever the value was: rubbish is an
-// error, found in time linear in its bytes, and comes with a stand-in ([Stored]) that is stored in its place. A [Layout] does not change; it may
-// be used by many at once, its Encryption among them, which values go through last and come through first. It knows no etcd client.
+// Invariants: StoreKey(EtcdKey(k)) is k. If Decode returns no error, the scheme can decode the
+// result, whatever the value was. For invalid values, it returns an error and a stand-in ([Stored])
+// that can be stored instead. This takes time linear in the size of the value. A [Layout] is
+// immutable and safe for concurrent use, including its Encryption, which is the last step of Encode
+// and the first step of Decode. The package does not depend on an etcd client.
 package layout

@@ -26,31 +26,33 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// A Layout knows the paths and versions of the built-in types, and learns those of custom resources from the registry.
+// A Layout holds the paths and versions of the built-in types. It looks up those of custom
+// resources in the registry.
 type Layout struct {
 	prefix string // "/registry/"
 	reg    *scheme.Registry
-	byBase map[string]*storedType // by what the store's keys begin with: "//pods/"
-	byPath map[string]*storedType // by what etcd's keys begin with after the prefix: "pods", "services/specs"
+	byBase map[string]*storedType // by key prefix in the store: "//pods/"
+	byPath map[string]*storedType // by path relative to the prefix in etcd: "pods", "services/specs"
 
-	custom atomic.Pointer[customRows] // of the registry's newest catalog that somebody asked about
+	custom atomic.Pointer[customRows] // cache for the registry's latest catalog
 
-	Encryption *encryption.Providers // of values; nil: none. It is set before the layout is used
+	// Encryption encrypts values if it is not nil. It must be set before the layout is used.
+	Encryption *encryption.Providers
 }
 
-// A storedType is one built-in type as it lies in etcd.
+// A storedType describes how a built-in type is stored in etcd.
 type storedType struct {
 	path       string
 	namespaced bool
-	kept       *scheme.Resource            // the row of the version that the store keeps
-	written    *scheme.Resource            // the row of kube-apiserver's storage version
-	versions   map[string]*scheme.Resource // all rows that read values, by apiVersion
-	in, out    convert                     // from written to kept, and back; nil: they have one shape
+	kept       *scheme.Resource            // the version used in the store
+	written    *scheme.Resource            // the storage version of kube-apiserver
+	versions   map[string]*scheme.Resource // all versions that can be decoded, by apiVersion
+	in, out    convert                     // from written to kept, and back; nil if they have the same shape
 }
 
 type convert func(scheme.Object) (scheme.Object, error)
 
-// customRows are the rows of custom resources in one catalog, by what their keys begin with.
+// customRows maps key prefixes to the rows of custom resources in the given catalog.
 type customRows struct {
 	catalog *scheme.Catalog
 	rows    map[string]*scheme.Resource
@@ -58,11 +60,14 @@ type customRows struct {
 
 const (
 	definitionBase = "/" + apiextensionsv1.GroupName + "/customresourcedefinitions/"
-	rangeBase      = "//rangeallocations/" // of what is claimed bit by bit, the node ports: stored as objects are, without a name, and never served
+	// rangeBase is the key prefix for the range of node ports, which kube-apiserver stores as an
+	// object without a name. It is never served.
+	rangeBase = "//rangeallocations/"
 )
 
-// older returns the storage versions of kube-apiserver 1.37 that are not the versions which scheme keeps. Those with the Go type of the
-// kept version have its fields, under the same names and numbers.
+// older returns the storage versions of kube-apiserver 1.37 that differ from the versions which
+// scheme keeps. If the Go type is that of the kept version, the fields have the same names and
+// numbers.
 func older() []*scheme.Resource {
 	return slices.Concat(
 		scheme.GroupVersion(certificatesv1.GroupName, "v1beta1",
@@ -76,8 +81,8 @@ func older() []*scheme.Resource {
 			scheme.Row[apiextensionsv1beta1.CustomResourceDefinition](0, "customresourcedefinitions", "")))
 }
 
-// replaced returns the versions that earlier kube-apiservers stored and 1.37 can still read, but does not serve. They have the fields of
-// the kept versions.
+// replaced returns the versions that earlier kube-apiservers stored and 1.37 can still read, but
+// does not serve. They have the fields of the kept versions.
 func replaced() []*scheme.Resource {
 	return append(
 		scheme.GroupVersion(networkingv1.GroupName, "v1beta1",
@@ -87,7 +92,7 @@ func replaced() []*scheme.Resource {
 			scheme.Row[storagev1.VolumeAttributesClass](0, "volumeattributesclasses", ""))...)
 }
 
-// New makes the layout below prefix, kube-apiserver's --etcd-prefix: "/registry".
+// New returns the layout below prefix, which is kube-apiserver's --etcd-prefix: "/registry".
 func New(prefix string, reg *scheme.Registry) *Layout {
 	l := &Layout{prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", reg: reg, byBase: map[string]*storedType{}, byPath: map[string]*storedType{}}
 	for _, row := range slices.Concat(scheme.Builtins, scheme.Optional, replaced()) {
@@ -107,7 +112,7 @@ func New(prefix string, reg *scheme.Registry) *Layout {
 	return l
 }
 
-// convertTo returns a conversion by way of the internal type.
+// convertTo returns a conversion through the internal type.
 func convertTo(gv schema.GroupVersion) convert {
 	return func(obj scheme.Object) (scheme.Object, error) {
 		converted := internalversion.To(gv, internalversion.From(obj)).(scheme.Object)
@@ -116,7 +121,8 @@ func convertTo(gv schema.GroupVersion) convert {
 	}
 }
 
-// enter adds a row to its type. The first that keeps its objects as they are served is the one that the store has.
+// enter adds a row to its type. The first version that does not need to be converted for storage is
+// the one used in the store.
 func (l *Layout) enter(row *scheme.Resource) {
 	if row.Virtual {
 		return
@@ -132,10 +138,10 @@ func (l *Layout) enter(row *scheme.Resource) {
 	}
 }
 
-// Prefix is what all keys begin with, a slash at its end.
+// Prefix returns the common prefix of all keys, including the trailing slash.
 func (l *Layout) Prefix() string { return l.prefix }
 
-// EtcdKey is kube-apiserver's key of an object.
+// EtcdKey returns the key of an object in etcd.
 func (l *Layout) EtcdKey(key string) (string, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
@@ -156,8 +162,9 @@ func (l *Layout) EtcdKey(key string) (string, error) {
 	return l.prefix + place + "/" + name, nil
 }
 
-// StoreKey is the store's key of what lies under a key of etcd. false says that it is no object that we know: leases of servers, types that
-// are not served here. Whatever has the place of a custom resource is taken for one: its definition may come later.
+// StoreKey returns the store's key for a key in etcd. It returns false for keys that do not
+// represent known objects, such as the leases of servers and objects of unknown types. Any key with
+// the form of a custom resource's key is accepted, because its definition may be created later.
 func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	rest, ok := strings.CutPrefix(etcdKey, l.prefix)
 	if !ok {
@@ -185,14 +192,16 @@ func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	return "/" + place + "/" + namespace + "/" + name, true
 }
 
-// Hidden says that a key is not that of an object which clients see.
+// Hidden reports whether the key belongs to data that is not visible to clients.
 func (l *Layout) Hidden(key string) bool { return strings.HasPrefix(key, rangeBase) }
 
-// Serve makes rows of custom resources known, in place of a server whose definitions are in force.
+// Serve registers rows of custom resources. It is used by commands that run without a server, where
+// definitions are not loaded automatically.
 func (l *Layout) Serve(rows []*scheme.Resource) { l.reg.ReplaceCustom(rows) }
 
-// customRow is a row of the custom resources of a base; nil when no definition is in force. One of which no version is served has its objects,
-// too: they are marked and deleted with it.
+// customRow returns a row for the custom resources with a key prefix, or nil if no definition is in
+// effect. It also finds definitions without a served version, because their objects are still
+// updated and deleted.
 func (l *Layout) customRow(base string) *scheme.Resource {
 	catalog, known := l.reg.Current.Load(), l.custom.Load()
 	if known == nil || known.catalog != catalog {

@@ -1,13 +1,14 @@
 package layout
 
-// This file says what the values are.
+// This file converts the values.
 //
-//	stored JSON ──without resourceVersion, kind and apiVersion before it──▶ value                  nearly always: no object in between
-//	stored JSON ──▶ object ──▶ object of kube-apiserver's storage version ──▶ value                 definitions, kept in v1, written in v1beta1
+//	stored JSON ──without resourceVersion, kind and apiVersion before it──▶ value                  usual case: no object in between
+//	stored JSON ──▶ object ──▶ object of kube-apiserver's storage version ──▶ value                 definitions, stored here in v1, written in v1beta1
 //	value ──by its apiVersion's row──▶ object ──scheme's EncodeStored──▶ stored JSON
 //
-// A value is read into its Go type whoever wrote it, since what is in the store has to be readable, and etcd takes anything from anybody. Then
-// it gets its defaults: kube-apiserver stores objects without some of them (a claim's status is {}) and fills them in at each reading.
+// Every value is decoded into its Go type, because the objects in the store must be readable, and
+// other clients of etcd may write arbitrary values. Then the defaults are set: kube-apiserver
+// stores objects without some of them (a claim's status is {}) and sets them at each read.
 
 import (
 	"bytes"
@@ -28,18 +29,19 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// Stored is an object as store.Change has it: the decimal revision belongs at JSON[RevAt].
+// Stored is an object in the form that store.Change requires: the decimal revision belongs at
+// JSON[RevAt].
 type Stored struct {
-	JSON     []byte // without a revision
-	RevAt    int    // the offset at which it belongs
-	Deleting bool   // it has a deletionTimestamp
-	Stale    bool   // Encode would encrypt it otherwise than it was
+	JSON     []byte // does not contain the revision
+	RevAt    int    // offset at which the revision belongs
+	Deleting bool   // the object has a deletionTimestamp
+	Stale    bool   // Encode would now encrypt the value differently
 }
 
 // ---- Writing
 
-// Encode makes etcd's value of stored JSON, whether or not the revision is in it: byte for byte what kube-apiserver writes for the same object
-// when it writes JSON.
+// Encode returns the etcd value of stored JSON. The JSON may contain the revision. The value is
+// identical, byte for byte, to the value that kube-apiserver writes in JSON for the same object.
 func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
 	value, err := l.encode(key, stored)
 	if err != nil || !l.Encryption.On() {
@@ -76,7 +78,7 @@ func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 	return appendValue(t.written.Prefix, stored), nil
 }
 
-// appendValue puts kind and apiVersion before the members of stored JSON and leaves its revision out.
+// appendValue adds kind and apiVersion before the members of stored JSON, and removes the revision.
 func appendValue(kind string, stored []byte) []byte {
 	from, to := revisionMember(stored)
 	value := make([]byte, 0, len(kind)+len(stored)+1)
@@ -85,7 +87,8 @@ func appendValue(kind string, stored []byte) []byte {
 	return append(value, '\n')
 }
 
-// revisionMember is where the member metadata.resourceVersion lies, with a comma if it has one; 1, 1 when there is none.
+// revisionMember returns the position of the member metadata.resourceVersion, including a comma if
+// it has one. It returns 1, 1 if the member does not exist.
 func revisionMember(stored []byte) (from, to int) {
 	found := gjson.GetBytes(stored, "metadata.resourceVersion")
 	if found.Index == 0 {
@@ -101,7 +104,8 @@ func revisionMember(stored []byte) (from, to int) {
 	return from, to
 }
 
-// encodeCustom writes a custom resource, its members by name, as kube-apiserver does. Its kind is the definition's.
+// encodeCustom encodes a custom resource. Like kube-apiserver, it sorts the members by name. The
+// kind is that of the definition.
 func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	row := l.customRow(base)
 	if row == nil {
@@ -129,13 +133,15 @@ func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	return append(value, "}\n"...), nil
 }
 
-// A member of a JSON object, with its name as it sorts and its text.
+// A member contains the name of a member of a JSON object, which is used for sorting, and its
+// complete text.
 type member struct{ name, text string }
 
 // ---- Reading
 
-// Decode reads a value of etcd in JSON or protobuf. An error is scheme.ErrUnreadable: then Stored is a stand-in under the object's name that
-// nobody can decode either, so that the object is there, is told, and can be deleted.
+// Decode decodes an etcd value in JSON or protobuf. If it fails, the error wraps
+// scheme.ErrUnreadable, and Stored is a stand-in with the object's name that cannot be decoded
+// either. With the stand-in, the object exists, is reported, and can be deleted.
 func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
@@ -155,7 +161,7 @@ func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 	return stored, nil
 }
 
-// decrypt returns the value that was encrypted, if it was.
+// decrypt returns the plain value. stale reports whether the value should be encrypted again.
 func (l *Layout) decrypt(key string, value []byte) (plain []byte, stale bool, err error) {
 	if !l.Encryption.On() {
 		return value, false, encrypted(value)
@@ -167,7 +173,8 @@ func (l *Layout) decrypt(key string, value []byte) (plain []byte, stale bool, er
 	return l.Encryption.FromEtcd(key, at, value)
 }
 
-// Same tells whether two values are of the same document: one that is encrypted twice has two.
+// Same reports whether two values represent the same document. Two encryptions of the same document
+// differ.
 func (l *Layout) Same(key string, a, b []byte) bool {
 	if bytes.Equal(a, b) || !l.Encryption.On() {
 		return bytes.Equal(a, b)
@@ -177,8 +184,9 @@ func (l *Layout) Same(key string, a, b []byte) bool {
 	return err == nil && failed == nil && bytes.Equal(one, other)
 }
 
-// encrypted tells what kube-apiserver has encrypted (--encryption-provider-config): "k8s:enc:PROVIDER:VERSION:KEY:", then what nobody can read
-// without that key.
+// encrypted returns an error if kube-apiserver has encrypted the value
+// (--encryption-provider-config). Encrypted values have the prefix "k8s:enc:PROVIDER:VERSION:KEY:"
+// and cannot be decoded without the key.
 func encrypted(value []byte) error {
 	const mark = "k8s:enc:"
 	if !bytes.HasPrefix(value, []byte(mark)) {
@@ -192,7 +200,8 @@ func encrypted(value []byte) error {
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 
-// standIn is valid JSON with a time that no decoder takes, and the reason.
+// standIn returns a valid JSON object that contains the given reason. It cannot be decoded because
+// its creation time is out of range.
 func standIn(namespace, name string, why error) Stored {
 	meta := `{"metadata":{"name":` + quoted(name)
 	if namespace != "" {
@@ -217,7 +226,7 @@ func (t *storedType) decode(value []byte) (Stored, error) {
 	return stored, err
 }
 
-// object reads a value into the version that the store keeps.
+// object decodes a value and converts it to the version used in the store.
 func (t *storedType) object(value []byte) (scheme.Object, error) {
 	obj, err := t.usual(value)
 	if obj == nil && err == nil {
@@ -233,7 +242,7 @@ func (t *storedType) object(value []byte) (scheme.Object, error) {
 	return obj, nil
 }
 
-// usual reads JSON that begins as Encode writes it; nil is other values'.
+// usual decodes JSON with the prefix that Encode writes. It returns nil for other values.
 func (t *storedType) usual(value []byte) (scheme.Object, error) {
 	rest, ok := bytes.CutPrefix(value, []byte("{"))
 	if !ok || t.in != nil || !bytes.HasPrefix(rest, []byte(t.written.Prefix)) {
@@ -243,13 +252,14 @@ func (t *storedType) usual(value []byte) (scheme.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.written.GroupVersionKind() { // said twice, and not the same
+	// the JSON contains a second kind or apiVersion that differs
+	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.written.GroupVersionKind() {
 		return nil, nil
 	}
 	return obj, nil
 }
 
-// unusual reads all others: protobuf, other versions.
+// unusual decodes all other values: protobuf and other versions.
 func (t *storedType) unusual(value []byte) (scheme.Object, error) {
 	row, format, err := t.rowOf(value)
 	if err != nil {
@@ -262,7 +272,7 @@ func (t *storedType) unusual(value []byte) (scheme.Object, error) {
 	return obj, err
 }
 
-// rowOf is the row by which a value is read, as its apiVersion says.
+// rowOf returns the row for the value's apiVersion, and the value's format.
 func (t *storedType) rowOf(value []byte) (*scheme.Resource, scheme.BodyFormat, error) {
 	if !bytes.HasPrefix(value, protobuf.ProtobufPrefix) {
 		if !json.Valid(value) {
@@ -286,7 +296,7 @@ func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
 	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.kept.Kind)
 }
 
-// decodeCustom reads a custom resource, which need not have a definition yet.
+// decodeCustom decodes a custom resource. Its definition need not exist yet.
 func decodeCustom(group string, value []byte) (Stored, error) {
 	u := &unstructured.Unstructured{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(value, &u.Object); err != nil {
@@ -319,4 +329,4 @@ func decodeCustom(group string, value []byte) (Stored, error) {
 	return Stored{JSON: slices.Concat([]byte(mark), stored[1:]), RevAt: revAt + len(mark) - 1, Deleting: meta.DeletionTimestamp != nil}, nil
 }
 
-// ---- Definitions, which kube-apiserver stores in v1beta1 to this day
+// ---- Definitions, which kube-apiserver still stores in v1beta1

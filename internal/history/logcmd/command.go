@@ -1,12 +1,16 @@
-// Package logcmd is the commands that tell what became of objects: `apilet log`, one line a change, and `apilet diff`, what is different
-// between two moments. Called as kubectl-apilet the program has these two, and kubectl finds it as a plug-in (kubectl apilet log ...).
+// Package logcmd implements the commands for the history of objects. `apilet log` prints a line for
+// each change, and `apilet diff` prints the differences between two points in time. If the program
+// is called kubectl-apilet, it has these two commands, and kubectl finds it as a plugin (kubectl
+// apilet log ...).
 //
 //	rows := logcmd.Commands() // for the table of package commandline
 //
-// Both ask a server (server.go: /debug/history, and any path of the API under /at/MOMENT/), or read a data file that no server has open
-// (file.go). Types are named as for kubectl (types.go); line.go writes a change as a line, diff.go a difference.
+// Both commands send requests to a server (server.go: /debug/history, and any path of the API below
+// /at/MOMENT/), or read a data file that no server has open (file.go). Types are named as for
+// kubectl (types.go). line.go formats a change as a line, and diff.go compares moments.
 //
-// Invariant: names and values come from whoever may write, and no byte of theirs reaches a terminal that it would obey (plain).
+// Invariant: names and values are not trusted, so all control characters are escaped before they
+// are printed (see plain).
 package logcmd
 
 import (
@@ -30,21 +34,21 @@ import (
 	"apilet/internal/options"
 )
 
-// PluginName is what the program is called as a plug-in of kubectl.
+// PluginName is the name of the program as a kubectl plugin.
 const PluginName = "kubectl-apilet"
 
 const (
 	defaultServer = "http://127.0.0.1:8080"
-	tailMax       = 5000 // a server's bound
+	tailMax       = 5000 // the server's limit
 )
 
-// A command is what the flags say.
+// A command contains the values of the command-line flags.
 type command struct {
 	plugin bool
 
 	remote kubeconfig.Remote
 	data   string
-	keys   string // the file about encryption, for data
+	keys   string // path of the encryption configuration, used with data
 
 	namespace               string
 	everywhere              bool
@@ -55,10 +59,10 @@ type command struct {
 	output                  string
 }
 
-// Commands are the rows for the table of commands.
+// Commands returns the rows for the table of commands.
 func Commands() []commandline.Command { return (&command{}).rows() }
 
-// Plugin is the program as a plug-in of kubectl.
+// Plugin returns the program as a kubectl plugin.
 func Plugin(version func(io.Writer) error) *commandline.Program {
 	missing := commandline.Command{Counts: []int{0}, What: "say which commands there are", Run: func(commandline.Call) error {
 		return errors.New("a command is missing: `kubectl apilet help` lists them")
@@ -79,7 +83,7 @@ func (c *command) rows() []commandline.Command {
 	}
 }
 
-// fallback says who is asked where no flag does.
+// fallback describes the default server in the help text.
 func (c *command) fallback() string {
 	if c.plugin {
 		return "the kubeconfig that kubectl takes"
@@ -136,7 +140,7 @@ func (c *command) defineColor(f *flag.FlagSet) {
 func (c *command) runLog(call commandline.Call) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // the second signal ends the process
+	context.AfterFunc(ctx, cancel) // a second signal ends the process
 	if !slices.Contains([]string{"", "json", "yaml", "diff"}, c.output) {
 		return fmt.Errorf("-o %s: it is none of json, yaml and diff", c.output)
 	}
@@ -187,7 +191,7 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	return out.end(ctx, err)
 }
 
-// open finds out whom to ask.
+// open opens the source that the flags name.
 func (c *command) open() (source, error) {
 	asked := 0
 	for _, flag := range []string{c.remote.Server, c.remote.Kubeconfig, c.data} {
@@ -211,7 +215,8 @@ func (c *command) open() (source, error) {
 	return &server{client, "the server"}, nil
 }
 
-// useDefault takes the first kubeconfig that is there of those that kubectl would merge.
+// useDefault looks for a kubeconfig in the same places as kubectl and uses the first one that
+// exists. If there is none, it uses the default server.
 func (c *command) useDefault() {
 	files := filepath.SplitList(os.Getenv("KUBECONFIG"))
 	if home, err := os.UserHomeDir(); err == nil && len(files) == 0 && c.plugin {
@@ -226,7 +231,7 @@ func (c *command) useDefault() {
 	c.remote.Server = defaultServer
 }
 
-// choose finds the types that the arguments name, and which namespace is meant.
+// choose resolves the types, the name and the namespace from the arguments and flags.
 func (c *command) choose(ctx context.Context, src source, q *query, args []string) error {
 	if c.everywhere && c.namespace != "" {
 		return errors.New("--all-namespaces has no --namespace")
@@ -283,7 +288,7 @@ func (c *command) printFindings(ctx context.Context, src source, out *printer) e
 	return out.end(ctx, nil)
 }
 
-// printer writes to a terminal or to something else.
+// printer returns a printer for w. It uses colors only if w is a terminal.
 func (c *command) printer(w io.Writer) *printer {
 	colors := false
 	if file, ok := w.(*os.File); ok && !c.colorless && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
@@ -296,7 +301,7 @@ func (c *command) printer(w io.Writer) *printer {
 func (c *command) runDiff(call commandline.Call) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // the second signal ends the process
+	context.AfterFunc(ctx, cancel) // a second signal ends the process
 	q := query{labels: c.labels, fields: c.fields}
 	if q.since, err = parseMoment(call.Args[0]); err != nil {
 		return err
@@ -321,7 +326,8 @@ func (c *command) runDiff(call commandline.Call) (err error) {
 	d := differ{printer: c.printer(call.Out), src: src, q: &q}
 	for i := range q.kinds {
 		k := &q.kinds[i]
-		if all && (!k.namespaced && q.namespace != "" || k.name() == "events.events.k8s.io") { // which are the core group's events once more
+		// these are the Events of the core group in a second API group
+		if all && (!k.namespaced && q.namespace != "" || k.name() == "events.events.k8s.io") {
 			continue
 		}
 		err := d.kind(ctx, k)

@@ -1,7 +1,8 @@
 package logcmd
 
-// This file compares two moments: the objects of each type as they were at the one and at the other, both read in the order of their keys, side
-// by side, so that no more than a chunk of each is in memory.
+// This file compares two moments. For each type, it lists the objects at both moments in the order
+// of their keys. Both lists are read at the same time, so only one chunk of each has to be kept in
+// memory.
 
 import (
 	"cmp"
@@ -13,25 +14,29 @@ import (
 	"apilet/internal/changes"
 )
 
-// A differ compares two moments of a source.
+// A differ prints the differences between the objects of a source at two moments.
 type differ struct {
 	*printer
-	src    source
-	q      *query
-	found  int   // lists that there were
-	absent error // what was answered for one that was not: its type may have come later, or be gone
+	src   source
+	q     *query
+	found int // number of lists that the source served
+	// The error for a list that does not exist. Its type may have been added later or removed
+	// earlier.
+	absent error
 }
 
-// An answer is an object of a list that is read elsewhere, or how that ended.
+// An answer is either an object from a list that is read in the background, or the error or end of
+// the list.
 type answer struct {
 	object
 	err  error
 	over bool
 }
 
-// follow reads a list in the background. The channel is closed at the end; who reads it no more ends ctx.
+// follow reads a list in the background. The channel is closed at the end of the list. A caller
+// that stops reading must cancel ctx.
 func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-chan answer {
-	ch := make(chan answer, 16) // so that both lists are asked for at the same time
+	ch := make(chan answer, 16) // the buffer allows both lists to be read concurrently
 	go func() {
 		defer close(ch)
 		send := func(a answer) error {
@@ -49,7 +54,8 @@ func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-cha
 	return ch
 }
 
-// take is the next object of a list. There is none of a type that was not served.
+// take returns the next object from the list. If the type was not served at that time, the list is
+// considered to be empty.
 func (d *differ) take(ch <-chan answer) answer {
 	a, ok := <-ch
 	var refused *refusal
@@ -63,7 +69,7 @@ func (d *differ) take(ch <-chan answer) answer {
 	return a
 }
 
-// kind prints what is different among the objects of a type.
+// kind prints the differences between all objects of the given type.
 func (d *differ) kind(ctx context.Context, k *kind) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -95,7 +101,7 @@ func (d *differ) kind(ctx context.Context, k *kind) error {
 	return nil
 }
 
-// compare is by key; a list that is over is behind all.
+// compare orders by key. If one of the lists has ended, it comes after all other objects.
 func compare(a, b *answer) int {
 	switch {
 	case a.over:
@@ -106,7 +112,8 @@ func compare(a, b *answer) int {
 	return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
 }
 
-// pair prints the difference of one object; nil is one that was not, or is no more.
+// pair prints the diff of a single object. Either version may be nil if the object did not exist at
+// that time.
 func (d *differ) pair(k *kind, before, after *object) error {
 	name, was, is := "", []byte(nil), []byte(nil)
 	if before != nil {

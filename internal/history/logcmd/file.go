@@ -1,6 +1,8 @@
 package logcmd
 
-// This file reads a data file that no server has open: its log of changes as a server's /debug/history tells it, and the objects of a moment.
+// This file implements a source that reads from a data file, which must not be in use by a server.
+// It uses the same code as /debug/history to read the log. It can also list the objects at a given
+// revision.
 
 import (
 	"bytes"
@@ -32,20 +34,20 @@ import (
 	"apilet/internal/store"
 )
 
-// A file is a source.
+// A file is a source that reads a data file.
 type file struct {
 	st          *store.Store
 	maintenance *store.Maintenance
 	changes     *history.Log
-	answers     sync.WaitGroup // of changes, on their way
+	answers     sync.WaitGroup // counts the goroutines that serve changes
 	all         []kind
-	base        map[string]*kind // by the beginning of their keys: /group/plural/
+	base        map[string]*kind // the kinds by key prefix: /group/plural/
 	unopened    unopened
 
-	selectable map[string][]string // fields of custom resources, by the same
+	selectable map[string][]string // the selectable fields of custom resources, by key prefix
 }
 
-// unopened counts what could not be decrypted.
+// unopened counts the records that could not be decrypted.
 type unopened struct {
 	n     atomic.Int64
 	first atomic.Pointer[error]
@@ -56,7 +58,7 @@ func (u *unopened) note(_ string, err error) {
 	u.first.CompareAndSwap(nil, &err)
 }
 
-// err says at the end what was left out, or was in the way.
+// err returns an error if any records were omitted because they could not be decrypted.
 func (u *unopened) err() error {
 	if n := u.n.Load(); n > 0 {
 		return fmt.Errorf("what could not be decrypted is left out, %d times (--encryption-provider-config says how it can be read): %w", n, *u.first.Load())
@@ -64,9 +66,9 @@ func (u *unopened) err() error {
 	return nil
 }
 
-// openFile opens a data file. keys names the file about encryption, if there is one.
+// openFile opens a data file. keys is the path of the encryption configuration, or "".
 func openFile(path, keys string) (*file, error) {
-	if _, err := os.Stat(path); err != nil { // store.Open would make it
+	if _, err := os.Stat(path); err != nil { // store.Open would create the file
 		return nil, err
 	}
 	providers, err := encryption.Open(context.Background(), encryption.Config{Path: keys, Log: zerolog.New(os.Stderr)})
@@ -105,7 +107,7 @@ func (f *file) findings(context.Context) ([]findings.Finding, error) {
 	return nil, errors.New("--findings are what a running server has noticed: a file has none")
 }
 
-// readKinds knows the built-in types, and those whose definitions are stored.
+// readKinds collects the built-in types and the types defined by stored CustomResourceDefinitions.
 func (f *file) readKinds() error {
 	for _, res := range scheme.NewRegistry().All() {
 		if !res.Virtual && res.AsStored() == res {
@@ -134,7 +136,7 @@ func (f *file) readKinds() error {
 	return err
 }
 
-// each visits live objects, at a revision.
+// each calls visit for each object that existed at the revision of the span.
 func (f *file) each(span store.Span, visit func(*store.Record) error) error {
 	for rec, err := range f.st.All(span) {
 		if err != nil {
@@ -180,11 +182,12 @@ func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func
 		if q.name != "" && name != q.name || !wanted.matches(r.Key, r.JSON) {
 			return nil
 		}
-		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), bytes.Clone(r.JSON)}) // the chunk is filled again before it is looked at
+		// the buffer of the chunk is reused before the caller reads the object
+		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), bytes.Clone(r.JSON)})
 	})
 }
 
-// revisionOf is the revision that was current at a moment.
+// revisionOf returns the current revision at the given moment.
 func (f *file) revisionOf(at moment) (int64, error) {
 	m, err := history.ParseMoment(at.String(), time.Now())
 	if err != nil {
@@ -196,7 +199,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 
 // ---- Changes
 
-// log asks what a server would be asked, in this process.
+// log sends the request that a server would receive to a Log in this process.
 func (f *file) log(ctx context.Context, q *query, each func(*change) error) error {
 	if q.follow {
 		return errors.New("--follow needs a server: a file that none has open does not change")
@@ -210,7 +213,7 @@ func (f *file) log(ctx context.Context, q *query, each func(*change) error) erro
 	})
 }
 
-// RoundTrip has the file's log answer.
+// RoundTrip serves the request with the file's log.
 func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
 	read, write := io.Pipe()
 	w := &pipe{header: http.Header{}, body: write, begun: make(chan int, 1)}
@@ -218,17 +221,17 @@ func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.answers.Go(func() {
 		f.changes.ServeHTTP(w, r)
 		w.WriteHeader(http.StatusOK)
-		_ = write.Close() // of a pipe, never fails
+		_ = write.Close() // closing a pipe never fails
 	})
 	code := <-w.begun
 	return &http.Response{StatusCode: code, Status: strconv.Itoa(code) + " " + http.StatusText(code), Header: w.header, Body: read, Request: r}, nil
 }
 
-// A pipe is an answer on its way to somebody in the same process.
+// A pipe is a ResponseWriter for a client in the same process.
 type pipe struct {
 	header http.Header
 	body   *io.PipeWriter
-	begun  chan int // the code, once: that is why there is room for it
+	begun  chan int // receives the status code exactly once; buffered, so sending does not block
 	once   sync.Once
 }
 
@@ -241,16 +244,16 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return p.body.Write(b)
 }
 
-// Flush has nothing to do: a pipe holds nothing back.
+// Flush does nothing because a pipe is not buffered.
 func (p *pipe) Flush() {}
 
-// A filter is what selectors ask for.
+// A filter holds compiled selectors.
 type filter struct {
 	labels selector.Labels
 	fields []*selector.Field
 }
 
-// filter is a query's, for objects of a type.
+// filter compiles the selectors of the query for the given type.
 func (f *file) filter(k *kind, q *query) (*filter, error) {
 	wanted := &filter{}
 	if q.labels != "" {

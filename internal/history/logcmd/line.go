@@ -4,7 +4,8 @@ package logcmd
 //
 //	2026-11-23T10:00:00.123Z  1234  patch   Deployment shop/web  night-saver  .spec.replicas 3 → 1 | status: .observedGeneration 2 → 3
 //
-// What was added has a + before its path, what was removed a -; what changed in the status stands behind the bar.
+// Paths that have been added are prefixed with a plus sign, and paths that have been removed with a
+// minus sign. Changes of the status follow the bar.
 
 import (
 	"bufio"
@@ -25,17 +26,17 @@ import (
 )
 
 const (
-	shownChanges = 8  // in a line
-	shownRunes   = 80 // of a value
+	shownChanges = 8  // maximum number of changes in a line
+	shownRunes   = 80 // maximum length of a value
 )
 
-// A printer writes what a terminal does not obey, and colours of its own.
+// A printer writes text with terminal control characters escaped, and optionally in color.
 type printer struct {
 	w      *bufio.Writer
 	colors bool
 }
 
-// Colours, as SGR parameters.
+// Colors, as SGR parameters.
 const (
 	dim, red, green, yellow, magenta, cyan = "2", "31", "32", "33", "35", "36"
 )
@@ -47,7 +48,8 @@ func (p *printer) color(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// end flushes. That enough was found, that somebody pressed ^C, or that nobody reads any more, is no error.
+// end flushes the output. A walk that found enough, an interrupt (^C) and a reader that closed the
+// pipe are not errors.
 func (p *printer) end(ctx context.Context, err error) error {
 	if errors.Is(err, errEnough) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
@@ -104,7 +106,7 @@ func (p *printer) yaml(value any) error {
 	return err
 }
 
-// diff writes the line, and below it the whole difference.
+// diff writes the line of the change, followed by the full diff.
 func (p *printer) diff(c *change) error {
 	rules := changes.Rules{Secret: c.Group == "" && c.Resource == "secrets"}
 	name := c.Kind + " " + nameOf(c.Namespace, c.Name)
@@ -119,7 +121,7 @@ func (p *printer) diff(c *change) error {
 	return p.diffText(text)
 }
 
-// diffText writes a unified diff.
+// diffText writes a unified diff, with colors.
 func (p *printer) diffText(text string) error {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -144,7 +146,7 @@ func (p *printer) diffText(text string) error {
 	return nil
 }
 
-// line is a change in one line.
+// line formats a change as one line.
 func (p *printer) line(c *change) string {
 	verb, code := c.Verb, yellow
 	switch c.Type {
@@ -171,7 +173,7 @@ func (p *printer) line(c *change) string {
 		plain(kind+" "+nameOf(c.Namespace, c.Name)), p.color(dim, c.who()), p.what(c))
 }
 
-// pad is not for what has colours.
+// pad pads text to width runes. The text must not contain color codes.
 func pad(text string, width int) string {
 	if n := utf8.RuneCountInString(text); n < width {
 		return text + strings.Repeat(" ", width-n)
@@ -179,7 +181,8 @@ func pad(text string, width int) string {
 	return text
 }
 
-// who is the program and the user; on a server that asks nobody for a name all users are one.
+// who returns the program and the user. If the server runs without authentication, all requests
+// have the same user, so it is omitted.
 func (c *change) who() string {
 	w := findings.Who{User: c.User, Agent: c.Agent, Manager: c.Manager}
 	switch {
@@ -191,7 +194,7 @@ func (c *change) who() string {
 	return plain(w.String())
 }
 
-// what is what changed, the status at the end.
+// what returns a description of all changes, with changes of the status at the end.
 func (p *printer) what(c *change) string {
 	var parts, status []string
 	switch c.Type {
@@ -225,7 +228,7 @@ func (p *printer) what(c *change) string {
 	return text
 }
 
-// one is a path with what it was and is.
+// one formats a changed path with its old and new value.
 func (p *printer) one(path, code string, c *changes.Change) string {
 	mark, values := "", value(c.Old)+" → "+value(c.New)
 	switch {
@@ -235,13 +238,13 @@ func (p *printer) one(path, code string, c *changes.Change) string {
 		mark, values = "+", value(c.New)
 	case c.New == nil:
 		mark, values = "-", value(c.Old)
-	case string(c.Old) == string(c.New): // masked, or alike as far as they are told
+	case string(c.Old) == string(c.New): // the values are masked or were truncated
 		values = value(c.New) + " changed"
 	}
 	return p.color(code, mark+plain(path)) + " " + values
 }
 
-// value is one of a path, as far as it fits.
+// value formats a value, cut to shownRunes.
 func value(raw json.RawMessage) string {
 	var text bytes.Buffer
 	if json.Compact(&text, raw) != nil {
@@ -261,10 +264,11 @@ func nameOf(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// plain has in place of what is no visible character an escape as JSON's: terminals obey some of those, and others turn lines around.
+// plain replaces characters that are not printable by JSON escapes. Some of them are interpreted as
+// commands by terminals, while others can reverse the direction of the text.
 func plain(text string) string { return escaped(text, "") }
 
-// plainLines is plain for a text of several lines.
+// plainLines is like plain, but keeps line breaks and tabs.
 func plainLines(text string) string { return escaped(text, "\n\t") }
 
 func escaped(text, kept string) string {
@@ -287,7 +291,7 @@ func escaped(text, kept string) string {
 	return b.String()
 }
 
-// finding prints one; kinds are those of package findings.
+// finding prints a finding. Package findings defines the kinds.
 func (p *printer) finding(f *findings.Finding, format string) error {
 	switch format {
 	case "json":

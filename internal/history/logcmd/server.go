@@ -1,6 +1,7 @@
 package logcmd
 
-// This file asks a server: changes of /debug/history, page after page, and objects as they were under /at/MOMENT/.
+// This file reads from a server: changes from /debug/history, page by page, and past objects from
+// /at/MOMENT/.
 
 import (
 	"bufio"
@@ -25,22 +26,22 @@ import (
 
 const (
 	historyPath = "/debug/history"
-	answerMax   = 64 << 20 // bytes of an answer that is read as a whole
-	lineMax     = 16 << 20 // bytes of a change: two objects, and what differs
+	answerMax   = 64 << 20 // maximum size in bytes of responses that are not streamed
+	lineMax     = 16 << 20 // maximum size in bytes of a change with both objects
 	pageSize    = 500
-	again       = time.Second // before a stream that broke is opened again
+	again       = time.Second // delay before a broken stream is reopened
 )
 
-// A server is a source.
+// A server is a source that sends requests to an API server.
 type server struct {
 	client *kubeconfig.Client
-	name   string // for errors
+	name   string // for error messages
 }
 
 func (s *server) namespace() string { return s.client.Namespace }
 func (s *server) close() error      { return nil }
 
-// get returns the answer if it is a good one.
+// get returns the response if its status is 200, and a *refusal otherwise.
 func (s *server) get(ctx context.Context, path, accept string) (*http.Response, error) {
 	answer, err := s.client.Get(ctx, path, "Accept", accept)
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *server) get(ctx context.Context, path, accept string) (*http.Response, 
 	return nil, &refusal{answer.StatusCode, s.name + " answers " + why}
 }
 
-// A refusal is an answer that is none.
+// A refusal is a response with an error status.
 type refusal struct {
 	code int
 	why  string
@@ -71,7 +72,8 @@ func (r *refusal) Error() string {
 	return r.why
 }
 
-// log reads one page after the other. A stream that is followed, and breaks, is opened again where it ended.
+// log reads page after page. If a followed stream breaks, log reopens it after the last change that
+// it received.
 func (s *server) log(ctx context.Context, q *query, each func(*change) error) error {
 	values := q.values()
 	wide := q.mixed()
@@ -89,7 +91,7 @@ func (s *server) log(ctx context.Context, q *query, each func(*change) error) er
 			return ctx.Err()
 		case err != nil && !(q.follow && last > 0 && errors.Is(err, errBroken)):
 			return err
-		case err != nil || !more: // a stream that ended
+		case err != nil || !more: // the stream ended
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -104,7 +106,7 @@ func (s *server) log(ctx context.Context, q *query, each func(*change) error) er
 	}
 }
 
-// values is the query as the server takes it.
+// values returns the query parameters for the server.
 func (q *query) values() url.Values {
 	v := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	if q.limit > 0 && q.limit < pageSize && !q.mixed() {
@@ -148,7 +150,8 @@ func (q *query) values() url.Values {
 	return v
 }
 
-// mixed says that some types have namespaces and others not, so that the server cannot be asked for one namespace.
+// mixed reports whether the query names both namespaced and cluster-scoped types. In that case the
+// server cannot filter by namespace.
 func (q *query) mixed() bool {
 	if q.namespace == "" || len(q.kinds) == 0 {
 		return false
@@ -158,10 +161,11 @@ func (q *query) mixed() bool {
 
 func (q *query) leftOut(c *change) bool { return c.Namespace != "" && c.Namespace != q.namespace }
 
-// errBroken is a stream that ended within a line, or was cut.
+// errBroken reports that a stream was cut, possibly within a line.
 var errBroken = errors.New("the connection broke")
 
-// page reads the lines of one answer. more says that there are more, after the revision last.
+// page reads all lines from a single response. If there are more changes after revision last, more
+// is true.
 func (s *server) page(ctx context.Context, values url.Values, each func(*change) error) (last int64, more bool, err error) {
 	answer, err := s.get(ctx, historyPath+"?"+values.Encode(), "application/x-ndjson")
 	if err != nil {
@@ -185,7 +189,7 @@ func (s *server) page(ctx context.Context, values url.Values, each func(*change)
 		if status := gjson.GetBytes(line, "status"); c.Kind == "Status" && status.String() == "Failure" {
 			return last, false, errors.New(plain(gjson.GetBytes(line, "message").String()))
 		}
-		if c.Revision == 0 { // a sign of life, or where the last lines begin
+		if c.Revision == 0 { // a keep-alive line, or the start of the tail
 			continue
 		}
 		c.raw = line
@@ -211,7 +215,8 @@ func (s *server) findings(ctx context.Context) ([]findings.Finding, error) {
 	return list.Items, err
 }
 
-// list reads the objects of a type as they were, in the order of their keys, chunk by chunk.
+// list reads the objects of the given type at the given moment, in the order of their keys and in
+// chunks.
 func (s *server) list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error {
 	path := "/at/" + url.PathEscape(at.String()) + "/api/" + k.version
 	if k.group != "" {
@@ -258,7 +263,7 @@ func (s *server) chunk(ctx context.Context, path string, each func(object) error
 	return list.Get("metadata.continue").String(), err
 }
 
-// kinds asks discovery, for all groups at once.
+// kinds reads the types of all groups from discovery.
 func (s *server) kinds(ctx context.Context) (list []kind, err error) {
 	for _, root := range []string{"/api", "/apis"} {
 		of, err := s.discover(ctx, root)
@@ -270,7 +275,7 @@ func (s *server) kinds(ctx context.Context) (list []kind, err error) {
 	return list, nil
 }
 
-// discovered is what is read of an APIGroupDiscoveryList.
+// discovered contains the required fields from an APIGroupDiscoveryList.
 type discovered struct {
 	Items []struct {
 		Metadata struct{ Name string }

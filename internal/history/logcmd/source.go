@@ -1,7 +1,7 @@
 package logcmd
 
-// This file says what is asked and what answers: a source, of which there are a server and a file; the moments that it may be asked about; and what it
-// tells, changes and objects.
+// This file defines the types for queries, for the sources that execute them (a server or a data
+// file), and for the resulting changes and objects.
 
 import (
 	"context"
@@ -17,43 +17,43 @@ import (
 	"apilet/internal/findings"
 )
 
-// A query is which changes are wanted.
+// A query describes the wanted changes.
 type query struct {
-	kinds          []kind // nil: all
-	namespace      string // "": all
+	kinds          []kind // nil means all
+	namespace      string // "" means all
 	name           string
 	labels, fields string
 	since, until   moment
 	by             string
 	limit          int
-	tail           int // the last so many; 0: all
+	tail           int // number of changes to return from the end, or zero for all
 	follow         bool
-	objects        bool // whole objects, before and after
+	objects        bool // include the complete objects before and after each change
 }
 
-// A source is where changes and objects come from: a server or a file.
+// A source provides changes and objects. It is a server or a file.
 type source interface {
 	kinds(ctx context.Context) ([]kind, error)
-	namespace() string // that the user means without saying so
+	namespace() string // the namespace to use if the user names none
 	log(ctx context.Context, q *query, each func(*change) error) error
 	list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error
 	findings(ctx context.Context) ([]findings.Finding, error)
 	close() error
 }
 
-// errEnough ends a walk that has found all that is wanted.
+// errEnough stops a walk that has found all requested changes.
 var errEnough = errors.New("enough")
 
-// A moment is a revision, a time, or one before now; the zero moment is none.
+// A moment is a revision or a time, possibly relative to now. The zero moment is unset.
 type moment struct {
 	revision int64
-	text     string // of a time as a server takes it, "" for a revision
+	text     string // the time in the format used by the server, or empty for a revision
 	time     time.Time
 }
 
 func (m moment) isZero() bool { return m == moment{} }
 
-// name is the moment as people call it.
+// name returns the moment as shown to users.
 func (m moment) name() string {
 	if m.text == "-0s" {
 		return "now"
@@ -61,7 +61,7 @@ func (m moment) name() string {
 	return m.String()
 }
 
-// String is the moment as a server takes it.
+// String returns the moment in the server's syntax.
 func (m moment) String() string {
 	if m.text != "" {
 		return m.text
@@ -71,7 +71,7 @@ func (m moment) String() string {
 
 var momentForms = regexp.MustCompile(`^[0-9]{1,19}$`)
 
-// parseMoment understands 1234, 5m, -5m, now and 2026-11-23T10:00:00Z.
+// parseMoment parses a moment such as 1234, 5m, -5m, now or 2026-11-23T10:00:00Z.
 func parseMoment(text string) (moment, error) {
 	if text == "" {
 		return moment{}, nil
@@ -101,7 +101,7 @@ type change struct {
 	Revision  int64            `json:"revision,omitempty"`
 	Time      string           `json:"time,omitempty"`
 	Verb      string           `json:"verb,omitempty"`
-	Type      string           `json:"type,omitempty"` // ADDED, MODIFIED, DELETED
+	Type      string           `json:"type,omitempty"` // one of ADDED, MODIFIED and DELETED
 	Group     string           `json:"group"`
 	Version   string           `json:"version,omitempty"`
 	Resource  string           `json:"resource,omitempty"`
@@ -114,14 +114,14 @@ type change struct {
 	Agent     string           `json:"agent,omitempty"`
 	Manager   string           `json:"manager,omitempty"`
 	Changes   []changes.Change `json:"changes,omitempty"`
-	More      int              `json:"more,omitempty"` // changes that are left out
+	More      int              `json:"more,omitempty"` // number of changes that are omitted
 	Old       json.RawMessage  `json:"old,omitempty"`
 	New       json.RawMessage  `json:"new,omitempty"`
 
-	raw []byte // the line
+	raw []byte // the line as received
 }
 
-// An object is one of a list.
+// An object is an item of a list.
 type object struct {
 	namespace, name, revision string
 	json                      []byte

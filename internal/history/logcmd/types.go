@@ -1,7 +1,8 @@
 package logcmd
 
-// This file finds the types that a user means by a word, as kubectl does: deployments, deployment, Deployment, deploy, deployments.apps, or a
-// category as all.
+// This file implements the lookup of types by name. Like kubectl, it accepts deployments,
+// deployment, Deployment, deploy and deployments.apps as well as the names of categories such as
+// all.
 
 import (
 	"fmt"
@@ -9,14 +10,14 @@ import (
 	"strings"
 )
 
-// A kind is a type of objects, at the version that is preferred.
+// A kind is a type of object in its preferred version.
 type kind struct {
 	group, version, plural, singular, kind string
 	short, categories                      []string
 	namespaced, lists                      bool
 }
 
-// name is plural.group.
+// name returns plural.group.
 func (k *kind) name() string {
 	if k.group == "" {
 		return k.plural
@@ -24,7 +25,8 @@ func (k *kind) name() string {
 	return k.plural + "." + k.group
 }
 
-// findKinds are those that a word means: one, or those of a category. Of types that are no more, plural.group is taken as it is.
+// findKinds returns the type with the given name, or all types in the category with the given name.
+// An unknown plural.group is accepted as it is, because the type may have been deleted.
 func findKinds(all []kind, word string) ([]kind, error) {
 	name, group, inGroup := strings.Cut(strings.ToLower(word), ".")
 	for _, k := range all {
