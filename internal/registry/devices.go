@@ -1,7 +1,8 @@
 package registry
 
-// This file checks who may use devices that others use: only in a namespace with a label may a claim ask
-// for admin access. kube-apiserver checks this in the strategies of ResourceClaims and their templates.
+// This file checks requests for admin access to devices that are in use. A claim may request admin
+// access only in a namespace with a certain label. kube-apiserver checks this in the strategies of
+// ResourceClaims and their templates.
 
 import (
 	"context"
