@@ -5,8 +5,8 @@ package gc
 //
 //	ownerRef [v1/Pod, namespace: a, name: p, uid: 1234] does not exist in namespace "a"
 //
-// The collector writes it when the owner exists in a namespace other than the dependent's, and before it
-// deletes the dependent. A dependent in no namespace has its event in namespace default.
+// The collector writes it if the owner exists in a namespace other than the dependent's, before it
+// deletes the dependent. The event for a cluster-scoped dependent is in namespace default.
 
 import (
 	"cmp"
@@ -31,11 +31,12 @@ const (
 	invalidNamespace = "OwnerRefInvalidNamespace"
 	eventSource      = "garbage-collector-controller"
 	reportedMax      = 1024 // maximum number of remembered reports
-	searchBurst      = 100  // searches for owners in all namespaces at once
-	searchRate       = 10   // and per second after that
+	searchBurst      = 100  // maximum burst of searches for owners in all namespaces
+	searchRate       = 10   // sustained number of searches per second
 )
 
-// A report is a reference of a dependent. With the dependent's uid left empty, it stands for an owner that does not exist.
+// A report is a reference of a dependent. A report without a dependent means that the owner does
+// not exist.
 type report struct{ dependent, owner types.UID }
 
 // reports remembers which references need no further search, and limits the searches. It is safe for concurrent use.

@@ -240,8 +240,9 @@ func checkSize(json []byte, old *store.Record) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object would have %d bytes, limit is %d", len(json), most))
 }
 
-// checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
-// the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
+// checkUnwritten rejects a new object that has a resourceVersion. As in kube-apiserver, this is one
+// of the last checks, so that a dry run, which ends earlier, accepts any resourceVersion. A
+// resourceVersion that is not a number is ignored.
 func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	named := p.obj.GetResourceVersion()
 	if p.old != nil || named == "" {

@@ -1,9 +1,10 @@
 package registry
 
-// This file: quotas are told of themselves. What a namespace uses is charged in checkAndCommit, as the last thing before the object is
-// encoded; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write. Where several servers share
-// their objects, a charged write takes the new status along. The other status that the server writes by itself stands beside it: what the types of
-// an admission policy's expressions come to.
+// This file writes the statuses that the server maintains itself. checkAndCommit charges the usage
+// of a namespace as the last step before the object is encoded. The status of the ResourceQuotas is
+// written afterwards, as kube-controller-manager would write it. If several servers share their
+// objects, a charged write includes the update of the status. The other statuses are the results of
+// type checking admission policies, and the conditions of APIServices.
 
 import (
 	"context"
