@@ -1,10 +1,10 @@
 // Package clock provides the time on machines whose own clock may be wrong.
 //
-// Most small boards have no battery for their clock. They start in 1970 or at the time of their
-// last shutdown, until they reach a time server. Certificates and tokens that are issued in the
-// meantime would expire in 1971, expired tokens would be valid again, and a history of the last
-// hour would cover fifty years. However, some times are known to be in the past. This program was
-// written after [Earliest], and the newest record of the data file contains the time of its write.
+// Most small boards do not have a battery for the clock. Until a time server is reached, the clock
+// starts in 1970 or at the time of the last shutdown. If such a clock were used, new certificates
+// and tokens would expire in 1971, and expired tokens would be valid again. However, some times are
+// known to be in the past. This program was written after [Earliest], and the newest record of the
+// data file contains the time of its write.
 //
 //	c := clock.New(nil)                  // the machine's clock, but never before Earliest
 //	c.Passed(st.TimeOf(st.Revision()))   // nor before the newest time in the data file
@@ -49,7 +49,7 @@ type Clock struct {
 	floor   atomic.Pointer[floor]
 }
 
-// A floor is a time that has passed, and the monotonic time at which it was recorded.
+// A floor contains a time that is known to have passed and the monotonic time when it was recorded.
 type floor struct{ at, since time.Time }
 
 func (f *floor) now() time.Time { return f.at.Add(time.Since(f.since)) }
@@ -75,8 +75,8 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
-// Behind returns how far the machine's clock is behind the latest time that is known to have
-// passed, or 0 if it is not behind.
+// Behind returns the difference between the latest time that is known to have passed and the
+// machine's clock, or 0 if the clock is not behind.
 func (c *Clock) Behind() time.Duration {
 	if by := c.floor.Load().now().Sub(c.machine()); by >= smallest {
 		return by
@@ -93,8 +93,8 @@ func (c *Clock) Passed(at time.Time) {
 
 func (c *Clock) plausible() bool { return !c.machine().Before(Earliest) }
 
-// believe records the machine's time as passed, so that the clock continues from it if the
-// machine's clock is set to 1970.
+// believe records the machine's time as passed, so the clock continues from it if the machine's
+// clock is set to 1970.
 func (c *Clock) believe() {
 	if c.plausible() {
 		c.floor.Store(&floor{c.machine().Round(0), time.Now()})

@@ -7,15 +7,15 @@ package flowcontrol
 //
 // A new number of seats has the same effect as a new configuration has in Kubernetes. The levels
 // get their nominal seats by shares, and lending is computed again from the most recently observed
-// demand. Shares are rounded up, and there are seven limited levels, so that the sum of the levels'
+// demand. Shares are rounded up, and there are seven limited levels, so the sum of the levels'
 // seats can exceed a small number of seats by half. To make the sum match the wanted number, the
 // seats are divided as for a server with fewer seats:
 //
 //	wanted      8   12   16   32   64  128
 //	divided     4    6   12   27   60  124    sum of the nominal seats ≤ wanted
 //
-// With few seats, a lent seat is missed soon. Therefore levels lend their seats every second
-// instead of every ten seconds, with the same half-life of the demand's envelope.
+// If there are only a few seats, every lent seat matters. The levels therefore lend seats every
+// second instead of every ten seconds. The half-life of the demand's envelope is the same.
 
 import (
 	"context"
@@ -51,14 +51,15 @@ type Auto struct {
 	// Commits returns the cumulative histogram of the store's commit durations in seconds. It may
 	// be nil.
 	Commits func() (bounds []float64, counts []int64)
-	// Changed is called after changes of more than a quarter, at most once a minute. It may be nil.
+	// Changed is called if the number of seats has changed by more than a quarter, at most once per
+	// minute. It may be nil.
 	Changed func(from, to int, state autoseats.State)
 
 	told     int
 	toldAt   time.Time
 	delays   []metrics.Sample
-	waits    []uint64 // counts of the run queue latencies at the last tick, by bucket
-	finished []int64  // counts of the commit durations at the last tick
+	waits    []uint64 // run queue counts at the last tick, by bucket
+	finished []int64  // commit counts at the last tick
 }
 
 // NewAuto returns a dispatcher whose initial number of seats depends on the number of processors.
@@ -78,7 +79,7 @@ func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
 // state returns the state of the controller.
 func (a *Auto) state() autoseats.State { return a.controller.State() }
 
-// Metrics returns the controller, which is a metrics collector.
+// Metrics returns the collector for the metrics of the controller.
 func (a *Auto) Metrics() *autoseats.Controller { return a.controller }
 
 // Run samples and adjusts the seats periodically until ctx is done.
@@ -198,8 +199,8 @@ func (a *Auto) Dump(w io.Writer) {
 	_ = table.Flush()
 }
 
-// setSeats divides a new number of seats among the levels, as exactly as rounding up allows.
-// Running requests keep their seats.
+// setSeats sets the total number of seats and divides them among the levels. Running requests keep
+// their seats.
 func (d *Dispatcher) setSeats(seats int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -219,7 +220,7 @@ func (d *Dispatcher) divideLocked(specs map[string]*flowcontrolv1.PriorityLevelC
 	}
 	for name, l := range d.levels {
 		l.allocation.divide(d.seats, shares)
-		if obj := specs[name]; obj != nil { // levels that are being removed keep their shape
+		if obj := specs[name]; obj != nil { // the level is not being removed
 			l.shape(&obj.Spec, l.allocation.nominal)
 		}
 	}
@@ -264,7 +265,7 @@ func (d *Dispatcher) takeUse() (held, waited time.Duration) {
 	return held, waited
 }
 
-// keepLocked returns the decay of the demand's envelope for one of the dispatcher's periods.
+// keepLocked returns the decay factor of the demand's envelope for the current period.
 func (d *Dispatcher) keepLocked() float64 {
 	return math.Pow(smoothing, d.period.Seconds()/adjustPeriod.Seconds())
 }

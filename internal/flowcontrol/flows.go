@@ -1,8 +1,8 @@
 package flowcontrol
 
-// This file implements the configuration of flow control: which flow schema matches a request, how
-// the schema divides requests into flows, which queues a flow may use, how many seats a level has,
-// and how many seats it lends. Nothing in this file depends on running requests.
+// This file implements the configuration of flow control. It selects the flow schema of a request,
+// the flow within the schema, and the queues that may be used by the flow. It also computes the
+// number of seats of each level. Nothing in this file depends on running requests.
 //
 // A FlowSchema has subjects and rules that select requests, a position in the matching order
 // (matchingPrecedence, then name), and the name of a priority level. The first matching schema
@@ -13,8 +13,8 @@ package flowcontrol
 //	catch-all      10000   everybody, anything             by user      ──▶ catch-all: 5 shares, no queues
 //
 // The nominal seats of a level are its share of the server's seats: nominal = ceil(server's seats ·
-// shares / all shares). Every ten seconds, each level lends the lendable part of the seats that it
-// does not need. See lendSeats.
+// shares / all shares). If a level does not need all of its seats, other levels can borrow some of
+// them. The number of borrowed seats is updated every ten seconds. See lendSeats.
 
 import (
 	"crypto/sha256"
@@ -38,11 +38,11 @@ const (
 	// decay of the demand's envelope per period, which halves it in five minutes
 	smoothing = 0.977
 	maxHand   = 15    // maximum number of queues that a hash of 64 bits selects evenly
-	minTarget = 0.001 // minimum target, which keeps the lending's proportions finite
+	minTarget = 0.001 // minimum target, which avoids a division by zero
 )
 
-// A Digest contains the attributes of a request that are used for classification. The verb of a
-// request for no resource is its HTTP method in lower case.
+// A Digest contains the attributes of a request that are used for classification. If the request is
+// not for a resource, the verb is the HTTP method in lower case.
 type Digest struct {
 	User   string   // name of the user, after impersonation
 	Groups []string // all groups of the user
@@ -70,13 +70,13 @@ type rules struct {
 }
 
 // Extensions of the flow distinguisher, which were proposed for Kubernetes but never released. They
-// are annotations, so that the objects remain valid in Kubernetes.
+// are annotations, so the objects remain valid in Kubernetes.
 const (
 	// A regular expression with one group, which is matched against the result of the distinguisher
 	// method. The text of the group becomes the flow distinguisher.
 	annotationPattern = "flowcontrol.apilet.dev/distinguisher-pattern"
-	// The first group of the user with this prefix becomes the flow distinguisher, so that all
-	// users of a tenant share one flow.
+	// The first group of the user with this prefix becomes the flow distinguisher, so all users of
+	// a tenant share one flow.
 	annotationTenant = "flowcontrol.apilet.dev/tenant-group-prefix"
 )
 
@@ -86,7 +86,7 @@ func newFlowRules(obj *flowcontrolv1.FlowSchema) rules {
 	if obj.Spec.DistinguisherMethod != nil {
 		s.method = obj.Spec.DistinguisherMethod.Type
 	}
-	// A pattern that does not compile, or does not have exactly one group, is ignored.
+	// The pattern is ignored if it does not compile or does not have exactly one group.
 	if re, err := regexp.Compile(obj.Annotations[annotationPattern]); err == nil && re.NumSubexp() == 1 {
 		s.pattern = re
 	}
@@ -195,8 +195,8 @@ func matchesPath(entries []string, path string) bool {
 
 func hasOrAll(list []string, value string) bool { return isAll(list) || slices.Contains(list, value) }
 
-// isAll reports whether the list is a single asterisk. An asterisk among other entries has no
-// effect.
+// isAll reports whether the list is a single asterisk. An asterisk is ignored if there are other
+// entries.
 func isAll(list []string) bool { return len(list) == 1 && list[0] == "*" }
 
 // distinguisher returns the flow distinguisher of the request.
@@ -301,7 +301,7 @@ type allocation struct {
 	exempt   bool
 	shares   int32
 	lendable int32  // percent of the nominal seats
-	borrow   *int32 // percentage of the nominal seats; nil means no limit
+	borrow   *int32 // percentage of the nominal seats, or nil if there is no limit
 	nominal  int
 	min, max int // number of seats after lending or borrowing the maximum
 
@@ -355,7 +355,7 @@ func (c *allocation) divide(serverSeats int, shares float64) {
 // observe records the demand of a period.
 func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	c.high = high
-	if !long { // two changes of the configuration at the same instant
+	if !long { // the configuration was changed twice at the same time
 		return
 	}
 	c.mean, c.sd = mean, sd
@@ -367,8 +367,8 @@ func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	c.smoothed = max(envelope, keep*c.smoothed+(1-keep)*envelope)
 }
 
-// lendSeats divides all nominal seats among the levels. It returns the fraction of its target that
-// each level gets unless its limits prevent it. A level gets back the lent seats that it needs
+// lendSeats divides all nominal seats among the levels. It returns the fraction of the target that
+// is assigned to each level within its limits. A level gets back the lent seats that it needs
 // before other levels can borrow. Seats that exempt levels use cannot be lent.
 func lendSeats(claims []*allocation) (fairFrac float64) {
 	var seats, least, low int
@@ -411,9 +411,9 @@ func (c *allocation) bounded(p float64) float64 {
 }
 
 // solveFairFrac returns the p for which the bounded seats of the limited levels sum to seats. The
-// sum is a monotonic function of p, so that bisection ends after as many steps as a float has bits.
-// If several values of p are solutions, the result is the largest. If there is no solution because
-// all levels have reached their maximum, the result is the smallest p that reaches it.
+// sum is a monotonic function of p, so bisection ends after as many steps as a float has bits. If
+// several values of p are solutions, the result is the largest. If there is no solution because all
+// levels have reached their maximum, the result is the smallest p that reaches it.
 func solveFairFrac(claims []*allocation, seats float64) float64 {
 	sum := func(p float64) (total float64) {
 		for _, c := range claims {
@@ -439,7 +439,7 @@ func solveFairFrac(claims []*allocation, seats float64) float64 {
 
 // Built-in objects
 
-// Objects contains the objects of a configuration, or some of them.
+// Objects contains the API objects of a configuration.
 type Objects struct {
 	Schemas []*flowcontrolv1.FlowSchema                 // FlowSchemas, in any order
 	Levels  []*flowcontrolv1.PriorityLevelConfiguration // PriorityLevelConfigurations
@@ -632,8 +632,8 @@ func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) Corrections[*flowcont
 	})
 }
 
-// MaintainLevels is like MaintainSchemas, but does not correct the fields of the exempt level that
-// operators may set: its shares and its lendable percentage.
+// MaintainLevels is like MaintainSchemas, but for priority levels. It does not change the shares
+// and the lendable percentage of the exempt level, which may be set by operators.
 func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) Corrections[*flowcontrolv1.PriorityLevelConfiguration] {
 	correct := func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
@@ -714,8 +714,8 @@ func Dangling(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCo
 	return missing
 }
 
-// A Pacer limits the writes of each name to six per minute. Otherwise two servers that disagree
-// could overwrite each other's conditions forever.
+// A Pacer limits the writes of each name to six per minute. This prevents two servers with
+// different opinions from overwriting the conditions forever.
 type Pacer struct {
 	written map[string][]time.Time
 }

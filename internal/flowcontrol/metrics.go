@@ -2,7 +2,7 @@ package flowcontrol
 
 // This file exports the state of the dispatcher as metrics with Kubernetes' names and labels
 // (k8s.io/apiserver/pkg/util/flowcontrol/metrics). Collect reads the values from the levels, so
-// that requests only update counters that the algorithm needs anyway.
+// requests only update counters that the algorithm needs anyway.
 
 import (
 	"math"
@@ -63,8 +63,8 @@ var metricDescs = func() map[string]*prometheus.Desc {
 	return all
 }()
 
-// A metricList collects metrics while levels are locked. They are sent after the locks are
-// released.
+// A metricList collects metrics while levels are locked. They are sent to the channel after the
+// locks have been released.
 type metricList []prometheus.Metric
 
 func (list *metricList) number(name string, kind prometheus.ValueType, value float64, labels ...string) {
@@ -90,7 +90,7 @@ func (d *Dispatcher) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It reads the state of each level under the level's lock.
+// Collect implements prometheus.Collector. The state of each level is read while its lock is held.
 func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list metricList
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())
@@ -158,7 +158,7 @@ func (list *metricList) level(l *Level) {
 	gauge("next_discounted_s_bounds", mostNet, "max")
 }
 
-// flow omits a schema that has not received any request.
+// flow does nothing if the schema has not received any requests.
 func (list *metricList) flow(stats *schemaStats, exempt bool, labels ...string) {
 	if stats.estimated.total() == 0 {
 		return

@@ -7,14 +7,14 @@ import (
 	"syscall"
 )
 
-// layered is a connection that wraps another connection.
+// layered is implemented by connections that wrap another connection.
 type layered interface{ NetConn() net.Conn }
 
 // PeerClosed reports whether the client has closed the connection. net/http detects this only after
 // it has read the whole request, and the body of a waiting request has not been read. PeerClosed
 // therefore gets the connection's state from the kernel, which is the first byte of TCP_INFO.
 func PeerClosed(conn net.Conn) bool {
-	// TLS, and the batching of its records
+	// unwrap TLS and the batching of records
 	for wrapped, ok := conn.(layered); ok; wrapped, ok = conn.(layered) {
 		conn = wrapped.NetConn()
 	}

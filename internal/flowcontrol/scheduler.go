@@ -1,57 +1,57 @@
 package flowcontrol
 
-// This file implements the dispatcher: levels, queues, flows, the tickets of requests, and the rule
-// that selects the next request for a free seat. doc.go has a picture of a request's path.
+// This file implements the dispatcher. It contains the levels with their queues and flows, and the
+// algorithm that selects the next request for a free seat. The path of a request is shown in
+// doc.go.
 //
-// A server can run a limited number of requests at a time, its seats. A request that lists
-// thousands of objects takes several seats (its width). The seats are divided among priority
-// levels, so that garbage collection cannot starve leader election. A level that does not need all
-// its seats lends some of them. Within a level the seats are divided among flows, so that one
-// runaway client cannot starve the others.
+// A server can run a limited number of requests at a time, its seats. If a request lists thousands
+// of objects, it needs several seats (the width of the request). The seats are divided among
+// priority levels, so garbage collection cannot starve leader election. If a level does not need
+// all of its seats, it can lend some of them to other levels. Within a level, the seats are divided
+// among flows to prevent one client from starving the others.
 //
 // Why are there hands and queues? A level of 128 queues of 50 places limits the cost of waiting
 // requests, no matter how many user names clients invent. A single queue of 6400 places would not
 // isolate flows. An elephant (a flow with a thousand requests) fills the six queues of its hand.
-// The hand of a mouse almost certainly has a queue that the elephant's hand lacks, and the mouse's
-// request gets a place there.
+// The hand of a mouse almost certainly includes a queue that is not in the hand of the elephant, so
+// the request of the mouse can be added to that queue.
 //
-// Which flow is next? Every flow with requests at the level has an account: the seat-time that it
-// has received (two seats for three seconds are six seconds). A free seat goes to the flow with the
-// lowest account. The difficulty is the initial account of a new flow. If it were zero, the new
-// flow would get every seat until it had caught up with years of service to the other flows.
-// Therefore the level keeps a virtual time, which is the account of a flow that always receives
-// exactly its even share, and the account of a new flow starts there:
+// Which flow is next? Every flow has an account for the seat-time that it has received (two seats
+// for three seconds are six seconds). A free seat goes to the flow with the lowest account. The
+// difficulty is the initial account of a new flow. If it were zero, the new flow would get every
+// seat until it had caught up with years of service to the other flows. Therefore the level keeps a
+// virtual time, which is the account of a flow that always receives exactly its even share, and the
+// account of a new flow starts there:
 //
 //	vtime' = seats in use / active flows, and vtime is never less than the account of a flow whose request is being started.
 //
 // For example, assume two seats and requests of 1 s. Flow A is alone and keeps both seats busy, and
 // more requests of A wait. A's account and vtime both grow by 2 per second, so both are 20 at t=10.
-// Then flow B arrives with many requests and its account starts at 20. The next free seat goes to
-// B, because A's account is larger by then. The seat after that goes to A, and they continue to
+// At this time, flow B sends many requests. The account of B starts at 20. The next free seat goes
+// to B, because A's account is larger by then. The seat after that goes to A, and they continue to
 // alternate from B's first second. If B had used a seat now and then since t=0, its account would
 // still start at 20, because the next request of a flow with no waiting requests raises its account
 // to vtime. An idle flow does not save up service, and A owes nothing for seats that no other flow
-// wanted. (In Kubernetes virtual time advances only by the even share. There, A would be starved
-// for as long as it had received more than its share.)
+// wanted. (In Kubernetes virtual time advances only by the even share. As a result, A would be
+// starved until B has caught up.)
 //
-// Fairness does not matter while no request waits. When the last waiting request leaves, the level
-// closes its books, and all flows are equal when requests have to wait again.
+// Fairness does not matter while no request waits. The level closes its books when there are no
+// more waiting requests. After that, all flows start again with equal accounts.
 //
 // The running time of a request is not known when it starts, so an account grows while the request
 // runs, not when it ends. In addition, the order of flows includes a promise: the level's usual
-// running time for each seat that the flow holds. Without the promise, every seat freed within a
-// second would go to the one flow that was slightly behind, and the seats would oscillate between
-// flows.
+// running time for each seat that the flow holds. Without the promise, all seats that become free
+// within a second would be assigned to the same flow, which would cause oscillation.
 //
 // This is the bound on unfairness: while two flows both have waiting requests, their accounts
 // including promises differ by at most one request's promise plus any overrun of running requests.
 // The overrun is unavoidable, because running requests are not interrupted.
 //
-// Between two events an account can only grow. The waiting flows are therefore kept in a heap whose
-// keys may be too low but never too high, and a few corrections at its top find the minimum. The
-// cost of starting a request is logarithmic in the number of waiting flows, while Kubernetes visits
-// all queues. (Kubernetes orders queues instead of flows, which also counts an elephant as several
-// flows, one for each queue of its hand.)
+// Between two events an account can only grow. The waiting flows are therefore kept in a heap in
+// which a key may be too low but never too high. The minimum is found by correcting a few keys at
+// the top. The cost of starting a request is logarithmic in the number of waiting flows, while
+// Kubernetes visits all queues. (Kubernetes orders queues instead of flows, which also counts an
+// elephant as several flows, one for each queue of its hand.)
 
 import (
 	"cmp"
@@ -76,7 +76,8 @@ const (
 	// how often a waiting request polls for a closed connection, if PeerClosed is set
 	lookPeriod   = time.Second / 4
 	adjustPeriod = 10 * time.Second // how often levels lend seats to each other
-	maxLevelPart = 0.15             // part of a level's nominal seats that a single request may take
+	// maximum fraction of the nominal seats that can be used by a single request
+	maxLevelPart = 0.15
 	// virtual time is reset to 0 beyond this value, which is half the range of its type
 	highVtime = 1 << 62
 )
@@ -85,7 +86,7 @@ const (
 const (
 	// the shortest queue of the hand is full, and so are the seats
 	reasonQueueFull = "queue-full"
-	// all seats are in use, and the level has no queues
+	// all seats are in use and there are no queues
 	reasonConcurrencyLimit = "concurrency-limit"
 	// the request waited for its maximum time, or the client disconnected
 	reasonTimeout = "time-out"
@@ -101,15 +102,16 @@ type Rejection struct {
 // Error returns the reason for the rejection, in the words of the metrics' label reason.
 func (rej *Rejection) Error() string { return "rejected by flow control: " + rej.reason }
 
-// An Estimate is the expected cost of a request: its seats while it runs, and the seats of its
-// tail, the work of notifying watchers after the response has been sent. The request holds the
-// greater of the two numbers from its start to the end of its tail.
+// An Estimate contains the expected cost of a request. A request needs InitialSeats while it is
+// running and FinalSeats during its tail, in which watchers are notified after the response has
+// been sent. It holds the larger number of seats until the end of the tail.
 type Estimate struct {
-	InitialSeats, FinalSeats int           // held while the request runs, and during its tail
+	// the number of seats while the request is running and during its tail
+	InitialSeats, FinalSeats int
 	Tail                     time.Duration // how long FinalSeats are held
 	Mutating                 bool          // value of the metrics' label request_kind
 	Watchers                 int           // number of watchers that receive the change; -1 if unknown
-	// a LIST's InitialSeats before they were corrected by experience; 0 if they were not corrected
+	// the InitialSeats of a LIST before correction, or 0 if there was no correction
 	plain  int
 	Likely time.Duration // expected running time; 0 if unknown
 }
@@ -143,7 +145,7 @@ func (est Estimate) tailWithin(seats int) Estimate {
 type Dispatcher struct {
 	timeout time.Duration // of requests whose context has no deadline
 	schemas atomic.Pointer[[]*FlowSchema]
-	// receives when a removed level has become empty; capacity 1; received by Run
+	// notifies Run when a removed level has become empty
 	drained chan struct{}
 	traffic traffic
 
@@ -151,7 +153,7 @@ type Dispatcher struct {
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
 	seats    int               // seats that are divided among the levels
-	carried  int               // seats that an Auto has set, from which seats is derived; 0 without an Auto
+	carried  int               // the number of seats set by an Auto, or 0 if there is none
 	period   time.Duration     // how often levels lend seats
 	levels   map[string]*Level // by name
 	fairFrac float64
@@ -169,7 +171,7 @@ func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
 	return d
 }
 
-// Run lends seats among the levels periodically until ctx is done.
+// Run periodically adjusts the number of seats of each level until ctx is done.
 func (d *Dispatcher) Run(ctx context.Context) {
 	tick := time.NewTicker(d.period)
 	defer tick.Stop()
@@ -187,9 +189,9 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	}
 }
 
-// Dispatch calls run in the caller's goroutine as soon as the request has its seats, and releases
-// them when run returns or panics. If too many requests are waiting, or ctx ends before the request
-// can start, Dispatch returns a *Rejection without calling run.
+// Dispatch waits until the request has its seats, and then calls run in the same goroutine. The
+// seats are released when run returns or panics. If too many requests are waiting, or ctx ends
+// before the request can start, Dispatch returns a *Rejection without calling run.
 func (d *Dispatcher) Dispatch(ctx context.Context, dig *Digest, est Estimate, run func(*Ticket)) error {
 	t, err := d.admit(ctx, dig, est)
 	if err != nil {
@@ -229,7 +231,7 @@ func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Dura
 // A FlowSchema is a schema whose priority level exists. It is immutable.
 type FlowSchema struct {
 	rules
-	// header values with the UIDs of the schema's object and of its level's
+	// header values containing the UID of the schema and of the priority level
 	UIDHeader, LevelUIDHeader []string
 	Level                     *Level // provides the seats for the schema's requests
 	// reports whether the level has several queues; otherwise the schema is a single flow
@@ -258,7 +260,7 @@ func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 // meantime. It is not returned outside this file.
 var errRetired = errors.New("priority level is gone")
 
-// A Level is one priority level, with its seats, its queues and statistics of its traffic.
+// A Level represents a priority level with its seats, queues and traffic statistics.
 type Level struct {
 	Name       string // of its PriorityLevelConfiguration
 	drained    chan<- struct{}
@@ -274,7 +276,7 @@ type Level struct {
 	// that a flow may use
 	deck, hand  int
 	queueLength int
-	maxSeats    int     // limit of seats of one request; 0 means no limit
+	maxSeats    int     // maximum number of seats per request, or 0 if there is no limit
 	limit       int     // current number of seats
 	denominator float64 // base of the seat utilization metrics: limit, unless that is 0
 	nominal     float64
@@ -283,14 +285,14 @@ type Level struct {
 	executing    int // requests that hold seats and have not finished
 	waiting      int // requests in queues
 	waitingSeats int
-	// in order of start; includes requests that have yielded their seats, excludes tails
+	// in the order in which they were started, including requests that have yielded their seats
 	running ticketList
 	// allocated on first use, because there may be ten million; queues beyond deck are draining
 	queues   []*queue
 	flows    map[uint64]*flow
 	turns    flowHeap // flows that have waiting requests
 	spare    []*flow  // unused flows for reuse
-	arrivals uint64   // rotates the hand, so that equally short queues are filled in turn
+	arrivals uint64   // rotates the hand, so equally short queues are filled in turn
 	nextTurn uint64   // position in the ring of queues, which orders flows with equal keys
 
 	last time.Time // time of the latest event
@@ -329,16 +331,16 @@ type queue struct {
 	tickets int           // requests from this queue that are waiting, executing or lingering
 }
 
-// A flow is the account of one flow while it has requests at the level.
+// A flow represents a flow with requests at the level, including its account.
 type flow struct {
 	hash     uint64
 	tickets  int           // waiting, executing or lingering
-	waiting  ticketList    // in order of arrival, regardless of their queues
+	waiting  ticketList    // in order of arrival, from all queues
 	seats    int           // currently held
 	served   time.Duration // seat-time received until at
 	at       time.Duration
 	promised time.Duration // sum of the promises for the seats currently held
-	key      time.Duration // position in the heap; may be too low, never too high
+	key      time.Duration // the key in the heap, which may be too low but never too high
 	turn     uint64
 	heapSlot int
 }
@@ -348,12 +350,12 @@ type ticketState int8
 const (
 	isWaiting ticketState = iota
 	isExecuting
-	isLingering // finished, but its tail holds the seats
+	isLingering // finished, but the seats are held by the tail
 	hasLeft
 )
 
-// A Ticket is one request at a level. A running request uses it to yield, reclaim and release its
-// seats.
+// A Ticket represents a request at a priority level. A running request uses it to yield, reclaim
+// and release its seats.
 type Ticket struct {
 	level         *Level
 	Schema        *FlowSchema // the schema that classified the request
@@ -369,7 +371,7 @@ type Ticket struct {
 	ready         chan struct{} // closed when the request starts; nil if it did not have to wait
 	next, prev    *Ticket
 	Arrived       time.Time // when the request reached the level
-	Started       time.Time // when the request got its seats; zero while it waits
+	Started       time.Time // the time when the request was started, or zero if it is waiting
 	promise       time.Duration
 	state         ticketState
 	lent          bool // executing, but its seats are yielded to other requests
@@ -459,8 +461,8 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
-// newLevel returns a level without seats or queues; shape and setLimit add them. The level sends to
-// drained when it has become empty after its removal.
+// newLevel returns a new level. Its seats and queues must be set by calling shape and setLimit. The
+// drained channel is notified when the level is empty after its removal.
 func newLevel(name string, drained chan<- struct{}, all *traffic) *Level {
 	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
 		flows: map[uint64]*flow{}, stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
@@ -524,7 +526,7 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	l.tickLocked(now)
 	l.unqueueLocked(t)
 	l.forgetLocked(t)
-	l.fillLocked(now) // t may have been a wide request that blocked all others
+	l.fillLocked(now) // the request may have blocked all others if it was wide
 	rej := l.rejectLocked(t, reasonTimeout)
 	if cancelled {
 		l.counts.cancelled++
@@ -633,7 +635,7 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 	f.waiting.push(t)
 	if f.waiting.n == 1 {
 		l.settleLocked(f)
-		// it had no waiting requests until now, so it is owed nothing
+		// the flow was idle, so nothing is owed to it
 		f.served = max(f.served, l.vtime)
 		l.rankLocked(f)
 		l.turns.push(f)
@@ -775,7 +777,7 @@ func (l *Level) startLocked(t *Ticket, now time.Time) {
 	}
 }
 
-// seatLocked gives an executing request its seats. unseatLocked takes them back.
+// seatLocked assigns seats to a request. The seats are released by unseatLocked.
 func (l *Level) seatLocked(t *Ticket) {
 	l.inUse += t.width
 	l.executing++
@@ -807,8 +809,9 @@ func (l *Level) unseatLocked(t *Ticket) {
 	}
 }
 
-// Finish releases the request's seats. It may be called before the request has ended: a watch needs
-// its seats only until it has sent the initial objects. Calls after the first have no effect.
+// Finish releases the request's seats. It can be called before the request has ended. For example,
+// a watch does not need its seats after the initial objects have been sent. Calls after the first
+// have no effect.
 func (t *Ticket) Finish() {
 	l := t.level
 	l.mu.Lock()
@@ -843,8 +846,8 @@ func (t *Ticket) Finish() {
 	l.unlockAfter(t, now)
 }
 
-// unlockAfter releases the seats of a request that has finished, starts waiting requests, and
-// unlocks the level's mu.
+// unlockAfter releases the seats of a finished request, starts other requests if possible, and
+// unlocks the mutex of the level.
 func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 	if !t.lent {
 		l.unseatLocked(t)
@@ -966,9 +969,10 @@ func (l *Level) retire() bool {
 	return l.retired
 }
 
-// A retryAfter computes the Retry-After seconds of a level's rejections. The value doubles while
-// there are many rejections and decreases by one while there are few. It is updated at most once
-// per second, from the rejections in as many past seconds as its own value.
+// A retryAfter computes the Retry-After seconds of a level's rejections. The value is doubled if
+// there are many rejections, and is decreased by one if there are few. It is updated at most once
+// per second. The update depends on the number of rejections in the last n seconds, where n is the
+// current value.
 type retryAfter struct {
 	seconds int64
 	raised  int64 // when, in Unix time
@@ -1002,8 +1006,9 @@ func (ra *retryAfter) drop(now int64) int {
 
 // Configuration
 
-// Configure replaces the whole configuration; requests may be in progress. Removed levels first
-// serve the requests that they have. The schemas must include a schema that matches every request.
+// Configure replaces the whole configuration; requests may be in progress. Removed levels continue
+// to serve the requests that have already been accepted. The schemas must include a schema that
+// matches every request.
 func (d *Dispatcher) Configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1057,8 +1062,8 @@ func (d *Dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.Priority
 	d.traffic.scale(places, seats)
 }
 
-// compileLocked returns the schemas in the order in which they are matched. It omits schemas whose
-// level does not exist.
+// compileLocked returns the schemas in the order in which they are matched. Schemas are omitted if
+// the level does not exist.
 func (d *Dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) []*FlowSchema {
 	var schemas []*FlowSchema
 	for _, obj := range d.wanted {
@@ -1076,7 +1081,7 @@ func (d *Dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 
 // Lending seats
 
-// adjust runs at the end of each period.
+// adjust is called at the end of each period.
 func (d *Dispatcher) adjust() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1099,7 +1104,7 @@ func (d *Dispatcher) lendLocked() {
 	}
 	d.fairFrac = lendSeats(claims)
 	for _, l := range d.levels {
-		// a level that has lent all its seats still serves one request at a time
+		// a level can always serve one request at a time
 		l.setLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats)
 	}
 }
@@ -1111,7 +1116,7 @@ func (l *Level) takeDemand() (high int, mean, sd float64, long bool) {
 	return l.demand.take(l.inUse + l.waitingSeats)
 }
 
-// A seatDemand summarizes how many seats were in use or requested.
+// A seatDemand contains statistics about the number of seats that were in use or requested.
 type seatDemand struct {
 	high                  int
 	elapsed, sum, squares float64 // seconds, seats·s, seats²·s
@@ -1119,7 +1124,7 @@ type seatDemand struct {
 
 func (m *seatDemand) note(seats int) { m.high = max(m.high, seats) }
 
-// pass records that a number of seats was demanded for some seconds.
+// pass adds a number of seats that were in use or requested for the given time.
 func (m *seatDemand) pass(seats int, seconds float64) {
 	x := float64(seats)
 	m.elapsed += seconds
@@ -1140,8 +1145,8 @@ func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 	return high, mean, sd, long
 }
 
-// each calls f for every level in the order of names, with the locks of the dispatcher and of the
-// level held. f must not block.
+// each calls f for every level in the order of their names. The locks of the dispatcher and the
+// level are held during the call, so f must not block.
 func (d *Dispatcher) each(f func(l *Level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1177,7 +1182,7 @@ var (
 // A histogram counts values, or weights each value by the nanoseconds during which it held.
 type histogram struct {
 	bounds []float64
-	counts []uint64 // one for each bound, not cumulative; the last counts values above all bounds
+	counts []uint64 // one per bound (not cumulative) and one for larger values
 	sum    float64
 }
 
@@ -1204,7 +1209,7 @@ func (h *histogram) total() (n uint64) {
 // A traffic records the number of requests of the whole server over time, separately for waiting
 // and executing requests, and for reads and writes.
 type traffic struct {
-	mu    sync.Mutex // guards lanes; a level's mu may be held
+	mu    sync.Mutex // guards lanes; may be acquired while holding the mu of a level
 	lanes [2][2]trafficLane
 }
 
@@ -1251,7 +1256,7 @@ func (tr *traffic) scale(places, seats float64) {
 	}
 }
 
-// A schemaStats has the statistics of a schema's requests at its level.
+// A schemaStats contains statistics about the requests of a flow schema.
 type schemaStats struct {
 	waiting, waitingSeats, executing, executingSeats int
 	dispatched, noAccommodation                      uint64
@@ -1261,15 +1266,15 @@ type schemaStats struct {
 	queueLength, estimated, watchers                 histogram
 }
 
-// maxSchemaStats limits the number of schemas with statistics at one level, because the counters of
-// deleted schemas are kept.
+// maxSchemaStats is the maximum number of schemas with statistics at a level. There must be a limit
+// because the counters are kept when a schema is deleted.
 const (
 	maxSchemaStats = 512
 	otherSchemas   = "other" // shared by all schemas beyond the limit
 )
 
-// statsOf returns the statistics for a schema's name. They outlive the schema, so that counters do
-// not restart when a schema is changed. Schemas beyond the limit share one schemaStats.
+// statsOf returns the statistics for a schema's name. They outlive the schema, so counters do not
+// restart when a schema is changed. Schemas beyond the limit share one schemaStats.
 func (l *Level) statsOf(schema string) *schemaStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,8 +1,8 @@
 package flowcontrol
 
-// This file returns the state of the dispatcher as values for the dashboard: the seats of each
-// level, its busy queues, and its flows in the order in which they get seats. dump.go writes the
-// same data as kube-apiserver's tables.
+// This file exports the state of the dispatcher for the dashboard. The state includes the seats of
+// each level, the queues that are in use, and the flows in the order in which they will get seats.
+// The same data is written by dump.go in the format of kube-apiserver.
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Limits on the State of one level, which includes only the next flows and the fullest queues.
+// Maximum number of flows and queues in the State of a level.
 const (
 	shownFlows  = 40
 	shownQueues = 64
@@ -22,8 +22,8 @@ type State struct {
 	Levels []LevelState `json:"levels"`
 }
 
-// A LevelState is the state of a priority level. A level whose Limit is above Nominal has borrowed
-// seats, and a level whose Limit is below Nominal has lent seats.
+// A LevelState is the state of a priority level. If Limit is greater than Nominal, the level has
+// borrowed seats. If it is less, the level has lent seats.
 type LevelState struct {
 	Name         string  `json:"name"`
 	Exempt       bool    `json:"exempt,omitempty"`
@@ -55,7 +55,8 @@ type QueueState struct {
 	Seats     int `json:"seats"` // held by requests from this queue
 }
 
-// A FlowState is the state of a flow, the requests of one user or namespace under one schema.
+// A FlowState represents a flow, which includes all requests for a schema from the same user or
+// namespace.
 type FlowState struct {
 	Schema        string `json:"schema"`
 	Distinguisher string `json:"distinguisher"` // empty if the schema has a single flow

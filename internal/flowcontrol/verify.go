@@ -4,9 +4,9 @@ package flowcontrol
 
 import "fmt"
 
-// verifyLocked checks before each change of a level that its data structures are consistent. It
-// visits the whole level, so that it is only enabled in tests and the soak (`-tags verify`). It
-// panics if it finds an inconsistency, which is a bug in this package.
+// verifyLocked checks that the data structures of a level are consistent. It is called before each
+// change. It visits the whole level, so it is only enabled in tests and the soak (`-tags verify`).
+// It panics if it finds an inconsistency, which is a bug in this package.
 func (l *Level) verifyLocked() {
 	l.verifyQueuesLocked()
 	l.verifyTurnsLocked()

@@ -35,8 +35,8 @@ const (
 	searchRate       = 10   // sustained number of searches per second
 )
 
-// A report is a reference of a dependent. A report without a dependent means that the owner does
-// not exist.
+// A report identifies a reference that has been processed. If the dependent is empty, the owner
+// does not exist in any namespace.
 type report struct{ dependent, owner types.UID }
 
 // reports remembers which references need no further search, and limits the searches. It is safe for concurrent use.
@@ -63,8 +63,8 @@ func (rs *reports) add(r report) {
 	rs.done[r] = struct{}{}
 }
 
-// takeSearch reports whether a search may begin. A search reads one key in each namespace, so a user who creates many
-// objects with invented owners could keep the collector busy with them.
+// takeSearch reports whether a search may begin. A search reads one key per namespace. Without a
+// limit, a user could slow down the collector by creating many objects with invalid owners.
 func (rs *reports) takeSearch(now time.Time) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -140,8 +140,8 @@ func (rp *reaper) writeEvent(ctx context.Context, it *item, ref *metav1.OwnerRef
 	return err
 }
 
-// newEvent returns the event of a reference. Its name depends only on the two uids, so that the same
-// reference has one event however often the server starts.
+// newEvent returns the event of a reference. The name is derived from the two uids, so the same
+// event is used after a restart of the server.
 func newEvent(it *item, ref *metav1.OwnerReference, now metav1.Time) *corev1.Event {
 	id := fnv.New64a()
 	_, _ = fmt.Fprintf(id, "%s/%s", it.uid, ref.UID) // never fails

@@ -16,16 +16,16 @@
 //	go col.Run(ctx)
 //
 // Two loops follow the store's event log in the same way as watchers. The reaper follows owners,
-// and the emptier follows namespaces. Each loop reads the current objects at its start. Then it
-// waits for commits, and processes the changed objects, several at a time.
+// and the emptier follows namespaces. Each loop starts by reading the current objects. It then
+// waits for new commits and processes the changed objects concurrently.
 //
-// The collector has no persistent state. All its knowledge is derived from the store, so that it
-// may be stopped at any time. An object is deleted only after each of its owners has been looked
-// up, and no object with the owner's uid was found.
+// The collector has no persistent state. All its knowledge is derived from the store, so it may be
+// stopped at any time. An object is only deleted if all of its owners have been looked up and do
+// not exist, or have a different uid.
 //
 // For example, assume that Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at
-// revision 10. The reaper reads the tombstone, finds r among the dependents of d's uid, looks up r
-// and its owners, finds no owner, and deletes r at revision 11. The same steps then delete p.
+// revision 10. The reaper reads the tombstone and finds r in the list of dependents for the uid of
+// d. Since r has no other owners, it is deleted at revision 11. The same steps then delete p.
 package gc
 
 import (
@@ -63,8 +63,7 @@ const (
 	apiServiceRange = "/apiregistration.k8s.io/apiservices/"
 
 	CollectorName = "kube-controller-manager" // field manager of the collector's updates
-	// maximum number of objects that are processed concurrently, so that their commits share an
-	// fsync
+	// maximum number of objects that are processed concurrently, so their commits share an fsync
 	CollectorSeats = 128
 	// maximum number of objects that are processed between two reads of the log
 	reapBatch  = 1024
@@ -138,7 +137,7 @@ func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(contex
 
 // ---- Dependents ----
 
-// A graph contains the dependents of each owner's uid, whether or not the owner exists. Uids are
+// A graph maps the uid of each owner to its dependents, even if the owner does not exist. Uids are
 // stored as 64-bit hashes. A collision only causes an unnecessary lookup, or a delay. Keys account
 // for most of the memory, about 100 bytes per reference.
 //
@@ -151,7 +150,7 @@ type graph struct {
 	claims map[claimID]int      // number of blocking references for each claim
 }
 
-// A claimID is the hash of an owner's uid and kind, and of a namespace or anywhere.
+// A claimID is a hash of the uid and the kind of an owner and a namespace, which may be anywhere.
 type claimID uint64
 
 // anywhere represents all namespaces. It is not a valid name of a namespace.
@@ -252,8 +251,8 @@ func (g *graph) release(c claimID) {
 	}
 }
 
-// referencesOf returns the raw metadata.ownerReferences of an object's JSON, or "" if it has none.
-// It is called for every write of the server, so that it first searches for the field name.
+// referencesOf returns the raw JSON of metadata.ownerReferences, or "" if there are no references.
+// It is called for every write of the server, so it first searches for the field name.
 func referencesOf(object []byte) string {
 	if !bytes.Contains(object, []byte(`"ownerReferences":[{`)) {
 		return ""
@@ -278,8 +277,7 @@ func finalizersOf(object []byte) (names []string) {
 	return names
 }
 
-// kinds finds resources by their keys and by the kinds in references, for one version of the type
-// registry.
+// kinds is an index of the resource types by key prefix and by kind.
 type kinds struct {
 	catalog *scheme.Catalog
 	byBase  map[string]*scheme.Resource
@@ -305,25 +303,26 @@ func newKinds(c *scheme.Catalog) *kinds {
 
 // ---- The reaper ----
 
-// A reaper processes owner references. A single goroutine runs it. Between two reads of the log,
-// worker goroutines examine objects, and the reaper does not modify the fields that they read.
+// A reaper processes owner references. A single goroutine runs it. The objects are examined by
+// other goroutines while the log is not being read. The reaper does not modify any fields that are
+// used by these goroutines.
 type reaper struct {
 	gc      *Collector
 	kinds   *kinds
 	graph   graph
-	log     *store.Follower    // follows all keys; the graph contains its events up to its revision
+	log     *store.Follower    // follows all keys; the graph is up to date with its revision
 	waiting map[ownerID]string // keys of owners that are being deleted in the foreground
-	// namespaces and references whose owners exist; cleared whenever an object is deleted
+	// cache of references to existing owners, by namespace; cleared after every deletion
 	sound   map[string]struct{}
-	gone    map[string]struct{} // uids of deleted owners whose dependents are still dirty
+	gone    map[string]struct{} // uids of owners that have been deleted, but have dirty dependents
 	dirty   map[string]struct{} // keys of objects to examine
 	reports *reports            // written events; kept when the graph is rebuilt
 
 	mu     sync.Mutex          // guards the following fields while objects are examined
-	parked map[string]struct{} // keys of objects that refer to a kind that is not served
+	parked map[string]struct{} // keys of objects with references to kinds that are not served
 	failed map[string]struct{} // keys of objects to examine again later
 	err    error               // the error of one of the failed objects
-	// An object of the graph has become unreadable, so that its references are no longer valid.
+	// lost is set if an object in the graph can no longer be read, so the graph must be rebuilt.
 	lost  bool
 	pause time.Duration // current delay of retries
 	due   time.Time     // time of the next retry, or zero if it is not scheduled
@@ -381,7 +380,7 @@ func (rp *reaper) apply(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, eventRange) {
 		return
 	}
-	if strings.HasPrefix(ev.Key, apiServiceRange) { // the server of a type may have changed
+	if strings.HasPrefix(ev.Key, apiServiceRange) { // the type may now be served by a different server
 		maps.Copy(rp.dirty, rp.parked)
 		clear(rp.parked)
 	}
@@ -421,10 +420,10 @@ func (rp *reaper) relink(ev *store.Event, before, after string) {
 	}
 }
 
-// isSound reports whether all owners exist, so that nothing has to be done. The result is cached,
-// because most objects have the same references as a previous object. It is valid until the log
-// contains the deletion of an owner. If an owner is deleted later, its event finds this object in
-// the graph.
+// isSound reports whether all owners exist, in which case there is nothing to do. The result is
+// cached, because most objects have the same references as a previous object. It is valid until the
+// log contains the deletion of an owner. If an owner is deleted later, its event finds this object
+// in the graph.
 func (rp *reaper) isSound(key, references string) bool {
 	namespace, _ := scheme.NamespacedName(key)
 	what := namespace + references
@@ -562,7 +561,7 @@ func (rp *reaper) item(key string) (it item, err error) {
 	return it, err
 }
 
-// examine performs the actions that an object's owners or its own deletion require.
+// examine processes an object according to the state of its owners and its own deletion.
 func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 	for range reapTries {
 		if err = rp.examineOnce(ctx, key); !apierrors.IsConflict(err) {
@@ -616,13 +615,13 @@ func (rp *reaper) isBlocked(owner *item) bool {
 type ownerState int
 
 const (
-	ownerAbsent  ownerState = iota // no such object, or one with another uid
+	ownerAbsent  ownerState = iota // the object does not exist or has a different uid
 	ownerWaiting                   // it is being deleted in the foreground
 	ownerSolid
 )
 
-// ownerStateOf keeps an object, removes some of its references or deletes it, depending on its
-// owners. If a reference cannot be looked up, the object is kept.
+// ownerStateOf checks the owners of an object. Depending on the result, it deletes the object or
+// removes some of the references. If a reference cannot be looked up, the object is kept.
 func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	owners, err := decodeReferences(referencesOf(it.rec.JSON))
 	if err != nil || len(owners) == 0 {
@@ -665,9 +664,9 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 }
 
 // isWaiting reports whether the graph also contains the owner's foreground deletion, and therefore
-// all earlier changes. An older graph might not contain the dependents of the object. The object
-// would then be deleted in the background, and its owner before its dependents. The owner's event
-// schedules the object again.
+// all earlier changes. An older graph might not contain the dependents of the object. In this case,
+// the object would be deleted in the background and the owner would be deleted before the
+// dependents. The owner's event schedules the object again.
 func (rp *reaper) isWaiting(owner types.UID) bool {
 	return rp.waiting[rp.graph.id(string(owner))] != ""
 }
@@ -697,7 +696,7 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 		return ownerAbsent, rp.isServedHere(res)
 	case err != nil:
 		return ownerAbsent, err
-	case uidOf(rec.JSON) == "": // a replacement for an unreadable object, which may be this one
+	case uidOf(rec.JSON) == "": // the original object could not be read, but may have been the owner
 		return ownerSolid, nil
 	case uidOf(rec.JSON) != string(ref.UID):
 		return ownerAbsent, rp.isServedHere(res)
@@ -745,9 +744,9 @@ func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPr
 	return err
 }
 
-// deleteInForeground deletes an object that is itself an owner in the foreground. Owners in a cycle
-// would wait for each other. To break the cycle, an object with a dependent that is already waiting
-// first stops blocking its owners.
+// deleteInForeground deletes an object that is itself an owner in the foreground. If there is a
+// cycle, the owners would wait for each other. To break the cycle, an object with a dependent that
+// is already waiting first stops blocking its owners.
 func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
 	for _, key := range rp.dependentsOf(it.uid) {
 		dependent, err := rp.item(key)
@@ -851,13 +850,12 @@ func (rp *reaper) orphan(ctx context.Context, it *item) error {
 
 // ---- Namespaces ----
 
-// An emptier deletes the contents of namespaces that are being deleted, and then the namespaces. A
-// single goroutine runs it.
+// An emptier deletes the contents of terminating namespaces. A single goroutine runs it.
 type emptier struct {
 	gc   *Collector
 	log  *store.Follower      // follows namespaces
 	rest *store.Follower      // follows all keys while namespaces are being deleted
-	open map[string]*emptying // namespaces that are being deleted, by name
+	open map[string]*emptying // terminating namespaces, by name
 }
 
 // An Elsewhere asynchronously deletes the objects of a namespace on other servers. It sends the
@@ -872,8 +870,7 @@ type Rest struct {
 	Failed              []error
 }
 
-// An emptying is the state of a namespace that is being deleted. Only one goroutine uses it at a
-// time.
+// An emptying contains the state of a terminating namespace. It is not safe for concurrent use.
 type emptying struct {
 	abroad  <-chan Rest // not nil while the objects on other servers are being determined
 	changed bool        // the contents have changed since the last pass
@@ -883,7 +880,7 @@ type emptying struct {
 	// up to retryLast
 	pause time.Duration
 	waits []string // prefixes that contained objects in the last pass
-	done  bool     // the namespace is empty; only other finalizers may delay its deletion
+	done  bool     // the namespace is empty, but there may be other finalizers
 }
 
 // run reads the namespaces that are being deleted and then follows the log. It follows all keys
@@ -928,8 +925,8 @@ func (e *emptier) catchUp(ctx context.Context) error {
 	return e.rest.CatchUp(ctx, skip, e.note)
 }
 
-// note marks a namespace whose contents have changed. After a change of an APIService, it marks all
-// namespaces.
+// note marks a namespace as changed if there was a change to its contents. After a change of an
+// APIService, it marks all namespaces.
 func (e *emptier) note(ev *store.Event) {
 	namespace, _ := scheme.NamespacedName(ev.Key)
 	if em := e.open[namespace]; em != nil {
@@ -990,7 +987,7 @@ func (e *emptier) work(ctx context.Context) bool {
 	return len(due) > 0
 }
 
-// settled reports whether all objects for which a namespace waited are gone.
+// settled reports whether there are no more objects left from the previous pass.
 func (e *emptier) settled(em *emptying) bool {
 	for _, prefix := range em.waits {
 		if objects, _, _ := e.gc.Store.Count(prefix); objects > 0 {
@@ -1090,8 +1087,8 @@ func (rest *remains) add(res *scheme.Resource, rec *store.Record) {
 	}
 }
 
-// clear deletes the pods of a namespace, which may need other objects for their termination. If
-// there are no pods left, it deletes all other objects.
+// clear deletes the pods of a namespace. The other objects are deleted when there are no pods left,
+// because they may be needed for the termination of the pods.
 func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
 	rows := newKinds(e.gc.Types.Current.Load()).byBase
 	e.clearOf(ctx, rows[podRange], namespace, rest)
@@ -1105,7 +1102,7 @@ func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
 	}
 }
 
-// clearOf deletes the objects of one resource in a namespace.
+// clearOf deletes all objects of a resource in the given namespace.
 func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace string, rest *remains) {
 	if objects, _, _ := e.gc.Store.Count(res.KeyPrefix(namespace)); objects == 0 {
 		return
@@ -1197,9 +1194,8 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 	return err
 }
 
-// namespaceVerdicts contains the conditions of a namespace that is being deleted, with their texts.
-// The second condition cannot fail here. The first can fail only for other servers, because the
-// types of this server are known.
+// namespaceVerdicts defines the conditions of a terminating namespace. The second condition cannot
+// fail here. The first can fail only for other servers, because the types of this server are known.
 var namespaceVerdicts = []struct {
 	kind                         corev1.NamespaceConditionType
 	good, goodText, bad, badText string
@@ -1230,8 +1226,8 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 	return conditions
 }
 
-// maxReport limits the text of a condition or log line, in bytes. The names and messages in it may
-// come from other servers.
+// maxReport limits the text of a condition or log line, in bytes. It may include names and messages
+// from other servers.
 const maxReport = 8 << 10
 
 // shortened returns at most maxReport bytes of the text.
@@ -1282,8 +1278,8 @@ func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCon
 	status.Conditions = append(status.Conditions, c)
 }
 
-// release removes the finalizer of an empty namespace. The namespace is then deleted unless it has
-// other finalizers.
+// release removes the finalizer of an empty namespace. After that, the namespace is deleted unless
+// there are other finalizers.
 func (e *emptier) release(ctx context.Context, name string) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
 	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)

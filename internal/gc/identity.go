@@ -1,13 +1,12 @@
 package gc
 
-// This file defines the identity of the collector. It does the work of two controllers of
+// This file defines the identity of the collector. It replaces two controllers that are part of
 // kube-controller-manager. Admission (webhooks, policies) and the audit log therefore see the same
 // requests from the same service accounts. Events expire without a request, because kube-apiserver
 // expires them with a lease in etcd.
 //
-// A webhook that rejects such a write delays it. The object is examined again after a second, then
-// two, up to a minute (see postpone and the emptier's refresh). The conditions of a namespace
-// report the error.
+// If a webhook rejects such a write, it is retried with a delay that grows from one second to one
+// minute (see postpone and the emptier's refresh). The conditions of a namespace report the error.
 
 import (
 	"apilet/internal/request"

@@ -1,5 +1,5 @@
-// Package notify wakes the followers of the store's log. Each follower is woken only for events
-// that may match its interest.
+// Package notify wakes the followers of the store's log. A follower is only woken up by events that
+// may match its interest.
 //
 //	n := notify.New(st)
 //	go n.Run(stopping)
@@ -35,7 +35,7 @@
 // other traffic, and of compaction.
 //
 // An interest is indexed only by its most specific term. A wakeup does not guarantee a matching
-// event, so that followers have to match the events themselves.
+// event, so followers have to match the events themselves.
 //
 // The package maintains these invariants:
 //
@@ -72,7 +72,7 @@ type Notifier struct {
 // A group contains the subscriptions with the same index term.
 type group map[*Subscription]struct{}
 
-// facets contains the subscriptions of one resource with a label or field.
+// facets contains the subscriptions for a resource that select a label or a field.
 type facets struct {
 	labels map[[2]string]group         // indexed by label and value
 	fields map[string]map[string]group // indexed by path and value
@@ -81,7 +81,7 @@ type facets struct {
 // An Interest selects the events that may concern a subscription.
 type Interest struct {
 	Resource string // prefix of the resource's keys
-	// prefix of the selected keys: the prefix of the resource or of a namespace, or a whole key
+	// prefix of the selected keys, which may be a complete key
 	Span string
 	// Label selects objects that have this label with Value before or after the event. It is empty
 	// for all objects.
@@ -228,8 +228,8 @@ func (g group) each(do func(*Subscription)) {
 	}
 }
 
-// prefixes returns the prefixes of a key /group/resource/namespace/name for its resource and for
-// the namespace in it.
+// prefixes returns the parts of a key /group/resource/namespace/name that identify the resource and
+// the namespace.
 func prefixes(key string) (resource, namespace string) {
 	end := 0
 	for range 3 {

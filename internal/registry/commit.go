@@ -1,8 +1,8 @@
 package registry
 
-// This file implements the second half of a create and of an update. It checks, encodes and commits
-// the object that create.go or update.go has computed. A deletion also uses it if it leaves a
-// marked object behind.
+// This file implements the second half of a create and of an update. The object is computed in
+// create.go or update.go. It is then checked, encoded and committed. It is also used if a deletion
+// has to update the object.
 
 import (
 	"bytes"
@@ -78,8 +78,8 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 	return wr.store(ctx, p)
 }
 
-// validate checks the object with the rules of its type. If a create in a missing namespace is
-// invalid, validate reports the missing namespace, because that error is more useful.
+// validate checks the object against the validation rules for its type. If a create in a missing
+// namespace is invalid, validate reports the missing namespace, because that error is more useful.
 func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	if p.old != nil {
 		if errs := wr.validateChanged(ctx, p); len(errs) > 0 {
@@ -113,15 +113,15 @@ func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 	}
 	at := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, pathSegmentName, at)
-	if len(obj.GetName()) > maxName { // the names of some types may be longer than a key
+	if len(obj.GetName()) > maxName { // some types allow names that are longer than a key
 		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
 	}
 	return errs
 }
 
-// validateChanged returns the errors of an update. The metadata of an APIService or a custom resource is
-// checked by the rules for all types and again by those of its own type, so that its errors are listed
-// twice, as in kube-apiserver.
+// validateChanged returns the errors of an update. The metadata of an APIService or a custom
+// resource is checked by the rules for all types and again by those of its own type, so its errors
+// are listed twice, as in kube-apiserver.
 func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
 	t, obj, old := &p.Target, p.obj, p.old
 	at := field.NewPath("metadata")
@@ -145,15 +145,15 @@ func pathSegmentName(name string, _ bool) []string { return content.IsPathSegmen
 
 // ---- Into the store ----
 
-// store commits the object of a plan. If the object has not changed, store does nothing. If its
-// last finalizer was removed, store deletes it.
+// store commits the object of a plan. If the object has not changed, store does nothing. The object
+// is deleted if the last finalizer has been removed.
 func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	if p.old == nil {
 		strategy.Canonicalize(p.obj)
 	}
 	defaults.DropEmptyLists(p.obj)
 	json, revAt, err := encode(ctx, p.Resource, p.obj)
-	// nothing is stored after the client has left or has received a timeout
+	// do not store anything if the client has already left
 	if err := cmp.Or(err, ctx.Err()); err != nil {
 		return p.rec, err
 	}
@@ -226,9 +226,9 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 	return res.EncodeStored(obj)
 }
 
-// checkSize rejects an object that has become too large through patches and defaults. An object
-// that was already larger may still shrink. The limit is doubled for an object that is being
-// deleted, because the removal of a finalizer adds an entry to its managedFields.
+// checkSize rejects an object that has become too large through patches and defaults. If the object
+// was already too large, it may still become smaller. The limit is doubled for an object that is
+// being deleted, because the removal of a finalizer adds an entry to its managedFields.
 func checkSize(json []byte, old *store.Record) error {
 	most := MaxStored
 	if old != nil && old.Deleting {
@@ -241,7 +241,7 @@ func checkSize(json []byte, old *store.Record) error {
 }
 
 // checkUnwritten rejects a new object that has a resourceVersion. As in kube-apiserver, this is one
-// of the last checks, so that a dry run, which ends earlier, accepts any resourceVersion. A
+// of the last checks, so a dry run, which ends earlier, accepts any resourceVersion. A
 // resourceVersion that is not a number is ignored.
 func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	named := p.obj.GetResourceVersion()
@@ -291,8 +291,8 @@ func withoutRevision(json []byte) []byte {
 	return bytes.Replace(json, []byte(`"resourceVersion":"",`), nil, 1)
 }
 
-// mayGo reports whether an object that is being deleted can be removed. No finalizer and no grace
-// period may remain.
+// mayGo reports whether an object that is being deleted can be removed. There must not be any
+// finalizers or a running grace period.
 func mayGo(obj scheme.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
 	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HoldsContent(obj)
@@ -310,8 +310,8 @@ func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Reco
 	return last, err
 }
 
-// commit stores one change and calls the hooks that depend on it before returning. by is nil for
-// the server's own changes.
+// commit stores a change, and then calls the hooks that depend on it. The request is nil for
+// changes made by the server itself.
 func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.Resource, c store.Change) (store.Record, error) {
 	if err := takeTurn(ctx, &c); err != nil {
 		return store.Record{}, err

@@ -1,7 +1,7 @@
 package registry
 
-// This file implements DELETE of an object and of a collection. deleting.go implements the marks on
-// an object whose deletion has to wait.
+// This file implements the deletion of objects and collections. See deleting.go for the changes to
+// an object when its deletion has to wait.
 
 import (
 	"context"
@@ -167,8 +167,8 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 }
 
 // deleteGracefully marks an object whose deletion may have to be completed by another component. If
-// there is nothing to wait for, it also removes the object. Watchers see both steps, as in
-// kube-apiserver.
+// there is nothing to wait for, it also removes the object. As in kube-apiserver, both steps are
+// visible to watchers.
 func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
 		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
@@ -189,7 +189,7 @@ func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, ob
 	return rec, true, err
 }
 
-// mark stores the deletion marks of an object that is not yet removed, unless it already has them.
+// mark updates the stored object if the deletion has changed it.
 func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if apiequality.Semantic.DeepEqual(obj, before) {
@@ -229,8 +229,9 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 }
 
 // discard deletes an object whose newest version is damaged, in the same way as clearAway. The uid
-// of the object is unknown, so that every precondition fails. Watchers have to restart (see
-// store.Change). A Namespace that is not empty is replaced by a new one that is being deleted.
+// of the object is unknown, so every precondition fails. Watchers have to restart (see
+// store.Change). If a Namespace is not empty, it is replaced by a new Namespace that is being
+// deleted.
 func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	if err := errors.Join(checkPreconditions(res, &rec, options), strategy.ValidateDelete(res, name)); err != nil {
@@ -300,10 +301,10 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 	return nil
 }
 
-// RemoveEach reads the options of a DELETE of a collection. It returns the function that deletes
-// the objects of one chunk of the LIST. As in kube-apiserver the deletion is not atomic. Objects
-// that were deleted before an error stay deleted. Watchers receive the deletions in the order of
-// the keys.
+// RemoveEach reads the options of a request to delete a collection. The returned function deletes
+// the objects in a chunk of the LIST. As in kube-apiserver the deletion is not atomic. Objects that
+// were deleted before an error stay deleted. Watchers receive the deletions in the order of the
+// keys.
 func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
 	options, err := readDeleteOptions(w, r, asked, res)
 	if err != nil {

@@ -85,7 +85,7 @@ func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	}
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
-			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
+			_ = json.Unmarshal(own, &o.Schema) // if there is no schema, only maps are merged
 		}
 	}
 	for _, other := range wr.Types.All() {

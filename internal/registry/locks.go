@@ -1,9 +1,10 @@
 package registry
 
-// This file serializes competing writers of one object. A write is computed without a lock and
-// committed if no other writer was faster, so that fifty concurrent writers of one object would
-// need up to fifty attempts each. After its first conflict a writer waits for the lock of the key,
-// and then computes the write again. First attempts and writers of other keys never wait.
+// This file serializes competing writers of one object. A write is computed without holding a lock,
+// and fails to commit if the object has been modified by another writer. With fifty concurrent
+// writers, each of them would need up to fifty attempts. After its first conflict a writer waits
+// for the lock of the key, and then computes the write again. The first attempt never waits, and
+// neither do writes of other keys.
 
 import (
 	"context"
@@ -17,7 +18,7 @@ type keyLocks struct {
 }
 
 type keyLock struct {
-	turn   chan struct{} // contains one token while a writer holds the lock
+	turn   chan struct{} // full while the lock is held by a writer
 	length int
 }
 
@@ -72,8 +73,8 @@ func reserveStack() {
 //go:noinline
 func touch(space *[16 << 10]byte) { space[0] = 1 }
 
-// Parallel calls do for every item, with at most the given number of concurrent calls, so that
-// their commits share an fsync. It returns the error of the first failed item in order.
+// Parallel calls do for every item, with at most the given number of concurrent calls, so their
+// commits share an fsync. It returns the error of the first failed item in order.
 func Parallel[T any](items []T, seats int, do func(T) error) error {
 	var group sync.WaitGroup
 	failed := make([]error, len(items))

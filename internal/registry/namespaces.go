@@ -3,7 +3,7 @@ package registry
 // This file rejects a new object early if its namespace does not exist or is being deleted.
 // kube-apiserver checks this after decoding the body and before defaulting, admission and
 // validation, and its responses depend on that order. The names of existing namespaces are cached,
-// so that a create does not have to read its namespace. An outdated name in the cache is harmless,
+// so a create does not have to read its namespace. An outdated name in the cache is harmless,
 // because the commit checks the namespace again in its transaction.
 
 import (

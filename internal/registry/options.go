@@ -1,6 +1,6 @@
 package registry
 
-// This file reads the input of a write request: the body with its object, and the query parameters.
+// This file reads the body and the query parameters of write requests.
 
 import (
 	"bytes"
@@ -131,9 +131,9 @@ func notePatch(rec *request.Request, patch []byte) {
 	rec.Audited.Sent = patch
 }
 
-// Options contains the query parameters of a write, and its request.
+// Options contains the query parameters of a write request.
 type Options struct {
-	// nil for the server's own writes; Insert and Modify get it from the context
+	// nil for writes by the server itself; set from the context by Insert and Modify
 	rec        *request.Request
 	dryRun     bool
 	Manager    string // the query parameter fieldManager, or the first word of the user agent
@@ -188,7 +188,7 @@ func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Objec
 		DryRun: o.dryRun, Object: obj, Old: old, Request: o.rec}
 }
 
-// A Target is an object, or a subresource of it, that a request changes.
+// A Target identifies an object or a subresource that is to be modified.
 type Target struct {
 	Resource        *scheme.Resource // the type in the version of the request
 	Namespace, Name string           // empty for a cluster-scoped type

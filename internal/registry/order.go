@@ -2,7 +2,7 @@ package registry
 
 // This file makes the concurrent deletions of a collection commit in the order of the keys. Each
 // commit enters the store's queue after the commit of the previous object. It does not wait until
-// that commit is durable, so that the commits still share an fsync.
+// that commit is durable, so the commits still share an fsync.
 //
 //	a: read, ask, ─┐ commit 1 ─┐         ┌─ commit 2 ─┐
 //	b: read, ask,  └─ ─ ─ ─ ─ ─┴ commit 1  ─ ─ ─ ─ ─ ─┴ commit 2
@@ -20,9 +20,9 @@ import (
 // are not ordered.
 const stepsInOrder = 2
 
-// A turn is the position of an object among the objects that are written concurrently.
+// A turn represents the position of an object in a list of objects that are deleted concurrently.
 type turn struct {
-	before *turn // turn of the previous object; nil if there is none or this turn is finished
+	before *turn // turn of the previous object, or nil if there is none
 	// each closed when that commit is in the queue, or will not happen
 	queued [stepsInOrder]chan struct{}
 	next   int // the next step
@@ -53,8 +53,8 @@ func inOrder[T any](ctx context.Context, items []T, seats int, do func(context.C
 	})
 }
 
-// takeTurn waits until the same step of the previous object is in the queue. It makes the change
-// notify the next object when it is in the queue itself.
+// takeTurn waits until the same step of the previous object is in the queue. The next object is
+// notified when the change has been added to the queue.
 func takeTurn(ctx context.Context, c *store.Change) error {
 	t, _ := ctx.Value(turnKey{}).(*turn)
 	if t == nil || t.next == stepsInOrder {

@@ -2,8 +2,8 @@ package registry
 
 // This file checks whether the writer of an admission policy or a binding may read its params.
 // Expressions can read the params no matter which user wrote the policy, and the results of the
-// policy reveal their content. The rules and messages are the same as in kube-apiserver's
-// pkg/registry/admissionregistration:
+// policy reveal their content. The rules and messages are the same as in
+// pkg/registry/admissionregistration of kube-apiserver:
 //
 //	a policy with a new paramKind     get on all objects of the kind, in all namespaces
 //	a binding with a paramRef         get on the object that it names, or list in its namespace
@@ -43,8 +43,8 @@ func paramsOf(obj scheme.Object) paramUse {
 	return paramUse{}
 }
 
-// checkParams rejects a policy or a binding if its writer may not read its params. old is nil for a
-// create.
+// checkParams returns an error if the user is not allowed to read the params of the policy or
+// binding. The old object is nil for a create.
 func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
 	if res.Group != admissionv1.GroupName || rec == nil || !wr.Auth.Enforcing() || slices.Contains(rec.User.Groups, request.GroupMasters) {
 		return nil
@@ -134,8 +134,7 @@ func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (asked request.Info
 	return asked, false
 }
 
-// spelled formats a user in the same way as kube-apiserver's messages, which is Go's format of its
-// struct.
+// spelled returns the user in the format of kube-apiserver's error messages.
 func spelled(u *request.User) string {
 	return fmt.Sprintf("&{%s %s %v %v}", u.Name, u.UID, u.Groups, u.Extra)
 }

@@ -55,7 +55,7 @@ func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, asked *request.R
 	return v.Respond(w, r, statusFor(created), &rec)
 }
 
-// A patchRequest is the body of a PATCH with its target and its options.
+// A patchRequest contains the body, the target and the options of a PATCH request.
 type patchRequest struct {
 	wr     *Writer
 	target Target
@@ -143,9 +143,9 @@ func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any)
 	return obj, p.target.check(obj)
 }
 
-// decodePatched decodes a patched document. If the document has no version, kube-apiserver decodes
-// it as its internal form, whose fields have other names. In this case all fields are unknown, and
-// obj is nil.
+// decodePatched decodes a patched document. If there is no version in the document, kube-apiserver
+// decodes it as an internal object, which has different field names. In this case all fields are
+// unknown, and obj is nil.
 func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown []error, err error) {
 	gvk, err := scheme.InterpretKind(doc)
 	if err != nil || !gvk.GroupVersion().Empty() || res.GoType == nil {
@@ -179,8 +179,8 @@ func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict [
 
 // renamed handles a write that changes the kind or the apiVersion of a custom resource. A write to
 // its status restores them. For other writes they are immutable, and the error refers to the new
-// kind. An object without an apiVersion results in a 500, as in kube-apiserver, with doc in the
-// message.
+// kind. As in kube-apiserver, the status code is 500 if there is no apiVersion, and the message
+// includes doc.
 func (t *Target) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Record) (scheme.Object, error) {
 	res, gvk := t.Resource, u.GroupVersionKind()
 	u.SetGroupVersionKind(res.GroupVersionKind())

@@ -2,7 +2,7 @@ package registry
 
 // This file writes the statuses that the server maintains itself. checkAndCommit charges the usage
 // of a namespace as the last step before the object is encoded. The status of the ResourceQuotas is
-// written afterwards, as kube-controller-manager would write it. If several servers share their
+// updated afterwards, in the same way as by kube-controller-manager. If several servers share their
 // objects, a charged write includes the update of the status. The other statuses are the results of
 // type checking admission policies, and the conditions of APIServices.
 
@@ -22,8 +22,8 @@ import (
 
 const quotaController = "kube-controller-manager" // field manager of the status
 
-// WriteQuotas keeps the status of all ResourceQuotas up to date until ctx is done. It passes
-// failures to report.
+// WriteQuotas updates the status of all ResourceQuotas until ctx is done. If an update fails,
+// report is called with the error.
 func (wr *Writer) WriteQuotas(ctx context.Context, report func(error)) {
 	if wr.Quotas != nil {
 		wr.Quotas.Run(ctx, wr.saveQuota, report)

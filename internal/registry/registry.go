@@ -1,6 +1,6 @@
-// Package registry handles write requests: create, update, patch, delete, deletion of a collection,
-// and the subresources that need code of their own. Every write follows the same path, or a part of
-// it:
+// Package registry handles write requests. It implements create, update, patch, delete,
+// deletecollection, and some of the subresources. All writes use the following steps, or some of
+// them:
 //
 //	request ──▶ read ──▶ change ──▶ complete ──▶ check ──▶ encode ──▶ commit ──▶ 2xx, durable
 //	             ▲                                           │
@@ -69,8 +69,8 @@
 //
 // A create goes back to strategy.NameNew if its generated name exists or another server claims its
 // address. Other writes go back to Store.Get if another writer has changed the object. A dry run
-// ends after checkSize. A write that changes nothing ends after encode. An update or an apply of a
-// missing object continues as a create from strategy.WipeSystemFields on. If a deletion has to
+// ends after checkSize. If nothing has changed, the write ends after encode. An update or an apply
+// of a missing object continues as a create from strategy.WipeSystemFields on. If a deletion has to
 // wait, it writes its marks with encode, checkSize and commit. delete.go and subresource.go
 // document the other cases of deletions, and bindings and evictions.
 //
@@ -78,7 +78,7 @@
 //	err := wr.Create(w, r, rec, res)                              // a handler: POST to res's collection
 //	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
 //
-// The steps are those of k8s.io/apiserver/pkg/registry/generic/registry/store.go and
+// The steps are the same as in k8s.io/apiserver/pkg/registry/generic/registry/store.go and
 // pkg/endpoints/handlers. Most steps call other packages: patch and fieldmanager compute the new
 // object, defaults sets default values, strategy contains the differences between types, admission
 // calls webhooks, validation checks objects, warnings adds warnings, and allocator assigns the
@@ -141,12 +141,12 @@ const (
 type Writer struct {
 	Store     *store.Store         // where changes are committed
 	Types     *scheme.Registry     // used for kinds that are named in objects
-	Auth      *auth.Authenticator  // checks writes of roles, bindings, approvals and tokens
+	Auth      *auth.Authenticator  // authorizes changes to roles, bindings, approvals and tokens
 	Allocator *allocator.Allocator // assigns addresses and ports to Services
 	locks     keyLocks
 	// called twice for each write, to change and to validate the object
 	Admission *admission.Chain
-	// charged last, and notified of each commit; nil disables ResourceQuotas
+	// charged at the end, and notified of each commit; may be nil
 	Quotas *quota.Quotas
 	// Committed functions update the data derived from a resource's objects before the server
 	// responds to the write.
@@ -155,7 +155,7 @@ type Writer struct {
 	Policy     func(res *scheme.Resource, rev int64)
 	Unreadable *unreadable.Unreadables // records objects that cannot be decoded
 
-	// called after a namespace is created, before the response
+	// called after a namespace has been created
 	NamespaceCreated     func(namespace string)
 	ProvisionsNamespaces bool // reports whether an admission plug-in creates missing namespaces
 	namespaces           knownNamespaces
@@ -195,8 +195,8 @@ func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 	return obj, err
 }
 
-// FillDefaults sets the default values of an object. Custom resources get their defaults when they
-// are decoded, unless they are applied. FillDefaults returns a 413 error if the object would become
+// FillDefaults sets the default values of an object. For custom resources, this is done by the
+// decoder unless the object is applied. FillDefaults returns a 413 error if the object would become
 // too large.
 func FillDefaults(res *scheme.Resource, obj scheme.Object) error {
 	switch {
@@ -221,8 +221,8 @@ func matchNamespace(obj scheme.Object, namespace string) error {
 // NamespaceKey returns the store's key of a Namespace.
 func NamespaceKey(name string) string { return "//namespaces//" + name }
 
-// checkGrant rejects a role or binding that grants more rights than its writer has. It accepts the
-// server's own writes, which have no request.
+// checkGrant returns an error if a role or binding would grant permissions that the user does not
+// have. The request is nil if the object is written by the server itself.
 func (wr *Writer) checkGrant(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
 	if res.Group != rbacv1.GroupName || rec == nil || !wr.Auth.Enforcing() {
 		return nil
@@ -255,7 +255,8 @@ func (wr *Writer) warnAbout(ctx context.Context, p *plan) {
 	}
 }
 
-// Author returns the author of a change that is made with ctx. The store calls it for changes without an author.
+// Author returns the author of changes for the given context. It is called by the store if a change
+// does not have an author.
 func Author(ctx context.Context) store.Author { return authorOf(request.From(ctx)) }
 
 // authorOf returns the author of a request's changes. The server's own changes have no request.
@@ -270,14 +271,13 @@ func authorOf(rec *request.Request) store.Author {
 	return a
 }
 
-// splice inserts a revision at the position that EncodeStored has reserved for it.
+// splice returns a copy of the JSON with the revision inserted at revAt.
 func splice(json []byte, revAt int, rev int64) []byte {
 	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
 }
 
-// Tombstone returns the change that deletes a record. The last state of the object is kept for
-// watchers, with the revision of the deletion. If the record is not a valid document, the last
-// state contains only the name.
+// Tombstone returns the change that deletes a record. For watchers, it includes the last state of
+// the object. If the record is not a valid document, the last state contains only the name.
 func Tombstone(rec *store.Record) store.Change {
 	if gjson.GetBytes(rec.JSON, "metadata.resourceVersion").Type != gjson.String {
 		namespace, name := scheme.NamespacedName(rec.Key)

@@ -75,8 +75,8 @@ func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSe
 	return scheme.Scalable{Replicas: *replicas, Status: status, Selector: parsed.String()}, nil
 }
 
-// noReplicas is the replica count of a custom resource without a count while a patch is applied. It
-// differs from 0, which is a valid count.
+// noReplicas is used as the replica count while a patch is applied to a custom resource that does
+// not have a count. It differs from 0, which is a valid count.
 const noReplicas = math.MinInt32
 
 // scaleDocument returns the Scale of autoscaling/v1 for a workload.
@@ -173,7 +173,7 @@ func respondScale(w http.ResponseWriter, r *http.Request, res *scheme.Resource, 
 	return v.Respond(w, r, http.StatusOK, &store.Record{Rev: rec.Rev, JSON: body})
 }
 
-// A scaleRequest is the body of a PUT or PATCH with its options.
+// A scaleRequest contains the body and the options of a PUT or PATCH request.
 type scaleRequest struct {
 	wr          *Writer
 	res         *scheme.Resource
@@ -215,8 +215,8 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reques
 	return req, t.check(req.sent)
 }
 
-// change applies the request to the current Scale and writes the result to the workload. The fields
-// of a Scale have their own owners, which are stored in the managedFields of the workload.
+// change applies the request to the current Scale and writes the result to the workload. The owners
+// of these fields are stored in the managedFields of the workload.
 func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.Object, error) {
 	before, err := scaleDocument(req.res, old)
 	if err != nil {
@@ -282,8 +282,8 @@ func (req *scaleRequest) validated(ctx context.Context, obj, old scheme.Object) 
 }
 
 // countPaths returns the path of the replica count for each served version. A version without
-// /scale uses the path of this version. It cannot own the count there, but its other fields must be
-// kept.
+// /scale uses the path of this version. It cannot own the replica count, but other fields must be
+// preserved.
 func (req *scaleRequest) countPaths(obj scheme.Object) map[string][]string {
 	own := countPath(req.res, obj)
 	paths := map[string][]string{req.res.APIVersion(): own}
@@ -450,8 +450,8 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Req
 	return respondSuccess(w, r, asked)
 }
 
-// checkTarget validates the target of a binding. As in kube-apiserver the error is a 500 without a
-// reason.
+// checkTarget validates the target of a binding. As in kube-apiserver, the status code of the error
+// is 500 and there is no reason.
 func checkTarget(target *corev1.ObjectReference) error {
 	var c validation.Checker
 	p := field.NewPath("target")
@@ -586,8 +586,8 @@ func checkEviction(eviction *policyv1.Eviction, name string) error {
 		field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
 }
 
-// errMeanwhile is returned for a Pod that was evicted without a disruption of its budget and has
-// changed, so that it may need one now.
+// errMeanwhile is returned if a Pod could be evicted without using a disruption, but has been
+// modified. The eviction must be retried because the Pod may now need a disruption.
 var errMeanwhile = errors.New("the pod has changed")
 
 // evict makes one attempt: it checks the budget, sets the condition and deletes the Pod. A Pod that
@@ -719,8 +719,8 @@ func budgetsOf(wr *Writer, budgets *scheme.Resource, pod *corev1.Pod) (names []s
 	return names, nil
 }
 
-// disrupted returns the budget after the eviction of one of its Pods, or the error with which the
-// eviction is refused.
+// disrupted returns the updated budget for the eviction of a Pod, or an error if the eviction is
+// not allowed.
 func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Object, error) {
 	healthy := false
 	for _, c := range pod.Status.Conditions {
@@ -754,11 +754,11 @@ func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Objec
 }
 
 // maxDisruptedPods is the number of evictions that the disruption controller may leave unconfirmed.
-// A budget with more of them allows no further eviction.
+// If there are more, further evictions are not allowed.
 const maxDisruptedPods = 2000
 
-// refusalCause explains why a budget allows no disruption. After a failed sync the numbers of healthy
-// Pods are not reliable, so the failure is reported instead of them.
+// refusalCause returns the reason why a disruption is not allowed. After a failed sync the numbers
+// of healthy Pods are not reliable, so the failure is reported instead of them.
 func refusalCause(pdb *policyv1.PodDisruptionBudget) string {
 	c := meta.FindStatusCondition(pdb.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	explained := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""

@@ -80,10 +80,10 @@ func statusFor(created bool) int {
 // A ChangeFunc computes the new version of an object. old is nil if the object does not exist.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
-// Modify changes an object. It reads the object, computes the change, validates and commits it, and
-// starts again if another writer was faster. A PUT with a resourceVersion then fails in the second
-// round. Rounds after the first hold a lock of the key, so that concurrent patches of one object
-// are serialized.
+// Modify changes an object. It reads the object, computes and validates the change, and commits it.
+// If the object has been modified in the meantime, Modify starts again. A PUT with a
+// resourceVersion then fails in the second round. After the first round, a lock for the key is held
+// to serialize concurrent changes to the same object.
 //
 //	read ──▶ change ──▶ compute ──▶ checkAndCommit
 //	  ▲                                   │
@@ -233,7 +233,7 @@ func checkRevision(res *scheme.Resource, obj scheme.Object, rev int64) error {
 		field.ErrorList{field.Invalid(at, 0, "must be specified for an update")})
 }
 
-// namedRevision returns the resourceVersion of a body, or 0 if it has none.
+// namedRevision returns the resourceVersion of the object, or 0 if it is not set.
 func namedRevision(obj scheme.Object) (uint64, error) {
 	rv := obj.GetResourceVersion()
 	if rv == "" {

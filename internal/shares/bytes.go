@@ -1,7 +1,6 @@
 package shares
 
-// This file manages the bytes that requests hold, the requests that wait for bytes, and slow
-// clients.
+// This file implements the memory pools. It also disconnects clients that are too slow.
 
 import (
 	"context"
@@ -43,9 +42,9 @@ func NewBytes(patience time.Duration) *Bytes {
 }
 
 // poolSize returns the size of each pool for a memory limit of Go's runtime. Decoding and encoding
-// a large document temporarily takes several times its size, so that a server with little memory
-// handles fewer of them concurrently. A document that is larger than the pool is still accepted,
-// one at a time.
+// a large document temporarily takes several times its size, so a server with little memory handles
+// fewer of them concurrently. A document that is larger than the pool is still accepted, one at a
+// time.
 func poolSize(limit int64) int64 {
 	if limit < smallLimit {
 		return max(Large, limit/smallShare)
@@ -59,12 +58,12 @@ func newBytes(patience time.Duration, size int64) *Bytes {
 
 // A pool contains the bytes for tenants or for administrators.
 type pool struct {
-	size, share int64 // total size, and the limit of one owner
+	size, share int64 // total size and the limit per owner
 
 	mu       sync.Mutex // guards the following fields, and the fields of claims
 	used     int64
-	owners   map[string]*owner // owners that hold bytes or wait for them
-	line     []*owner          // waiting owners, in the order of their turns
+	owners   map[string]*owner // owners that are holding or waiting for bytes
+	line     []*owner          // owners that are waiting, in order
 	claims   map[*Claim]struct{}
 	exceeded *Claim // claim that was granted beyond the limit, or nil
 	looked   time.Time
@@ -83,8 +82,8 @@ type waiter struct {
 	gone    bool
 }
 
-// A Claim contains the bytes that one request holds. The zero value has no Bytes, and is not
-// limited. It is part of a response writer, so that it needs no allocation.
+// A Claim represents the bytes that are held by a request. There is no limit if Bytes is nil. The
+// Claim is embedded in a response writer to avoid an allocation.
 type Claim struct {
 	Bytes *Bytes
 
@@ -224,7 +223,7 @@ func (p *pool) ownerLocked(name string) *owner {
 	return o
 }
 
-// forgetLocked removes an owner that neither holds bytes nor waits for them.
+// forgetLocked removes the owner if it does not hold any bytes and is not waiting for them.
 func (p *pool) forgetLocked(o *owner) {
 	if o.held == 0 && len(o.waiting) == 0 {
 		delete(p.owners, o.name)
@@ -358,8 +357,8 @@ func (p *pool) admitLocked() {
 	}
 }
 
-// cutSlow closes the connections of clients that take too long to read their response. A claim in
-// the pool belongs to a request that has not ended, so that the connection is still its own.
+// cutSlow closes the connections of clients that are reading too slowly. A claim in the pool
+// belongs to a request that has not ended, so the connection is still its own.
 func (p *pool) cutSlow(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package shares limits the use of two resources of a server by concurrent requests: places, and
-// bytes of memory.
+// Package shares limits the number of concurrent requests of some kinds, and the memory that is
+// used by large requests and responses.
 //
 //	release, ok := places.Take(user)         // for example one of 256 followers of the history; at most a quarter of them for one owner
 //	leave, err := places.Enter(user)         // the same, with a 429 for the client as the error
@@ -7,8 +7,8 @@
 //	shares.Release(w)                        // also called when the request ends
 //
 // The bytes limit the memory of large responses. A request that writes to a slow client lends its
-// seat of flow control to other requests, so that seats do not limit the number of such responses,
-// and each response occupies memory. The number of connections does not limit it either, because a
+// seat of flow control to other requests, so seats do not limit the number of such responses, and
+// each response occupies memory. The number of connections does not limit it either, because a
 // watch may last for an hour. Therefore the total size of all responses and request bodies that are
 // [Large] is limited:
 //
@@ -21,8 +21,8 @@
 // Requests that are not Large do not reserve memory and have no overhead.
 //
 // An owner is a user. The service accounts of a namespace form one owner, because a user who can
-// create one of them can create a hundred. Administrators (system:masters) have a pool of their
-// own, so that tenants cannot block them.
+// create one of them can create a hundred. There is a separate pool for administrators
+// (system:masters), so they cannot be blocked by tenants.
 //
 // Memory is released when responses have been sent. If a client does not read at all, its
 // connection is closed at the end of the request's timeout. While other requests wait, a client
@@ -30,8 +30,8 @@
 //
 // Some responses grow after they have started, for example a list that contains a large object.
 // They take precedence over requests that hold no memory. One such response at a time may exceed
-// the pool, because otherwise two responses could wait for each other. A response that is larger
-// than a share counts as one share. The total memory is therefore limited by the pool, one
+// the pool, because otherwise two responses could wait for each other. If a response is larger than
+// a share, it is counted as one share. The total memory is therefore limited by the pool, one
 // response, and the sizes by which single responses exceed their share.
 package shares
 
@@ -44,7 +44,7 @@ import (
 	"apilet/internal/request"
 )
 
-// part is the divisor of a pool for the limit of one owner, which is a quarter.
+// part is the divisor for the limit per owner, which is a quarter of the pool.
 const part = 4
 
 // ownerOf returns the owner of a user's requests.
@@ -57,8 +57,8 @@ func ownerOf(u request.User) string {
 
 func isMaster(u request.User) bool { return slices.Contains(u.Groups, request.GroupMasters) }
 
-// Places limits the number of concurrent requests of some kind. An owner has at most a quarter of
-// the places. Administrators have the same number of separate places without this limit.
+// Places limits the number of concurrent requests of some kind. Each owner is limited to a quarter
+// of the places. Administrators have the same number of separate places without this limit.
 type Places struct {
 	all  int
 	full string // error message if no place is free
@@ -74,12 +74,12 @@ func NewPlaces(all int) *Places {
 	return &Places{all: all, full: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
 }
 
-// maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each has two descriptors and
-// about 100 KiB of buffers, and keeps no seat of flow control.
+// maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each
+// connection uses two file descriptors and about 100 KiB of buffers, but does not hold a seat.
 const maxUpgraded = 512
 
-// NewUpgrades returns the places for upgraded connections. A server has one such pool for everything that upgrades
-// connections.
+// NewUpgrades returns the places for upgraded connections. The same pool should be used for all
+// upgraded connections of a server.
 func NewUpgrades() *Places {
 	p := NewPlaces(maxUpgraded)
 	p.full = "too many upgraded connections (exec, attach, port-forward, WebSocket) are open, by this user or by all; close some and try again"
@@ -110,7 +110,7 @@ func (p *Places) Take(u request.User) (release func(), ok bool) {
 	}, true
 }
 
-// Enter takes a place until leave is called, once. If no place is left for the user, the error is a 429 for the client.
+// Enter is like Take, but returns an error. The status code of the error is 429.
 func (p *Places) Enter(u request.User) (leave func(), err error) {
 	leave, ok := p.Take(u)
 	if !ok {

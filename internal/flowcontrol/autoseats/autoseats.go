@@ -9,19 +9,18 @@
 //
 // # Measurements
 //
-// The service time of a request is the time during which it held its seats, without the time that
-// it waited for others, such as a webhook or a client that does not read or send. For each class of
-// requests (verb, resource, scope, size), the controller keeps the usual service time on an idle
-// machine, which is the work of the request. The efficiency e is the fraction of all seat-time that
-// is work. If U seats are in use, the goodput is G = e·U in seat-seconds per second, which is the
-// number of seats that the machine actually works on. The requests in the remaining seats wait
-// inside the server, for a processor, a lock or any other resource. The controller does not need to
-// know which.
+// The service time of a request is the time during which it held its seats. It does not include the
+// time that was spent waiting for a webhook or for the client. For each class of requests (verb,
+// resource, scope, size), the controller keeps the usual service time on an idle machine, which is
+// the work of the request. The efficiency e is the fraction of all seat-time that is work. If U
+// seats are in use, the goodput is G = e·U in seat-seconds per second, which is the number of seats
+// that the machine actually works on. The requests in the remaining seats wait inside the server,
+// for a processor, a lock or any other resource. The controller does not need to know which.
 //
 // # Control
 //
-// The number of seats should be the number that the machine works on plus some headroom, so that
-// the machine always has work:
+// The number of seats should be the number that the machine works on plus some headroom, so the
+// machine always has work:
 //
 //	wanted = G + f·(G + cores)      f = 1 at first
 //	seats  ← seats · wanted/U       at most 2/5 up or one half down per tick, and only while requests wait for seats
@@ -32,14 +31,14 @@
 // time. With 4 seats in use a LIST takes 40 ms: e = 1/2, G = 2, wanted = 2 + 4f. With 40 seats it
 // would take 400 ms: e = 1/20, G = 2, and wanted is the same.
 //
-// The controller measures two resources separately. The first is the processor. Goroutines wait for
-// it in Go's run queue, and a light request waits behind all of them. If more than a tenth of these
-// waits exceed 7 ms, f decreases, almost to 0 if necessary. Otherwise f increases. (Fewer seats
-// than G would leave processors idle. If e is high, the run queue is long because other programs
-// use the processors, and fewer seats would not help.) The second resource is the store. Many
-// writes share a commit, and a write that waits for its commit does not load the machine. More
-// concurrent writes make the store faster, until commits take eight times as long as on an idle
-// machine. Up to that limit, the time in commits counts as work.
+// The controller measures two resources separately. The first is the processor. The controller
+// measures how long goroutines wait in Go's run queue. Even a light request has to wait there. If
+// more than a tenth of these waits exceed 7 ms, f decreases, almost to 0 if necessary. Otherwise f
+// increases. (Fewer seats than G would leave processors idle. If e is high, the run queue is long
+// because other programs use the processors, and fewer seats would not help.) The second resource
+// is the store. A write does not use the machine while it is waiting for its commit, which is
+// shared by many writes. More concurrent writes make the store faster, until commits take eight
+// times as long as on an idle machine. Up to that limit, the time in commits counts as work.
 //
 // # Probes
 //
@@ -96,8 +95,8 @@ const (
 	leastHeadroom = 0.05                  // minimum of f
 	// change of f per tick, relative to the distance of the delay from the target
 	headroomGain = 0.08
-	// Below this efficiency the server itself causes a long run queue. Above it, other programs use
-	// the processors.
+	// Below this efficiency the server itself causes a long run queue. Otherwise, the processors
+	// are used by other programs.
 	crowded = 0.9
 	// maximum duration of a commit of many writes, relative to a commit on an idle machine
 	batchPrice = 8
@@ -110,7 +109,7 @@ const (
 	probePart    = 0.5 // fraction of the goodput
 	comeBackRise = 1.6 // maximum rise per tick after a probe
 
-	blockSize   = 8 // number of requests whose mean is one observation
+	blockSize   = 8 // number of requests per observation
 	maxClasses  = 512
 	surplusKept = 2.0  // relative to the recent maximum of seats in use
 	surplusLost = 0.02 // reduction per tick
@@ -118,7 +117,7 @@ const (
 	crowdLoss = 0.1
 )
 
-// Bounds contains the limits of the number of seats, and the number of processors.
+// Bounds contains the limits for the number of seats and the number of processors.
 type Bounds struct {
 	Cores       int // number of processors
 	Least, Most int // minimum and maximum number of seats
@@ -133,9 +132,9 @@ type Outcome struct {
 	Seats     int           // number of seats that it held
 	Estimated int           // estimated seats of a LIST before any correction, or 0 for other requests
 	Started   time.Time     // time when it got its seats
-	Service   time.Duration // duration for which it held its seats, without the following two
-	Commit    time.Duration // duration of its wait for the store's commit
-	Elsewhere time.Duration // duration of its waits for others, such as a webhook
+	Service   time.Duration // the time for which it held its seats, excluding Commit and Elsewhere
+	Commit    time.Duration // the time it waited for the commit
+	Elsewhere time.Duration // the time it waited for others, such as a webhook
 }
 
 // A Sample contains the measurements between two ticks.
@@ -187,7 +186,8 @@ type Controller struct {
 	seatTime     float64       // seconds per estimated seat of a LIST
 }
 
-// A tally contains the seat-time of requests in seat-seconds, and the part of it that was work.
+// A tally contains the total time spent by requests and the part of it that was work, in
+// seat-seconds.
 type tally struct{ work, spent float64 }
 
 // A class contains the learned times of similar requests. Each observation is a mean, because
@@ -242,7 +242,7 @@ func (c *Controller) Done(o Outcome) {
 		if inCalm {
 			c.probed++
 		}
-		return // a probe does not show the usual load of the machine
+		return // the load is not representative during a probe
 	}
 	seats, service, commit, elsewhere := float64(max(1, o.Seats)), o.Service.Seconds(), o.Commit.Seconds(), o.Elsewhere.Seconds()
 	work := service
@@ -371,7 +371,7 @@ func (c *Controller) move(s Sample, dt time.Duration) {
 	}
 	c.headroom += headroomGain * (1 - min(3, s.RunDelay.Seconds()/c.runTarget().Seconds()))
 	c.headroom = min(1, max(leastHeadroom, c.headroom))
-	if c.lately.spent == 0 || c.inUse <= 0 { // no request has ended, so nothing is known
+	if c.lately.spent == 0 || c.inUse <= 0 { // no request has finished yet
 		return
 	}
 	goodput := c.state.Goodput

@@ -7,8 +7,8 @@ package autoseats
 // same total size. Therefore the controller learns the usual time per estimated seat over all
 // LISTs. If the requests of a class take twice that time per seat, their width is doubled. The
 // correction is limited to a factor of four in both directions, and the caller applies the limits
-// for seats afterwards. The learned times are those of an idle machine. Otherwise crowds would make
-// requests wide, and wide requests would make crowds.
+// for seats afterwards. All times are learned while the machine is idle. Otherwise crowds would
+// make requests wide, and wide requests would make crowds.
 //
 // The expected duration of a request affects the order of flows until the request has ended.
 // Kubernetes assumes 3 ms for all requests. In apilet, a create that a webhook usually delays for a

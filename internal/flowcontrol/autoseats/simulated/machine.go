@@ -1,7 +1,7 @@
-// Package simulated simulates a machine for tests of the seat controller. The machine has
-// processors with a run queue, a disk with group commits, a door that limits concurrent lists, and
-// clients. It is a discrete-event simulation with a heap of events. Time is virtual, so that a
-// simulated minute takes only a moment, and results are reproducible.
+// Package simulated simulates a machine for tests of the seat controller. The simulation includes
+// the clients, the processors with their run queue, a disk with group commits, and a door that
+// limits the number of concurrent lists. It is a discrete-event simulation with a heap of events.
+// It uses virtual time, which makes it fast and reproducible.
 //
 //	requests ──▶ queue ──▶ seats ──▶ door ──▶ processor ──▶ disk ──▶ done
 //	             (bounded)           (lists)  10 ms each,   all waiting writes
@@ -26,7 +26,7 @@ const (
 	places   = 300  // length of the queue
 )
 
-// A Kind describes one sort of request, with durations in seconds. Processor and Elsewhere are the
+// A Kind describes a type of request. All durations are in seconds. Processor and Elsewhere are the
 // means of random values.
 type Kind struct {
 	Name      string  // name in the output
@@ -50,18 +50,19 @@ type Change struct {
 
 // A Setup describes a machine and its load.
 type Setup struct {
-	Cores            int                                     // number of processors
-	Doors            int                                     // number of requests that may pass a Door concurrently
-	Commit, PerWrite float64                                 // seconds per commit, and additional seconds per write
-	Crowding         float64                                 // relative slowdown by each executing request
-	Kinds            []Kind                                  // kinds of requests
-	Changes          []Change                                // ordered by time
-	Seconds          float64                                 // duration of the simulation
-	From             float64                                 // start of the measurement
-	Static           int                                     // number of seats, or 0 to use the controller
-	Light            float64                                 // lease renewals per second, which have their own seats
-	Seed             uint64                                  // seed of the random numbers
-	EveryTick        func(at float64, seats int, m *Machine) // may be nil
+	Cores            int      // number of processors
+	Doors            int      // number of requests that may pass a Door concurrently
+	Commit, PerWrite float64  // seconds per commit, and additional seconds per write
+	Crowding         float64  // relative slowdown by each executing request
+	Kinds            []Kind   // kinds of requests
+	Changes          []Change // ordered by time
+	Seconds          float64  // duration of the simulation
+	From             float64  // start of the measurement
+	Static           int      // number of seats, or 0 to use the controller
+	// lease renewals per second; these have separate seats
+	Light     float64
+	Seed      uint64                                  // seed of the random numbers
+	EveryTick func(at float64, seats int, m *Machine) // may be nil
 }
 
 // A Result contains the measurements from the second From on.
@@ -416,7 +417,7 @@ func (m *Machine) done(j *job) {
 func moment(s float64) time.Time      { return time.Unix(1000, 0).Add(seconds(s)) }
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
-// account updates the averages for the time that has passed.
+// account updates the averages to the current time.
 func (m *Machine) account() {
 	dt := m.now - m.accounted
 	m.accounted = m.now
@@ -444,7 +445,7 @@ func (m *Machine) tick() {
 	m.in(tickTime, m.tick)
 }
 
-// State returns the controller's state. Without a controller only the number of seats is set.
+// State returns the controller's state. If there is no controller, only the number of seats is set.
 func (m *Machine) State() autoseats.State {
 	if m.controller == nil {
 		return autoseats.State{Seats: m.seats}

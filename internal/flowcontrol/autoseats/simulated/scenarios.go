@@ -11,7 +11,7 @@ type Workload struct {
 	Statics  []int   // candidates for the best static setting; nil uses the default list
 }
 
-// Hooked is the name of the workload whose creates wait for a webhook.
+// Hooked is the name of the workload in which creates wait for a webhook.
 const Hooked = "creates that a webhook delays"
 
 // Workloads returns the workloads for tests of the controller.
