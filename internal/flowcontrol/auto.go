@@ -14,8 +14,8 @@ package flowcontrol
 //	wanted      8   12   16   32   64  128
 //	divided     4    6   12   27   60  124    sum of the nominal seats ≤ wanted
 //
-// If there are only a few seats, every lent seat matters. The levels therefore lend seats every
-// second instead of every ten seconds. The half-life of the demand's envelope is the same.
+// If there are only a few seats, every lent seat matters. Lending is therefore updated every second
+// instead of every ten seconds. The half-life of the envelope does not change.
 
 import (
 	"context"

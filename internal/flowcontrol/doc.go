@@ -12,7 +12,7 @@
 //		serve() // t.Yield() and t.Reclaim() around a wait for the client; t.Finish() when the seats are no longer needed
 //	})          // nil if the request ran; a *Rejection if it was rejected, and the client gets a 429
 //
-// The following diagram shows the path of a request, and the file that implements each step:
+// The following diagram shows the path of a request:
 //
 //	Digest ──▶ flow schema ──▶ flow ──────▶ hand ────────▶ queue ─────────▶ seat ──▶ Finish
 //	flows.go   first match     by user or   some of the    the shortest     free, and    scheduler.go

@@ -367,9 +367,10 @@ func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	c.smoothed = max(envelope, keep*c.smoothed+(1-keep)*envelope)
 }
 
-// lendSeats divides all nominal seats among the levels. It returns the fraction of the target that
-// is assigned to each level within its limits. A level gets back the lent seats that it needs
-// before other levels can borrow. Seats that exempt levels use cannot be lent.
+// lendSeats computes the number of seats of each level. It returns the fraction of the target that
+// is assigned to each level within its limits. If a level needs the seats that it has lent, it gets
+// them back before other levels can borrow any. The seats that are used by exempt levels cannot be
+// lent to other levels.
 func lendSeats(claims []*allocation) (fairFrac float64) {
 	var seats, least, low int
 	for _, c := range claims {
@@ -411,9 +412,9 @@ func (c *allocation) bounded(p float64) float64 {
 }
 
 // solveFairFrac returns the p for which the bounded seats of the limited levels sum to seats. The
-// sum is a monotonic function of p, so bisection ends after as many steps as a float has bits. If
-// several values of p are solutions, the result is the largest. If there is no solution because all
-// levels have reached their maximum, the result is the smallest p that reaches it.
+// sum is a monotonic function of p, so the solution can be found by bisection. If several values of
+// p are solutions, the result is the largest. If there is no solution because all levels have
+// reached their maximum, the result is the smallest p that reaches it.
 func solveFairFrac(claims []*allocation, seats float64) float64 {
 	sum := func(p float64) (total float64) {
 		for _, c := range claims {

@@ -90,7 +90,7 @@ func (d *Dispatcher) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. The state of each level is read while its lock is held.
+// Collect implements prometheus.Collector. Each level is read while holding its lock.
 func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list metricList
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())

@@ -1,27 +1,26 @@
 package flowcontrol
 
-// This file implements the dispatcher. It contains the levels with their queues and flows, and the
-// algorithm that selects the next request for a free seat. The path of a request is shown in
-// doc.go.
+// This file implements the dispatcher. It includes the levels, queues and flows, and the algorithm
+// that selects the next request if a seat is free. See doc.go for the path of a request.
 //
-// A server can run a limited number of requests at a time, its seats. If a request lists thousands
-// of objects, it needs several seats (the width of the request). The seats are divided among
-// priority levels, so garbage collection cannot starve leader election. If a level does not need
-// all of its seats, it can lend some of them to other levels. Within a level, the seats are divided
-// among flows to prevent one client from starving the others.
+// The number of requests that a server can run at the same time is limited by its seats. If a
+// request lists thousands of objects, it needs several seats (the width of the request). The seats
+// are divided among priority levels, so garbage collection cannot starve leader election. If a
+// level does not need all of its seats, it can lend some of them to other levels. The seats of a
+// level are divided among flows, which prevents one client from starving the others.
 //
 // Why are there hands and queues? A level of 128 queues of 50 places limits the cost of waiting
 // requests, no matter how many user names clients invent. A single queue of 6400 places would not
-// isolate flows. An elephant (a flow with a thousand requests) fills the six queues of its hand.
-// The hand of a mouse almost certainly includes a queue that is not in the hand of the elephant, so
-// the request of the mouse can be added to that queue.
+// isolate flows. An elephant (a flow with a thousand requests) can only fill the six queues of its
+// hand. The hand of a mouse almost certainly includes a queue that is not in the hand of the
+// elephant, so the request of the mouse can be added to that queue.
 //
 // Which flow is next? Every flow has an account for the seat-time that it has received (two seats
 // for three seconds are six seconds). A free seat goes to the flow with the lowest account. The
 // difficulty is the initial account of a new flow. If it were zero, the new flow would get every
-// seat until it had caught up with years of service to the other flows. Therefore the level keeps a
-// virtual time, which is the account of a flow that always receives exactly its even share, and the
-// account of a new flow starts there:
+// seat until it had caught up with years of service to the other flows. For this reason, the level
+// maintains a virtual time, which is the account of a flow that always receives exactly its even
+// share. The account of a new flow starts at the virtual time:
 //
 //	vtime' = seats in use / active flows, and vtime is never less than the account of a flow whose request is being started.
 //
@@ -31,17 +30,18 @@ package flowcontrol
 // to B, because A's account is larger by then. The seat after that goes to A, and they continue to
 // alternate from B's first second. If B had used a seat now and then since t=0, its account would
 // still start at 20, because the next request of a flow with no waiting requests raises its account
-// to vtime. An idle flow does not save up service, and A owes nothing for seats that no other flow
-// wanted. (In Kubernetes virtual time advances only by the even share. As a result, A would be
-// starved until B has caught up.)
+// to vtime. This means that an idle flow cannot save up service for later, and that A does not have
+// to pay for seats that were not needed by other flows. (In Kubernetes virtual time advances only
+// by the even share. As a result, A would be starved until B has caught up.)
 //
 // Fairness does not matter while no request waits. The level closes its books when there are no
 // more waiting requests. After that, all flows start again with equal accounts.
 //
 // The running time of a request is not known when it starts, so an account grows while the request
-// runs, not when it ends. In addition, the order of flows includes a promise: the level's usual
-// running time for each seat that the flow holds. Without the promise, all seats that become free
-// within a second would be assigned to the same flow, which would cause oscillation.
+// runs, not when it ends. In addition, the key of a flow includes a promise, which is the usual
+// running time of requests multiplied by the number of seats that the flow holds. Without the
+// promise, all seats that become free within a second would be assigned to the same flow, which
+// would cause oscillation.
 //
 // This is the bound on unfairness: while two flows both have waiting requests, their accounts
 // including promises differ by at most one request's promise plus any overrun of running requests.
@@ -50,8 +50,8 @@ package flowcontrol
 // Between two events an account can only grow. The waiting flows are therefore kept in a heap in
 // which a key may be too low but never too high. The minimum is found by correcting a few keys at
 // the top. The cost of starting a request is logarithmic in the number of waiting flows, while
-// Kubernetes visits all queues. (Kubernetes orders queues instead of flows, which also counts an
-// elephant as several flows, one for each queue of its hand.)
+// Kubernetes visits all queues. (In Kubernetes, the queues are scheduled instead of the flows. As a
+// result, an elephant is treated as several flows, one for each queue in its hand.)
 
 import (
 	"cmp"
@@ -239,7 +239,8 @@ type FlowSchema struct {
 	stats   *schemaStats // guarded by Level.mu
 }
 
-// classify returns the first schema that matches, or the catch-all if none does.
+// classify returns the first schema that matches the request, or the catch-all schema if there is
+// no match.
 func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 	for _, s := range schemas {
 		if s.matches(dig) {
@@ -518,7 +519,7 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// The request was started in the meantime. It runs, and its handler notices the state of ctx.
+	// The request was started in the meantime. The handler will check ctx.
 	if t.state != isWaiting {
 		return nil
 	}
@@ -526,7 +527,7 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	l.tickLocked(now)
 	l.unqueueLocked(t)
 	l.forgetLocked(t)
-	l.fillLocked(now) // the request may have blocked all others if it was wide
+	l.fillLocked(now) // it may have been a wide request that was blocking the others
 	rej := l.rejectLocked(t, reasonTimeout)
 	if cancelled {
 		l.counts.cancelled++
@@ -635,7 +636,7 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 	f.waiting.push(t)
 	if f.waiting.n == 1 {
 		l.settleLocked(f)
-		// the flow was idle, so nothing is owed to it
+		// the flow was idle and is not owed anything
 		f.served = max(f.served, l.vtime)
 		l.rankLocked(f)
 		l.turns.push(f)
@@ -864,8 +865,8 @@ func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 	}
 }
 
-// Yield releases the seats while the request waits for its own client, for example for a client
-// that reads the response slowly.
+// Yield releases the seats while the request is waiting for the client, for example if the client
+// is reading the response slowly.
 func (t *Ticket) Yield() {
 	l := t.level
 	l.mu.Lock()
@@ -1006,9 +1007,9 @@ func (ra *retryAfter) drop(now int64) int {
 
 // Configuration
 
-// Configure replaces the whole configuration; requests may be in progress. Removed levels continue
-// to serve the requests that have already been accepted. The schemas must include a schema that
-// matches every request.
+// Configure replaces the configuration. It can be called while requests are in progress. Removed
+// levels continue to serve the requests that have already been accepted. The schemas must include a
+// schema that matches every request.
 func (d *Dispatcher) Configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1047,8 +1048,8 @@ func (d *Dispatcher) rebuildLocked() {
 	d.adjustLocked()
 }
 
-// scaleTrafficLocked sets the base of the server's request utilization metrics: the places in all
-// queues, and all seats.
+// scaleTrafficLocked sets the total number of places and seats, which are used to compute the
+// utilization of the server.
 func (d *Dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	places, seats := 0., 0.
 	for _, obj := range specs {
@@ -1104,7 +1105,7 @@ func (d *Dispatcher) lendLocked() {
 	}
 	d.fairFrac = lendSeats(claims)
 	for _, l := range d.levels {
-		// a level can always serve one request at a time
+		// at least one request can be served at a time
 		l.setLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats)
 	}
 }
@@ -1145,8 +1146,8 @@ func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 	return high, mean, sd, long
 }
 
-// each calls f for every level in the order of their names. The locks of the dispatcher and the
-// level are held during the call, so f must not block.
+// each calls f for all levels, sorted by name. The locks of the dispatcher and the level are held
+// during the call, so f must not block.
 func (d *Dispatcher) each(f func(l *Level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,8 +1,8 @@
 package flowcontrol
 
-// This file exports the state of the dispatcher for the dashboard. The state includes the seats of
-// each level, the queues that are in use, and the flows in the order in which they will get seats.
-// The same data is written by dump.go in the format of kube-apiserver.
+// This file exports the state of the dispatcher for the dashboard. The state includes the seats and
+// queues of each level, and the flows in scheduling order. The same data is written by dump.go in
+// the format of kube-apiserver.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package gc
 
-// This file writes the Warning event OwnerRefInvalidNamespace, by which Kubernetes' documentation tells users
-// to find owner references across namespaces:
+// This file writes the Warning event OwnerRefInvalidNamespace, by which Kubernetes' documentation
+// tells users to find owner references across namespaces:
 //
 //	ownerRef [v1/Pod, namespace: a, name: p, uid: 1234] does not exist in namespace "a"
 //
@@ -39,7 +39,8 @@ const (
 // does not exist in any namespace.
 type report struct{ dependent, owner types.UID }
 
-// reports remembers which references need no further search, and limits the searches. It is safe for concurrent use.
+// reports remembers which references need no further search, and limits the searches. It is safe
+// for concurrent use.
 type reports struct {
 	mu      sync.Mutex          // guards the fields below
 	done    map[report]struct{} // at most reportedMax
@@ -77,8 +78,9 @@ func (rs *reports) takeSearch(now time.Time) bool {
 	return true
 }
 
-// reportInvalidNamespace writes an event for the first reference whose owner exists in another namespace. An event that
-// cannot be written, for example because the namespace is being deleted, delays no collection.
+// reportInvalidNamespace writes an event for the first reference whose owner exists in another
+// namespace. If an event cannot be written, for example because the namespace is being deleted, the
+// collector ignores the error.
 func (rp *reaper) reportInvalidNamespace(ctx context.Context, it *item, references []metav1.OwnerReference) {
 	for i := range references {
 		ref := &references[i]
@@ -119,7 +121,8 @@ func (rp *reaper) ownerElsewhere(owner *scheme.Resource, except string, ref *met
 	return false, nil
 }
 
-// writeEvent creates the event, or counts one more occurrence if an earlier run of the collector created it.
+// writeEvent creates the event, or counts one more occurrence if an earlier run of the collector
+// created it.
 func (rp *reaper) writeEvent(ctx context.Context, it *item, ref *metav1.OwnerReference) error {
 	event := newEvent(it, ref, metav1.NewTime(rp.gc.Store.Now()))
 	events := rp.gc.Types.Lookup("", "v1", "events")

@@ -75,13 +75,13 @@ const (
 	refreshEvery = time.Second
 
 	// NamespaceGrace is the time during which the collector does not touch a deleted namespace, for
-	// clients that finalize it themselves. Test suites that were written for a control plane
-	// without controllers DELETE a namespace, GET it and PUT its /finalize. They would get a 409 or
-	// 404 if the namespace changed or disappeared in between. These three requests took at most 7
-	// ms in 300 runs on two cores with 25 busy processes, and three consecutive kubectl commands
-	// take half a second. kube-controller-manager waits five seconds, which is long for a user who
-	// waits for kubectl delete. A shorter time for empty namespaces would break these suites,
-	// because most of their namespaces are empty.
+	// clients that finalize it themselves. Some test suites were written for a control plane
+	// without controllers. They DELETE a namespace, GET it and PUT its /finalize. They would get a
+	// 409 or 404 if the namespace changed or disappeared in between. These three requests took at
+	// most 7 ms in 300 runs on two cores with 25 busy processes, and three consecutive kubectl
+	// commands take half a second. kube-controller-manager waits five seconds, which is long for a
+	// user who waits for kubectl delete. A shorter time for empty namespaces would break these
+	// suites, because most of their namespaces are empty.
 	NamespaceGrace = time.Second
 )
 
@@ -115,8 +115,8 @@ func (gc *Collector) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// KeepUp restarts follow when it returns, because it could not read or its state is invalid
-// (ErrCompacted).
+// KeepUp calls follow again when it returns. This happens if it could not read the log, or if its
+// state is no longer valid (ErrCompacted).
 func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -286,7 +286,7 @@ type kinds struct {
 
 type kindName struct{ apiVersion, kind string }
 
-// newKinds returns the kinds of one version of the type registry.
+// newKinds returns the index for a version of the type registry.
 func newKinds(c *scheme.Catalog) *kinds {
 	k := &kinds{catalog: c, byBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
 	for _, res := range c.Sorted {
@@ -310,7 +310,7 @@ type reaper struct {
 	gc      *Collector
 	kinds   *kinds
 	graph   graph
-	log     *store.Follower    // follows all keys; the graph is up to date with its revision
+	log     *store.Follower    // follows all keys
 	waiting map[ownerID]string // keys of owners that are being deleted in the foreground
 	// cache of references to existing owners, by namespace; cleared after every deletion
 	sound   map[string]struct{}
@@ -420,10 +420,10 @@ func (rp *reaper) relink(ev *store.Event, before, after string) {
 	}
 }
 
-// isSound reports whether all owners exist, in which case there is nothing to do. The result is
-// cached, because most objects have the same references as a previous object. It is valid until the
-// log contains the deletion of an owner. If an owner is deleted later, its event finds this object
-// in the graph.
+// isSound reports whether all owners exist. If so, there is nothing to do. The result is cached,
+// because most objects have the same references as a previous object. It is valid until the log
+// contains the deletion of an owner. If an owner is deleted later, its event finds this object in
+// the graph.
 func (rp *reaper) isSound(key, references string) bool {
 	namespace, _ := scheme.NamespacedName(key)
 	what := namespace + references
@@ -863,7 +863,7 @@ type emptier struct {
 // other servers.
 type Elsewhere func(ctx context.Context, namespace string) <-chan Rest
 
-// A Rest describes the objects of a namespace that remain on other servers.
+// A Rest contains information about the remaining objects of a namespace on other servers.
 type Rest struct {
 	Objects, Finalizers map[string]int // counts by name of the resource or of the finalizer
 	Unknown             error          // error if the remaining objects cannot be determined
@@ -883,8 +883,8 @@ type emptying struct {
 	done  bool     // the namespace is empty, but there may be other finalizers
 }
 
-// run reads the namespaces that are being deleted and then follows the log. It follows all keys
-// while such namespaces exist, because changes of their contents matter.
+// run reads the namespaces that are being deleted and then follows the log. While there are such
+// namespaces, all keys are followed in order to detect changes to their contents.
 func (e *emptier) run(ctx context.Context) error {
 	e.begin()
 	for ctx.Err() == nil {
@@ -925,8 +925,8 @@ func (e *emptier) catchUp(ctx context.Context) error {
 	return e.rest.CatchUp(ctx, skip, e.note)
 }
 
-// note marks a namespace as changed if there was a change to its contents. After a change of an
-// APIService, it marks all namespaces.
+// note marks a namespace as changed if there was a change to its contents. After a change to an
+// APIService, it resets the delays of all namespaces.
 func (e *emptier) note(ev *store.Event) {
 	namespace, _ := scheme.NamespacedName(ev.Key)
 	if em := e.open[namespace]; em != nil {
@@ -939,7 +939,7 @@ func (e *emptier) note(ev *store.Event) {
 	}
 }
 
-// apply records the deletion of a namespace, in both its stages.
+// apply records that a namespace is being deleted or has been deleted.
 func (e *emptier) apply(ev *store.Event) {
 	_, name := scheme.NamespacedName(ev.Key)
 	switch {
@@ -1036,7 +1036,7 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 	}
 }
 
-// remains contains the objects that a pass over a namespace could not delete immediately.
+// remains contains information about objects that could not be deleted immediately.
 type remains struct {
 	mu         sync.Mutex
 	objects    map[*scheme.Resource]int

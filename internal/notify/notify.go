@@ -31,8 +31,8 @@
 // Assume that the second follower has been asleep since revision 40. It is not woken. If an event
 // of revision 95 wakes it later, it need not read the log from 40, because Quiet returns 94. If it
 // has to report its progress after a minute, Quiet returns 90 or the current revision of the log,
-// because no event up to there matches. A watch without matching events is therefore independent of
-// other traffic, and of compaction.
+// because no event up to there matches. Therefore, a watch without any events is not affected by
+// other traffic or by compaction.
 //
 // An interest is indexed only by its most specific term. A wakeup does not guarantee a matching
 // event, so followers have to match the events themselves.
@@ -99,7 +99,7 @@ type Subscription struct {
 	want Interest
 	// revision of the first event that caused a wakeup since the last Quiet, or 0
 	due  atomic.Int64
-	at   atomic.Int64 // revision up to which the follower has read
+	at   atomic.Int64 // the last revision that has been read
 	busy atomic.Bool  // the follower is awake
 }
 
@@ -165,7 +165,7 @@ func (n *Notifier) tell(events []store.Event) {
 	}
 }
 
-// tellLocked wakes all subscriptions that an event may concern.
+// tellLocked wakes all subscriptions that may be interested in the event.
 func (n *Notifier) tellLocked(ev *store.Event) {
 	resource, namespace := prefixes(ev.Key)
 	for _, span := range [...]string{resource, namespace, ev.Key} {

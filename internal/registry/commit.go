@@ -1,8 +1,8 @@
 package registry
 
 // This file implements the second half of a create and of an update. The object is computed in
-// create.go or update.go. It is then checked, encoded and committed. It is also used if a deletion
-// has to update the object.
+// create.go or update.go. After that, it is checked, encoded and committed. The same functions are
+// used if a deletion has to update an object.
 
 import (
 	"bytes"
@@ -94,13 +94,14 @@ func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(apierror.Invalid(storedKind(p.Resource), p.Name, errs)))
 }
 
-// storedKind returns the kind that errors name. An error of an Event in events.k8s.io names the core group, in which it is stored.
+// storedKind returns the kind that errors name. An error of an Event in events.k8s.io names the
+// core group, in which it is stored.
 func storedKind(res *scheme.Resource) schema.GroupKind {
 	return schema.GroupKind{Group: res.StorageGroup, Kind: res.Kind}
 }
 
-// validateNew returns the errors of a new object. The rules of a built-in type include its metadata.
-// If they find nothing, the metadata is checked by the rules that hold for all types.
+// validateNew returns the errors of a new object. The rules of a built-in type include its
+// metadata. If they find nothing, the metadata is checked by the rules that hold for all types.
 func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
 	if res.Custom != nil {
 		return res.Custom.Validate(ctx, obj, nil, "")
@@ -120,8 +121,8 @@ func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 }
 
 // validateChanged returns the errors of an update. The metadata of an APIService or a custom
-// resource is checked by the rules for all types and again by those of its own type, so its errors
-// are listed twice, as in kube-apiserver.
+// resource is validated twice, by the rules for all types and by the rules for its own type. As in
+// kube-apiserver, the errors are therefore listed twice.
 func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
 	t, obj, old := &p.Target, p.obj, p.old
 	at := field.NewPath("metadata")
@@ -240,8 +241,8 @@ func checkSize(json []byte, old *store.Record) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object would have %d bytes, limit is %d", len(json), most))
 }
 
-// checkUnwritten rejects a new object that has a resourceVersion. As in kube-apiserver, this is one
-// of the last checks, so a dry run, which ends earlier, accepts any resourceVersion. A
+// checkUnwritten rejects a new object that has a resourceVersion. This is one of the last checks,
+// as in kube-apiserver. A dry run ends earlier and therefore accepts any resourceVersion. A
 // resourceVersion that is not a number is ignored.
 func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	named := p.obj.GetResourceVersion()
@@ -310,8 +311,8 @@ func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Reco
 	return last, err
 }
 
-// commit stores a change, and then calls the hooks that depend on it. The request is nil for
-// changes made by the server itself.
+// commit stores a change and calls the hooks that depend on it. The request is nil for changes made
+// by the server itself.
 func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.Resource, c store.Change) (store.Record, error) {
 	if err := takeTurn(ctx, &c); err != nil {
 		return store.Record{}, err

@@ -100,7 +100,7 @@ func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, n
 		switch {
 		case err == nil:
 			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
-		// after three attempts the pages contradict each other
+		// the pages are inconsistent after three attempts
 		case errors.Is(err, store.ErrDamaged) && discards < 3:
 			discards++
 			rec, gone, err = wr.discard(ctx, res, store.Record{Key: key}, options)
@@ -166,9 +166,9 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	return rec, true, err
 }
 
-// deleteGracefully marks an object whose deletion may have to be completed by another component. If
-// there is nothing to wait for, it also removes the object. As in kube-apiserver, both steps are
-// visible to watchers.
+// deleteGracefully marks an object as deleting. The deletion may have to be completed by another
+// component. If there is nothing to wait for, it also removes the object. As in kube-apiserver,
+// both steps are visible to watchers.
 func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
 		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
@@ -228,9 +228,9 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	return rec, true, err
 }
 
-// discard deletes an object whose newest version is damaged, in the same way as clearAway. The uid
-// of the object is unknown, so every precondition fails. Watchers have to restart (see
-// store.Change). If a Namespace is not empty, it is replaced by a new Namespace that is being
+// Like clearAway, discard deletes an object that cannot be read. In this case the newest version is
+// damaged. The uid of the object is unknown, so every precondition fails. Watchers have to restart
+// (see store.Change). If a Namespace is not empty, it is replaced by a new Namespace that is being
 // deleted.
 func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)

@@ -51,9 +51,9 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	return nil
 }
 
-// markDeleting sets the fields that a deletion requires: the finalizers of the propagation policy,
-// the timestamp and the grace period. A later deletion may shorten a running grace period.
-// Otherwise it does not change the object, and its propagation policy is ignored.
+// markDeleting sets the deletion timestamp, the grace period and the finalizers for the propagation
+// policy. A later deletion may shorten a running grace period. Otherwise it does not change the
+// object, and its propagation policy is ignored.
 func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.DeleteOptions, now time.Time) {
 	deleting := obj.GetDeletionTimestamp() != nil
 	if deleting && strategy.HoldsContent(obj) {

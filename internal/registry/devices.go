@@ -14,8 +14,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// adminAccessErrors returns an error if the write asks for admin access to devices in a namespace that
-// does not allow it. old is nil for a create. The spec of a claim cannot change later.
+// adminAccessErrors returns an error if the write asks for admin access to devices in a namespace
+// that does not allow it. old is nil for a create. The spec of a claim cannot change later.
 func (wr *Writer) adminAccessErrors(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	var at *field.Path
 	switch o := obj.(type) {

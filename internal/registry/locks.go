@@ -1,10 +1,10 @@
 package registry
 
 // This file serializes competing writers of one object. A write is computed without holding a lock,
-// and fails to commit if the object has been modified by another writer. With fifty concurrent
-// writers, each of them would need up to fifty attempts. After its first conflict a writer waits
-// for the lock of the key, and then computes the write again. The first attempt never waits, and
-// neither do writes of other keys.
+// and fails to commit if the object has been modified by another writer. For example, if there are
+// fifty concurrent writers, up to fifty attempts would be needed for each of them. After its first
+// conflict a writer waits for the lock of the key, and then computes the write again. The first
+// attempt never waits. Writes to other keys are not affected.
 
 import (
 	"context"
@@ -61,8 +61,9 @@ func (q *keyLocks) leave(key string, queue *keyLock) {
 	}
 }
 
-// reserveStack grows the stack of a new goroutine to the size that a write needs. Without it the runtime
-// doubles the stack four times in the middle of the write, and copies more frames each time.
+// reserveStack grows the stack of a new goroutine to the size that a write needs. Without it the
+// runtime doubles the stack four times in the middle of the write, and copies more frames each
+// time.
 //
 //go:noinline
 func reserveStack() {

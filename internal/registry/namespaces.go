@@ -54,7 +54,7 @@ func (wr *Writer) refuseEarly(ctx context.Context, res *scheme.Resource, obj sch
 		wr.namespaces.add(name)
 		return nil
 	}
-	// in a replica, another server may have just created the namespace
+	// it may have just been created by another server
 	return wr.checkNamespace(ctx, res, obj)
 }
 

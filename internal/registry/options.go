@@ -142,7 +142,7 @@ type Options struct {
 	force      bool
 	// reports whether the object is the result of an apply, which has already set managedFields
 	applied bool
-	// the server may write fields that no user may, and only metadata is validated
+	// the request is from the server itself, so only metadata is validated
 	Trusted bool
 }
 
@@ -193,7 +193,7 @@ type Target struct {
 	Resource        *scheme.Resource // the type in the version of the request
 	Namespace, Name string           // empty for a cluster-scoped type
 	Subresource     string           // "", status, ephemeralcontainers, resize, approval, finalize
-	Upsert          bool             // reports whether an object that does not exist is created
+	Upsert          bool             // whether to create the object if it does not exist
 }
 
 func targetOf(rec *request.Request, res *scheme.Resource) Target {

@@ -1,8 +1,9 @@
 package registry
 
-// This file makes the concurrent deletions of a collection commit in the order of the keys. Each
-// commit enters the store's queue after the commit of the previous object. It does not wait until
-// that commit is durable, so the commits still share an fsync.
+// This file ensures that objects in a collection are deleted in the order of their keys, even if
+// several objects are deleted concurrently. Each commit enters the store's queue after the commit
+// of the previous object. It does not wait until that commit is durable, so the commits still share
+// an fsync.
 //
 //	a: read, ask, ─┐ commit 1 ─┐         ┌─ commit 2 ─┐
 //	b: read, ask,  └─ ─ ─ ─ ─ ─┴ commit 1  ─ ─ ─ ─ ─ ─┴ commit 2

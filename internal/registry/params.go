@@ -2,8 +2,8 @@ package registry
 
 // This file checks whether the writer of an admission policy or a binding may read its params.
 // Expressions can read the params no matter which user wrote the policy, and the results of the
-// policy reveal their content. The rules and messages are the same as in
-// pkg/registry/admissionregistration of kube-apiserver:
+// policy reveal their content. The rules and messages are copied from kube-apiserver's
+// pkg/registry/admissionregistration:
 //
 //	a policy with a new paramKind     get on all objects of the kind, in all namespaces
 //	a binding with a paramRef         get on the object that it names, or list in its namespace

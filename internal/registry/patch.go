@@ -125,8 +125,8 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 	return p.target.renamed(other.Object, doc, rec)
 }
 
-// patchedTyped applies a strategic merge patch. The result is a typed object, which need not be
-// encoded and decoded again.
+// patchedTyped applies a strategic merge patch. The result is a typed object, so there is no need
+// to encode and decode it again.
 func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any) (scheme.Object, error) {
 	typed, strict, err := patch.Strategic(doc, p.body, schema)
 	if err != nil {
@@ -179,8 +179,8 @@ func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict [
 
 // renamed handles a write that changes the kind or the apiVersion of a custom resource. A write to
 // its status restores them. For other writes they are immutable, and the error refers to the new
-// kind. As in kube-apiserver, the status code is 500 if there is no apiVersion, and the message
-// includes doc.
+// kind. If the object does not have an apiVersion, the status code is 500, as in kube-apiserver.
+// The error message includes doc.
 func (t *Target) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Record) (scheme.Object, error) {
 	res, gvk := t.Resource, u.GroupVersionKind()
 	u.SetGroupVersionKind(res.GroupVersionKind())

@@ -67,12 +67,12 @@
 //	Respond                        response/respond.go        c u p a s x .
 //	respondDeleted                 delete.go                  . . . . . . d
 //
-// A create goes back to strategy.NameNew if its generated name exists or another server claims its
-// address. Other writes go back to Store.Get if another writer has changed the object. A dry run
-// ends after checkSize. If nothing has changed, the write ends after encode. An update or an apply
-// of a missing object continues as a create from strategy.WipeSystemFields on. If a deletion has to
-// wait, it writes its marks with encode, checkSize and commit. delete.go and subresource.go
-// document the other cases of deletions, and bindings and evictions.
+// If a generated name already exists, or an address has been claimed by another server, a create is
+// repeated from strategy.NameNew. Other writes go back to Store.Get if another writer has changed
+// the object. A dry run ends after checkSize. If nothing has changed, the write ends after encode.
+// An update or an apply of a missing object continues as a create from strategy.WipeSystemFields
+// on. If a deletion has to wait, it writes its marks with encode, checkSize and commit. delete.go
+// and subresource.go document the other cases of deletions, and bindings and evictions.
 //
 //	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
 //	err := wr.Create(w, r, rec, res)                              // a handler: POST to res's collection
@@ -141,7 +141,7 @@ const (
 type Writer struct {
 	Store     *store.Store         // where changes are committed
 	Types     *scheme.Registry     // used for kinds that are named in objects
-	Auth      *auth.Authenticator  // authorizes changes to roles, bindings, approvals and tokens
+	Auth      *auth.Authenticator  // authorizes changes to roles and bindings
 	Allocator *allocator.Allocator // assigns addresses and ports to Services
 	locks     keyLocks
 	// called twice for each write, to change and to validate the object
@@ -230,8 +230,8 @@ func (wr *Writer) checkGrant(rec *request.Request, res *scheme.Resource, obj, ol
 	return wr.Auth.MayGrant(rec, obj, old)
 }
 
-// warnAbout adds the warnings about a valid object to the response. Kubernetes' functions for built-in
-// types expect objects that are valid.
+// warnAbout adds the warnings about a valid object to the response. Kubernetes' functions for
+// built-in types expect objects that are valid.
 func (wr *Writer) warnAbout(ctx context.Context, p *plan) {
 	if p.Resource.Custom == nil && !wr.Validating {
 		return

@@ -216,7 +216,7 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reques
 }
 
 // change applies the request to the current Scale and writes the result to the workload. The owners
-// of these fields are stored in the managedFields of the workload.
+// of the Scale's fields are stored in the managedFields of the workload.
 func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.Object, error) {
 	before, err := scaleDocument(req.res, old)
 	if err != nil {
@@ -450,8 +450,8 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Req
 	return respondSuccess(w, r, asked)
 }
 
-// checkTarget validates the target of a binding. As in kube-apiserver, the status code of the error
-// is 500 and there is no reason.
+// checkTarget validates the target of a binding. The status code of the error is 500, as in
+// kube-apiserver.
 func checkTarget(target *corev1.ObjectReference) error {
 	var c validation.Checker
 	p := field.NewPath("target")
@@ -590,8 +590,8 @@ func checkEviction(eviction *policyv1.Eviction, name string) error {
 // modified. The eviction must be retried because the Pod may now need a disruption.
 var errMeanwhile = errors.New("the pod has changed")
 
-// evict makes one attempt: it checks the budget, sets the condition and deletes the Pod. A Pod that
-// is evicted without using a disruption must not have changed since it was checked.
+// evict makes one attempt: it checks the budget, sets the condition and deletes the Pod. If a Pod
+// can be evicted without using a disruption, it must not have been modified since it was checked.
 func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOptions) error {
 	rec, err := wr.Store.Get(t.Resource.Key(t.Namespace, t.Name))
 	if err != nil {
@@ -653,9 +653,9 @@ func goesAlone(pod *corev1.Pod) bool {
 }
 
 // markEvicted sets the condition that explains the disruption of the Pod to controllers. It
-// bypasses admission, and the condition has no field owner. If a precondition does not hold,
-// markEvicted does nothing and the deletion will fail. A precondition on the Pod's version is
-// updated to the version with the condition.
+// bypasses admission and does not set a field owner. If a precondition does not hold, markEvicted
+// does nothing and the deletion will fail. A precondition on the Pod's version is updated to the
+// version with the condition.
 func (wr *Writer) markEvicted(ctx context.Context, t Target, only *metav1.Preconditions) error {
 	t.Subresource = "status"
 	// the client needs no permission to write the status

@@ -127,10 +127,9 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change Cha
 	}
 }
 
-// stale reports whether a result was computed from a version that is no longer the newest. rev is
-// the revision of that version, or 0 if there was none. After a commit no check is necessary, and a
-// commit with an unknown outcome must not be repeated. A replica has to check results without a
-// commit.
+// stale reports whether the object has changed since the given revision, which is 0 if the object
+// did not exist. After a commit no check is necessary, and a commit with an unknown outcome must
+// not be repeated. Otherwise, a replica has to check whether its data is up to date.
 func (wr *Writer) stale(ctx context.Context, key string, rev int64, committed bool) (bool, error) {
 	if committed {
 		return false, nil
@@ -195,8 +194,9 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, asked: asked, obj: obj, old: old, rec: rec})
 }
 
-// compute returns the object to be stored for a change. It sets defaults and field owners, calls the mutating plug-ins and webhooks, and takes the
-// fields that the request may not write from asked.Old, the object at revision rev.
+// compute returns the object to be stored for a change. It sets defaults and field owners, calls
+// the mutating plug-ins and webhooks, and takes the fields that the request may not write from
+// asked.Old, the object at revision rev.
 func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, asked admission.Attributes, rev int64) (scheme.Object, error) {
 	obj, old := asked.Object, asked.Old
 	if err := checkRevision(t.Resource, obj, rev); err != nil {
@@ -275,8 +275,9 @@ func prepare(ctx context.Context, t *Target, obj, old scheme.Object) scheme.Obje
 	return obj
 }
 
-// sameSpec reports whether two objects are equal in the fields that metadata.generation counts. The status of a custom resource counts
-// if the resource has no status subresource. If it has one, the old and new status are equal here.
+// sameSpec reports whether two objects are equal in the fields that metadata.generation counts. The
+// status of a custom resource counts if the resource has no status subresource. If it has one, the
+// old and new status are equal here.
 func sameSpec(a, b scheme.Object) bool {
 	if ua, ok := a.(*unstructured.Unstructured); ok {
 		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))

@@ -34,8 +34,7 @@ type Bytes struct {
 	tenants, masters pool
 }
 
-// NewBytes creates the two pools. patience is the time for which a request waits for memory before
-// it is rejected.
+// NewBytes creates the two pools. patience is the maximum time that a request can wait for memory.
 func NewBytes(patience time.Duration) *Bytes {
 	// a negative limit only returns the current limit
 	return newBytes(patience, poolSize(debug.SetMemoryLimit(-1)))
@@ -329,8 +328,8 @@ func (p *pool) leave(w *waiter) (granted bool) {
 	return false
 }
 
-// admitLocked grants the requests that fit, in turns between owners. Smaller requests do not
-// overtake a request for which the pool has too few free bytes.
+// admitLocked grants the requests that fit, in turns between owners. If there is not enough memory
+// for a request, it is not overtaken by smaller requests.
 func (p *pool) admitLocked() {
 	full := false
 	for i := 0; i < len(p.line); {

@@ -20,19 +20,19 @@
 // size is dropped, and read again later. The request lends its seat meanwhile. Owners take turns.
 // Requests that are not Large do not reserve memory and have no overhead.
 //
-// An owner is a user. The service accounts of a namespace form one owner, because a user who can
-// create one of them can create a hundred. There is a separate pool for administrators
-// (system:masters), so they cannot be blocked by tenants.
+// An owner is a user. All service accounts in a namespace are treated as one owner, because a user
+// with permission to create one of them can also create a hundred. There is a separate pool for
+// administrators (system:masters), so they cannot be blocked by tenants.
 //
 // Memory is released when responses have been sent. If a client does not read at all, its
 // connection is closed at the end of the request's timeout. While other requests wait, a client
 // that reads less than slowest bytes per second is disconnected earlier.
 //
 // Some responses grow after they have started, for example a list that contains a large object.
-// They take precedence over requests that hold no memory. One such response at a time may exceed
-// the pool, because otherwise two responses could wait for each other. If a response is larger than
-// a share, it is counted as one share. The total memory is therefore limited by the pool, one
-// response, and the sizes by which single responses exceed their share.
+// They have priority over requests that do not hold any memory. One such response at a time may
+// exceed the pool, because otherwise two responses could wait for each other. If a response is
+// larger than a share, it is counted as one share. The total memory is therefore limited by the
+// pool, one response, and the sizes by which single responses exceed their share.
 package shares
 
 import (
@@ -75,7 +75,7 @@ func NewPlaces(all int) *Places {
 }
 
 // maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each
-// connection uses two file descriptors and about 100 KiB of buffers, but does not hold a seat.
+// connection uses two file descriptors and about 100 KiB of memory. It does not hold a seat.
 const maxUpgraded = 512
 
 // NewUpgrades returns the places for upgraded connections. The same pool should be used for all

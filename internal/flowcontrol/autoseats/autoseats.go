@@ -36,9 +36,10 @@
 // more than a tenth of these waits exceed 7 ms, f decreases, almost to 0 if necessary. Otherwise f
 // increases. (Fewer seats than G would leave processors idle. If e is high, the run queue is long
 // because other programs use the processors, and fewer seats would not help.) The second resource
-// is the store. A write does not use the machine while it is waiting for its commit, which is
-// shared by many writes. More concurrent writes make the store faster, until commits take eight
-// times as long as on an idle machine. Up to that limit, the time in commits counts as work.
+// is the store. A write does not use any resources while it is waiting for a commit, and a commit
+// can contain many writes. The throughput of the store increases with the number of concurrent
+// writes until a commit takes eight times as long as on an idle machine. Up to that limit, the time
+// in commits counts as work.
 //
 // # Probes
 //

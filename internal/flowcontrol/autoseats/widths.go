@@ -21,8 +21,8 @@ import (
 
 const widthRange = 4.0 // maximum factor of the correction
 
-// Learned returns the corrected number of seats of a request, and the usual duration for which
-// requests of its class held their seats, or 0 if it is unknown.
+// Learned returns the corrected number of seats for a request. It also returns the usual time for
+// which a request of this class holds its seats, or 0 if it is not known.
 func (c *Controller) Learned(id uint64, seats int) (corrected int, held time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
