@@ -141,7 +141,7 @@ const (
 type Writer struct {
 	Store     *store.Store         // where changes are committed
 	Types     *scheme.Registry     // used for kinds that are named in objects
-	Auth      *auth.Authenticator  // authorizes changes to roles and bindings
+	Auth      *auth.Authenticator  // authorizes changes to roles, bindings and approvals, and issues tokens
 	Allocator *allocator.Allocator // assigns addresses and ports to Services
 	locks     keyLocks
 	// called twice for each write, to change and to validate the object

@@ -36,7 +36,7 @@
 // more than a tenth of these waits exceed 7 ms, f decreases, almost to 0 if necessary. Otherwise f
 // increases. (Fewer seats than G would leave processors idle. If e is high, the run queue is long
 // because other programs use the processors, and fewer seats would not help.) The second resource
-// is the store. A write does not use any resources while it is waiting for a commit, and a commit
+// is the store. A write does not load the machine while it is waiting for a commit, and a commit
 // can contain many writes. The throughput of the store increases with the number of concurrent
 // writes until a commit takes eight times as long as on an idle machine. Up to that limit, the time
 // in commits counts as work.
