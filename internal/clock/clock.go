@@ -1,23 +1,27 @@
-// Package clock tells the time on a machine whose own clock may be wrong.
+// Package clock provides the time on machines whose own clock may be wrong.
 //
-// Most small boards have no battery for their clock: they start in 1970, or at their last shutdown, and go on from there until a time server
-// is reached. What is issued meanwhile (certificates, tokens) would end in 1971, tokens that have expired would be good again, and a history
-// of the last hour would be one of the last fifty years. But nobody needs a clock to know that a moment has passed: this program was written
-// after [Earliest], and the newest record of the data file was written when it says.
+// Most small boards do not have a battery for the clock. Until a time server is reached, the clock
+// starts in 1970 or at the time of the last shutdown. If such a clock were used, new certificates
+// and tokens would expire in 1971, and expired tokens would be valid again. However, some times are
+// known to be in the past. This program was written after [Earliest], and the newest record of the
+// data file contains the time of its write.
 //
 //	c := clock.New(nil)                  // the machine's clock, but never before Earliest
-//	c.Passed(st.TimeOf(st.Revision()))   // nor before what the data file has seen
+//	c.Passed(st.TimeOf(st.Revision()))   // nor before the newest time in the data file
 //	now := c.Now()
-//	go c.Run(ctx, clock.LookEvery, func(step time.Duration) { ... }) // told when somebody sets the machine's clock
+//	go c.Run(ctx, clock.LookEvery, func(step time.Duration) { ... }) // called when the machine's clock is set
 //
-// A clock that lies behind such a moment is not believed: [Clock.Now] goes on from the moment, at the pace of the monotonic clock, until
+// While the machine's clock is behind such a time, [Clock.Now] continues from that time with the
+// monotonic clock until
 //
 //   - the machine's clock has passed it, or
-//   - the kernel says that a time server keeps the machine's clock (Linux: adjtimex(2), STA_UNSYNC), or
-//   - somebody sets the machine's clock back while the server runs, to a moment after [Earliest]: the file's moment was wrong, then.
+//   - the kernel reports that a time server controls the machine's clock (Linux: adjtimex(2), STA_UNSYNC), or
+//   - the machine's clock is set back to a time after [Earliest] while the server runs, because then the time in the file was wrong.
 //
-// A clock that is ahead cannot be told from one that is right. Durations (deadlines, intervals, seats) are none of this package's business:
-// time.Now has a monotonic reading, which no setting of the clock changes. systemd-timesyncd and fake-hwclock keep such a moment, too, in a file.
+// A clock that is ahead cannot be distinguished from a correct clock. This package does not affect
+// durations (deadlines, intervals, seats), because time.Now has a monotonic reading that is
+// independent of the clock's settings. systemd-timesyncd and fake-hwclock also keep such a time in
+// a file.
 package clock
 
 import (
@@ -26,27 +30,31 @@ import (
 	"time"
 )
 
-// Earliest has passed wherever this program runs: the Go and the Kubernetes that it is made of are younger.
+// Earliest is always in the past, because the versions of Go and Kubernetes in this program are
+// newer.
 var Earliest = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 const (
-	LookEvery = 10 * time.Second // between two looks whether the machine's clock has been set
-	smallest  = 2 * time.Second  // step of the machine's clock that counts as one: time servers slew smaller ones
+	// interval between two checks whether the machine's clock has been set
+	LookEvery = 10 * time.Second
+	// minimum step of the machine's clock; time servers slew smaller differences
+	smallest = 2 * time.Second
 )
 
-// A Clock is a machine's, corrected by what is known to have passed. Safe for concurrent use.
+// A Clock is the machine's clock, corrected by times that are known to be in the past. It is safe
+// for concurrent use.
 type Clock struct {
 	machine func() time.Time
-	kept    func() bool // whether a time server keeps the machine's clock
+	kept    func() bool // reports whether a time server controls the machine's clock
 	floor   atomic.Pointer[floor]
 }
 
-// A floor is a moment that has passed, and when that became known by the monotonic clock.
+// A floor contains a time that is known to have passed and the monotonic time when it was recorded.
 type floor struct{ at, since time.Time }
 
 func (f *floor) now() time.Time { return f.at.Add(time.Since(f.since)) }
 
-// New makes a clock. machine stands for the machine's own in tests; nil is that one.
+// New returns a clock. Tests may pass a replacement for the machine's clock, and other callers nil.
 func New(machine func() time.Time) *Clock {
 	c := &Clock{machine: machine, kept: func() bool { return false }}
 	if machine == nil {
@@ -57,7 +65,8 @@ func New(machine func() time.Time) *Clock {
 	return c
 }
 
-// Now is the time, or the latest moment that is known to have passed where the machine's clock lies behind it.
+// Now returns the time of the machine's clock, or the latest time that is known to have passed if
+// that is later.
 func (c *Clock) Now() time.Time {
 	now := c.machine()
 	if at := c.floor.Load().now(); now.Before(at) {
@@ -66,7 +75,8 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
-// Behind is how far the machine's clock lies behind what is known to have passed; 0 where it does not.
+// Behind returns the difference between the latest time that is known to have passed and the
+// machine's clock, or 0 if the clock is not behind.
 func (c *Clock) Behind() time.Duration {
 	if by := c.floor.Load().now().Sub(c.machine()); by >= smallest {
 		return by
@@ -74,7 +84,7 @@ func (c *Clock) Behind() time.Duration {
 	return 0
 }
 
-// Passed says that a moment has passed. Those who know such moments tell them one after the other, before Run.
+// Passed records a time that has passed. It must be called before Run, and not concurrently.
 func (c *Clock) Passed(at time.Time) {
 	if at.After(c.Now()) && !(c.plausible() && c.kept()) {
 		c.floor.Store(&floor{at.Round(0), time.Now()})
@@ -83,15 +93,17 @@ func (c *Clock) Passed(at time.Time) {
 
 func (c *Clock) plausible() bool { return !c.machine().Before(Earliest) }
 
-// believe takes what the machine's clock shows for a moment that has passed, so that it goes on from here if the clock is set to 1970.
+// believe records the machine's time as passed, so the clock continues from it if the machine's
+// clock is set to 1970.
 func (c *Clock) believe() {
 	if c.plausible() {
 		c.floor.Store(&floor{c.machine().Round(0), time.Now()})
 	}
 }
 
-// Run looks at the machine's clock again and again, until ctx ends, and tells by how much it has been set, forward or back. A machine that
-// has slept is one whose clock was set forward.
+// Run checks the machine's clock periodically until ctx is done. It calls set with the step if the
+// clock has been set forward or back. For a machine that was suspended, the clock appears to have
+// been set forward.
 func (c *Clock) Run(ctx context.Context, every time.Duration, set func(step time.Duration)) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -4,8 +4,9 @@ import "syscall"
 
 const unsynchronized = 0x40 // STA_UNSYNC of linux/timex.h
 
-// keptByTimeServer tells whether the kernel takes the machine's clock for one that a time server keeps: chrony, ntpd and systemd-timesyncd
-// tell it. Where it may not be asked, nobody knows.
+// keptByTimeServer reports whether the kernel considers the machine's clock synchronized. chrony,
+// ntpd and systemd-timesyncd set this state. It returns false if the kernel does not permit the
+// query.
 func keptByTimeServer() bool {
 	var about syscall.Timex
 	_, err := syscall.Adjtimex(&about)

@@ -2,5 +2,6 @@
 
 package clock
 
-// keptByTimeServer tells whether a time server keeps the machine's clock; nobody is asked here.
+// keptByTimeServer always returns false, because the state of the clock is not known on this
+// system.
 func keptByTimeServer() bool { return false }

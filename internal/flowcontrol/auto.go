@@ -1,16 +1,21 @@
 package flowcontrol
 
-// This file lets the number of seats follow what the machine carries (--max-requests-inflight=auto): it brings what the dispatcher, Go's
-// scheduler and the store's commits say to the controller (package autoseats, which tells the rule) and its answer to the dispatcher.
+// This file adjusts the number of seats to the capacity of the machine
+// (--max-requests-inflight=auto). It passes measurements of the dispatcher, of Go's scheduler and
+// of the store's commits to the controller in package autoseats, which documents the algorithm, and
+// passes the controller's result to the dispatcher.
 //
-// A new number of seats is what a new configuration is to Kubernetes: levels get their nominal seats by shares, and what they lend and
-// borrow is decided again by the demand that was seen last. Shares are rounded up, and there are seven limited levels; so that the levels'
-// seats sum to the number wanted, and not to half as much again where it is small, they are those of a server of fewer seats:
+// A new number of seats has the same effect as a new configuration has in Kubernetes. The levels
+// get their nominal seats by shares, and lending is computed again from the most recently observed
+// demand. Shares are rounded up, and there are seven limited levels, so the sum of the levels'
+// seats can exceed a small number of seats by half. To make the sum match the wanted number, the
+// seats are divided as for a server with fewer seats:
 //
 //	wanted      8   12   16   32   64  128
 //	divided     4    6   12   27   60  124    sum of the nominal seats ≤ wanted
 //
-// And since a few seats are soon missed, they are lent anew every second instead of every ten, at the same half-life.
+// If there are only a few seats, every lent seat matters. Lending is therefore updated every second
+// instead of every ten seconds. The half-life of the envelope does not change.
 
 import (
 	"context"
@@ -31,29 +36,34 @@ import (
 const (
 	autoPeriod  = time.Second / 4
 	autoLending = time.Second
-	leastSeats  = 7   // one for each limited level that is there on a fresh server
+	leastSeats  = 7   // one for each limited level of a new server
 	mostSeats   = 600 // kube-apiserver's default
 	tellPeriod  = time.Minute
 	tellChange  = 0.25
 	runQueue    = "/sched/latencies:seconds"
-	longestWait = time.Second // that a request is expected to take, however long its like took
+	longestWait = time.Second // limit of the expected running time of a request
 )
 
-// An Auto keeps a dispatcher's seats at what the machine carries.
+// An Auto adjusts the seats of a dispatcher to the capacity of the machine.
 type Auto struct {
 	dispatcher *Dispatcher
 	controller *autoseats.Controller
-	Commits    func() (bounds []float64, counts []int64) // how many of the store's commits took how many seconds, so far; may be nil
-	Changed    func(from, to int, state autoseats.State) // is told of changes of more than a quarter, once a minute at most; may be nil
+	// Commits returns the cumulative histogram of the store's commit durations in seconds. It may
+	// be nil.
+	Commits func() (bounds []float64, counts []int64)
+	// Changed is called if the number of seats has changed by more than a quarter, at most once per
+	// minute. It may be nil.
+	Changed func(from, to int, state autoseats.State)
 
 	told     int
 	toldAt   time.Time
 	delays   []metrics.Sample
-	waits    []uint64 // of the run queue, as of the last tick, by bucket
-	finished []int64  // commits, likewise
+	waits    []uint64 // run queue counts at the last tick, by bucket
+	finished []int64  // commit counts at the last tick
 }
 
-// NewAuto starts with as many seats as the processors suggest. Run has to be called for anything to happen.
+// NewAuto returns a dispatcher whose initial number of seats depends on the number of processors.
+// The caller must call Run to start the adjustment.
 func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
 	cores := runtime.GOMAXPROCS(0)
 	c := autoseats.New(autoseats.Bounds{Cores: cores, Least: max(leastSeats, cores), Most: max(mostSeats, 4*cores)})
@@ -66,13 +76,13 @@ func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
 	return d, a
 }
 
-// state is what the controller knows.
+// state returns the state of the controller.
 func (a *Auto) state() autoseats.State { return a.controller.State() }
 
-// Metrics has the controller's.
+// Metrics returns the collector for the metrics of the controller.
 func (a *Auto) Metrics() *autoseats.Controller { return a.controller }
 
-// Run ticks until ctx ends.
+// Run samples and adjusts the seats periodically until ctx is done.
 func (a *Auto) Run(ctx context.Context) {
 	tick := time.NewTicker(autoPeriod)
 	defer tick.Stop()
@@ -98,7 +108,7 @@ func (a *Auto) sample(now time.Time, dt time.Duration) autoseats.Sample {
 		RunDelay: a.runDelay(), Commit: a.commit()}
 }
 
-// runDelay is what the longest tenth of the waits for a processor took at least, since the last call.
+// runDelay returns the 90th percentile of the waits for a processor since the last call.
 func (a *Auto) runDelay() time.Duration {
 	metrics.Read(a.delays)
 	if a.delays[0].Value.Kind() != metrics.KindFloat64Histogram {
@@ -109,7 +119,7 @@ func (a *Auto) runDelay() time.Duration {
 	return atQuantile(0.9, fresh, h.Buckets)
 }
 
-// commit is the median of the commits' durations since the last call.
+// commit returns the median of the commit durations since the last call.
 func (a *Auto) commit() time.Duration {
 	if a.Commits == nil {
 		return 0
@@ -119,7 +129,7 @@ func (a *Auto) commit() time.Duration {
 	return atQuantile(0.5, fresh, append([]float64{0}, bounds...))
 }
 
-// freshCounts returns by how much counts have grown since the last call.
+// freshCounts returns the increase of each count since the last call.
 func freshCounts[T int64 | uint64](last *[]T, counts []T) []T {
 	fresh := slices.Clone(counts)
 	for i := range *last {
@@ -129,7 +139,8 @@ func freshCounts[T int64 | uint64](last *[]T, counts []T) []T {
 	return fresh
 }
 
-// atQuantile is the value below which a part of what was counted lies; bucket i is from bounds[i] to bounds[i+1]. 0 if there is nothing.
+// atQuantile returns the q-quantile of a histogram, or 0 if it is empty. Bucket i contains the
+// values from bounds[i] to bounds[i+1].
 func atQuantile[T int64 | uint64](q float64, counts []T, bounds []float64) time.Duration {
 	var total, below float64
 	for _, n := range counts {
@@ -159,7 +170,8 @@ func (a *Auto) tell(now time.Time, seats int) {
 	a.told, a.toldAt = seats, now
 }
 
-// Done tells what a request took: the time elsewhere, with its client or a webhook, and for the store's commit is not its own.
+// Done records the cost of a finished request. The time of the store's commit, and the time
+// elsewhere (waiting for the client or a webhook), are not part of the service time.
 func (a *Auto) Done(t *Ticket, class uint64, ran, commit, elsewhere time.Duration) {
 	commit = min(commit, ran)
 	elsewhere = min(elsewhere, ran-commit)
@@ -167,7 +179,7 @@ func (a *Auto) Done(t *Ticket, class uint64, ran, commit, elsewhere time.Duratio
 		Elsewhere: elsewhere})
 }
 
-// Learn corrects an estimate by what requests of the class took so far.
+// Learn corrects an estimate by the measured costs of earlier requests of the class.
 func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
 	seats, likely := a.controller.Learned(class, est.InitialSeats)
 	est.Likely = min(likely, longestWait)
@@ -177,7 +189,7 @@ func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
 	}
 }
 
-// Dump is the page dump_seats of the debug pages.
+// Dump writes the debug page dump_seats.
 func (a *Auto) Dump(w io.Writer) {
 	s := a.state()
 	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
@@ -187,7 +199,8 @@ func (a *Auto) Dump(w io.Writer) {
 	_ = table.Flush()
 }
 
-// setSeats divides another number of seats among the levels, as nearly as shares that are rounded up allow. Nobody loses a seat that is taken.
+// setSeats sets the total number of seats and divides them among the levels. Running requests keep
+// their seats.
 func (d *Dispatcher) setSeats(seats int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -196,7 +209,7 @@ func (d *Dispatcher) setSeats(seats int) {
 	d.lendLocked()
 }
 
-// divideLocked gives the levels their nominal seats.
+// divideLocked computes the nominal seats of the levels.
 func (d *Dispatcher) divideLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	var shares float64
 	for _, l := range d.levels {
@@ -207,14 +220,15 @@ func (d *Dispatcher) divideLocked(specs map[string]*flowcontrolv1.PriorityLevelC
 	}
 	for name, l := range d.levels {
 		l.allocation.divide(d.seats, shares)
-		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
+		if obj := specs[name]; obj != nil { // the level is not being removed
 			l.shape(&obj.Spec, l.allocation.nominal)
 		}
 	}
 	d.scaleTrafficLocked(specs)
 }
 
-// fitLocked chooses the seats that are divided so that the levels' sum to what the machine carries.
+// fitLocked sets d.seats so that the levels' nominal seats sum to at most the seats that the
+// machine can carry.
 func (d *Dispatcher) fitLocked(shares float64) {
 	sum := func() (sum int) {
 		for _, l := range d.levels {
@@ -227,7 +241,8 @@ func (d *Dispatcher) fitLocked(shares float64) {
 	}
 }
 
-// A seatUse is how much seats of a level were used since it was last asked, and for how long somebody waited for one.
+// A seatUse contains the seat-time of a level since the last call of takeUse, and the time during
+// which requests were waiting.
 type seatUse struct{ held, waited time.Duration }
 
 func (u *seatUse) pass(seats int, waiting bool, dt time.Duration) {
@@ -237,7 +252,8 @@ func (u *seatUse) pass(seats int, waiting bool, dt time.Duration) {
 	}
 }
 
-// takeUse returns the seat-time of all limited levels since the last call, and the longest time that one of them let somebody wait.
+// takeUse returns the seat-time of all limited levels since the last call, and the longest waiting
+// time among these levels.
 func (d *Dispatcher) takeUse() (held, waited time.Duration) {
 	d.each(func(l *Level) {
 		if !l.exempt {
@@ -249,10 +265,11 @@ func (d *Dispatcher) takeUse() (held, waited time.Duration) {
 	return held, waited
 }
 
-// keepLocked is what is kept of the demand's envelope in one of the dispatcher's periods.
+// keepLocked returns the decay factor of the demand's envelope for the current period.
 func (d *Dispatcher) keepLocked() float64 {
 	return math.Pow(smoothing, d.period.Seconds()/adjustPeriod.Seconds())
 }
 
-// Plain is how many seats the request was estimated to take before experience corrected it; 0 if it did not.
+// Plain returns the estimated number of seats before the correction by experience, or 0 if there
+// was no correction.
 func (t *Ticket) Plain() int { return t.est.plain }

@@ -1,7 +1,8 @@
 package flowcontrol
 
-// This file shows what the dispatcher has in its hands, as the pages of /debug/api_priority_and_fairness: columns and their order are those
-// of k8s.io/apiserver/pkg/util/flowcontrol/apf_controller_debug.go, so that scripts that read them work here.
+// This file writes the state of the dispatcher as the pages of /debug/api_priority_and_fairness.
+// The columns and their order are the same as in
+// k8s.io/apiserver/pkg/util/flowcontrol/apf_controller_debug.go, for compatibility with scripts.
 
 import (
 	"cmp"
@@ -12,7 +13,8 @@ import (
 	"time"
 )
 
-// Dump writes a page, a table that is kube-apiserver's to the column; false if there is no such page. Errors of w are its own to remember.
+// Dump writes the named page as a table with kube-apiserver's columns. It returns false if the page
+// does not exist. Errors of w are ignored.
 func (d *Dispatcher) Dump(w io.Writer, page string, details bool) bool {
 	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
 	switch page {
@@ -81,12 +83,12 @@ func (d *Dispatcher) dumpQueues(table dumpTable) {
 	})
 }
 
-// seatSeconds prints seat-time as Kubernetes does.
+// seatSeconds formats seat-time in the format of Kubernetes.
 func seatSeconds(work time.Duration) string {
 	return fmt.Sprintf("%d.%08dss", work/time.Second, work%time.Second/10)
 }
 
-// waitingTickets returns those who wait at a level, in order of arrival.
+// waitingTickets returns the waiting requests of a level in order of arrival.
 func waitingTickets(l *Level) []*Ticket {
 	var tickets []*Ticket
 	for _, f := range l.turns {

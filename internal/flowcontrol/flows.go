@@ -1,17 +1,20 @@
 package flowcontrol
 
-// This file is what the configuration of flow control says, and nothing of it moves: which flow schema takes a request, how that
-// tells flows apart, which queues a flow may use, how many seats a level has and how many it lends. apf.go lives by it.
+// This file implements the configuration of flow control. It selects the flow schema of a request,
+// the flow within the schema, and the queues that may be used by the flow. It also computes the
+// number of seats of each level. Nothing in this file depends on running requests.
 //
-// A FlowSchema names whom and what it takes, its place in the order (matchingPrecedence, then name) and a priority level. The
-// first that matches takes the request:
+// A FlowSchema has subjects and rules that select requests, a position in the matching order
+// (matchingPrecedence, then name), and the name of a priority level. The first matching schema
+// classifies the request:
 //
 //	exempt             1   system:masters, anything                     ──▶ exempt: no seats, no queues
 //	system-nodes     500   system:nodes, anything          by user      ──▶ system: 30 shares, lends 33 %, 64 queues, hands of 6
 //	catch-all      10000   everybody, anything             by user      ──▶ catch-all: 5 shares, no queues
 //
-// A level's seats are its part of the server's by shares: nominal = ceil(server's seats · shares / all shares). Of these it lends
-// what it may and does not need, every ten seconds; see lendSeats.
+// The nominal seats of a level are its share of the server's seats: nominal = ceil(server's seats ·
+// shares / all shares). If a level does not need all of its seats, other levels can borrow some of
+// them. The number of borrowed seats is updated every ten seconds. See lendSeats.
 
 import (
 	"crypto/sha256"
@@ -32,26 +35,31 @@ import (
 
 const (
 	defaultShares = 30
-	smoothing     = 0.977 // of the demand's envelope, for each period: it halves in five minutes
-	maxHand       = 15    // a hash of 64 bits deals no more cards than this evenly
-	minTarget     = 0.001 // keeps the lending's proportions finite
+	// decay of the demand's envelope per period, which halves it in five minutes
+	smoothing = 0.977
+	maxHand   = 15    // maximum number of queues that a hash of 64 bits selects evenly
+	minTarget = 0.001 // minimum target, which avoids a division by zero
 )
 
-// A Digest is what of a request decides its fate. Requests for no resource have their lower-case method as verb.
+// A Digest contains the attributes of a request that are used for classification. If the request is
+// not for a resource, the verb is the HTTP method in lower case.
 type Digest struct {
-	User                        string      // the name, after impersonation
-	Groups                      []string    // all that the user is in
-	ResourceRequest             bool        // a rule for resources may match it; else one for paths
-	Verb, Path                  string      // the path is for a request for no resource
-	Group, Version, Namespace   string      // "" is the core group, and no namespace
-	Resource, Subresource, Name string      // "" where there is none
-	Received                    time.Time   // waiting counts from here
-	PeerClosed                  func() bool // whether the client has left, where the context does not tell; may be nil
+	User   string   // name of the user, after impersonation
+	Groups []string // all groups of the user
+	// selects between the resource rules and the non-resource rules
+	ResourceRequest bool
+	// the path is set only for requests that are not for a resource
+	Verb, Path                  string
+	Group, Version, Namespace   string    // an empty string is the core group or no namespace
+	Resource, Subresource, Name string    // empty if the request has none
+	Received                    time.Time // start of the request's waiting time
+	// reports whether the client has disconnected, if the context cannot; may be nil
+	PeerClosed func() bool
 }
 
 // Classification
 
-// A rules is the compiled form of one FlowSchema. Immutable.
+// rules is the compiled form of a FlowSchema. It is immutable.
 type rules struct {
 	Name         string
 	precedence   int32
@@ -61,12 +69,14 @@ type rules struct {
 	tenantPrefix string         // annotationTenant
 }
 
-// Extensions of the flow distinguisher, which Kubernetes' designers wanted and never shipped. As annotations they leave the
-// object what Kubernetes knows.
+// Extensions of the flow distinguisher, which were proposed for Kubernetes but never released. They
+// are annotations, so the objects remain valid in Kubernetes.
 const (
-	// A regular expression with one group, tried on what the distinguisher method yields: the group's text tells flows apart.
+	// A regular expression with one group, which is matched against the result of the distinguisher
+	// method. The text of the group becomes the flow distinguisher.
 	annotationPattern = "flowcontrol.apilet.dev/distinguisher-pattern"
-	// The first of the user's groups that has this prefix tells flows apart: all users of a tenant are one flow.
+	// The first group of the user with this prefix becomes the flow distinguisher, so all users of
+	// a tenant share one flow.
 	annotationTenant = "flowcontrol.apilet.dev/tenant-group-prefix"
 )
 
@@ -76,7 +86,7 @@ func newFlowRules(obj *flowcontrolv1.FlowSchema) rules {
 	if obj.Spec.DistinguisherMethod != nil {
 		s.method = obj.Spec.DistinguisherMethod.Type
 	}
-	// A pattern that does not compile, or has not one group, is no pattern: the flows are told apart as without it.
+	// The pattern is ignored if it does not compile or does not have exactly one group.
 	if re, err := regexp.Compile(obj.Annotations[annotationPattern]); err == nil && re.NumSubexp() == 1 {
 		s.pattern = re
 	}
@@ -153,7 +163,8 @@ func matchesResource(rule *flowcontrolv1.ResourcePolicyRule, dig *Digest) bool {
 	return hasOrAll(rule.Verbs, dig.Verb) && hasOrAll(rule.APIGroups, dig.Group) && namesResource(rule.Resources, dig)
 }
 
-// namesResource tells whether the list has resource, or resource/subresource where the request has one.
+// namesResource reports whether the list contains the request's resource, or resource/subresource
+// if the request has a subresource.
 func namesResource(list []string, dig *Digest) bool {
 	if dig.Subresource == "" || isAll(list) {
 		return hasOrAll(list, dig.Resource)
@@ -167,8 +178,8 @@ func namesResource(list []string, dig *Digest) bool {
 	return false
 }
 
-// matchesPath takes an entry for itself and for what lies below it; the trailing /* that the API's documentation asks for may be
-// left out, as in Kubernetes.
+// matchesPath reports whether the path equals one of the entries or is below it. As in Kubernetes,
+// an entry may omit the trailing /* that the API documentation requires.
 func matchesPath(entries []string, path string) bool {
 	for _, entry := range entries {
 		if entry == "*" || entry == path {
@@ -184,10 +195,11 @@ func matchesPath(entries []string, path string) bool {
 
 func hasOrAll(list []string, value string) bool { return isAll(list) || slices.Contains(list, value) }
 
-// isAll: the asterisk counts only when it stands alone.
+// isAll reports whether the list is a single asterisk. An asterisk is ignored if there are other
+// entries.
 func isAll(list []string) bool { return len(list) == 1 && list[0] == "*" }
 
-// distinguisher tells the flows of a schema apart.
+// distinguisher returns the flow distinguisher of the request.
 func (s *rules) distinguisher(dig *Digest) string {
 	value := ""
 	switch s.method {
@@ -213,7 +225,7 @@ func (s *rules) distinguisher(dig *Digest) string {
 
 // Shuffle sharding
 
-// flowHash names a flow by 64 bits.
+// flowHash returns the hash that identifies a flow.
 func flowHash(schema, distinguisher string) uint64 {
 	var room [256]byte
 	text := append(room[:0], schema...)
@@ -223,8 +235,10 @@ func flowHash(schema, distinguisher string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// deal appends a hand of distinct cards from a deck, all hands being as likely as the hash's bits are even. Each remainder of the
-// hash is a card's place among those left; counting the earlier cards that lie before it gives the card.
+// deal appends a hand of distinct queue numbers below deck to cards. All hands are equally likely
+// if the bits of the hash are evenly distributed. Each remainder of the hash is the position of a
+// card among the remaining cards. Adding the number of earlier cards before that position gives the
+// card.
 func deal(hash uint64, deck, hand int, cards []int) []int {
 	var places [maxHand]int
 	for i := range min(hand, maxHand, deck) {
@@ -242,14 +256,16 @@ func deal(hash uint64, deck, hand int, cards []int) []int {
 	return cards
 }
 
-// entropyBits is how much of the hash a hand uses up; Kubernetes allows 60, which leaves every hand nearly as likely as another.
+// entropyBits returns the number of bits of the hash that a hand uses. Kubernetes allows at most
+// 60, which makes all hands nearly equally likely.
 func entropyBits(deck, hand int) int {
 	return int(math.Ceil(math.Log2(float64(deck)) * float64(hand)))
 }
 
 // Levels
 
-// usableLevel tells whether a level's parts fit together; one whose do not counts as missing.
+// usableLevel reports whether the fields of a level's spec are consistent. A level with an
+// inconsistent spec is treated as missing.
 func usableLevel(spec *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
 	limited := spec.Limited
 	switch spec.Type {
@@ -279,21 +295,22 @@ func queuesOf(spec *flowcontrolv1.PriorityLevelConfigurationSpec) int {
 
 // Lending seats
 
-// A claim is what a level says when seats are shared out, and what it gets. Its seats without lending are the nominal ones.
+// An allocation contains the lending parameters of a level and the number of seats that the level
+// gets. Without lending it gets its nominal seats.
 type allocation struct {
 	exempt   bool
 	shares   int32
 	lendable int32  // percent of the nominal seats
-	borrow   *int32 // percent of the nominal seats, nil: no bound
+	borrow   *int32 // percentage of the nominal seats, or nil if there is no limit
 	nominal  int
-	min, max int // what is left when all that may be is lent, what it has when it borrows all it may
+	min, max int // number of seats after lending or borrowing the maximum
 
-	high       int // demand in the last period: its highest,
+	high       int // maximum demand in the last period
 	mean, sd   float64
-	smoothed   float64 // and its envelope, which rises at once and falls slowly
-	keep       float64 // of it in a period, where that is not the usual one; 0: smoothing
-	target     float64 // what it would like
-	low, limit int     // what it must get at least; what it gets
+	smoothed   float64 // envelope of the demand, which rises immediately and falls slowly
+	keep       float64 // decay of the envelope per period; 0 means smoothing
+	target     float64 // number of seats that the level should have if there were enough
+	low, limit int     // minimum number of seats for this period, and the number that it gets
 }
 
 func (c *allocation) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
@@ -317,7 +334,8 @@ func (c *allocation) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
 	}
 }
 
-// divide derives the seats from the shares. Rounding up may give away a few seats more than the server has, but never none.
+// divide computes the seats from the shares. Because of rounding up, the sum may exceed the
+// server's seats by a few, but no level with shares gets zero seats.
 func (c *allocation) divide(serverSeats int, shares float64) {
 	fresh := c.limit == 0 && c.max == 0
 	if c.nominal = 0; shares > 0 {
@@ -334,10 +352,10 @@ func (c *allocation) divide(serverSeats int, shares float64) {
 	}
 }
 
-// observe takes in the demand of a period.
+// observe records the demand of a period.
 func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	c.high = high
-	if !long { // two changes of the configuration at one instant
+	if !long { // the configuration was changed twice at the same time
 		return
 	}
 	c.mean, c.sd = mean, sd
@@ -349,8 +367,10 @@ func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	c.smoothed = max(envelope, keep*c.smoothed+(1-keep)*envelope)
 }
 
-// lendSeats shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound
-// stops. A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
+// lendSeats computes the number of seats of each level. It returns the fraction of the target that
+// is assigned to each level within its limits. If a level needs the seats that it has lent, it gets
+// them back before other levels can borrow any. The seats that are used by exempt levels cannot be
+// lent to other levels.
 func lendSeats(claims []*allocation) (fairFrac float64) {
 	var seats, least, low int
 	for _, c := range claims {
@@ -366,7 +386,7 @@ func lendSeats(claims []*allocation) (fairFrac float64) {
 		least += c.min
 		low += c.low
 	}
-	part := 0.0 // of what is between the least and the low
+	part := 0.0 // fraction of the distance from min to low
 	switch {
 	case seats <= least:
 	case seats < low:
@@ -386,13 +406,15 @@ func lendSeats(claims []*allocation) (fairFrac float64) {
 	return fairFrac
 }
 
-// bounded is the fraction p of the level's target, within what the level may get.
+// bounded returns the fraction p of the level's target, limited to the range from low to max.
 func (c *allocation) bounded(p float64) float64 {
 	return min(float64(c.max), max(float64(c.low), p*max(c.target, minTarget)))
 }
 
-// solveFairFrac returns the p with which the limited levels' bounded sums to seats. The sum never falls as p grows; bisection ends
-// after as many steps as a float has bits. If many p do, it is the greatest; if none gives enough, the least that gives all.
+// solveFairFrac returns the p for which the bounded seats of the limited levels sum to seats. The
+// sum is a monotonic function of p, so the solution can be found by bisection. If several values of
+// p are solutions, the result is the largest. If there is no solution because all levels have
+// reached their maximum, the result is the smallest p that reaches it.
 func solveFairFrac(claims []*allocation, seats float64) float64 {
 	sum := func(p float64) (total float64) {
 		for _, c := range claims {
@@ -416,9 +438,9 @@ func solveFairFrac(claims []*allocation, seats float64) float64 {
 	return hi
 }
 
-// The objects that are always there
+// Built-in objects
 
-// Objects is a configuration, or part of one.
+// Objects contains the API objects of a configuration.
 type Objects struct {
 	Schemas []*flowcontrolv1.FlowSchema                 // FlowSchemas, in any order
 	Levels  []*flowcontrolv1.PriorityLevelConfiguration // PriorityLevelConfigurations
@@ -432,7 +454,7 @@ var (
 		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: "kube-system", Name: "*"}}}
 	controllerSubjects, schedulerSubjects = userSubjects("system:kube-controller-manager"), userSubjects("system:kube-scheduler")
 
-	// mandatory are the objects without which nothing works: they keep administrators in and have a place for every request.
+	// The mandatory objects guarantee access for administrators, and a level for every request.
 	mandatorySchemas = []builtInSchema{
 		{"exempt", "exempt", 1, "", groupSubjects("system:masters"), ruleAllRequests},
 		{"catch-all", "catch-all", 10000, byUser, anyoneSubjects, ruleAllRequests},
@@ -441,7 +463,7 @@ var (
 		{name: "exempt", exempt: true},
 		{name: "catch-all", shares: 5},
 	}
-	// suggested are a good start.
+	// The suggested objects are the default configuration.
 	suggestedSchemas = []builtInSchema{
 		{"system-nodes", "system", 500, byUser, nodeSubjects, ruleAllRequests},
 		{"system-node-high", "node-high", 400, byUser, nodeSubjects, ruleNodeObjects},
@@ -464,7 +486,7 @@ var (
 	}
 )
 
-// What the built-in schemas take.
+// The rules of the built-in schemas.
 var (
 	ruleAllRequests = flowcontrolv1.PolicyRulesWithSubjects{
 		ResourceRules: []flowcontrolv1.ResourcePolicyRule{
@@ -486,7 +508,7 @@ const (
 	byNamespace = flowcontrolv1.FlowDistinguisherMethodByNamespaceType
 )
 
-// autoUpdate marks objects that are kept as this version of the server has them.
+// autoUpdate returns the metadata of an object that the server keeps at its built-in version.
 func autoUpdate(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}
 }
@@ -507,10 +529,10 @@ func (row builtInSchema) object() *flowcontrolv1.FlowSchema {
 	if row.method != "" {
 		obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: row.method}
 	}
-	return obj.DeepCopy() // of the tables' slices
+	return obj.DeepCopy() // because the spec shares slices with the tables
 }
 
-// A builtInLevel without queues rejects.
+// A builtInLevel without queues rejects requests if no seat is free.
 type builtInLevel struct {
 	name                           string
 	exempt                         bool
@@ -535,7 +557,7 @@ func (row builtInLevel) object() *flowcontrolv1.PriorityLevelConfiguration {
 	return obj
 }
 
-// objectsOf makes fresh objects of rows.
+// objectsOf returns a new object for each row.
 func objectsOf[T any, R interface{ object() T }](rows []R) (objs []T) {
 	for _, row := range rows {
 		objs = append(objs, row.object())
@@ -543,12 +565,13 @@ func objectsOf[T any, R interface{ object() T }](rows []R) (objs []T) {
 	return objs
 }
 
-// MandatoryObjects are those without which no request would be classified: exempt and catch-all, schemas and levels. A new copy each time.
+// MandatoryObjects returns new copies of the objects that are required to classify every request:
+// the schemas and levels named exempt and catch-all.
 func MandatoryObjects() Objects {
 	return Objects{objectsOf(mandatorySchemas), objectsOf(mandatoryLevels)}
 }
 
-// SuggestedObjects are the defaults that operators may change or delete. A new copy each time.
+// SuggestedObjects returns new copies of the default objects, which operators may change or delete.
 func SuggestedObjects() Objects {
 	return Objects{objectsOf(suggestedSchemas), objectsOf(suggestedLevels)}
 }
@@ -567,7 +590,8 @@ func userSubjects(names ...string) (subjects []flowcontrolv1.Subject) {
 	return subjects
 }
 
-// WithMandatory adds the built-in copy of what is missing: between its deletion and its return nothing changes.
+// WithMandatory adds the built-in copies of missing mandatory objects. The configuration is
+// therefore unchanged between the deletion of such an object and its re-creation.
 func WithMandatory(objs Objects) Objects {
 	for _, schema := range MandatoryObjects().Schemas {
 		if !slices.ContainsFunc(objs.Schemas, func(obj *flowcontrolv1.FlowSchema) bool { return obj.Name == schema.Name }) {
@@ -584,22 +608,23 @@ func WithMandatory(objs Objects) Objects {
 	return objs
 }
 
-// Corrections are what it takes to bring one kind of object up to date.
+// Corrections contains the changes that update the stored objects of one kind to the built-in ones.
 type Corrections[T any] struct {
-	Create, Update []T      // what is missing, and what differs: as it is to be
-	Remove         []string // names of what was built in once
+	Create, Update []T      // objects to create, and objects to update with their new content
+	Remove         []string // names of objects that were built into an earlier version
 }
 
-// MaintainSchemas compares what exists with what is built in; it is to be called every minute, for schemas and for levels.
+// MaintainSchemas compares the existing schemas with the built-in ones. The caller should call it
+// every minute, and MaintainLevels for the levels.
 //
-//	exists  built in   annotation               done
-//	no      yes                                 created
-//	yes     mandatory  any                      spec and annotation are set right
-//	yes     suggested  true                     spec is set right
-//	yes     suggested  false                    left alone
-//	yes     suggested  none, or no truth value  like true if nobody has changed the spec (generation 1), else like false; annotated
-//	yes     no         true                     removed: an older version's
-//	yes     no         else                     left alone: somebody's own
+//	exists  built in   annotation               action
+//	no      yes                                 create
+//	yes     mandatory  any                      correct the spec and the annotation
+//	yes     suggested  true                     correct the spec
+//	yes     suggested  false                    none
+//	yes     suggested  missing or not a bool    as for true if the spec is unchanged (generation 1), else as for false; annotate
+//	yes     no         true                     remove, because an earlier version created it
+//	yes     no         other                    none, because a user created it
 func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) Corrections[*flowcontrolv1.FlowSchema] {
 	return maintain(existing, MandatoryObjects().Schemas, SuggestedObjects().Schemas, func(obj, want *flowcontrolv1.FlowSchema) bool {
 		same := equality.Semantic.DeepEqual(obj.Spec, want.Spec)
@@ -608,7 +633,8 @@ func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) Corrections[*flowcont
 	})
 }
 
-// MaintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
+// MaintainLevels is like MaintainSchemas, but for priority levels. It does not change the shares
+// and the lendable percentage of the exempt level, which may be set by operators.
 func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) Corrections[*flowcontrolv1.PriorityLevelConfiguration] {
 	correct := func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
@@ -622,7 +648,8 @@ func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) Correc
 	return maintain(existing, MandatoryObjects().Levels, SuggestedObjects().Levels, correct)
 }
 
-// maintain does the work of both; correct sets an object's spec right and tells whether it was.
+// maintain implements MaintainSchemas and MaintainLevels. The correct function corrects the spec of
+// obj and reports whether it was already correct.
 func maintain[T interface {
 	metav1.Object
 	DeepCopy() T
@@ -662,8 +689,8 @@ func maintain[T interface {
 	return todo
 }
 
-// Dangling returns the condition that the status of each schema lacks, by the schema's name. The condition says whether the level
-// is there that the schema names.
+// Dangling returns the missing status conditions by the name of the schema. The condition of a
+// schema states whether its priority level exists.
 func Dangling(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCondition {
 	missing := map[string]flowcontrolv1.FlowSchemaCondition{}
 	usableLevels := map[string]bool{}
@@ -688,14 +715,15 @@ func Dangling(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCo
 	return missing
 }
 
-// A Pacer keeps two servers with different minds from writing conditions in turn for ever: six writes of a name in a minute.
+// A Pacer limits the writes of each name to six per minute. This prevents two servers with
+// different opinions from overwriting the conditions forever.
 type Pacer struct {
 	written map[string][]time.Time
 }
 
 const writesPerMinute = 6
 
-// Allow says whether name may be written at now, and counts it if so.
+// Allow reports whether name may be written at the time now. If so, it counts the write.
 func (p *Pacer) Allow(name string, now time.Time) bool {
 	recent := slices.DeleteFunc(p.written[name], func(at time.Time) bool { return now.Sub(at) >= time.Minute })
 	if p.written == nil {
@@ -709,7 +737,7 @@ func (p *Pacer) Allow(name string, now time.Time) bool {
 	return allowed
 }
 
-// SetCondition puts a condition in the place of the one of its type.
+// SetCondition adds the condition to the status, or replaces the condition of the same type.
 func SetCondition(status *flowcontrolv1.FlowSchemaStatus, condition flowcontrolv1.FlowSchemaCondition) {
 	for i := range status.Conditions {
 		if status.Conditions[i].Type == condition.Type {

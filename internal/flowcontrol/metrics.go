@@ -1,7 +1,8 @@
 package flowcontrol
 
-// This file: the dispatcher's numbers as metrics of Kubernetes' names, labels and help texts (k8s.io/apiserver/pkg/util/flowcontrol/metrics).
-// They are read from the levels when somebody scrapes; requests pay for nothing but counters that the algorithm has anyway.
+// This file exports the state of the dispatcher as metrics with Kubernetes' names and labels
+// (k8s.io/apiserver/pkg/util/flowcontrol/metrics). Collect reads the values from the levels, so
+// requests only update counters that the algorithm needs anyway.
 
 import (
 	"math"
@@ -11,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The metrics by name, with what they say and their labels beyond those of a priority level. All begin with metricPrefix.
+// Names, help texts and labels of the metrics. All names begin with metricPrefix.
 const metricPrefix = "apiserver_flowcontrol_"
 
 var metricDescs = func() map[string]*prometheus.Desc {
@@ -62,14 +63,15 @@ var metricDescs = func() map[string]*prometheus.Desc {
 	return all
 }()
 
-// A metricList collects while levels hold still, and is sent when they move again.
+// A metricList collects metrics while levels are locked. They are sent to the channel after the
+// locks have been released.
 type metricList []prometheus.Metric
 
 func (list *metricList) number(name string, kind prometheus.ValueType, value float64, labels ...string) {
 	*list = append(*list, prometheus.MustNewConstMetric(metricDescs[name], kind, value, labels...))
 }
 
-// distribution leaves out a histogram that has seen nothing.
+// distribution omits a histogram without values.
 func (list *metricList) distribution(name string, h *histogram, labels ...string) {
 	buckets, count := make(map[float64]uint64, len(h.bounds)), uint64(0)
 	for i, bound := range h.bounds {
@@ -81,14 +83,14 @@ func (list *metricList) distribution(name string, h *histogram, labels ...string
 	}
 }
 
-// Describe and Collect make a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (d *Dispatcher) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range metricDescs {
 		descs <- desc
 	}
 }
 
-// Collect reads the numbers of all levels, each under its lock.
+// Collect implements prometheus.Collector. Each level is read while holding its lock.
 func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list metricList
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())
@@ -130,7 +132,7 @@ func (list *metricList) level(l *Level) {
 	list.distribution("priority_level_seat_utilization", &l.seatUse, l.Name)
 	list.distribution("priority_level_request_utilization", &l.startUse, "executing", l.Name)
 	gauge("current_r", l.vtime.Seconds())
-	if l.exempt { // nobody ever waits
+	if l.exempt { // requests never wait
 		none := newHistogram(requestBounds)
 		none.add(0, l.seatUse.total())
 		list.distribution("priority_level_request_utilization", &none, "waiting", l.Name)
@@ -156,7 +158,7 @@ func (list *metricList) level(l *Level) {
 	gauge("next_discounted_s_bounds", mostNet, "max")
 }
 
-// flow leaves out a schema that has seen no request.
+// flow does nothing if the schema has not received any requests.
 func (list *metricList) flow(stats *schemaStats, exempt bool, labels ...string) {
 	if stats.estimated.total() == 0 {
 		return

@@ -1,19 +1,21 @@
 package flowcontrol
 
-// This file asks the kernel whether a client has left, which takes no read from its connection.
+// This file detects without reading from the connection whether a client has disconnected.
 
 import (
 	"net"
 	"syscall"
 )
 
-// layered is a connection that lies upon another.
+// layered is implemented by connections that wrap another connection.
 type layered interface{ NetConn() net.Conn }
 
-// PeerClosed tells whether the client has closed the connection. net/http notices only when it reads to the end of the request, and a
-// request that waits for its seat has not been read. The kernel knows: the first byte of TCP_INFO is the connection's state.
+// PeerClosed reports whether the client has closed the connection. net/http detects this only after
+// it has read the whole request, and the body of a waiting request has not been read. PeerClosed
+// therefore gets the connection's state from the kernel, which is the first byte of TCP_INFO.
 func PeerClosed(conn net.Conn) bool {
-	for wrapped, ok := conn.(layered); ok; wrapped, ok = conn.(layered) { // TLS, and what batches its records
+	// unwrap TLS and the batching of records
+	for wrapped, ok := conn.(layered); ok; wrapped, ok = conn.(layered) {
 		conn = wrapped.NetConn()
 	}
 	socket, ok := conn.(syscall.Conn)
@@ -24,7 +26,8 @@ func PeerClosed(conn net.Conn) bool {
 	if err != nil {
 		return false
 	}
-	const finWait, closeWait = 4, 8 // from here on one of both sides has said that it is done
+	// in the states from finWait to closeWait, one of the sides has closed the connection
+	const finWait, closeWait = 4, 8
 	closed := false
 	err = raw.Control(func(fd uintptr) {
 		info, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO)

@@ -4,7 +4,8 @@ package flowcontrol
 
 import "net"
 
-// This file: on other systems than Linux nothing tells that a connection was closed, short of reading from it.
+// Systems other than Linux cannot detect a closed connection without reading from it.
 
-// PeerClosed cannot be told here: a client that leaves while its request with a body waits is noticed when it would run.
+// PeerClosed always returns false on this system. If the client of a waiting request with a body
+// disconnects, the server notices it when the request starts.
 func PeerClosed(net.Conn) bool { return false }

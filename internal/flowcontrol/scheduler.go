@@ -1,43 +1,57 @@
 package flowcontrol
 
-// This file is what moves: levels, queues, flows and the tickets of requests, and the rule by which a seat that is free finds the next of
-// them. The picture of a request's way is in doc.go.
+// This file implements the dispatcher. It includes the levels, queues and flows, and the algorithm
+// that selects the next request if a seat is free. See doc.go for the path of a request.
 //
-// A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
-// several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader
-// election; a level that does not need its seats lends some of them. Within a level the seats are divided among flows, so
-// that one runaway client cannot starve its neighbours.
+// The number of requests that a server can run at the same time is limited by its seats. If a
+// request lists thousands of objects, it needs several seats (the width of the request). The seats
+// are divided among priority levels, so garbage collection cannot starve leader election. If a
+// level does not need all of its seats, it can lend some of them to other levels. The seats of a
+// level are divided among flows, which prevents one client from starving the others.
 //
-// Why a hand and queues? A level of 128 queues of 50 places bounds what waiting costs, whatever names clients invent. Why not one
-// queue of 6400 then? An elephant (a flow with a thousand requests) fills the six queues of its hand; a mouse's hand almost surely
-// has a card that the elephant's lacks, and there is room for the mouse.
+// Why are there hands and queues? A level of 128 queues of 50 places limits the cost of waiting
+// requests, no matter how many user names clients invent. A single queue of 6400 places would not
+// isolate flows. An elephant (a flow with a thousand requests) can only fill the six queues of its
+// hand. The hand of a mouse almost certainly includes a queue that is not in the hand of the
+// elephant, so the request of the mouse can be added to that queue.
 //
-// Whose turn is it? Every flow with business here has an account: the seat-time that it was served (two seats for three seconds
-// are six seconds). A free seat goes to the flow that was served least. The difficulty is the account that a newcomer starts
-// with. With zero it would own the level until it had caught up with years of others' service; so there is virtual time, the
-// account of a flow that always gets exactly an even share, and newcomers start there:
+// Which flow is next? Every flow has an account for the seat-time that it has received (two seats
+// for three seconds are six seconds). A free seat goes to the flow with the lowest account. The
+// difficulty is the initial account of a new flow. If it were zero, the new flow would get every
+// seat until it had caught up with years of service to the other flows. For this reason, the level
+// maintains a virtual time, which is the account of a flow that always receives exactly its even
+// share. The account of a new flow starts at the virtual time:
 //
 //	vtime' = seats in use / active flows, and vtime is never less than the account of a flow whose request is being started.
 //
-// An example with two seats and requests of 1 s. Flow A alone keeps both seats busy; requests of A wait, and its account grows
-// by 2 a second, and with it vtime, which at t=10 is 20. Now flow B comes with many requests and starts at 20. The next free
-// seat is B's (20 is less than what A has by then), the one after is A's, and so on: each gets a seat, from B's first second.
-// Had B used a seat now and then since t=0, it would start at 20 all the same, because a flow with nothing waiting is lifted to
-// vtime by its next request: it saves nothing up, and A, which only took what nobody else wanted, owes nothing. (Kubernetes lets
-// virtual time go at the even share alone; there A would be starved for as long as it had taken more.)
+// For example, assume two seats and requests of 1 s. Flow A is alone and keeps both seats busy, and
+// more requests of A wait. A's account and vtime both grow by 2 per second, so both are 20 at t=10.
+// At this time, flow B sends many requests. The account of B starts at 20. The next free seat goes
+// to B, because A's account is larger by then. The seat after that goes to A, and they continue to
+// alternate from B's first second. If B had used a seat now and then since t=0, its account would
+// still start at 20, because the next request of a flow with no waiting requests raises its account
+// to vtime. This means that an idle flow cannot save up service for later, and that A does not have
+// to pay for seats that were not needed by other flows. (In Kubernetes virtual time advances only
+// by the even share. As a result, A would be starved until B has caught up.)
 //
-// And when nobody waits there is no one to be unfair to: the books are closed, and the next contention begins with everyone equal.
+// Fairness does not matter while no request waits. The level closes its books when there are no
+// more waiting requests. After that, all flows start again with equal accounts.
 //
-// How long a request will run is unknown at its start, so an account grows while the request runs, not when it ends. To this
-// the order adds a promise, the usual running time at this level for each seat that the flow holds: without it, every seat that
-// frees up within a second would go to the one flow that was a little behind, and the seats would swing to and fro.
+// The running time of a request is not known when it starts, so an account grows while the request
+// runs, not when it ends. In addition, the key of a flow includes a promise, which is the usual
+// running time of requests multiplied by the number of seats that the flow holds. Without the
+// promise, all seats that become free within a second would be assigned to the same flow, which
+// would cause oscillation.
 //
-// The bound: while two flows both have requests waiting, their accounts, promises included, differ by no more than one request's
-// promise and what running requests have taken beyond theirs. The latter cannot be helped; nobody is interrupted.
+// This is the bound on unfairness: while two flows both have waiting requests, their accounts
+// including promises differ by at most one request's promise plus any overrun of running requests.
+// The overrun is unavoidable, because running requests are not interrupted.
 //
-// Between two events an account can only grow. So the flows that wait stand in a heap whose keys may be too low, never too high,
-// and a few corrections at its top find the least: starting a request costs the logarithm of the flows that wait, where Kubernetes
-// visits all queues. (A queue for each flow's turn, as there, would also make an elephant as many flows as its hand has cards.)
+// Between two events an account can only grow. The waiting flows are therefore kept in a heap in
+// which a key may be too low but never too high. The minimum is found by correcting a few keys at
+// the top. The cost of starting a request is logarithmic in the number of waiting flows, while
+// Kubernetes visits all queues. (In Kubernetes, the queues are scheduled instead of the flows. As a
+// result, an elephant is treated as several flows, one for each queue in its hand.)
 
 import (
 	"cmp"
@@ -55,40 +69,51 @@ import (
 )
 
 const (
-	guessedTime  = 3 * time.Millisecond // what a request is taken to run of which nobody knows better
-	maxQueueWait = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
-	lookPeriod   = time.Second / 4      // how often one who waits is asked whether it is still there, if there is no other way
-	adjustPeriod = 10 * time.Second     // how often seats are lent anew
-	maxLevelPart = 0.15                 // of a level's nominal seats that one request may take
-	highVtime    = 1 << 62              // virtual time is set back here, at half of what its type holds
+	// assumed running time of a request for which no better estimate exists
+	guessedTime = 3 * time.Millisecond
+	// maximum time in a queue; the limit is lower if a quarter of the request's timeout is less
+	maxQueueWait = time.Minute
+	// how often a waiting request polls for a closed connection, if PeerClosed is set
+	lookPeriod   = time.Second / 4
+	adjustPeriod = 10 * time.Second // how often levels lend seats to each other
+	// maximum fraction of the nominal seats that can be used by a single request
+	maxLevelPart = 0.15
+	// virtual time is reset to 0 beyond this value, which is half the range of its type
+	highVtime = 1 << 62
 )
 
-// Why a request was turned away, as the metrics' label reason has it.
+// Reasons for rejections, the values of the metrics' label reason.
 const (
-	reasonQueueFull        = "queue-full"        // the shortest queue of its hand is full, and so are the seats
-	reasonConcurrencyLimit = "concurrency-limit" // the seats are taken, and the level has no queues
-	reasonTimeout          = "time-out"          // it waited as long as it may, or its client left
+	// the shortest queue of the hand is full, and so are the seats
+	reasonQueueFull = "queue-full"
+	// all seats are in use and there are no queues
+	reasonConcurrencyLimit = "concurrency-limit"
+	// the request waited for its maximum time, or the client disconnected
+	reasonTimeout = "time-out"
 )
 
-// A Rejection is the error of a request that never ran.
+// A Rejection is the error returned for a request that was not run.
 type Rejection struct {
 	reason     string
 	RetryAfter int         // seconds
-	Schema     *FlowSchema // the one that classified it
+	Schema     *FlowSchema // the schema that classified the request
 }
 
-// Error is why: a reason as the metrics call it.
+// Error returns the reason for the rejection, in the words of the metrics' label reason.
 func (rej *Rejection) Error() string { return "rejected by flow control: " + rej.reason }
 
-// An Estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
-// answered. It holds the greater of the two from its start to the end of its tail.
+// An Estimate contains the expected cost of a request. A request needs InitialSeats while it is
+// running and FinalSeats during its tail, in which watchers are notified after the response has
+// been sent. It holds the larger number of seats until the end of the tail.
 type Estimate struct {
-	InitialSeats, FinalSeats int           // held while it runs, and during its tail
+	// the number of seats while the request is running and during its tail
+	InitialSeats, FinalSeats int
 	Tail                     time.Duration // how long FinalSeats are held
-	Mutating                 bool          // for the metrics' label request_kind
-	Watchers                 int           // who will be told of the change; -1 where nobody counted
-	plain                    int           // of a LIST whose seats were corrected by experience, what they were; else 0
-	Likely                   time.Duration // how long such requests run, where that is known; 0: nobody knows
+	Mutating                 bool          // value of the metrics' label request_kind
+	Watchers                 int           // number of watchers that receive the change; -1 if unknown
+	// the InitialSeats of a LIST before correction, or 0 if there was no correction
+	plain  int
+	Likely time.Duration // expected running time; 0 if unknown
 }
 
 func (est Estimate) seats() int { return max(est.InitialSeats, est.FinalSeats) }
@@ -97,7 +122,8 @@ func (est Estimate) work() time.Duration {
 	return time.Duration(est.InitialSeats)*cmp.Or(est.Likely, guessedTime) + time.Duration(est.FinalSeats)*est.Tail
 }
 
-// within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
+// within limits the estimate to the given number of seats (0 means no limit). A narrower tail lasts
+// longer.
 func (est Estimate) within(seats int) Estimate {
 	if seats <= 0 {
 		return est
@@ -114,25 +140,27 @@ func (est Estimate) tailWithin(seats int) Estimate {
 	return est
 }
 
-// A Dispatcher holds the configuration and the priority levels. It panics when asked to Dispatch before Configure.
+// A Dispatcher holds the configuration and the priority levels. Configure must be called before
+// Dispatch, which panics otherwise.
 type Dispatcher struct {
 	timeout time.Duration // of requests whose context has no deadline
 	schemas atomic.Pointer[[]*FlowSchema]
-	drained chan struct{} // capacity 1: a level that is no longer wanted has become empty; run takes it
+	// notifies Run when a removed level has become empty
+	drained chan struct{}
 	traffic traffic
 
-	mu       sync.Mutex // guards what follows; taken before a level's
+	mu       sync.Mutex // guards the following fields; must be taken before a level's mu
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
-	seats    int               // the server's
-	carried  int               // with an Auto, what seats follows; else 0
-	period   time.Duration     // after which seats are lent anew
+	seats    int               // seats that are divided among the levels
+	carried  int               // the number of seats set by an Auto, or 0 if there is none
+	period   time.Duration     // how often levels lend seats
 	levels   map[string]*Level // by name
 	fairFrac float64
 }
 
-// NewDispatcher divides seats among levels, once Configure has named them. timeout bounds the wait of requests whose context has no
-// deadline.
+// NewDispatcher returns a dispatcher with the given number of seats. Configure sets its levels. The
+// timeout limits the waiting time of requests whose context has no deadline.
 func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
 	d := &Dispatcher{seats: seats, period: adjustPeriod, timeout: timeout, levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
@@ -143,7 +171,7 @@ func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
 	return d
 }
 
-// Run lends seats among the levels until ctx ends.
+// Run periodically adjusts the number of seats of each level until ctx is done.
 func (d *Dispatcher) Run(ctx context.Context) {
 	tick := time.NewTicker(d.period)
 	defer tick.Stop()
@@ -161,8 +189,9 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	}
 }
 
-// Dispatch runs a request in the caller's goroutine as soon as it has its seats, and takes them back when run returns or panics.
-// It returns a *Rejection, and run was not called, if there are too many requests or ctx ended first.
+// Dispatch waits until the request has its seats, and then calls run in the same goroutine. The
+// seats are released when run returns or panics. If too many requests are waiting, or ctx ends
+// before the request can start, Dispatch returns a *Rejection without calling run.
 func (d *Dispatcher) Dispatch(ctx context.Context, dig *Digest, est Estimate, run func(*Ticket)) error {
 	t, err := d.admit(ctx, dig, est)
 	if err != nil {
@@ -178,7 +207,8 @@ func (d *Dispatcher) admit(ctx context.Context, dig *Digest, est Estimate) (*Tic
 		schema := classify(*d.schemas.Load(), dig)
 		t, err := schema.Level.enter(schema, dig, est)
 		if err == errRetired {
-			d.mu.Lock()   // whoever retired the level holds this until the schemas lead elsewhere
+			// rebuildLocked holds mu from retiring the level until it stores the new schemas
+			d.mu.Lock()
 			d.mu.Unlock() //lint:ignore SA2001 there is nothing to do but to wait
 			continue
 		}
@@ -189,7 +219,7 @@ func (d *Dispatcher) admit(ctx context.Context, dig *Digest, est Estimate) (*Tic
 	}
 }
 
-// patience is how long a request received then may still wait.
+// patience returns how much longer a request received at the given time may wait.
 func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Duration {
 	limit := d.timeout / 4
 	if deadline, ok := ctx.Deadline(); ok {
@@ -198,16 +228,19 @@ func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Dura
 	return min(limit, maxQueueWait) - time.Since(received)
 }
 
-// A FlowSchema is a schema whose level is there. Immutable.
+// A FlowSchema is a schema whose priority level exists. It is immutable.
 type FlowSchema struct {
 	rules
-	UIDHeader, LevelUIDHeader []string     // of its object and of its level's
-	Level                     *Level       // whose seats its requests take
-	sharded                   bool         // the level has queues to choose from; otherwise the schema is one flow
-	stats                     *schemaStats // guarded by Level.mu
+	// header values containing the UID of the schema and of the priority level
+	UIDHeader, LevelUIDHeader []string
+	Level                     *Level // provides the seats for the schema's requests
+	// reports whether the level has several queues; otherwise the schema is a single flow
+	sharded bool
+	stats   *schemaStats // guarded by Level.mu
 }
 
-// classify returns the first schema that matches, or the catch-all if none does.
+// classify returns the first schema that matches the request, or the catch-all schema if there is
+// no match.
 func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 	for _, s := range schemas {
 		if s.matches(dig) {
@@ -224,48 +257,55 @@ func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 
 // Levels, queues, flows
 
-// errRetired sends a request back to classification: its level was dropped meanwhile. Nobody outside this file sees it.
+// errRetired sends a request back to classification, because its level has been removed in the
+// meantime. It is not returned outside this file.
 var errRetired = errors.New("priority level is gone")
 
-// A Level is one priority level: its seats, its queues and what is known of its traffic.
+// A Level represents a priority level with its seats, queues and traffic statistics.
 type Level struct {
 	Name       string // of its PriorityLevelConfiguration
 	drained    chan<- struct{}
 	traffic    *traffic
-	allocation allocation // what lending knows of it, guarded by the dispatcher's mu
+	allocation allocation // state of lending; guarded by the dispatcher's mu
 
-	mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
-	exempt      bool       // every request starts at once
-	quiescing   bool       // no longer wanted, not yet empty
-	retired     bool       // no longer wanted and empty: nobody may enter
-	deck, hand  int        // how many queues there shall be (0: who finds no seat is rejected), how many of them a flow may use
+	// guards the following fields, and the tickets, queues, flows and stats of this level
+	mu        sync.Mutex
+	exempt    bool // every request starts immediately
+	quiescing bool // removed from the configuration, not yet empty
+	retired   bool // removed from the configuration and empty; requests may no longer enter
+	// configured number of queues (0 rejects requests if no seat is free), and the number of queues
+	// that a flow may use
+	deck, hand  int
 	queueLength int
-	maxSeats    int     // of one request; 0: no bound
-	limit       int     // how many seats there are now
-	denominator float64 // what the use of seats is measured by: limit, unless that is 0
+	maxSeats    int     // maximum number of seats per request, or 0 if there is no limit
+	limit       int     // current number of seats
+	denominator float64 // base of the seat utilization metrics: limit, unless that is 0
 	nominal     float64
 
-	inUse        int // seats, those of lingering tails included
-	executing    int // requests that hold seats and are not yet answered
+	inUse        int // seats in use, including tails
+	executing    int // requests that hold seats and have not finished
 	waiting      int // requests in queues
 	waitingSeats int
-	running      ticketList // in order of start, those that lent their seats included, without tails
-	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
-	flows        map[uint64]*flow
-	turns        flowHeap // the flows that have somebody waiting
-	spare        []*flow  // to be used again
-	arrivals     uint64   // turns the hand, so that equally short queues are filled in turn
-	nextTurn     uint64   // in the ring of queues, for equal keys
+	// in the order in which they were started, including requests that have yielded their seats
+	running ticketList
+	// allocated on first use, because there may be ten million; queues beyond deck are draining
+	queues   []*queue
+	flows    map[uint64]*flow
+	turns    flowHeap // flows that have waiting requests
+	spare    []*flow  // unused flows for reuse
+	arrivals uint64   // rotates the hand, so equally short queues are filled in turn
+	nextTurn uint64   // position in the ring of queues, which orders flows with equal keys
 
-	last      time.Time     // of the newest event
-	contended time.Duration // how long anybody has waited here, all in all: the time that accounts know
+	last time.Time // time of the latest event
+	// total time during which requests were waiting here; the clock of the accounts
+	contended time.Duration
 	vtime     time.Duration
-	closedAt  time.Duration // contended and vtime when the books were closed
+	closedAt  time.Duration // values of contended and vtime when the books were last closed
 	closedTag time.Duration
-	usual     time.Duration // how long requests run
+	usual     time.Duration // moving average of the requests' running times
 
 	stats                map[string]*schemaStats // by the schema's name
-	counts               levelCounts             // what has happened here so far
+	counts               levelCounts             // counters since the level was created
 	retry                retryAfter
 	demand               seatDemand
 	seatUse, seatDemand  histogram
@@ -273,33 +313,35 @@ type Level struct {
 	use                  seatUse
 }
 
-// levelCounts only grow, but for the last two, which are those of the last start.
+// levelCounts contains the counters of a level. All but the last two only grow; those describe the
+// most recent start.
 type levelCounts struct {
 	dispatched, rejected, timedOut, cancelled, rewinds uint64
 	startVtime, startTag                               time.Duration
 }
 
-// A queue is a waiting room with a bounded number of places. Its requests leave it when it is their flow's turn.
+// A queue has a bounded number of places for waiting requests. Requests leave it in the order in
+// which their flows get seats.
 type queue struct {
 	index   int
 	waiting int
-	work    time.Duration // estimated, of those who wait
-	seats   int           // of those who wait
-	running int           // requests from here that are not yet answered
-	held    int           // seats of requests from here, tails included
-	tickets int           // from here: waiting, executing or lingering
+	work    time.Duration // estimated, of the waiting requests
+	seats   int           // of the waiting requests
+	running int           // requests from this queue that have not finished
+	held    int           // seats of requests from this queue, including tails
+	tickets int           // requests from this queue that are waiting, executing or lingering
 }
 
-// A flow is the account of one flow while it has requests here.
+// A flow represents a flow with requests at the level, including its account.
 type flow struct {
 	hash     uint64
 	tickets  int           // waiting, executing or lingering
-	waiting  ticketList    // in order of arrival, whatever queues they are in
-	seats    int           // held now
-	served   time.Duration // seat-time, up to when contended was at
+	waiting  ticketList    // in order of arrival, from all queues
+	seats    int           // currently held
+	served   time.Duration // seat-time received until at
 	at       time.Duration
-	promised time.Duration // for the seats held now
-	key      time.Duration // too low perhaps, never too high
+	promised time.Duration // sum of the promises for the seats currently held
+	key      time.Duration // the key in the heap, which may be too low but never too high
 	turn     uint64
 	heapSlot int
 }
@@ -309,30 +351,31 @@ type ticketState int8
 const (
 	isWaiting ticketState = iota
 	isExecuting
-	isLingering // answered, but its tail holds the seats
+	isLingering // finished, but the seats are held by the tail
 	hasLeft
 )
 
-// A Ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
+// A Ticket represents a request at a priority level. A running request uses it to yield, reclaim
+// and release its seats.
 type Ticket struct {
 	level         *Level
-	Schema        *FlowSchema // that classified the request
-	Digest        Digest      // of the request
+	Schema        *FlowSchema // the schema that classified the request
+	Digest        Digest      // describes the request
 	distinguisher string
 	hash          uint64
-	number        uint64 // of its arrival
-	mutating      bool   // as est says, but never changed
+	number        uint64 // sequence number of its arrival
+	mutating      bool   // copy of est.Mutating that is never changed
 	est           Estimate
 	width         int
-	queue         *queue // nil where there are none
+	queue         *queue // nil if the level has no queues
 	flow          *flow
-	ready         chan struct{} // closed at its start; nil if it never had to wait
+	ready         chan struct{} // closed when the request starts; nil if it did not have to wait
 	next, prev    *Ticket
-	Arrived       time.Time // when it came to the level
-	Started       time.Time // when it got its seats; zero while it waits
+	Arrived       time.Time // when the request reached the level
+	Started       time.Time // the time when the request was started, or zero if it is waiting
 	promise       time.Duration
 	state         ticketState
-	lent          bool // executing, but its seats are with others
+	lent          bool // executing, but its seats are yielded to other requests
 }
 
 type ticketList struct {
@@ -366,8 +409,8 @@ func (list *ticketList) remove(t *Ticket) {
 	list.n--
 }
 
-// A flowHeap has the flow whose turn it is at 0. (container/heap would call each of these through an interface, which doubles the
-// price of a turn.)
+// A flowHeap is a heap of waiting flows; index 0 is the next flow to get a seat. (container/heap
+// would call each of these methods through an interface, which doubles the cost of a start.)
 type flowHeap []*flow
 
 func (f *flow) before(g *flow) bool { return f.key < g.key || f.key == g.key && f.turn < g.turn }
@@ -390,7 +433,7 @@ func (h *flowHeap) remove(f *flow) {
 	}
 }
 
-// fix finds the place of a flow whose key has changed.
+// fix restores the heap order after f's key has changed.
 func (h flowHeap) fix(f *flow) {
 	slot := f.heapSlot
 	for {
@@ -410,7 +453,7 @@ func (h flowHeap) fix(f *flow) {
 	h.rise(f, slot)
 }
 
-// rise puts a flow into a slot or above it.
+// rise moves f up from the given slot to its place.
 func (h flowHeap) rise(f *flow, slot int) {
 	for slot > 0 && f.before(h[(slot-1)/2]) {
 		h.put(h[(slot-1)/2], slot)
@@ -419,7 +462,8 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
-// newLevel is a level without seats or queues, which its configuration gives it. It tells drained when it has become empty.
+// newLevel returns a new level. Its seats and queues must be set by calling shape and setLimit. The
+// drained channel is notified when the level is empty after its removal.
 func newLevel(name string, drained chan<- struct{}, all *traffic) *Level {
 	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
 		flows: map[uint64]*flow{}, stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
@@ -427,10 +471,11 @@ func newLevel(name string, drained chan<- struct{}, all *traffic) *Level {
 		waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
 }
 
-// enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
+// enter starts the request or enqueues it. The ticket of an enqueued request has a ready channel.
+// If the request can do neither, enter returns the reason.
 func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, error) {
 	t := &Ticket{level: l, Schema: schema, Digest: *dig, mutating: est.Mutating}
-	if schema.sharded { // with a single queue first come is first served
+	if schema.sharded { // a level with a single queue serves requests in order of arrival
 		t.distinguisher = schema.distinguisher(dig)
 		t.hash = flowHash(schema.Name, t.distinguisher)
 	}
@@ -463,7 +508,7 @@ func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, e
 	return t, nil
 }
 
-// wait returns when the request may run, or why it will not.
+// wait blocks until the request has been started. Otherwise it returns the reason of the rejection.
 func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	l := t.level
 	l.traffic.move(trafficWaiting, t.mutating, 1, time.Now())
@@ -474,14 +519,15 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != isWaiting { // started in between: then it runs, and its handler sees what became of ctx
+	// The request was started in the meantime. The handler will check ctx.
+	if t.state != isWaiting {
 		return nil
 	}
 	now := time.Now()
 	l.tickLocked(now)
 	l.unqueueLocked(t)
 	l.forgetLocked(t)
-	l.fillLocked(now) // it may have been a wide one that all others stood behind
+	l.fillLocked(now) // it may have been a wide request that was blocking the others
 	rej := l.rejectLocked(t, reasonTimeout)
 	if cancelled {
 		l.counts.cancelled++
@@ -491,7 +537,8 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	return rej
 }
 
-// await returns what came first: the start, the client's leaving, or (neither) the end of patience.
+// await waits for the first of three events: the start, the client's departure (cancelled), or the
+// end of patience (neither result is true).
 func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, cancelled bool) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -517,7 +564,7 @@ func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, ca
 	}
 }
 
-// tickLocked lets time pass at the level. Everything that changes it calls this first.
+// tickLocked advances the level's time to now. Every change of the level must call it first.
 func (l *Level) tickLocked(now time.Time) {
 	l.verifyLocked()
 	dt := now.Sub(l.last)
@@ -538,7 +585,7 @@ func (l *Level) tickLocked(now time.Time) {
 	}
 }
 
-// rewindLocked sets virtual time back to 0, and with it everything that is compared with it.
+// rewindLocked resets virtual time to 0, and adjusts all values that are compared with it.
 func (l *Level) rewindLocked() {
 	back := l.vtime
 	for _, f := range l.flows {
@@ -554,7 +601,8 @@ func (l *Level) rewindLocked() {
 	l.counts.rewinds++
 }
 
-// settleLocked brings a flow's account up to now. An account from before the books were last closed starts at that point.
+// settleLocked updates a flow's account to the current time. An account that is older than the last
+// closing of the books starts at the values of the closing.
 func (l *Level) settleLocked(f *flow) {
 	if f.at <= l.closedAt {
 		f.at, f.served = l.closedAt, l.closedTag
@@ -563,7 +611,8 @@ func (l *Level) settleLocked(f *flow) {
 	f.at = l.contended
 }
 
-// enqueueLocked puts a request into the queue of its hand with the least work, unless that queue and the seats are full.
+// enqueueLocked adds the request to the queue of its hand that has the least work. It returns false
+// if that queue is full and no seat is free.
 func (l *Level) enqueueLocked(t *Ticket) bool {
 	q := l.chooseLocked(t.hash)
 	if l.inUse >= l.limit && q.waiting >= l.queueLength {
@@ -587,7 +636,8 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 	f.waiting.push(t)
 	if f.waiting.n == 1 {
 		l.settleLocked(f)
-		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
+		// the flow was idle and is not owed anything
+		f.served = max(f.served, l.vtime)
 		l.rankLocked(f)
 		l.turns.push(f)
 	}
@@ -629,20 +679,21 @@ func (l *Level) flowLocked(hash uint64) *flow {
 	return f
 }
 
-// keyLocked is the account that a flow would show if its first request were started now.
+// keyLocked returns the account that the flow would have if its first request were started now.
 func (l *Level) keyLocked(f *flow) time.Duration {
 	l.settleLocked(f)
 	return f.served + f.promised + f.waiting.first.est.work()
 }
 
-// rankLocked gives a flow its place among those that wait. Equal keys go around the ring of queues.
+// rankLocked computes the flow's position among the waiting flows. Flows with equal keys are served
+// in the order of the ring of queues.
 func (l *Level) rankLocked(f *flow) {
 	f.key = l.keyLocked(f)
 	n := uint64(len(l.queues))
 	f.turn = l.nextTurn + (uint64(f.waiting.first.queue.index)+n-l.nextTurn%n)%n
 }
 
-// leastLocked returns the flow whose turn it is.
+// leastLocked returns the flow that gets the next seat.
 func (l *Level) leastLocked() *flow {
 	for {
 		f := l.turns[0]
@@ -656,12 +707,13 @@ func (l *Level) leastLocked() *flow {
 }
 
 func (l *Level) fitsLocked(width int) bool {
-	// A request wider than the level must run some time: alone.
+	// A request wider than the level must run eventually, so it runs alone.
 	return l.inUse+width <= l.limit || width > l.limit && l.executing == 0
 }
 
-// fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
-// enough seats are free; else a stream of narrow ones would keep it waiting for ever.
+// fillLocked starts requests while seats are free. If the next request is wide and too few seats
+// are free, no other request overtakes it. Otherwise a stream of narrow requests could delay it
+// forever.
 func (l *Level) fillLocked(now time.Time) {
 	for len(l.turns) > 0 && l.inUse < l.limit {
 		f := l.leastLocked()
@@ -678,7 +730,7 @@ func (l *Level) fillLocked(now time.Time) {
 	}
 }
 
-// unqueueLocked takes a request out of its queue: to start it, or because it leaves.
+// unqueueLocked removes a request from its queue, because it starts or because it leaves.
 func (l *Level) unqueueLocked(t *Ticket) {
 	q, f, wasFirst := t.queue, t.flow, t.flow.waiting.first == t
 	f.waiting.remove(t)
@@ -696,12 +748,12 @@ func (l *Level) unqueueLocked(t *Ticket) {
 		l.rankLocked(f)
 		l.turns.fix(f)
 	}
-	if l.waiting == 0 { // the books are closed
+	if l.waiting == 0 { // close the books
 		l.closedAt, l.closedTag = l.contended, l.vtime
 	}
 }
 
-// startLocked seats a request that waits in no queue (any more).
+// startLocked starts a request that is not in a queue.
 func (l *Level) startLocked(t *Ticket, now time.Time) {
 	if l.limit > 0 && !l.exempt {
 		t.est = t.est.tailWithin(l.limit)
@@ -726,7 +778,7 @@ func (l *Level) startLocked(t *Ticket, now time.Time) {
 	}
 }
 
-// seatLocked gives an executing request its seats, unseatLocked takes them back.
+// seatLocked assigns seats to a request. The seats are released by unseatLocked.
 func (l *Level) seatLocked(t *Ticket) {
 	l.inUse += t.width
 	l.executing++
@@ -758,8 +810,9 @@ func (l *Level) unseatLocked(t *Ticket) {
 	}
 }
 
-// Finish is to be called when the request is done, or earlier: a watch needs its seats only until it has sent what was there at
-// its start. Calls after the first do nothing.
+// Finish releases the request's seats. It can be called before the request has ended. For example,
+// a watch does not need its seats after the initial objects have been sent. Calls after the first
+// have no effect.
 func (t *Ticket) Finish() {
 	l := t.level
 	l.mu.Lock()
@@ -794,7 +847,8 @@ func (t *Ticket) Finish() {
 	l.unlockAfter(t, now)
 }
 
-// unlockAfter gives the seats of one who leaves to others, and unlocks.
+// unlockAfter releases the seats of a finished request, starts other requests if possible, and
+// unlocks the mutex of the level.
 func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 	if !t.lent {
 		l.unseatLocked(t)
@@ -806,12 +860,13 @@ func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 	if empty {
 		select {
 		case l.drained <- struct{}{}:
-		default: // run has been told already
+		default: // a notification is already pending
 		}
 	}
 }
 
-// Yield lets others have the seats while the request waits for its own client, as when that does not read the response.
+// Yield releases the seats while the request is waiting for the client, for example if the client
+// is reading the response slowly.
 func (t *Ticket) Yield() {
 	l := t.level
 	l.mu.Lock()
@@ -827,8 +882,8 @@ func (t *Ticket) Yield() {
 	l.fillLocked(now)
 }
 
-// Reclaim takes lent seats back at once, though there may be more in use than there are for a moment: to wait in line amid a
-// response would punish a client for one slow packet.
+// Reclaim takes yielded seats back immediately, even if the level then exceeds its limit for a
+// moment. Waiting for seats in the middle of a response would punish a client for one slow packet.
 func (t *Ticket) Reclaim() {
 	l := t.level
 	l.mu.Lock()
@@ -841,8 +896,8 @@ func (t *Ticket) Reclaim() {
 	l.seatLocked(t)
 }
 
-// forgetLocked removes the last traces of a request, and the queues beyond the deck that have become empty: from the end, so
-// that no index changes.
+// forgetLocked removes the remaining references to a request and removes empty queues beyond the
+// deck. Queues are removed only from the end, because their indexes must not change.
 func (l *Level) forgetLocked(t *Ticket) {
 	t.state = hasLeft
 	f, q := t.flow, t.queue
@@ -873,7 +928,7 @@ func (l *Level) rejectLocked(t *Ticket, reason string) *Rejection {
 	return &Rejection{reason: reason, RetryAfter: l.retry.drop(l.last.Unix()), Schema: t.Schema}
 }
 
-// setLimit changes how many seats the level has; nobody loses one that is taken.
+// setLimit sets the level's number of seats. Running requests keep their seats.
 func (l *Level) setLimit(limit, serverSeats int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -886,7 +941,7 @@ func (l *Level) setLimit(limit, serverSeats int) {
 	l.fillLocked(now)
 }
 
-// shape sets up what a configuration object asks of the level. Requests that wait keep their places.
+// shape applies a configuration object to the level. Waiting requests keep their places.
 func (l *Level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -905,7 +960,8 @@ func (l *Level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 	l.trimLocked()
 }
 
-// retire drops the level if it is empty.
+// retire marks the level as quiescing, and as retired if it is empty. It reports whether the level
+// was empty.
 func (l *Level) retire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -914,8 +970,10 @@ func (l *Level) retire() bool {
 	return l.retired
 }
 
-// A retryAfter is how many seconds a level tells those to wait whom it turns away. It doubles while many are, and decreases by one
-// while few are; as often as once a second, from what happened in as many seconds as it says.
+// A retryAfter computes the Retry-After seconds of a level's rejections. The value is doubled if
+// there are many rejections, and is decreased by one if there are few. It is updated at most once
+// per second. The update depends on the number of rejections in the last n seconds, where n is the
+// current value.
 type retryAfter struct {
 	seconds int64
 	raised  int64 // when, in Unix time
@@ -949,8 +1007,9 @@ func (ra *retryAfter) drop(now int64) int {
 
 // Configuration
 
-// Configure replaces the whole configuration while requests come and go. Levels that are gone first let those out that are in.
-// The schemas must include one that takes every request.
+// Configure replaces the configuration. It can be called while requests are in progress. Removed
+// levels continue to serve the requests that have already been accepted. The schemas must include a
+// schema that matches every request.
 func (d *Dispatcher) Configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -989,7 +1048,8 @@ func (d *Dispatcher) rebuildLocked() {
 	d.adjustLocked()
 }
 
-// scaleTrafficLocked sets what the numbers of requests are measured by: the places in all queues, and the seats.
+// scaleTrafficLocked sets the total number of places and seats, which are used to compute the
+// utilization of the server.
 func (d *Dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	places, seats := 0., 0.
 	for _, obj := range specs {
@@ -1003,7 +1063,8 @@ func (d *Dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.Priority
 	d.traffic.scale(places, seats)
 }
 
-// compileLocked returns the schemas in the order in which they are tried. One whose level is missing is left out.
+// compileLocked returns the schemas in the order in which they are matched. Schemas are omitted if
+// the level does not exist.
 func (d *Dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) []*FlowSchema {
 	var schemas []*FlowSchema
 	for _, obj := range d.wanted {
@@ -1021,7 +1082,7 @@ func (d *Dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 
 // Lending seats
 
-// adjust is one period's end.
+// adjust is called at the end of each period.
 func (d *Dispatcher) adjust() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1036,7 +1097,7 @@ func (d *Dispatcher) adjustLocked() {
 	d.lendLocked()
 }
 
-// lendLocked puts in force what follows from the demand that was seen last.
+// lendLocked applies the limits that follow from the most recently observed demand.
 func (d *Dispatcher) lendLocked() {
 	var claims []*allocation
 	for _, l := range d.levels {
@@ -1044,7 +1105,8 @@ func (d *Dispatcher) lendLocked() {
 	}
 	d.fairFrac = lendSeats(claims)
 	for _, l := range d.levels {
-		l.setLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats) // a level that lent everything still serves one at a time
+		// at least one request can be served at a time
+		l.setLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats)
 	}
 }
 
@@ -1055,7 +1117,7 @@ func (l *Level) takeDemand() (high int, mean, sd float64, long bool) {
 	return l.demand.take(l.inUse + l.waitingSeats)
 }
 
-// A seatDemand sums up how many seats were in use or waited for.
+// A seatDemand contains statistics about the number of seats that were in use or requested.
 type seatDemand struct {
 	high                  int
 	elapsed, sum, squares float64 // seconds, seats·s, seats²·s
@@ -1063,7 +1125,7 @@ type seatDemand struct {
 
 func (m *seatDemand) note(seats int) { m.high = max(m.high, seats) }
 
-// pass says how many seats were wanted for some seconds.
+// pass adds a number of seats that were in use or requested for the given time.
 func (m *seatDemand) pass(seats int, seconds float64) {
 	x := float64(seats)
 	m.elapsed += seconds
@@ -1071,8 +1133,8 @@ func (m *seatDemand) pass(seats int, seconds float64) {
 	m.squares += x * x * seconds
 }
 
-// take returns the figures since it was last called: the highest, the mean and the standard deviation, if any time has passed.
-// The next period starts at seats.
+// take returns the highest demand, the mean and the standard deviation since the previous call.
+// long reports whether any time has passed since. The next period starts with a demand of seats.
 func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 	high = m.high
 	if m.elapsed > 0 {
@@ -1084,7 +1146,8 @@ func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 	return high, mean, sd, long
 }
 
-// each calls f for every level, by name, while the level and its claim hold still: f must not wait for anything.
+// each calls f for all levels, sorted by name. The locks of the dispatcher and the level are held
+// during the call, so f must not block.
 func (d *Dispatcher) each(f func(l *Level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1103,9 +1166,9 @@ func (d *Dispatcher) fairFraction() float64 {
 	return d.fairFrac
 }
 
-// What is counted
+// Statistics
 
-// The bounds of histograms, which are Kubernetes'.
+// The bounds of the histograms are Kubernetes'.
 var (
 	durationBounds = []float64{0, .005, .02, .05, .1, .2, .5, 1, 2, 5, 10, 15, 30}
 	lengthBounds   = []float64{0, 10, 25, 50, 100, 250, 500, 1000}
@@ -1117,10 +1180,10 @@ var (
 	requestBounds  = []float64{0, .001, .003, .01, .03, .1, .25, .5, .75, 1}
 )
 
-// A histogram counts values, or weighs them by the nanoseconds for which they held.
+// A histogram counts values, or weights each value by the nanoseconds during which it held.
 type histogram struct {
 	bounds []float64
-	counts []uint64 // by bound, not cumulative; the last is beyond all bounds
+	counts []uint64 // one per bound (not cumulative) and one for larger values
 	sum    float64
 }
 
@@ -1144,10 +1207,10 @@ func (h *histogram) total() (n uint64) {
 	return n
 }
 
-// A traffic keeps the number of requests of the whole server over time: those that wait and those that run, and of each those
-// that read and those that do not.
+// A traffic records the number of requests of the whole server over time, separately for waiting
+// and executing requests, and for reads and writes.
 type traffic struct {
-	mu    sync.Mutex // guards lanes; a level's mu may be held
+	mu    sync.Mutex // guards lanes; may be acquired while holding the mu of a level
 	lanes [2][2]trafficLane
 }
 
@@ -1194,7 +1257,7 @@ func (tr *traffic) scale(places, seats float64) {
 	}
 }
 
-// A schemaStats is what is known of a schema's requests at its level.
+// A schemaStats contains statistics about the requests of a flow schema.
 type schemaStats struct {
 	waiting, waitingSeats, executing, executingSeats int
 	dispatched, noAccommodation                      uint64
@@ -1204,13 +1267,15 @@ type schemaStats struct {
 	queueLength, estimated, watchers                 histogram
 }
 
-// maxSchemaStats bounds what is remembered of schemas at one level: they come and go, and their counters stay.
+// maxSchemaStats is the maximum number of schemas with statistics at a level. There must be a limit
+// because the counters are kept when a schema is deleted.
 const (
 	maxSchemaStats = 512
-	otherSchemas   = "other" // the one that the late share
+	otherSchemas   = "other" // shared by all schemas beyond the limit
 )
 
-// statsOf outlives the schema: counters do not start anew because a schema was changed. Those that come late share one.
+// statsOf returns the statistics for a schema's name. They outlive the schema, so counters do not
+// restart when a schema is changed. Schemas beyond the limit share one schemaStats.
 func (l *Level) statsOf(schema string) *schemaStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -1238,7 +1303,7 @@ func (stats *schemaStats) ended(watch bool, ran time.Duration) {
 	}
 }
 
-// observeLocked weighs the state that held for dt.
+// observeLocked adds the current state to the statistics, weighted by dt.
 func (l *Level) observeLocked(dt time.Duration) {
 	l.demand.pass(l.inUse+l.waitingSeats, dt.Seconds())
 	l.use.pass(l.inUse, l.waiting > 0, dt)

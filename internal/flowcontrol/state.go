@@ -1,7 +1,8 @@
 package flowcontrol
 
-// This file gives what the dispatcher has in its hands as values, for a page that draws it: a level's seats, its busy queues, and its flows
-// in the order in which their turn comes. dump.go writes the same as kube-apiserver's tables.
+// This file exports the state of the dispatcher for the dashboard. The state includes the seats and
+// queues of each level, and the flows in scheduling order. The same data is written by dump.go in
+// the format of kube-apiserver.
 
 import (
 	"cmp"
@@ -9,61 +10,67 @@ import (
 	"time"
 )
 
-// What a State shows of one level at most: the flows that come next, and the fullest queues.
+// Maximum number of flows and queues in the State of a level.
 const (
 	shownFlows  = 40
 	shownQueues = 64
 )
 
-// A State is a dispatcher at one moment.
+// A State is a snapshot of a dispatcher.
 type State struct {
-	Seats  int          `json:"seats"` // of the server
+	Seats  int          `json:"seats"` // total number of seats of the server
 	Levels []LevelState `json:"levels"`
 }
 
-// A LevelState is one priority level. Limit is what it has now: above Nominal it has borrowed, below it has lent.
+// A LevelState is the state of a priority level. If Limit is greater than Nominal, the level has
+// borrowed seats. If it is less, the level has lent seats.
 type LevelState struct {
-	Name         string       `json:"name"`
-	Exempt       bool         `json:"exempt,omitempty"`
-	Quiescing    bool         `json:"quiescing,omitempty"`
-	Nominal      int          `json:"nominal"`
-	Least        int          `json:"least"` // that it keeps when it lends all it may
-	Most         int          `json:"most"`  // that it has when it borrows all it may
-	Limit        int          `json:"limit"`
-	Demand       float64      `json:"demand"` // smoothed; what lending goes by
-	InUse        int          `json:"inUse"`  // seats, those of tails included
-	Executing    int          `json:"executing"`
-	Waiting      int          `json:"waiting"`
-	WaitingSeats int          `json:"waitingSeats"`
-	Dispatched   uint64       `json:"dispatched"`
-	Rejected     uint64       `json:"rejected"`
-	QueueCount   int          `json:"queueCount"` // 0: who finds no seat is rejected
-	QueueLength  int          `json:"queueLength"`
-	Queues       []QueueState `json:"queues"` // that are in use
-	FlowCount    int          `json:"flowCount"`
-	Flows        []FlowState  `json:"flows"`
+	Name         string  `json:"name"`
+	Exempt       bool    `json:"exempt,omitempty"`
+	Quiescing    bool    `json:"quiescing,omitempty"`
+	Nominal      int     `json:"nominal"`
+	Least        int     `json:"least"` // limit if it lends the maximum
+	Most         int     `json:"most"`  // limit if it borrows the maximum
+	Limit        int     `json:"limit"`
+	Demand       float64 `json:"demand"` // smoothed demand, which determines lending
+	InUse        int     `json:"inUse"`  // number of seats in use, including tails
+	Executing    int     `json:"executing"`
+	Waiting      int     `json:"waiting"`
+	WaitingSeats int     `json:"waitingSeats"`
+	Dispatched   uint64  `json:"dispatched"`
+	Rejected     uint64  `json:"rejected"`
+	// 0 means that requests are rejected if no seat is free
+	QueueCount  int          `json:"queueCount"`
+	QueueLength int          `json:"queueLength"`
+	Queues      []QueueState `json:"queues"` // only queues with requests
+	FlowCount   int          `json:"flowCount"`
+	Flows       []FlowState  `json:"flows"`
 }
 
-// A QueueState is one waiting room.
+// A QueueState is the state of a queue.
 type QueueState struct {
 	Index     int `json:"index"`
 	Waiting   int `json:"waiting"`
 	Executing int `json:"executing"`
-	Seats     int `json:"seats"` // held by requests that came from it
+	Seats     int `json:"seats"` // held by requests from this queue
 }
 
-// A FlowState is what one user or namespace has at a level under one schema.
+// A FlowState represents a flow, which includes all requests for a schema from the same user or
+// namespace.
 type FlowState struct {
-	Schema        string  `json:"schema"`
-	Distinguisher string  `json:"distinguisher"` // "" where the schema is one flow
-	Turn          int     `json:"turn"`          // 1: the next free seat is its own; 0: it has nothing waiting
-	Waiting       int     `json:"waiting"`
-	Executing     int     `json:"executing"`
-	Seats         int     `json:"seats"`
-	Behind        float64 `json:"behind"` // what is due to it, in seat-seconds: virtual time less its account, what its requests are promised included
+	Schema        string `json:"schema"`
+	Distinguisher string `json:"distinguisher"` // empty if the schema has a single flow
+	// the flow with 1 gets the next free seat; 0 if the flow has no waiting requests
+	Turn      int `json:"turn"`
+	Waiting   int `json:"waiting"`
+	Executing int `json:"executing"`
+	Seats     int `json:"seats"`
+	// Behind is the number of seat-seconds that the flow is owed: virtual time minus its account,
+	// including promises.
+	Behind float64 `json:"behind"`
 }
 
-// State returns what is there now.
+// State returns a snapshot of the dispatcher.
 func (d *Dispatcher) State() State {
 	s := State{Seats: d.seats, Levels: []LevelState{}}
 	d.each(func(l *Level) { s.Levels = append(s.Levels, l.stateLocked()) })
@@ -90,7 +97,8 @@ func (l *Level) stateLocked() LevelState {
 	return s
 }
 
-// flowStatesLocked lists those that wait, in the order of their turns, then those that only run.
+// flowStatesLocked lists the waiting flows in the order in which they get seats, then the flows
+// that have only running requests.
 func (l *Level) flowStatesLocked() []FlowState {
 	type name struct{ schema, distinguisher string }
 	states, at := []FlowState{}, map[name]int{}

@@ -4,8 +4,9 @@ package flowcontrol
 
 import "fmt"
 
-// verifyLocked sees, between any two changes of a level, that its books agree with each other: it looks at all that is there, which is for tests
-// and the soak alone (`-tags verify`). What does not agree is our own mistake, and a panic.
+// verifyLocked checks that the data structures of a level are consistent. It is called before each
+// change. It visits the whole level, so it is only enabled in tests and the soak (`-tags verify`).
+// It panics if it finds an inconsistency, which is a bug in this package.
 func (l *Level) verifyLocked() {
 	l.verifyQueuesLocked()
 	l.verifyTurnsLocked()
@@ -16,11 +17,12 @@ func (l *Level) verifyLocked() {
 		}
 	}
 	l.verify(executing == l.executing, "%d requests hold seats, and %d are counted", executing, l.executing)
-	l.verify(seats <= l.inUse, "requests that run hold %d seats, and %d are in use", seats, l.inUse) // the others are tails'
+	// the remaining seats are held by tails
+	l.verify(seats <= l.inUse, "requests that run hold %d seats, and %d are in use", seats, l.inUse)
 	l.verify(!l.retired || l.emptyLocked(), "a level that is retired has requests")
 }
 
-// verifyQueuesLocked: what waits is in queues, each of which counts its own.
+// verifyQueuesLocked checks that the counters of the queues match the counters of the level.
 func (l *Level) verifyQueuesLocked() {
 	waiting, seats := 0, 0
 	for i, q := range l.queues {
@@ -35,7 +37,8 @@ func (l *Level) verifyQueuesLocked() {
 	l.verify(waiting == l.waiting && seats == l.waitingSeats, "%d requests of %d seats wait in queues, and %d of %d are counted", waiting, seats, l.waiting, l.waitingSeats)
 }
 
-// verifyTurnsLocked: a flow has a turn if and only if it has somebody waiting, and nobody's turn is before that of the one above.
+// verifyTurnsLocked checks that exactly the flows with waiting requests are in the heap, and that
+// the heap is ordered.
 func (l *Level) verifyTurnsLocked() {
 	waiting, flows := 0, 0
 	for hash, f := range l.flows {

@@ -1,12 +1,12 @@
 package gc
 
-// This file writes the Warning event OwnerRefInvalidNamespace, by which Kubernetes' documentation tells users
-// to find owner references across namespaces:
+// This file writes the Warning event OwnerRefInvalidNamespace, by which Kubernetes' documentation
+// tells users to find owner references across namespaces:
 //
 //	ownerRef [v1/Pod, namespace: a, name: p, uid: 1234] does not exist in namespace "a"
 //
-// The collector writes it when the owner exists in a namespace other than the dependent's, and before it
-// deletes the dependent. A dependent in no namespace has its event in namespace default.
+// The collector writes it if the owner exists in a namespace other than the dependent's, before it
+// deletes the dependent. The event for a cluster-scoped dependent is in namespace default.
 
 import (
 	"cmp"
@@ -31,14 +31,16 @@ const (
 	invalidNamespace = "OwnerRefInvalidNamespace"
 	eventSource      = "garbage-collector-controller"
 	reportedMax      = 1024 // maximum number of remembered reports
-	searchBurst      = 100  // searches for owners in all namespaces at once
-	searchRate       = 10   // and per second after that
+	searchBurst      = 100  // maximum burst of searches for owners in all namespaces
+	searchRate       = 10   // sustained number of searches per second
 )
 
-// A report is a reference of a dependent. With the dependent's uid left empty, it stands for an owner that does not exist.
+// A report identifies a reference that has been processed. If the dependent is empty, the owner
+// does not exist in any namespace.
 type report struct{ dependent, owner types.UID }
 
-// reports remembers which references need no further search, and limits the searches. It is safe for concurrent use.
+// reports remembers which references need no further search, and limits the searches. It is safe
+// for concurrent use.
 type reports struct {
 	mu      sync.Mutex          // guards the fields below
 	done    map[report]struct{} // at most reportedMax
@@ -62,8 +64,8 @@ func (rs *reports) add(r report) {
 	rs.done[r] = struct{}{}
 }
 
-// takeSearch reports whether a search may begin. A search reads one key in each namespace, so a user who creates many
-// objects with invented owners could keep the collector busy with them.
+// takeSearch reports whether a search may begin. A search reads one key per namespace. Without a
+// limit, a user could slow down the collector by creating many objects with invalid owners.
 func (rs *reports) takeSearch(now time.Time) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -76,8 +78,9 @@ func (rs *reports) takeSearch(now time.Time) bool {
 	return true
 }
 
-// reportInvalidNamespace writes an event for the first reference whose owner exists in another namespace. An event that
-// cannot be written, for example because the namespace is being deleted, delays no collection.
+// reportInvalidNamespace writes an event for the first reference whose owner exists in another
+// namespace. If an event cannot be written, for example because the namespace is being deleted, the
+// collector ignores the error.
 func (rp *reaper) reportInvalidNamespace(ctx context.Context, it *item, references []metav1.OwnerReference) {
 	for i := range references {
 		ref := &references[i]
@@ -118,7 +121,8 @@ func (rp *reaper) ownerElsewhere(owner *scheme.Resource, except string, ref *met
 	return false, nil
 }
 
-// writeEvent creates the event, or counts one more occurrence if an earlier run of the collector created it.
+// writeEvent creates the event, or counts one more occurrence if an earlier run of the collector
+// created it.
 func (rp *reaper) writeEvent(ctx context.Context, it *item, ref *metav1.OwnerReference) error {
 	event := newEvent(it, ref, metav1.NewTime(rp.gc.Store.Now()))
 	events := rp.gc.Types.Lookup("", "v1", "events")
@@ -139,8 +143,8 @@ func (rp *reaper) writeEvent(ctx context.Context, it *item, ref *metav1.OwnerRef
 	return err
 }
 
-// newEvent returns the event of a reference. Its name depends only on the two uids, so that the same
-// reference has one event however often the server starts.
+// newEvent returns the event of a reference. The name is derived from the two uids, so the same
+// event is used after a restart of the server.
 func newEvent(it *item, ref *metav1.OwnerReference, now metav1.Time) *corev1.Event {
 	id := fnv.New64a()
 	_, _ = fmt.Fprintf(id, "%s/%s", it.uid, ref.UID) // never fails

@@ -1,27 +1,31 @@
-// Package gc works off what deletion leaves behind, as the garbage collector and the namespace controller of kube-controller-manager do
-// (pkg/controller/garbagecollector, pkg/controller/namespace):
+// Package gc deletes the objects that depend on deleted objects. It replaces the garbage collector
+// and the namespace controller of kube-controller-manager (pkg/controller/garbagecollector,
+// pkg/controller/namespace), and expires Events:
 //
-//	what is there                                   what follows
-//	-------------                                   ------------
-//	a dependent whose owners are all gone           it is deleted, in the background
-//	a dependent with an owner left and one gone     it loses the reference to the one that is gone
-//	an owner, deleted in the foreground             its dependents are deleted; once none blocks it, it goes, too
-//	an owner, deleted as orphaning                  its dependents lose their references to it, then it goes
-//	a namespace that is being deleted               after a second its pods are deleted, then all else in it, then it goes
-//	an Event older than --event-ttl                 it is deleted
-//	an owner in another namespace than a reference  a Warning event at the dependent, which is treated as if the owner were absent
+//	object                                          action
+//	------                                          ------
+//	a dependent whose owners are all gone           delete it in the background
+//	a dependent with some of its owners gone        remove the references to the owners that are gone
+//	an owner, deleted in the foreground             delete its dependents; delete it when no dependent blocks it
+//	an owner, deleted as orphaning                  remove the references to it from its dependents, then delete it
+//	a namespace that is being deleted               after a second delete its pods, then all other objects in it, then it
+//	an Event older than --event-ttl                 delete it
+//	a dependent whose owner is in another namespace write a Warning event for the dependent, and treat the owner as absent
 //
 //	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Stands: troubles.Tell}
 //	go col.Run(ctx)
 //
-// Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out at its
-// start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
+// Two loops follow the store's event log in the same way as watchers. The reaper follows owners,
+// and the emptier follows namespaces. Each loop starts by reading the current objects. It then
+// waits for new commits and processes the changed objects concurrently.
 //
-// Invariants: nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is
-// left alone: an object is deleted only after each of its owners has been looked up and not been found, with the owner's uid.
+// The collector has no persistent state. All its knowledge is derived from the store, so it may be
+// stopped at any time. An object is only deleted if all of its owners have been looked up and do
+// not exist, or have a different uid.
 //
-// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
-// finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
+// For example, assume that Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at
+// revision 10. The reaper reads the tombstone and finds r in the list of dependents for the uid of
+// d. Since r has no other owners, it is deleted at revision 11. The same steps then delete p.
 package gc
 
 import (
@@ -52,48 +56,58 @@ import (
 )
 
 const (
-	NamespaceRange = "//namespaces/" // what all keys of Namespaces start with
+	NamespaceRange = "//namespaces/" // prefix of the keys of Namespaces
 	eventRange     = "//events/"
 	podRange       = "//pods/"
 
 	apiServiceRange = "/apiregistration.k8s.io/apiservices/"
 
-	CollectorName  = "kube-controller-manager" // field manager of the collector's updates
-	CollectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
-	reapBatch      = 1024                      // objects that are worked on between two looks at the log
-	soundMax       = 1024                      // references whose owners are remembered
-	reapTries      = 10                        // attempts at an object that others write to
-	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
-	retryLast      = time.Minute
-	refreshEvery   = time.Second // at most so often a namespace that waits is looked through because something in it changed
+	CollectorName = "kube-controller-manager" // field manager of the collector's updates
+	// maximum number of objects that are processed concurrently, so their commits share an fsync
+	CollectorSeats = 128
+	// maximum number of objects that are processed between two reads of the log
+	reapBatch  = 1024
+	soundMax   = 1024        // maximum number of cached references whose owners exist
+	reapTries  = 10          // attempts to process an object that other clients also modify
+	retryFirst = time.Second // initial delay of a retry, doubled up to retryLast
+	retryLast  = time.Minute
+	// minimum time between two passes over a waiting namespace because of changes in it
+	refreshEvery = time.Second
 
-	// NamespaceGrace is how long a namespace that is deleted is left alone, for those who finalize it themselves right after: suites that
-	// were written against a control plane without controllers DELETE it, GET it and PUT its /finalize, and would meet 409 or 404 if it
-	// changed or went in between. These three took 7 ms at worst of 300 times on two cores with 25 busy processes, and three kubectls in
-	// a row take half a second. kube-controller-manager waits five seconds, which is long for whoever waits behind kubectl delete; a shorter
-	// time for namespaces with nothing in them would be wrong just for the suites, whose namespaces are mostly that.
+	// NamespaceGrace is the time during which the collector does not touch a deleted namespace, for
+	// clients that finalize it themselves. Some test suites were written for a control plane
+	// without controllers. They DELETE a namespace, GET it and PUT its /finalize. They would get a
+	// 409 or 404 if the namespace changed or disappeared in between. These three requests took at
+	// most 7 ms in 300 runs on two cores with 25 busy processes, and three consecutive kubectl
+	// commands take half a second. kube-controller-manager waits five seconds, which is long for a
+	// user who waits for kubectl delete. A shorter time for empty namespaces would break these
+	// suites, because most of their namespaces are empty.
 	NamespaceGrace = time.Second
 )
 
-// A Collector deletes what nobody asks for by name.
+// A Collector deletes objects whose owners are gone, the contents of deleted namespaces, and
+// expired Events.
 type Collector struct {
-	Store       *store.Store       // whose log it follows
-	Maintenance *store.Maintenance // knows which revision was current when
-	Types       *scheme.Registry   // what references speak of
-	Writer      *registry.Writer   // deletes and updates, like a request
-	EventTTL    time.Duration      // --event-ttl: an Event not written for so long is deleted
-	Grace       time.Duration      // NamespaceGrace
-	Elsewhere   Elsewhere          // nil: there are no other servers
+	Store       *store.Store       // provides the event log
+	Maintenance *store.Maintenance // maps times to revisions
+	Types       *scheme.Registry   // resolves the types of references
+	Writer      *registry.Writer   // executes deletes and updates in the same way as requests
+	// value of --event-ttl: Events that have not been written for this duration are deleted
+	EventTTL  time.Duration
+	Grace     time.Duration // usually NamespaceGrace
+	Elsewhere Elsewhere     // nil if there are no other servers
 
-	// Stands is told how something stands that is tried again when it has failed; nil: it is well (troubles.Log.Tell).
+	// Stands receives the result of each retried operation. A nil error means that it succeeded
+	// (troubles.Log.Tell).
 	Stands func(what string, err error)
 
-	// Begin makes the record of a write that the collector makes by itself: by whom, and what is asked, as if it came over HTTP. The function
-	// that it returns is told how the write ended. Nil: nobody hears of such writes.
+	// Begin creates the request record of one of the collector's writes, as if the user had sent it
+	// over HTTP. The returned function receives the result of the write. Begin may be nil, and then
+	// the writes are not recorded.
 	Begin func(ctx context.Context, by request.User, info request.Info) (context.Context, func(error))
 }
 
-// Run collects until ctx ends.
+// Run runs the collector until ctx is done.
 func (gc *Collector) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	loops.Go(func() { gc.KeepUp(ctx, "collecting dependents", (&reaper{gc: gc}).run) })
@@ -101,7 +115,8 @@ func (gc *Collector) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// KeepUp starts a loop over when it has ended: it could not read, or what it knows is not to be trusted (ErrCompacted).
+// KeepUp calls follow again when it returns. This happens if it could not read the log, or if its
+// state is no longer valid (ErrCompacted).
 func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -109,7 +124,7 @@ func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(contex
 		if ctx.Err() != nil || errors.Is(err, store.ErrCompacted) {
 			continue
 		}
-		if time.Since(began) > retryLast { // it has worked meanwhile
+		if time.Since(began) > retryLast { // it has worked in the meantime
 			gc.Stands(what, nil)
 		}
 		gc.Stands(what, err)
@@ -120,57 +135,60 @@ func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(contex
 	}
 }
 
-// ---- Who depends on whom ----
+// ---- Dependents ----
 
-// A graph knows the dependents of each owner's uid, be the owner there or not. Uids are kept as 64 bits of hash: who falls together
-// with another gets a needless look, or waits for it. Keys are most of what it costs, about 100 bytes for each reference.
+// A graph maps the uid of each owner to its dependents, even if the owner does not exist. Uids are
+// stored as 64-bit hashes. A collision only causes an unnecessary lookup, or a delay. Keys account
+// for most of the memory, about 100 bytes per reference.
 //
-// Who holds an owner's deletion in the foreground back is counted apart, by what the references say of the owner: its kind, and by their own
-// namespace where it is. Whoever knows a uid of another namespace, or puts it beside another kind, holds nothing back.
+// The dependents that block a foreground deletion are counted separately. The counters are indexed
+// by the owner's kind in the reference and by the dependent's namespace. A reference with a uid
+// from another namespace or with a wrong kind therefore does not block the deletion.
 type graph struct {
 	seed   maphash.Seed
-	owners map[ownerID][]string // sorted keys of dependents
-	claims map[claimID]int      // how many references block, by what they mean
+	owners map[ownerID][]string // sorted keys of the dependents
+	claims map[claimID]int      // number of blocking references for each claim
 }
 
-// A claimID is the hash of an owner's uid and kind, and of a namespace or anywhere.
+// A claimID is a hash of the uid and the kind of an owner and a namespace, which may be anywhere.
 type claimID uint64
 
-// anywhere stands for all namespaces: no namespace is called so.
+// anywhere represents all namespaces. It is not a valid name of a namespace.
 const anywhere = "*"
 
 type ownerID uint64
 
-// An edge is a reference without the name, which only looking the owner up needs.
+// An edge is a reference without the owner's name, which is only needed to look up the owner.
 type edge struct {
-	owner        ownerID
-	blocks       bool
-	claim, cited claimID // of the owner in the dependent's namespace, and anywhere
+	owner  ownerID
+	blocks bool
+	// claims for the owner in the dependent's namespace, and in any namespace
+	claim, cited claimID
 }
 
-// newGraph is a graph without objects.
+// newGraph returns an empty graph.
 func newGraph() graph {
 	return graph{seed: maphash.MakeSeed(), owners: map[ownerID][]string{}, claims: map[claimID]int{}}
 }
 
-// claim is what a reference in a namespace means, or what an owner there is to it.
+// claim returns the claimID of a reference to an owner in a namespace.
 func (g *graph) claim(uid, group, kind, namespace string) claimID {
 	var h maphash.Hash
 	h.SetSeed(g.seed)
 	for _, part := range [...]string{uid, group, kind, namespace} {
 		_, _ = h.WriteString(part)
-		_ = h.WriteByte(0) // neither ever fails
+		_ = h.WriteByte(0) // hash writes never fail
 	}
 	return claimID(h.Sum64())
 }
 
 func (g *graph) id(uid string) ownerID { return ownerID(maphash.String(g.seed, uid)) }
 
-// edges reads the references of an object in a namespace. A second reference to an owner adds nothing, and one to the object itself holds
-// nothing back.
+// edges returns the references of an object in a namespace. It ignores repeated references to the
+// same owner, and references of an object to itself.
 func (g *graph) edges(self ownerID, namespace, references string) (edges []edge) {
 	list := gjson.Parse(references).Array()
-	var places map[claimID]int // nil for a few, where a look at all is quicker
+	var places map[claimID]int // nil for short lists, where a linear search is faster
 	if len(list) > 8 {
 		places = make(map[claimID]int, len(list))
 	}
@@ -233,8 +251,8 @@ func (g *graph) release(c claimID) {
 	}
 }
 
-// referencesOf cuts metadata.ownerReferences out of an object's JSON, "" when there are none. Every write of the server comes by here,
-// so most objects are let through after a search for the word.
+// referencesOf returns the raw JSON of metadata.ownerReferences, or "" if there are no references.
+// It is called for every write of the server, so it first searches for the field name.
 func referencesOf(object []byte) string {
 	if !bytes.Contains(object, []byte(`"ownerReferences":[{`)) {
 		return ""
@@ -249,7 +267,7 @@ func decodeReferences(references string) (owners []metav1.OwnerReference, err er
 	return owners, err
 }
 
-// uidOf is metadata.uid of a stored object.
+// uidOf returns metadata.uid of a stored object.
 func uidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
 
 func finalizersOf(object []byte) (names []string) {
@@ -259,7 +277,7 @@ func finalizersOf(object []byte) (names []string) {
 	return names
 }
 
-// kinds finds resources by what keys and references call them, in one state of the registry.
+// kinds is an index of the resource types by key prefix and by kind.
 type kinds struct {
 	catalog *scheme.Catalog
 	byBase  map[string]*scheme.Resource
@@ -268,7 +286,7 @@ type kinds struct {
 
 type kindName struct{ apiVersion, kind string }
 
-// newKinds are the types of one state of the registry, by key and by kind.
+// newKinds returns the index for a version of the type registry.
 func newKinds(c *scheme.Catalog) *kinds {
 	k := &kinds{catalog: c, byBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
 	for _, res := range c.Sorted {
@@ -285,34 +303,39 @@ func newKinds(c *scheme.Catalog) *kinds {
 
 // ---- The reaper ----
 
-// A reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
-// nothing that they read.
+// A reaper processes owner references. A single goroutine runs it. The objects are examined by
+// other goroutines while the log is not being read. The reaper does not modify any fields that are
+// used by these goroutines.
 type reaper struct {
 	gc      *Collector
 	kinds   *kinds
 	graph   graph
-	log     *store.Follower     // of everything: the graph shows what it has shown
-	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
-	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
-	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
+	log     *store.Follower    // follows all keys
+	waiting map[ownerID]string // keys of owners that are being deleted in the foreground
+	// cache of references to existing owners, by namespace; cleared after every deletion
+	sound   map[string]struct{}
+	gone    map[string]struct{} // uids of owners that have been deleted, but have dirty dependents
 	dirty   map[string]struct{} // keys of objects to examine
-	reports *reports            // the events that were written; outlives the graph
+	reports *reports            // written events; kept when the graph is rebuilt
 
-	mu     sync.Mutex          // guards what follows while objects are examined
-	parked map[string]struct{} // keys of objects that name a kind that is not served
+	mu     sync.Mutex          // guards the following fields while objects are examined
+	parked map[string]struct{} // keys of objects with references to kinds that are not served
 	failed map[string]struct{} // keys of objects to examine again later
-	err    error               // why one of them is
-	lost   bool                // an object of the graph has become unreadable: what it says of owners counts no longer
-	pause  time.Duration       // until then
-	due    time.Time           // when that is; zero when no time has been set
+	err    error               // the error of one of the failed objects
+	// lost is set if an object in the graph can no longer be read, so the graph must be rebuilt.
+	lost  bool
+	pause time.Duration // current delay of retries
+	due   time.Time     // time of the next retry, or zero if it is not scheduled
 }
 
 var (
-	errUnserved = errors.New("the kind is not served")      // examine: of an object or of one of its owners
-	errReplaced = errors.New("another object has the name") // a change of an object that is gone
+	// returned by examine if the kind of the object or of an owner is not served
+	errUnserved = errors.New("the kind is not served")
+	// returned by change if the object has been replaced
+	errReplaced = errors.New("another object has the name")
 )
 
-// run reads what there is, then the log.
+// run reads the existing objects and then follows the log.
 func (rp *reaper) run(ctx context.Context) error {
 	rp.log = rp.gc.Store.Follow(store.Everything)
 	for ctx.Err() == nil {
@@ -322,24 +345,26 @@ func (rp *reaper) run(ctx context.Context) error {
 		if len(rp.dirty) > 0 {
 			rp.work(ctx)
 			if rp.lost {
-				return store.ErrCompacted // begin anew, without what cannot be read any more
+				return store.ErrCompacted // rebuild the graph without the unreadable objects
 			}
 			continue
 		}
-		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
+		// new maps, because a map never shrinks
+		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{}
 		rp.waitForWork(ctx)
 	}
 	return ctx.Err()
 }
 
-// forget begins a graph anew, and looks all owners up: one may have gone unseen.
+// forget resets the graph. All owners are then looked up again, because deletions may have been
+// missed.
 func (rp *reaper) forget() {
 	*rp = reaper{gc: rp.gc, log: rp.log, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
 		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{},
 		reports: cmp.Or(rp.reports, &reports{})}
 }
 
-// catchUp brings the graph up to date.
+// catchUp updates the graph.
 func (rp *reaper) catchUp(ctx context.Context) error {
 	if c := rp.gc.Types.Current.Load(); rp.kinds != nil && c != rp.kinds.catalog {
 		rp.kinds = newKinds(c)
@@ -349,12 +374,13 @@ func (rp *reaper) catchUp(ctx context.Context) error {
 	return rp.log.CatchUp(ctx, rp.forget, rp.apply)
 }
 
-// apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
+// apply updates the graph for one event and marks the affected objects. It ignores objects of kind
+// Event.
 func (rp *reaper) apply(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, eventRange) {
 		return
 	}
-	if strings.HasPrefix(ev.Key, apiServiceRange) { // whose a type is may have changed
+	if strings.HasPrefix(ev.Key, apiServiceRange) { // the type may now be served by a different server
 		maps.Copy(rp.dirty, rp.parked)
 		clear(rp.parked)
 	}
@@ -394,8 +420,9 @@ func (rp *reaper) relink(ev *store.Event, before, after string) {
 	}
 }
 
-// isSound says that all owners are there, so that nothing is to be done. Most objects come with the references of one before them, and
-// what was found for that one holds until the log tells of an owner's end: if it ended later than that, its event will find this object in
+// isSound reports whether all owners exist. If so, there is nothing to do. The result is cached,
+// because most objects have the same references as a previous object. It is valid until the log
+// contains the deletion of an owner. If an owner is deleted later, its event finds this object in
 // the graph.
 func (rp *reaper) isSound(key, references string) bool {
 	namespace, _ := scheme.NamespacedName(key)
@@ -419,7 +446,8 @@ func (rp *reaper) isSound(key, references string) bool {
 	return true
 }
 
-// removed lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
+// removed removes a deleted object from the graph. It removes all dependents in one step, because
+// removing them one by one from a sorted slice would be slow.
 func (rp *reaper) removed(ev *store.Event) {
 	uid := uidOf(ev.JSON)
 	id := rp.graph.id(uid)
@@ -435,7 +463,7 @@ func (rp *reaper) removed(ev *store.Event) {
 	delete(rp.graph.owners, id)
 }
 
-// applyDeletion notes an owner that waits for the collector.
+// applyDeletion records an owner that waits for the collector.
 func (rp *reaper) applyDeletion(ev *store.Event) {
 	finalizers := finalizersOf(ev.JSON)
 	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
@@ -459,7 +487,7 @@ func (rp *reaper) markDirty(keys []string) {
 	}
 }
 
-// work examines some of the objects that are due.
+// work examines a batch of dirty objects.
 func (rp *reaper) work(ctx context.Context) {
 	batch := make([]string, 0, min(len(rp.dirty), reapBatch))
 	for key := range rp.dirty {
@@ -477,7 +505,7 @@ func (rp *reaper) work(ctx context.Context) {
 	})
 }
 
-// postpone keeps an object for later: until the registry changes, or for some time.
+// postpone schedules an object for later, either after the type registry changes or after a delay.
 func (rp *reaper) postpone(key string, err error) {
 	rp.mu.Lock()
 	defer rp.mu.Unlock()
@@ -488,7 +516,7 @@ func (rp *reaper) postpone(key string, err error) {
 	rp.failed[key], rp.err = struct{}{}, err
 }
 
-// waitForWork sleeps until the next commit, or until what failed is due.
+// waitForWork waits for the next commit, or for the next retry of failed objects.
 func (rp *reaper) waitForWork(ctx context.Context) {
 	if len(rp.failed) == 0 {
 		rp.pause = 0
@@ -509,7 +537,7 @@ func (rp *reaper) waitForWork(ctx context.Context) {
 
 // ---- Examining an object ----
 
-// An item is an object as it is stored now.
+// An item is the current version of a stored object.
 type item struct {
 	res             *scheme.Resource
 	namespace, name string
@@ -533,7 +561,7 @@ func (rp *reaper) item(key string) (it item, err error) {
 	return it, err
 }
 
-// examine does what an object's owners, or its own deletion, ask for.
+// examine processes an object according to the state of its owners and its own deletion.
 func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 	for range reapTries {
 		if err = rp.examineOnce(ctx, key); !apierrors.IsConflict(err) {
@@ -546,8 +574,9 @@ func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 	return err
 }
 
-// examineOnce sees the newest object but an older graph. Only what is decided from the graph alone has to wait for it to catch up; the
-// object's event will then bring it here again.
+// examineOnce reads the newest version of the object, but the graph may be older. Decisions that
+// depend only on the graph have to wait until the graph is up to date. The object's event then
+// schedules the object again.
 func (rp *reaper) examineOnce(ctx context.Context, key string) error {
 	it, err := rp.item(key)
 	if err != nil {
@@ -572,7 +601,8 @@ func (rp *reaper) dependentsOf(uid types.UID) []string {
 	return rp.graph.owners[rp.graph.id(string(uid))]
 }
 
-// isBlocked says that a dependent where one may be, in the owner's namespace or of an owner in none, holds its deletion back.
+// isBlocked reports whether a dependent blocks the owner's deletion. The dependents of a namespaced
+// owner must be in its namespace.
 func (rp *reaper) isBlocked(owner *item) bool {
 	namespace := anywhere
 	if owner.res.Namespaced {
@@ -581,16 +611,17 @@ func (rp *reaper) isBlocked(owner *item) bool {
 	return rp.graph.claims[rp.graph.claim(string(owner.uid), owner.res.Group, owner.res.Kind, namespace)] > 0
 }
 
-// ownerState is what a reference leads to.
+// ownerState is the state of the owner in a reference.
 type ownerState int
 
 const (
-	ownerAbsent  ownerState = iota // no such object, or one of another uid
+	ownerAbsent  ownerState = iota // the object does not exist or has a different uid
 	ownerWaiting                   // it is being deleted in the foreground
 	ownerSolid
 )
 
-// ownerStateOf keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
+// ownerStateOf checks the owners of an object. Depending on the result, it deletes the object or
+// removes some of the references. If a reference cannot be looked up, the object is kept.
 func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	owners, err := decodeReferences(referencesOf(it.rec.JSON))
 	if err != nil || len(owners) == 0 {
@@ -598,7 +629,8 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	}
 	var drop []types.UID
 	solid, waiting := false, false
-	var absent []metav1.OwnerReference // without the owners whose deletion the log has just shown
+	// excludes owners whose deletion was just read from the log
+	var absent []metav1.OwnerReference
 	for i := range owners {
 		if it.misplaced(&owners[i], rp.kinds) {
 			rp.reportInvalidNamespace(ctx, it, owners[i:i+1])
@@ -631,20 +663,22 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	return rp.delete(ctx, it, propagationOf(finalizersOf(it.rec.JSON)))
 }
 
-// isWaiting says that the graph, too, knows of an owner's deletion in the foreground, and so of all that was there before it. A graph that
-// lags may lack the object's own dependents: without them it would go in the background, and its owner before they do. The owner's event
-// will bring the object here again.
+// isWaiting reports whether the graph also contains the owner's foreground deletion, and therefore
+// all earlier changes. An older graph might not contain the dependents of the object. In this case,
+// the object would be deleted in the background and the owner would be deleted before the
+// dependents. The owner's event schedules the object again.
 func (rp *reaper) isWaiting(owner types.UID) bool {
 	return rp.waiting[rp.graph.id(string(owner))] != ""
 }
 
-// misplaced says that an object of no namespace names an owner that is in one: nobody can tell which. Such an object stays.
+// misplaced reports whether a cluster-scoped object refers to a namespaced owner, whose namespace
+// is unknown. Such an object is kept.
 func (it *item) misplaced(ref *metav1.OwnerReference, k *kinds) bool {
 	owner := k.byKind[kindName{ref.APIVersion, ref.Kind}]
 	return owner != nil && owner.Namespaced && it.namespace == ""
 }
 
-// lookUp finds the object that a reference names: in the dependent's own namespace, or in none.
+// lookUp looks up the owner in the dependent's namespace, or at cluster scope.
 func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
 	if _, gone := rp.gone[string(ref.UID)]; gone {
 		return ownerAbsent, nil
@@ -662,7 +696,7 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 		return ownerAbsent, rp.isServedHere(res)
 	case err != nil:
 		return ownerAbsent, err
-	case uidOf(rec.JSON) == "": // it stands for one that cannot be read, and may be this
+	case uidOf(rec.JSON) == "": // the original object could not be read, but may have been the owner
 		return ownerSolid, nil
 	case uidOf(rec.JSON) != string(ref.UID):
 		return ownerAbsent, rp.isServedHere(res)
@@ -672,8 +706,10 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 	return ownerSolid, nil
 }
 
-// isServedHere is an error where an APIService has another server answer for a type's group version, though this one has the type, too: what that one has
-// is in no store of ours. It is asked of the store, since whoever follows APIServices may not have heard yet.
+// isServedHere returns an error if another server serves the type's group version through an
+// APIService, although this server also has the type. The other server's objects are not in this
+// store. It reads the APIService from the store, because the followers of APIServices may lag
+// behind.
 func (rp *reaper) isServedHere(res *scheme.Resource) error {
 	rec, err := rp.gc.Store.Get(apiServiceRange + "/" + res.Version + "." + res.Group)
 	switch {
@@ -685,7 +721,7 @@ func (rp *reaper) isServedHere(res *scheme.Resource) error {
 	return err
 }
 
-// propagationOf honours a finalizer that already says what shall become of an object's own dependents.
+// propagationOf returns the policy of an existing finalizer for the object's own dependents.
 func propagationOf(finalizers []string) metav1.DeletionPropagation {
 	switch {
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
@@ -696,7 +732,8 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 	return metav1.DeletePropagationBackground
 }
 
-// delete deletes the object that was examined, and no other version of it: somebody may just have given it an owner.
+// delete deletes exactly the examined version of the object, because a client may just have added
+// an owner.
 func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
@@ -707,8 +744,9 @@ func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPr
 	return err
 }
 
-// deleteInForeground hands an owner's deletion on to an object that is an owner itself. In a circle the two would wait for each other:
-// an object with a dependent that is already waiting stops to hold its owners back first.
+// deleteInForeground deletes an object that is itself an owner in the foreground. If there is a
+// cycle, the owners would wait for each other. To break the cycle, an object with a dependent that
+// is already waiting first stops blocking its owners.
 func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
 	for _, key := range rp.dependentsOf(it.uid) {
 		dependent, err := rp.item(key)
@@ -728,7 +766,7 @@ func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
 
 // ---- Changing an object ----
 
-// change edits an object if it is still the one that was examined, and remembers what became of it.
+// change edits an object if it is still the examined one, and updates the item.
 func (rp *reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
 	t := registry.Target{Resource: it.res.AsStored(), Namespace: it.namespace, Name: it.name}
 	ctx, done := rp.gc.begin(ctx, garbageCollector, "patch", t)
@@ -747,10 +785,11 @@ func (rp *reaper) change(ctx context.Context, it *item, edit func(scheme.Object)
 	return err
 }
 
-// dropReferences removes the references to owners. That of one that is waiting goes, too, or it would wait for ever.
+// dropReferences removes references to owners. This includes waiting owners, because the reference
+// would delay their deletion forever.
 func (rp *reaper) dropReferences(ctx context.Context, it *item, owners []types.UID) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
-		var kept []metav1.OwnerReference // nil, not empty, when none is left
+		var kept []metav1.OwnerReference // nil instead of empty if none is left
 		dropped := make(map[types.UID]bool, len(owners))
 		for _, uid := range owners {
 			dropped[uid] = true
@@ -764,7 +803,7 @@ func (rp *reaper) dropReferences(ctx context.Context, it *item, owners []types.U
 	})
 }
 
-// unblock lets an object's owners go before it does.
+// unblock allows the object's owners to be deleted before the object.
 func (rp *reaper) unblock(ctx context.Context, it *item) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		references := obj.GetOwnerReferences()
@@ -778,7 +817,7 @@ func (rp *reaper) unblock(ctx context.Context, it *item) error {
 	})
 }
 
-// removeFinalizer lets an owner go, as far as the collector is concerned.
+// removeFinalizer removes a finalizer from an owner.
 func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		var kept []string
@@ -791,7 +830,7 @@ func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) er
 	})
 }
 
-// orphan frees an owner's dependents, then the owner.
+// orphan removes the references from an owner's dependents, and then the finalizer of the owner.
 func (rp *reaper) orphan(ctx context.Context, it *item) error {
 	err := registry.Parallel(rp.dependentsOf(it.uid), CollectorSeats, func(key string) error {
 		dependent, err := rp.item(key)
@@ -811,37 +850,41 @@ func (rp *reaper) orphan(ctx context.Context, it *item) error {
 
 // ---- Namespaces ----
 
-// An emptier deletes what is in namespaces that are being deleted, and then lets them go. One goroutine runs it.
+// An emptier deletes the contents of terminating namespaces. A single goroutine runs it.
 type emptier struct {
 	gc   *Collector
-	log  *store.Follower      // of namespaces
-	rest *store.Follower      // of everything, while some are being deleted
-	open map[string]*emptying // by name: namespaces that are being deleted
+	log  *store.Follower      // follows namespaces
+	rest *store.Follower      // follows all keys while namespaces are being deleted
+	open map[string]*emptying // terminating namespaces, by name
 }
 
-// An Elsewhere deletes what other servers have in a namespace, in its own time, and says what is left by the channel, which has room for that; nil: there
-// are none.
+// An Elsewhere asynchronously deletes the objects of a namespace on other servers. It sends the
+// remaining objects to the returned channel, which is buffered. The channel is nil if there are no
+// other servers.
 type Elsewhere func(ctx context.Context, namespace string) <-chan Rest
 
-// A Rest is what is left of a namespace on other servers.
+// A Rest contains information about the remaining objects of a namespace on other servers.
 type Rest struct {
-	Objects, Finalizers map[string]int // by what they are called
-	Unknown             error          // whether there is something cannot be found out
+	Objects, Finalizers map[string]int // counts by name of the resource or of the finalizer
+	Unknown             error          // error if the remaining objects cannot be determined
 	Failed              []error
 }
 
-// An emptying is one of them. Whoever empties it has it to itself.
+// An emptying contains the state of a terminating namespace. It is not safe for concurrent use.
 type emptying struct {
-	abroad  <-chan Rest   // what other servers still have is found out
-	changed bool          // something happened in it since it was last looked through
-	begins  time.Time     // it is left alone until then
-	last    time.Time     // when it was last looked through
-	pause   time.Duration // until other servers are asked again that had something left, or were away; doubled each time up to retryLast
-	waits   []string      // ranges that held objects then
-	done    bool          // it is empty; others hold it back, if anybody
+	abroad  <-chan Rest // not nil while the objects on other servers are being determined
+	changed bool        // the contents have changed since the last pass
+	begins  time.Time   // end of the grace period
+	last    time.Time   // time of the last pass
+	// delay of the next request to other servers that were unavailable or had objects left; doubled
+	// up to retryLast
+	pause time.Duration
+	waits []string // prefixes that contained objects in the last pass
+	done  bool     // the namespace is empty, but there may be other finalizers
 }
 
-// run reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
+// run reads the namespaces that are being deleted and then follows the log. While there are such
+// namespaces, all keys are followed in order to detect changes to their contents.
 func (e *emptier) run(ctx context.Context) error {
 	e.begin()
 	for ctx.Err() == nil {
@@ -882,7 +925,8 @@ func (e *emptier) catchUp(ctx context.Context) error {
 	return e.rest.CatchUp(ctx, skip, e.note)
 }
 
-// note has a namespace looked through in which something happened, and those that wait for other servers when one of these comes or goes.
+// note marks a namespace as changed if there was a change to its contents. After a change to an
+// APIService, it resets the delays of all namespaces.
 func (e *emptier) note(ev *store.Event) {
 	namespace, _ := scheme.NamespacedName(ev.Key)
 	if em := e.open[namespace]; em != nil {
@@ -895,7 +939,7 @@ func (e *emptier) note(ev *store.Event) {
 	}
 }
 
-// apply notes a namespace's deletion, and its end.
+// apply records that a namespace is being deleted or has been deleted.
 func (e *emptier) apply(ev *store.Event) {
 	_, name := scheme.NamespacedName(ev.Key)
 	switch {
@@ -907,7 +951,7 @@ func (e *emptier) apply(ev *store.Event) {
 			em = &emptying{changed: true, begins: time.Now().Add(e.gc.Grace)}
 			e.open[strings.Clone(name)] = em
 		}
-		if isFinalized(ev.JSON) { // nobody is going to do it now
+		if isFinalized(ev.JSON) { // the client has already finalized it
 			em.begins = time.Time{}
 		}
 	}
@@ -917,18 +961,18 @@ func isFinalized(namespace []byte) bool {
 	return gjson.GetBytes(namespace, "spec.finalizers.0").Raw == ""
 }
 
-// due is when a namespace in which something happened is to be looked through.
+// due returns the time of the next pass over a changed namespace.
 func (em *emptying) due() time.Time {
 	switch {
 	case em.last.IsZero():
 		return em.begins
-	case em.abroad != nil: // it may be known by then
+	case em.abroad != nil: // the result of the other servers may be available by then
 		return em.last.Add(refreshEvery)
 	}
 	return em.last.Add(max(refreshEvery, em.pause))
 }
 
-// work looks through the namespaces that are due, if there are any.
+// work processes the namespaces that are due. It reports whether there were any.
 func (e *emptier) work(ctx context.Context) bool {
 	var due []string
 	for name, em := range e.open {
@@ -943,7 +987,7 @@ func (e *emptier) work(ctx context.Context) bool {
 	return len(due) > 0
 }
 
-// settled says that all a namespace waited for is gone.
+// settled reports whether there are no more objects left from the previous pass.
 func (e *emptier) settled(em *emptying) bool {
 	for _, prefix := range em.waits {
 		if objects, _, _ := e.gc.Store.Count(prefix); objects > 0 {
@@ -953,7 +997,7 @@ func (e *emptier) settled(em *emptying) bool {
 	return len(em.waits) > 0
 }
 
-// refresh is when the next namespace is due, and zero if nothing has happened in any.
+// refresh returns the time at which the next namespace is due, or zero if no namespace has changed.
 func (e *emptier) refresh() (first time.Time) {
 	for _, em := range e.open {
 		if em.changed && !em.done && (first.IsZero() || em.due().Before(first)) {
@@ -963,13 +1007,14 @@ func (e *emptier) refresh() (first time.Time) {
 	return first
 }
 
-// empty deletes what is in a namespace, tells what remains, and lets the namespace go if that is nothing.
+// empty deletes the contents of a namespace and reports the remaining objects. If nothing remains,
+// it releases the namespace.
 func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 	em.changed, em.last, em.waits = false, time.Now(), nil
 	rest := newRemains()
 	e.clear(ctx, name, rest)
 	if rest.isClear() && !e.lookAbroad(ctx, name, em, rest) {
-		return // it is looked through again when that is known
+		return // the next pass follows when the result is known
 	}
 	err := e.report(ctx, name, rest)
 	if err == nil && rest.isClear() {
@@ -991,7 +1036,7 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 	}
 }
 
-// remains is what a look through a namespace found that could not be deleted at once.
+// remains contains information about objects that could not be deleted immediately.
 type remains struct {
 	mu         sync.Mutex
 	objects    map[*scheme.Resource]int
@@ -1006,8 +1051,9 @@ func (rest *remains) isClear() bool {
 
 func (r *Rest) isClear() bool { return len(r.Objects) == 0 && r.Unknown == nil && len(r.Failed) == 0 }
 
-// lookAbroad has other servers delete what they have in a namespace, and says whether it is known what is left there. It waits for nobody: a server
-// that hangs is not to hold other namespaces back.
+// lookAbroad starts the deletion on other servers, and reports whether the remaining objects there
+// are known. It does not block, because a server that does not respond must not delay other
+// namespaces.
 func (e *emptier) lookAbroad(ctx context.Context, name string, em *emptying, rest *remains) (known bool) {
 	if em.abroad == nil {
 		if e.gc.Elsewhere == nil {
@@ -1041,7 +1087,8 @@ func (rest *remains) add(res *scheme.Resource, rec *store.Record) {
 	}
 }
 
-// clear deletes the pods of a namespace, and when there are none (they may need what is beside them to end well) all the rest.
+// clear deletes the pods of a namespace. The other objects are deleted when there are no pods left,
+// because they may be needed for the termination of the pods.
 func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
 	rows := newKinds(e.gc.Types.Current.Load()).byBase
 	e.clearOf(ctx, rows[podRange], namespace, rest)
@@ -1055,7 +1102,7 @@ func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
 	}
 }
 
-// clearOf deletes one resource's objects in a namespace.
+// clearOf deletes all objects of a resource in the given namespace.
 func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace string, rest *remains) {
 	if objects, _, _ := e.gc.Store.Count(res.KeyPrefix(namespace)); objects == 0 {
 		return
@@ -1091,8 +1138,9 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 	}
 }
 
-// remove deletes one object, unless that has been done and something holds it back; rec is then its newest state. A pod on a node that
-// is not there has no kubelet that would ever end it.
+// remove deletes one object unless it is already being deleted. If the object remains, rec is set
+// to its newest version. A pod on a missing node is deleted without a grace period, because no
+// kubelet would terminate it.
 func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.Record) (gone bool, err error) {
 	namespace, name := scheme.NamespacedName(rec.Key)
 	background := metav1.DeletePropagationBackground
@@ -1124,14 +1172,14 @@ func nodeOf(rec *store.Record) string {
 	return gjson.GetBytes(rec.JSON, "spec.nodeName").String()
 }
 
-// report writes what remains of a namespace into its status, in the words of Kubernetes' namespace controller. (That one says nothing
-// about pods while it waits for them.)
+// report writes the remaining contents of a namespace to its status, in the words of Kubernetes'
+// namespace controller. (Kubernetes does not report pods while it waits for them.)
 func (e *emptier) report(ctx context.Context, name string, rest *remains) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "status"}
 	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)
 	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
-		if ns.DeletionTimestamp == nil { // another one of that name
+		if ns.DeletionTimestamp == nil { // another namespace of the same name
 			return ns, nil
 		}
 		for _, condition := range rest.conditions() {
@@ -1146,8 +1194,8 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 	return err
 }
 
-// namespaceVerdicts are the conditions of a namespace that is being deleted, and what they say when all is well and when it is not. The
-// second cannot go wrong here, and the first only for other servers: this one knows its own resources.
+// namespaceVerdicts defines the conditions of a terminating namespace. The second condition cannot
+// fail here. The first can fail only for other servers, because the types of this server are known.
 var namespaceVerdicts = []struct {
 	kind                         corev1.NamespaceConditionType
 	good, goodText, bad, badText string
@@ -1163,7 +1211,7 @@ var namespaceVerdicts = []struct {
 		"SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: "},
 }
 
-// conditions say what remains.
+// conditions returns the conditions that describe the remaining contents.
 func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 	problems := rest.problems()
 	for _, verdict := range namespaceVerdicts {
@@ -1178,7 +1226,8 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 	return conditions
 }
 
-// maxReport bounds the text of a condition or log line, in bytes. Other servers choose the names and messages in it.
+// maxReport limits the text of a condition or log line, in bytes. It may include names and messages
+// from other servers.
 const maxReport = 8 << 10
 
 // shortened returns at most maxReport bytes of the text.
@@ -1213,7 +1262,8 @@ func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
 		corev1.NamespaceContentRemaining: objects, corev1.NamespaceFinalizersRemaining: finalizers}
 }
 
-// setNamespaceCondition puts a condition in its place. Its time is that of the last change between True and False.
+// setNamespaceCondition sets a condition. Its transition time is the time of the last change
+// between True and False.
 func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCondition) {
 	c.LastTransitionTime = metav1.Now().Rfc3339Copy()
 	for i := range status.Conditions {
@@ -1228,13 +1278,14 @@ func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCon
 	status.Conditions = append(status.Conditions, c)
 }
 
-// release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
+// release removes the finalizer of an empty namespace. After that, the namespace is deleted unless
+// there are other finalizers.
 func (e *emptier) release(ctx context.Context, name string) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
 	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)
 	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
-		if ns.DeletionTimestamp == nil { // another one of that name
+		if ns.DeletionTimestamp == nil { // another namespace of the same name
 			return ns, nil
 		}
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
@@ -1250,15 +1301,16 @@ func (e *emptier) release(ctx context.Context, name string) error {
 	return err
 }
 
-// ---- Events that have grown old ----
+// ---- Expired Events ----
 
-// ExpireEvents deletes Events that were last written longer ago than EventTTL. The store knows which revision was current then.
+// ExpireEvents deletes Events that were last written before EventTTL. The store maps the time to a
+// revision.
 func (gc *Collector) ExpireEvents(ctx context.Context) error {
 	if gc.EventTTL <= 0 {
 		return nil
 	}
 	limit := gc.Maintenance.RevisionBefore(gc.Store.Now().Add(-gc.EventTTL))
-	var failed error // one of them; the others are deleted
+	var failed error // first error; the other Events are still deleted
 	for start := ""; limit > 0 && ctx.Err() == nil; {
 		records, next, err := gc.Store.OlderThan(eventRange, limit, 500, start)
 		if err != nil {
@@ -1272,7 +1324,7 @@ func (gc *Collector) ExpireEvents(ctx context.Context) error {
 	return failed
 }
 
-// expire deletes one old Event, unless it has been written again or something holds it back.
+// expire deletes an expired Event unless it has been updated or has finalizers.
 func (gc *Collector) expire(ctx context.Context, rec *store.Record) error {
 	if len(finalizersOf(rec.JSON)) > 0 {
 		return nil
@@ -1284,7 +1336,8 @@ func (gc *Collector) expire(ctx context.Context, rec *store.Record) error {
 	return err
 }
 
-// begin starts the record of one write by an account. done is to be told how the write ended.
+// begin starts the record of a write by an account. The caller must call done with the result of
+// the write.
 func (gc *Collector) begin(ctx context.Context, account, verb string, t registry.Target) (_ context.Context, done func(error)) {
 	if gc.Begin == nil {
 		return ctx, func(error) {}

@@ -1,4 +1,5 @@
-// Package notify wakes those who follow the store's log: each for the events that may concern it, and nobody else.
+// Package notify wakes the followers of the store's log. A follower is only woken up by events that
+// may match its interest.
 //
 //	n := notify.New(st)
 //	go n.Run(stopping)
@@ -10,29 +11,38 @@
 //		pos = readTheLogFrom(pos) // everything up to now
 //		sub.Rest(pos)
 //		<-sub.C
-//		pos = max(pos, sub.Quiet()) // what lies below concerned others
+//		pos = max(pos, sub.Quiet()) // earlier events do not match
 //	}
 //
-// It does for watches what the watchers' index of kube-apiserver's cacher does (k8s.io/apiserver/pkg/storage/cacher: scopes and trigger values).
-// There an event is put into the queue of each watcher whom it concerns. Here nothing is queued: one goroutine follows the log for all, finds
-// in an index who has asked for what an event is about, and rings; who is woken reads the log. An example, with three who follow pods:
+// It has the same purpose for watches as the watcher index of kube-apiserver's cacher
+// (k8s.io/apiserver/pkg/storage/cacher: scopes and trigger values). The cacher puts each event into
+// the queues of all matching watchers. This package does not queue events. One goroutine follows
+// the log for all subscriptions, looks up the matching subscriptions in an index, and wakes them.
+// The woken follower then reads the log. For example, assume three followers of pods:
 //
-//	asked for                          found under
+//	interest                           index term
 //	all of namespace a                 span //pods/a/
 //	the pod x of namespace a           span //pods/a/x
 //	all pods with spec.nodeName n1     field spec.nodeName = n1
 //
 //	event: //pods/a/y, spec.nodeName from "" to n1, revision 90
-//	rings: //pods/, //pods/a/, //pods/a/y, spec.nodeName = "", spec.nodeName = n1: the first and the third
+//	wakes: //pods/, //pods/a/, //pods/a/y, spec.nodeName = "", spec.nodeName = n1: the first and the third
 //
-// The second has slept since revision 40, say, and is not told. When it is woken at last, by an event of revision 95, it need not look for what
-// it has missed since 40: Quiet says 94. And when a minute is over and it has to say how far it is, Quiet says 90, or whatever the log has come
-// to: that it was not rung is knowledge, too. So a watch of a quiet place outlives any traffic elsewhere, and any compaction.
+// Assume that the second follower has been asleep since revision 40. It is not woken. If an event
+// of revision 95 wakes it later, it need not read the log from 40, because Quiet returns 94. If it
+// has to report its progress after a minute, Quiet returns 90 or the current revision of the log,
+// because no event up to there matches. Therefore, a watch without any events is not affected by
+// other traffic or by compaction.
 //
-// An interest is found under its most special term alone, so that to be rung is no promise: events have to be matched by those who read them.
+// An interest is indexed only by its most specific term. A wakeup does not guarantee a matching
+// event, so followers have to match the events themselves.
 //
-// Invariants: an event that concerns a subscription, of a revision above its last Quiet, rings it; what Quiet returns has no such event at or
-// below it that was not rung for before; nobody waits for anybody, however slow.
+// The package maintains these invariants:
+//
+//   - A matching event with a revision above the last Quiet wakes the subscription.
+//   - Below or at the revision that Quiet returns, there is no matching event without an earlier
+//     wakeup.
+//   - A slow follower never blocks the notifier or other followers.
 package notify
 
 import (
@@ -46,48 +56,54 @@ import (
 	"apilet/internal/store"
 )
 
-// A Notifier follows the log for all who have subscribed.
+// A Notifier follows the log for all subscriptions.
 type Notifier struct {
 	st    *store.Store
-	log   *store.Follower // Run's
-	upTo  atomic.Int64    // everybody has been rung for every event up to this revision
-	over  chan struct{}   // closed when it is to end,
-	ended chan struct{}   // and when Run has
+	log   *store.Follower // used by Run
+	upTo  atomic.Int64    // revision up to which all subscriptions have been notified
+	over  chan struct{}   // closed to stop Run
+	ended chan struct{}   // closed when Run has returned
 
-	mu     sync.Mutex // guards what follows, and is never held while somebody is waited for
+	mu     sync.Mutex // guards the following fields; never held while blocking
 	spans  map[string]group
-	facets map[string]*facets // by resource
+	facets map[string]*facets // indexed by resource
 }
 
-// A group is those who are rung for the same.
+// A group contains the subscriptions with the same index term.
 type group map[*Subscription]struct{}
 
-// Facets are the subscriptions of one resource that want a certain label or field.
+// facets contains the subscriptions for a resource that select a label or a field.
 type facets struct {
-	labels map[[2]string]group         // by label and value
-	fields map[string]map[string]group // by path and value
+	labels map[[2]string]group         // indexed by label and value
+	fields map[string]map[string]group // indexed by path and value
 }
 
-// An Interest says which events may concern a subscription.
+// An Interest selects the events that may concern a subscription.
 type Interest struct {
-	Resource string // the prefix of its keys
-	Span     string // the prefix of the keys in question: the resource's, one of its namespaces', or one whole key
-	Label    string // of those, what has this label with Value, before the event or after it; "" for all
-	Field    string // or this field, a path of gjson; "" for all
-	Value    string // of the label or field
+	Resource string // prefix of the resource's keys
+	// prefix of the selected keys, which may be a complete key
+	Span string
+	// Label selects objects that have this label with Value before or after the event. It is empty
+	// for all objects.
+	Label string
+	// Field selects objects by a field instead, as a gjson path. It is empty for all objects.
+	Field string
+	Value string // value of the label or field
 }
 
-// A Subscription is one who follows. Its methods are for one goroutine, but for At and Ring.
+// A Subscription belongs to one follower. Its methods, except for At and Ring, must be called by a
+// single goroutine.
 type Subscription struct {
-	C    chan struct{} // has a token when there is something to look at
+	C    chan struct{} // contains a token after a wakeup
 	n    *Notifier
 	want Interest
-	due  atomic.Int64 // the revision of the first event it was rung for since it asked last; 0: none
-	at   atomic.Int64 // what it says it has seen
-	busy atomic.Bool  // it has been woken, and is not back
+	// revision of the first event that caused a wakeup since the last Quiet, or 0
+	due  atomic.Int64
+	at   atomic.Int64 // the last revision that has been read
+	busy atomic.Bool  // the follower is awake
 }
 
-// New is a notifier that knows nothing of what happened before.
+// New returns a notifier that starts at the current revision.
 func New(st *store.Store) *Notifier {
 	n := &Notifier{st: st, log: st.Follow(store.Everything), over: make(chan struct{}), ended: make(chan struct{}),
 		spans: map[string]group{}, facets: map[string]*facets{}}
@@ -98,11 +114,12 @@ func New(st *store.Store) *Notifier {
 
 // ---- The log's side
 
-// Run follows the log until Close. When stopping is closed everybody is woken.
+// Run follows the log until Close is called. It wakes all subscriptions when stopping is closed.
 func (n *Notifier) Run(stopping <-chan struct{}) {
 	defer close(n.ended)
 	for {
-		wake := n.st.Wake(store.Everything) // before the log is read: a commit in between closes it
+		// must be called before reading the log, because a commit in between closes it
+		wake := n.st.Wake(store.Everything)
 		n.catchUp()
 		select {
 		case <-wake:
@@ -115,13 +132,14 @@ func (n *Notifier) Run(stopping <-chan struct{}) {
 	}
 }
 
-// Close ends Run, and returns when it has: before the store is closed.
+// Close stops Run and waits for it. It must be called before the store is closed.
 func (n *Notifier) Close() {
 	close(n.over)
 	<-n.ended
 }
 
-// catchUp rings for everything that is new. Where the log cannot be read everybody has to look.
+// catchUp notifies subscriptions of all new events. If the log cannot be read, it wakes all
+// subscriptions.
 func (n *Notifier) catchUp() {
 	for {
 		newest := n.st.Revision()
@@ -147,7 +165,7 @@ func (n *Notifier) tell(events []store.Event) {
 	}
 }
 
-// tellLocked rings all whom an event may concern.
+// tellLocked wakes all subscriptions that may be interested in the event.
 func (n *Notifier) tellLocked(ev *store.Event) {
 	resource, namespace := prefixes(ev.Key)
 	for _, span := range [...]string{resource, namespace, ev.Key} {
@@ -163,7 +181,7 @@ func (n *Notifier) tellLocked(ev *store.Event) {
 	}
 }
 
-// ring finds those who want what a version of the object has.
+// ring wakes the subscriptions whose label or field matches a version of the object.
 func (f *facets) ring(ev *store.Event, json []byte) {
 	if len(f.labels) > 0 {
 		gjson.GetBytes(json, "metadata.labels").ForEach(func(label, value gjson.Result) bool {
@@ -185,7 +203,7 @@ func (g group) ring(ev *store.Event) {
 	}
 }
 
-// each is for everybody.
+// each calls do for all subscriptions.
 func (n *Notifier) each(do func(*Subscription)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -210,7 +228,8 @@ func (g group) each(do func(*Subscription)) {
 	}
 }
 
-// prefixes cuts /group/resource/namespace/name into what all keys of the resource, and of the namespace in it, begin with.
+// prefixes returns the parts of a key /group/resource/namespace/name that identify the resource and
+// the namespace.
 func prefixes(key string) (resource, namespace string) {
 	end := 0
 	for range 3 {
@@ -221,7 +240,7 @@ func prefixes(key string) (resource, namespace string) {
 
 // ---- The followers' side
 
-// Subscribe has somebody rung from now on.
+// Subscribe returns a subscription for all events from now on.
 func (n *Notifier) Subscribe(want Interest) *Subscription {
 	s := &Subscription{C: make(chan struct{}, 1), n: n, want: want}
 	s.busy.Store(true)
@@ -246,7 +265,7 @@ func (n *Notifier) Subscribe(want Interest) *Subscription {
 	return s
 }
 
-// Close ends a subscription.
+// Close removes the subscription.
 func (s *Subscription) Close() {
 	n, want := s.n, &s.want
 	n.mu.Lock()
@@ -274,7 +293,7 @@ func join[K comparable](groups map[K]group, key K, s *Subscription) {
 	groups[key][s] = struct{}{}
 }
 
-// leave takes a subscription away, and its group if nobody is left.
+// leave removes a subscription from its group, and removes the group if it is empty.
 func leave[K comparable](groups map[K]group, key K, s *Subscription) {
 	if delete(groups[key], s); len(groups[key]) == 0 {
 		delete(groups, key)
@@ -285,20 +304,22 @@ func leave[K comparable](groups map[K]group, key K, s *Subscription) {
 func (s *Subscription) Ring() {
 	select {
 	case s.C <- struct{}{}:
-	default: // it is awake, or about to be
+	default: // it is already awake
 	}
 }
 
-// lookAnyway wakes one of whom nothing is known.
+// lookAnyway wakes a subscription without a known event.
 func (s *Subscription) lookAnyway() {
 	s.due.Store(1)
 	s.Ring()
 }
 
-// Quiet returns the revision up to which there is nothing that it was not rung for before. It is to be asked on waking, by one that had seen
-// everything when it fell asleep, and is to be followed by a look at the log.
+// Quiet returns the revision up to which there is no matching event without an earlier wakeup. It
+// must be called after a wakeup if the follower had read all events before. The follower has to
+// read the log afterwards.
 func (s *Subscription) Quiet() int64 {
-	upTo := s.n.upTo.Load() // first: what is rung for after this is in due, or rings again
+	// must be loaded first, because later notifications set due or wake again
+	upTo := s.n.upTo.Load()
 	s.busy.Store(true)
 	if first := s.due.Swap(0); first != 0 {
 		return first - 1
@@ -306,16 +327,17 @@ func (s *Subscription) Quiet() int64 {
 	return upTo
 }
 
-// Saw says that everything up to a revision has been seen.
+// Saw records that the follower has read all events up to rev.
 func (s *Subscription) Saw(rev int64) { s.at.Store(rev) }
 
-// Rest says the same, and that it sleeps from now on.
+// Rest is like Saw, and also records that the follower goes to sleep.
 func (s *Subscription) Rest(rev int64) {
 	s.at.Store(rev)
 	s.busy.Store(false)
 }
 
-// At is how far it is, for others to ask: as far as the log while it sleeps and nothing is due.
+// At returns the follower's progress. It may be called by other goroutines. A sleeping follower
+// without a pending wakeup has the progress of the log.
 func (s *Subscription) At() int64 {
 	upTo, at := s.n.upTo.Load(), s.at.Load()
 	if s.due.Load() == 0 && !s.busy.Load() {

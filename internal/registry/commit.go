@@ -1,7 +1,8 @@
 package registry
 
-// This file is the second half of a create and of an update: an object is computed, and is checked, encoded and committed. What makes it what it
-// is stands in create.go and update.go. A deletion comes by here where it leaves something behind.
+// This file implements the second half of a create and of an update. The object is computed in
+// create.go or update.go. After that, it is checked, encoded and committed. The same functions are
+// used if a deletion has to update an object.
 
 import (
 	"bytes"
@@ -33,20 +34,21 @@ import (
 	"apilet/internal/store"
 )
 
-// A plan is an object that is to be stored.
+// A plan is an object to be stored.
 type plan struct {
 	Target
 	opts  Options
-	asked admission.Attributes // of the plug-ins; checkAndCommit sets its Object
+	asked admission.Attributes // passed to the plug-ins; checkAndCommit sets its Object
 	obj   scheme.Object
 	old   scheme.Object        // nil for a create
-	rec   store.Record         // what old was read from
-	given *allocator.Allotment // nil for what needs none
-	held  *quota.Promise       // likewise
+	rec   store.Record         // the record from which old was decoded
+	given *allocator.Allotment // nil if the object needs no addresses
+	held  *quota.Promise       // nil if no quota applies
 }
 
-// checkAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. An error of one that
-// was faster is store.ErrConflict, or for a create store.ErrExists, or allocator.ErrLost.
+// checkAndCommit stores a computed object after checking it with the rules of its type, the
+// plug-ins and the validating webhooks. If another writer won, the error is store.ErrConflict,
+// store.ErrExists for a create, or allocator.ErrLost.
 func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, err error) {
 	if err := ctx.Err(); err != nil {
 		return p.rec, err
@@ -76,7 +78,8 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 	return wr.store(ctx, p)
 }
 
-// validate asks a type's rules. Of a create in a namespace that is not there that is the better error.
+// validate checks the object against the validation rules for its type. If a create in a missing
+// namespace is invalid, validate reports the missing namespace, because that error is more useful.
 func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	if p.old != nil {
 		if errs := wr.validateChanged(ctx, p); len(errs) > 0 {
@@ -91,13 +94,14 @@ func (wr *Writer) validate(ctx context.Context, p *plan) error {
 	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(apierror.Invalid(storedKind(p.Resource), p.Name, errs)))
 }
 
-// storedKind returns the kind that errors name. An error of an Event in events.k8s.io names the core group, in which it is stored.
+// storedKind returns the kind that errors name. An error of an Event in events.k8s.io names the
+// core group, in which it is stored.
 func storedKind(res *scheme.Resource) schema.GroupKind {
 	return schema.GroupKind{Group: res.StorageGroup, Kind: res.Kind}
 }
 
-// validateNew returns the errors of a new object. The rules of a built-in type include its metadata.
-// If they find nothing, the metadata is checked by the rules that hold for all types.
+// validateNew returns the errors of a new object. The rules of a built-in type include its
+// metadata. If they find nothing, the metadata is checked by the rules that hold for all types.
 func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
 	if res.Custom != nil {
 		return res.Custom.Validate(ctx, obj, nil, "")
@@ -110,15 +114,15 @@ func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 	}
 	at := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, pathSegmentName, at)
-	if len(obj.GetName()) > maxName { // the names of some types may be longer than a key
+	if len(obj.GetName()) > maxName { // some types allow names that are longer than a key
 		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
 	}
 	return errs
 }
 
-// validateChanged returns the errors of an update. The metadata of an APIService or a custom resource is
-// checked by the rules for all types and again by those of its own type, so that its errors are listed
-// twice, as in kube-apiserver.
+// validateChanged returns the errors of an update. The metadata of an APIService or a custom
+// resource is validated twice, by the rules for all types and by the rules for its own type. As in
+// kube-apiserver, the errors are therefore listed twice.
 func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
 	t, obj, old := &p.Target, p.obj, p.old
 	at := field.NewPath("metadata")
@@ -142,14 +146,16 @@ func pathSegmentName(name string, _ bool) []string { return content.IsPathSegmen
 
 // ---- Into the store ----
 
-// store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
+// store commits the object of a plan. If the object has not changed, store does nothing. The object
+// is deleted if the last finalizer has been removed.
 func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	if p.old == nil {
 		strategy.Canonicalize(p.obj)
 	}
 	defaults.DropEmptyLists(p.obj)
 	json, revAt, err := encode(ctx, p.Resource, p.obj)
-	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
+	// do not store anything if the client has already left
+	if err := cmp.Or(err, ctx.Err()); err != nil {
 		return p.rec, err
 	}
 	if p.old != nil && !p.rec.Stale && store.EqualAt(json, revAt, &p.rec) {
@@ -183,7 +189,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	return written, err
 }
 
-// changeOf is what the store is asked for.
+// changeOf returns the change to be committed.
 func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
 	c := store.Change{Op: store.OpUpdate, Key: p.rec.Key, Expect: p.rec.Rev, JSON: json, RevAt: revAt, With: wr.quotaUpdates(p.held)}
 	if p.old != nil {
@@ -200,7 +206,8 @@ func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
 	return c
 }
 
-// noteStored tells those who are to know what a write has made, or replaced.
+// noteStored records the written and the replaced versions for the request, and calls the hooks
+// that follow a write.
 func (wr *Writer) noteStored(ctx context.Context, p *plan, c *store.Change, written *store.Record) {
 	if p.old != nil {
 		p.opts.rec.NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Was: p.rec.JSON, Is: written.JSON})
@@ -210,7 +217,7 @@ func (wr *Writer) noteStored(ctx context.Context, p *plan, c *store.Change, writ
 	}
 }
 
-// encode is what the store keeps of an object.
+// encode returns the stored form of an object.
 func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json []byte, revAt int, err error) {
 	if res.Converts() {
 		if obj, err = res.Custom.Webhook.To(ctx, obj.(*unstructured.Unstructured), res.Custom.StorageVersion); err != nil {
@@ -220,8 +227,9 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 	return res.EncodeStored(obj)
 }
 
-// checkSize refuses what patches and defaults have made of bodies that were short enough. What an earlier server let grow may still shrink, and an
-// object that is being deleted has twice the room: who takes a finalizer off is noted in managedFields.
+// checkSize rejects an object that has become too large through patches and defaults. If the object
+// was already too large, it may still become smaller. The limit is doubled for an object that is
+// being deleted, because the removal of a finalizer adds an entry to its managedFields.
 func checkSize(json []byte, old *store.Record) error {
 	most := MaxStored
 	if old != nil && old.Deleting {
@@ -233,8 +241,9 @@ func checkSize(json []byte, old *store.Record) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object would have %d bytes, limit is %d", len(json), most))
 }
 
-// checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
-// the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
+// checkUnwritten rejects a new object that has a resourceVersion. This is one of the last checks,
+// as in kube-apiserver. A dry run ends earlier and therefore accepts any resourceVersion. A
+// resourceVersion that is not a number is ignored.
 func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	named := p.obj.GetResourceVersion()
 	if p.old != nil || named == "" {
@@ -249,7 +258,7 @@ func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	return apierror.Unexplained("resourceVersion should not be set on objects to be created")
 }
 
-// pretend answers a dry run.
+// pretend returns the result of a dry run.
 func (wr *Writer) pretend(ctx context.Context, p *plan, c store.Change) (store.Record, error) {
 	if p.old != nil {
 		return store.Record{Key: c.Key, Rev: c.Expect, JSON: splice(c.JSON, c.RevAt, c.Expect)}, nil
@@ -268,27 +277,30 @@ func (wr *Writer) pretend(ctx context.Context, p *plan, c store.Change) (store.R
 	return store.Record{Key: c.Key, JSON: withRevisionSent(c, p.obj.GetResourceVersion())}, nil
 }
 
-// withRevisionSent is an object that was never stored with the resourceVersion that its client gave it.
+// withRevisionSent returns the JSON of an object that was not stored, with the resourceVersion that
+// the client sent.
 func withRevisionSent(c store.Change, rv string) []byte {
 	if rv == "" {
 		return withoutRevision(c.JSON)
 	}
-	quoted, _ := json.Marshal(rv) // a string always can
+	quoted, _ := json.Marshal(rv) // a string can always be encoded
 	return slices.Concat(c.JSON[:c.RevAt], quoted[1:len(quoted)-1], c.JSON[c.RevAt:])
 }
 
-// withoutRevision drops the empty resourceVersion of an object that was never stored.
+// withoutRevision removes the empty resourceVersion from the JSON of an object that was not stored.
 func withoutRevision(json []byte) []byte {
 	return bytes.Replace(json, []byte(`"resourceVersion":"",`), nil, 1)
 }
 
-// mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.
+// mayGo reports whether an object that is being deleted can be removed. There must not be any
+// finalizers or a running grace period.
 func mayGo(obj scheme.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
 	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HoldsContent(obj)
 }
 
-// finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
+// finish deletes an object whose last finalizer was removed. The response contains the object
+// without the finalizer and with its old revision.
 func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Record, error) {
 	last := store.Record{Key: p.rec.Key, Rev: p.rec.Rev, JSON: shown}
 	if p.opts.dryRun {
@@ -299,7 +311,8 @@ func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Reco
 	return last, err
 }
 
-// commit stores one change of an object, and waits for what follows from it before anybody hears of it. The server's own changes have no request.
+// commit stores a change and calls the hooks that depend on it. The request is nil for changes made
+// by the server itself.
 func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.Resource, c store.Change) (store.Record, error) {
 	if err := takeTurn(ctx, &c); err != nil {
 		return store.Record{}, err
@@ -318,7 +331,8 @@ func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.R
 		wr.follow(res, &rec)
 	}
 	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
-		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
+		// the definition has to follow the stored object even if the client has left
+		err = res.Custom.Committed(context.WithoutCancel(ctx))
 	}
 	return rec, err
 }
@@ -329,7 +343,7 @@ func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
 	wr.bringIntoForce(res, rec.Rev)
 }
 
-// bringIntoForce brings what is read from a resource's objects up to date.
+// bringIntoForce updates the data that is derived from a resource's objects.
 func (wr *Writer) bringIntoForce(res *scheme.Resource, rev int64) {
 	for _, follow := range wr.Committed {
 		follow(res)

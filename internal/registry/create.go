@@ -1,6 +1,6 @@
 package registry
 
-// This file is the way of a new object: POST, and a PUT or an apply to a name that nobody has.
+// This file implements creates: POST, and PUT or apply with a name that does not exist yet.
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ import (
 	"apilet/internal/store"
 )
 
-// Create answers a POST to a collection.
+// Create handles a POST to a collection.
 func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	v, obj, opts, err := receive(w, r, rec, res, "CreateOptions")
 	if err != nil {
@@ -50,7 +50,7 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, rec *request.Re
 	return v.Respond(w, r, http.StatusCreated, &stored)
 }
 
-// answerReview answers an object that is a question: nothing is stored.
+// answerReview responds to a review, which is evaluated but not stored.
 func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts Options) error {
 	if err := wr.recordOwners(v.Res, nil, obj, opts, ""); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *respon
 	return v.Respond(w, r, http.StatusCreated, &store.Record{JSON: body})
 }
 
-// Insert makes a new object of what a client sent.
+// Insert creates a new object from the object that a client sent.
 func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
 	if opts.rec == nil {
 		opts.rec = request.From(ctx)
@@ -122,7 +122,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 }
 
-// admitted lets the plug-ins change a new object, but for its namespace.
+// admitted calls the mutating plug-ins for a new object. They may not change its namespace.
 func (wr *Writer) admitted(ctx context.Context, asked admission.Attributes) (scheme.Object, error) {
 	namespace := asked.Object.GetNamespace()
 	admitted, err := wr.Admission.Admit(ctx, asked)
@@ -135,8 +135,9 @@ func (wr *Writer) admitted(ctx context.Context, asked admission.Attributes) (sch
 	return admitted, err
 }
 
-// refuseEnding refuses a new object of a type that is being deleted, as far as the row knows. The commit looks again, in its transaction: the
-// last objects go, then the definition, and nothing may come in between, however long a create has been on its way.
+// refuseEnding rejects a new object if its type is being deleted according to the current resource.
+// The commit checks it again in its transaction, because no object may be created between the
+// deletion of the last object and the deletion of the definition.
 func refuseEnding(res *scheme.Resource, obj scheme.Object) error {
 	if res.Custom == nil || !res.Custom.Terminating {
 		return nil
@@ -157,7 +158,7 @@ func prepareNew(ctx context.Context, res *scheme.Resource, obj scheme.Object) sc
 	return obj
 }
 
-// createError words the store's refusals of a create.
+// createError converts the store's errors for a create to API errors.
 func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object) error {
 	namespace := obj.GetNamespace()
 	if errors.Is(err, store.ErrParentMissing) || errors.Is(err, store.ErrParentDeleting) {
@@ -183,7 +184,8 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	return response.StoreError(err, res, obj.GetName())
 }
 
-// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
+// nameConflict returns the error for a name that already exists. If the name was generated, the
+// error states that no free name was found.
 func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
 		return response.StoreError(err, res, obj.GetName())
@@ -191,9 +193,11 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	return apierrors.NewGenerateNameConflict(res.GroupResource(), obj.GetName(), 1)
 }
 
-// CreateNamespace makes a namespace for those who create something in one that is missing, where the server is told to.
+// CreateNamespace creates a missing namespace for a request that creates an object in it. It is
+// used by the admission plug-in that provisions namespaces.
 func (wr *Writer) CreateNamespace(ctx context.Context, name string) error {
-	ctx = context.WithValue(ctx, request.Key{}, (*request.Request)(nil)) // nobody's: who asks need not have the right
+	// the server's own write, because the client may lack the permission
+	ctx = context.WithValue(ctx, request.Key{}, (*request.Request)(nil))
 	_, err := wr.Insert(ctx, wr.Types.Lookup("", "v1", "namespaces"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, Options{Manager: "apilet"})
 	return err
 }

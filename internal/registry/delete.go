@@ -1,7 +1,7 @@
 package registry
 
-// This file is the way out: DELETE of an object and of a collection. What a deletion writes on an object that something holds back is in
-// deleting.go.
+// This file implements the deletion of objects and collections. See deleting.go for the changes to
+// an object when its deletion has to wait.
 
 import (
 	"context"
@@ -30,7 +30,7 @@ import (
 	"apilet/internal/unreadable"
 )
 
-// Remove answers a DELETE of one object.
+// Remove handles a DELETE of one object.
 func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, asked, res)
 	if err != nil {
@@ -61,7 +61,8 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.
 	return respondDeleted(w, r, asked, res, &rec)
 }
 
-// checkUnsafe refuses to delete an object that can be read, if the options are those for objects that cannot.
+// checkUnsafe returns an error if the options request the deletion of an unreadable object and the
+// object can be read.
 func (wr *Writer) checkUnsafe(res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) error {
 	if option := options.IgnoreStoreReadErrorWithClusterBreakingPotential; option == nil || !*option {
 		return nil
@@ -74,7 +75,7 @@ func (wr *Writer) checkUnsafe(res *scheme.Resource, namespace, name string, opti
 		"AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage", path.Join(res.EtcdFolder(), namespace, name)))
 }
 
-// respondDeleted answers a DELETE that removed the object with a Status.
+// respondDeleted sends the Status for a DELETE that removed the object.
 func respondDeleted(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, rec *store.Record) error {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -86,7 +87,8 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, asked *request.Reque
 	return response.WriteObject(w, r, http.StatusOK, &status)
 }
 
-// Delete removes an object, or marks it as deleting when something holds it back. gone says which.
+// Delete removes an object, or marks it as deleting if it has to wait for finalizers or a grace
+// period. gone reports whether the object was removed.
 func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) (rec store.Record, gone bool, err error) {
 	key := res.Key(namespace, name)
 	for discards := 0; ; {
@@ -98,7 +100,8 @@ func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, n
 		switch {
 		case err == nil:
 			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
-		case errors.Is(err, store.ErrDamaged) && discards < 3: // else pages contradict each other
+		// the pages are inconsistent after three attempts
+		case errors.Is(err, store.ErrDamaged) && discards < 3:
 			discards++
 			rec, gone, err = wr.discard(ctx, res, store.Record{Key: key}, options)
 		}
@@ -114,7 +117,8 @@ func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, n
 	}
 }
 
-// deleteOnce is one attempt: store.ErrConflict when somebody was faster.
+// deleteOnce makes one attempt to delete the object. It returns store.ErrConflict if another writer
+// won.
 func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if err := checkPreconditions(res, &rec, options); err != nil {
 		return rec, false, err
@@ -162,8 +166,9 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	return rec, true, err
 }
 
-// deleteGracefully marks an object whose deletion somebody else may have to finish, and finishes it at once where there is nothing to
-// wait for. Watchers see both steps, as with the real server.
+// deleteGracefully marks an object as deleting. The deletion may have to be completed by another
+// component. If there is nothing to wait for, it also removes the object. As in kube-apiserver,
+// both steps are visible to watchers.
 func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
 		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
@@ -184,7 +189,7 @@ func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, ob
 	return rec, true, err
 }
 
-// mark stores the deletion marks of an object that something holds back, if they are new.
+// mark updates the stored object if the deletion has changed it.
 func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if apiequality.Semantic.DeepEqual(obj, before) {
@@ -193,8 +198,9 @@ func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before sc
 	return wr.store(ctx, &plan{Target: Target{Resource: res}, opts: Options{rec: request.From(ctx), dryRun: dryRun}, obj: obj, old: before, rec: rec})
 }
 
-// clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can
-// decode. What holds other objects is marked as deleting until those are gone, if somebody sees to that.
+// clearAway deletes an object that cannot be decoded, without regard to finalizers and webhooks,
+// which need the decoded object. If it contains other objects, it is only marked as deleting until
+// they are gone, provided that a controller can delete them.
 func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	if err := strategy.ValidateDelete(res, name); err != nil {
@@ -222,8 +228,10 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	return rec, true, err
 }
 
-// discard deletes an object whose newest version is damaged, as clearAway does one that cannot be decoded. Nobody knows its uid, so that no
-// precondition holds; watchers begin anew (store.Change). A Namespace with something in it is written anew, as one that is being deleted.
+// Like clearAway, discard deletes an object that cannot be read. In this case the newest version is
+// damaged. The uid of the object is unknown, so every precondition fails. Watchers have to restart
+// (see store.Change). If a Namespace is not empty, it is replaced by a new Namespace that is being
+// deleted.
 func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	if err := errors.Join(checkPreconditions(res, &rec, options), strategy.ValidateDelete(res, name)); err != nil {
@@ -231,7 +239,7 @@ func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.R
 	}
 	inside := unreadable.ContentOf(wr.Types, res, name)
 	switch full := inside.Any(wr.Store); {
-	case len(options.DryRun) > 0: // of what would be left nothing can be shown
+	case len(options.DryRun) > 0: // there is no content to return
 		return rec, true, nil
 	case full && isNamespaces(res):
 		return wr.endNamespace(ctx, res, store.Change{Key: rec.Key, Damaged: true})
@@ -244,7 +252,8 @@ func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.R
 	return rec, true, err
 }
 
-// endNamespace writes a Namespace anew of which nothing but the name can be read, as one that is being deleted; the collector empties it.
+// endNamespace replaces an unreadable Namespace by a new one that is being deleted. The garbage
+// collector then deletes its contents.
 func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(c.Key)
 	began := metav1.NewTime(wr.Store.Now()).Rfc3339Copy()
@@ -260,7 +269,8 @@ func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c stor
 	return rec, false, err
 }
 
-// removeContent deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
+// removeContent deletes all objects with the given prefixes. It is used for types that are not
+// served because their definition cannot be read.
 func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefixes []string) error {
 	for _, prefix := range prefixes {
 		for c, err := range wr.Store.Chunks(store.Span{Prefix: prefix, Sound: true}) {
@@ -291,8 +301,10 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 	return nil
 }
 
-// RemoveEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
-// atomic, as the real one is not: what was deleted before an error stays deleted. Watchers see the objects go in the order of their keys.
+// RemoveEach reads the options of a request to delete a collection. The returned function deletes
+// the objects in a chunk of the LIST. As in kube-apiserver the deletion is not atomic. Objects that
+// were deleted before an error stay deleted. Watchers receive the deletions in the order of the
+// keys.
 func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
 	options, err := readDeleteOptions(w, r, asked, res)
 	if err != nil {

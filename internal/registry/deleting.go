@@ -1,7 +1,8 @@
 package registry
 
-// This file: what a deletion asks of an object, as far as it can be told without the store. Its preconditions are compared with what is
-// stored; then the object is marked: when it began to go, how long it has, and which finalizers the propagation policy adds or takes.
+// This file computes the effect of a deletion on an object without accessing the store. It compares
+// the preconditions with the stored object. Then it marks the object with the deletion timestamp,
+// the grace period and the finalizers of the propagation policy.
 
 import (
 	"fmt"
@@ -21,7 +22,8 @@ import (
 	"apilet/internal/store"
 )
 
-// checkPreconditions compares what a DELETE expects with what is stored; that needs no decoding.
+// checkPreconditions compares the preconditions of a DELETE with the stored record. The record need
+// not be decoded.
 func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1.DeleteOptions) error {
 	p := options.Preconditions
 	if p == nil {
@@ -49,8 +51,9 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	return nil
 }
 
-// markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period. What is on its
-// way already may be hurried, and is else left as it is: a policy that comes later does not count.
+// markDeleting sets the deletion timestamp, the grace period and the finalizers for the propagation
+// policy. A later deletion may shorten a running grace period. Otherwise it does not change the
+// object, and its propagation policy is ignored.
 func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.DeleteOptions, now time.Time) {
 	deleting := obj.GetDeletionTimestamp() != nil
 	if deleting && strategy.HoldsContent(obj) {
@@ -79,7 +82,8 @@ func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.Delet
 	obj.SetDeletionGracePeriodSeconds(&grace)
 }
 
-// runningGrace is the grace period of an object that is being deleted and waits for somebody who stops it; 0 where none runs.
+// runningGrace returns the grace period of an object that is being deleted and waits for its
+// termination, or 0 if no grace period is running.
 func runningGrace(obj scheme.Object) int64 {
 	grace := obj.GetDeletionGracePeriodSeconds()
 	if obj.GetDeletionTimestamp() == nil || grace == nil || !strategy.Graceful(obj) {
@@ -88,7 +92,7 @@ func runningGrace(obj scheme.Object) int64 {
 	return *grace
 }
 
-// graceOf makes a second of a grace period that is less than none.
+// graceOf returns the grace period, or 1 second if it is negative.
 func graceOf(grace int64) int64 {
 	if grace < 0 {
 		return 1
@@ -96,7 +100,7 @@ func graceOf(grace int64) int64 {
 	return grace
 }
 
-// shortenGrace moves the end of a running grace period forward, but not before now.
+// shortenGrace moves the end of a running grace period to an earlier time, but not before now.
 func shortenGrace(obj scheme.Object, running, grace int64, now time.Time) {
 	at := obj.GetDeletionTimestamp().Add(time.Duration(grace-running) * time.Second)
 	if at.Before(now) {
@@ -110,7 +114,7 @@ func shortenGrace(obj scheme.Object, running, grace int64, now time.Time) {
 	obj.SetDeletionGracePeriodSeconds(&grace)
 }
 
-// policyFinalizers adds or removes the two finalizers that the garbage collector works off.
+// policyFinalizers adds or removes the two finalizers that the garbage collector processes.
 func policyFinalizers(res *scheme.Resource, have []string, options *metav1.DeleteOptions) []string {
 	orphan, foreground := slices.Contains(have, metav1.FinalizerOrphanDependents), slices.Contains(have, metav1.FinalizerDeleteDependents)
 	switch {

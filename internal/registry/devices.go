@@ -1,7 +1,8 @@
 package registry
 
-// This file checks who may use devices that others use: only in a namespace with a label may a claim ask
-// for admin access. kube-apiserver checks this in the strategies of ResourceClaims and their templates.
+// This file checks requests for admin access to devices that are in use. A claim may request admin
+// access only in a namespace with a certain label. kube-apiserver checks this in the strategies of
+// ResourceClaims and their templates.
 
 import (
 	"context"
@@ -13,8 +14,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// adminAccessErrors returns an error if the write asks for admin access to devices in a namespace that
-// does not allow it. old is nil for a create. The spec of a claim cannot change later.
+// adminAccessErrors returns an error if the write asks for admin access to devices in a namespace
+// that does not allow it. old is nil for a create. The spec of a claim cannot change later.
 func (wr *Writer) adminAccessErrors(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	var at *field.Path
 	switch o := obj.(type) {

@@ -1,6 +1,7 @@
 package registry
 
-// This file keeps metadata.managedFields, which says who set each field; package fieldmanager does the work.
+// This file maintains metadata.managedFields, which records the owner of each field. Package
+// fieldmanager contains the algorithm.
 
 import (
 	"context"
@@ -15,9 +16,11 @@ import (
 	"apilet/internal/scheme"
 )
 
-const conversionTimeout = 30 * time.Second // of a webhook that is asked where a field of another version went
+// timeout of a conversion webhook that converts managed fields to another version
+const conversionTimeout = 30 * time.Second
 
-// recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
+// recordOwners updates obj's managedFields with the fields that this write sets. old is nil for a
+// create.
 func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opts Options, sub string) error {
 	if !wr.ManagedFields {
 		obj.SetManagedFields(nil)
@@ -38,7 +41,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	if after != obj {
 		obj.SetManagedFields(after.GetManagedFields())
 	}
-	if res.GoType != nil { // typed objects in hand carry no kind
+	if res.GoType != nil { // typed objects are kept without a kind
 		for _, o := range []scheme.Object{obj, old} {
 			if o != nil {
 				o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
@@ -48,7 +51,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	return nil
 }
 
-// FieldManager is the bookkeeping of managedFields for a resource.
+// FieldManager returns the manager of managedFields for a resource.
 func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	managers, key := &wr.managers, any(res)
 	if c := res.Custom; c != nil && c.Kept != nil {
@@ -74,14 +77,15 @@ func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
 			return schema
 		}
 		o.ConvertTo = func(u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), conversionTimeout) // of any request: what is kept knows none
+			// independent of any request, because the manager is shared
+			ctx, cancel := context.WithTimeout(context.Background(), conversionTimeout)
 			defer cancel()
 			return res.Custom.Webhook.To(ctx, u, version)
 		}
 	}
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
-			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
+			_ = json.Unmarshal(own, &o.Schema) // if there is no schema, only maps are merged
 		}
 	}
 	for _, other := range wr.Types.All() {

@@ -1,26 +1,29 @@
 package registry
 
-// This file says who works at the same time and who waits. A write is computed outside of any lock and committed if nobody was faster; so
-// fifty writers of one object would cost fifty rounds each. Who has lost once waits here for the key's lock, and computes again when it has
-// it. Writers of other keys, and those that come first, never wait.
+// This file serializes competing writers of one object. A write is computed without holding a lock,
+// and fails to commit if the object has been modified by another writer. For example, if there are
+// fifty concurrent writers, up to fifty attempts would be needed for each of them. After its first
+// conflict a writer waits for the lock of the key, and then computes the write again. The first
+// attempt never waits. Writes to other keys are not affected.
 
 import (
 	"context"
 	"sync"
 )
 
-// keyLocks are the queues of keys that somebody waits for or works on.
+// keyLocks contains the queues of keys that have a holder or waiting writers.
 type keyLocks struct {
 	mu     sync.Mutex // guards queues and their lengths
 	queues map[string]*keyLock
 }
 
 type keyLock struct {
-	turn   chan struct{} // holds one token while somebody has the turn
+	turn   chan struct{} // full while the lock is held by a writer
 	length int
 }
 
-// lock waits for the key's turn, no longer than ctx lasts, and returns what ends the turn. Who has it may be waiting for a webhook.
+// lock waits for the lock of the key until ctx is done. It returns the function that releases the
+// lock. The holder of the lock may be waiting for a webhook.
 func (q *keyLocks) lock(ctx context.Context, key string) (leave func(), err error) {
 	queue := q.join(key)
 	select {
@@ -58,8 +61,9 @@ func (q *keyLocks) leave(key string, queue *keyLock) {
 	}
 }
 
-// reserveStack grows the stack of a new goroutine to the size that a write needs. Without it the runtime
-// doubles the stack four times in the middle of the write, and copies more frames each time.
+// reserveStack grows the stack of a new goroutine to the size that a write needs. Without it the
+// runtime doubles the stack four times in the middle of the write, and copies more frames each
+// time.
 //
 //go:noinline
 func reserveStack() {
@@ -70,8 +74,8 @@ func reserveStack() {
 //go:noinline
 func touch(space *[16 << 10]byte) { space[0] = 1 }
 
-// Parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
-// the first in order.
+// Parallel calls do for every item, with at most the given number of concurrent calls, so their
+// commits share an fsync. It returns the error of the first failed item in order.
 func Parallel[T any](items []T, seats int, do func(T) error) error {
 	var group sync.WaitGroup
 	failed := make([]error, len(items))

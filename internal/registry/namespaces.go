@@ -1,9 +1,10 @@
 package registry
 
-// This file refuses early what the store would refuse late: a new object in a namespace that is not there, or that is going. kube-apiserver
-// asks between the body's decoding and all that follows (defaults, admission, validation), and its answers show that. The namespaces that
-// were there when somebody last looked are kept by name, so that a create does not read one; a name that is wrongly among them costs nothing
-// but time, since the commit looks again, in its transaction.
+// This file rejects a new object early if its namespace does not exist or is being deleted.
+// kube-apiserver checks this after decoding the body and before defaulting, admission and
+// validation, and its responses depend on that order. The names of existing namespaces are cached,
+// so a create does not have to read its namespace. An outdated name in the cache is harmless,
+// because the commit checks the namespace again in its transaction.
 
 import (
 	"context"
@@ -14,7 +15,7 @@ import (
 	"apilet/internal/store"
 )
 
-// maxKnownNamespaces bounds the names that are kept; all are forgotten above it.
+// maxKnownNamespaces limits the number of cached names. The cache is cleared when it is full.
 const maxKnownNamespaces = 10000
 
 func (k *knownNamespaces) has(name string) bool {
@@ -33,7 +34,7 @@ func (k *knownNamespaces) add(name string) {
 	k.names[name] = struct{}{}
 }
 
-// forget is told of what was written: anything about a namespace makes it unknown.
+// forget removes a namespace from the cache if key is the key of a Namespace.
 func (k *knownNamespaces) forget(key string) {
 	if name, isNamespace := strings.CutPrefix(key, NamespaceKey("")); isNamespace {
 		k.mu.Lock()
@@ -42,7 +43,8 @@ func (k *knownNamespaces) forget(key string) {
 	}
 }
 
-// refuseEarly is checkNamespace before a new object has cost anything.
+// refuseEarly is like checkNamespace, but uses the cache. It is called before a new object is
+// processed.
 func (wr *Writer) refuseEarly(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	name := obj.GetNamespace()
 	if !res.Namespaced || wr.ProvisionsNamespaces || wr.namespaces.has(name) {
@@ -52,11 +54,13 @@ func (wr *Writer) refuseEarly(ctx context.Context, res *scheme.Resource, obj sch
 		wr.namespaces.add(name)
 		return nil
 	}
-	return wr.checkNamespace(ctx, res, obj) // in a replica, one that was made elsewhere may be new
+	// it may have just been created by another server
+	return wr.checkNamespace(ctx, res, obj)
 }
 
-// checkNamespace says whether objects may be created in the object's namespace. The store checks it again, in the same transaction
-// as the create; asking here first gives the better of two errors, and dry runs their answer.
+// checkNamespace reports whether objects may be created in the object's namespace. The store checks
+// it again in the transaction of the create. The early check returns the more useful of two errors,
+// and also covers dry runs.
 func (wr *Writer) checkNamespace(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	if !res.Namespaced {
 		return nil

@@ -1,6 +1,6 @@
 package registry
 
-// This file reads what a write asks for: the body, the query parameters, and the object that they bring.
+// This file reads the body and the query parameters of write requests.
 
 import (
 	"bytes"
@@ -33,7 +33,8 @@ import (
 	"apilet/internal/shares"
 )
 
-// receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
+// receive reads the object of a POST or PUT and the requested form of the response. kind is the
+// kind of the write's options.
 func receive(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts Options, err error) {
 	if v, err = response.NewView(r, rec, res); err != nil {
 		return nil, nil, opts, err
@@ -53,8 +54,8 @@ func receive(w http.ResponseWriter, r *http.Request, rec *request.Request, res *
 	return v, obj, opts, nil
 }
 
-// decodeBody decodes a body and reports its unknown and duplicate fields, also if the body is then refused for its apiVersion. A custom resource may
-// have another kind than res: see checkKind.
+// decodeBody decodes a body. It reports unknown and duplicate fields even if it rejects the body
+// because of its apiVersion. The kind of a custom resource may differ from res; see checkKind.
 func decodeBody(ctx context.Context, res *scheme.Resource, sub string, body []byte, contentType string, opts Options) (scheme.Object, error) {
 	obj, strict, err := res.Decode(body, contentType, sub)
 	var mismatch *scheme.MismatchError
@@ -79,7 +80,8 @@ func decodeBody(ctx context.Context, res *scheme.Resource, sub string, body []by
 	return nil, err
 }
 
-// checkKind returns the 422 for a custom resource that names another kind. kube-apiserver counts that among the mistakes in an object.
+// checkKind returns a 422 error for a custom resource of another kind. kube-apiserver treats a
+// wrong kind as a validation error.
 func checkKind(res *scheme.Resource, obj scheme.Object) error {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok || u.GetKind() == res.Kind {
@@ -89,8 +91,8 @@ func checkKind(res *scheme.Resource, obj scheme.Object) error {
 	return apierror.Invalid(u.GroupVersionKind().GroupKind(), u.GetName(), field.ErrorList{field.Invalid(at, u.GetKind(), "must be "+res.Kind)})
 }
 
-// noteBody keeps what a body calls its object, and for an audit policy that wants it the object as kube-apiserver has it at that moment: decoded, and
-// with its defaults.
+// noteBody records the name of the object in the body. If the audit policy requires request bodies,
+// it also records the object as kube-apiserver does at this stage, decoded and with defaults.
 func noteBody(rec *request.Request, res *scheme.Resource, sub string, obj scheme.Object) {
 	rec.NoteBody(obj)
 	if !rec.Audited.WantsSent() {
@@ -98,7 +100,7 @@ func noteBody(rec *request.Request, res *scheme.Resource, sub string, obj scheme
 	}
 	want, shown := res.BodyOf(sub), obj.DeepCopyObject().(scheme.Object)
 	if res.Custom == nil || want.Kind == res.Kind {
-		_ = FillDefaults(res, shown) // what is wrong with it is told further on
+		_ = FillDefaults(res, shown) // errors are reported later
 	}
 	if want.Kind == res.Kind {
 		shown = res.ConvertOut(shown)
@@ -106,10 +108,10 @@ func noteBody(rec *request.Request, res *scheme.Resource, sub string, obj scheme
 	if want.Wire != nil {
 		shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: want.Group, Version: want.Version, Kind: want.Kind})
 	}
-	rec.Audited.Sent, _ = json.Marshal(shown) // what has been decoded can be encoded
+	rec.Audited.Sent, _ = json.Marshal(shown) // a decoded object can always be encoded
 }
 
-// noteDeleteOptions keeps the options that a body brought, for an audit policy that wants them.
+// noteDeleteOptions records the options in a body if the audit policy requires request bodies.
 func noteDeleteOptions(rec *request.Request, options *metav1.DeleteOptions, apiVersion string) {
 	if rec.Audited.WantsSent() {
 		shown := *options
@@ -118,7 +120,7 @@ func noteDeleteOptions(rec *request.Request, options *metav1.DeleteOptions, apiV
 	}
 }
 
-// notePatch keeps a patch for an audit policy that wants it. One in YAML becomes JSON.
+// notePatch records a patch as JSON if the audit policy requires request bodies.
 func notePatch(rec *request.Request, patch []byte) {
 	if !rec.Audited.WantsSent() {
 		return
@@ -129,25 +131,29 @@ func notePatch(rec *request.Request, patch []byte) {
 	rec.Audited.Sent = patch
 }
 
-// Options are the query parameters of a write, and its request.
+// Options contains the query parameters of a write request.
 type Options struct {
-	rec        *request.Request // nil for the server's own writes; Insert and Modify take it from the context
+	// nil for writes by the server itself; set from the context by Insert and Modify
+	rec        *request.Request
 	dryRun     bool
-	Manager    string // fieldManager, or the first word of the user agent
-	asked      string // fieldManager as sent
-	validation string // FieldValidation: Ignore, Warn (also ""), Strict
+	Manager    string // the query parameter fieldManager, or the first word of the user agent
+	asked      string // the query parameter fieldManager
+	validation string // one of the FieldValidation directives Ignore, Warn (also "") and Strict
 	force      bool
-	applied    bool // the object comes out of an apply: its managedFields are written already
-	Trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
+	// reports whether the object is the result of an apply, which has already set managedFields
+	applied bool
+	// the request is from the server itself, so only metadata is validated
+	Trusted bool
 }
 
-// parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
+// parseWriteOptions reads and validates the options. kind is CreateOptions, UpdateOptions or
+// PatchOptions.
 func parseWriteOptions(r *http.Request, rec *request.Request, kind string, patchType types.PatchType) (Options, error) {
 	o := Options{rec: rec, Manager: fieldmanager.ManagerOf("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
-	var options metav1.PatchOptions // the other kinds have no force, and else the same
+	var options metav1.PatchOptions // the other kinds have the same fields except for force
 	query := r.URL.Query()
 	if err := metav1.Convert_url_Values_To_v1_PatchOptions(&query, &options, nil); err != nil {
 		return o, apierrors.NewBadRequest(err.Error())
@@ -170,31 +176,31 @@ func parseWriteOptions(r *http.Request, rec *request.Request, kind string, patch
 	return o, nil
 }
 
-// creation is a create as plug-ins are told of it.
+// creation returns the attributes of a create for the plug-ins.
 func (o *Options) creation(res *scheme.Resource, sub string, obj scheme.Object) admission.Attributes {
 	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.asked, FieldValidation: o.validation,
 		DryRun: o.dryRun, Object: obj, Request: o.rec}
 }
 
-// change is an update as plug-ins are told of it.
+// change returns the attributes of an update for the plug-ins.
 func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Object) admission.Attributes {
 	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.asked, FieldValidation: o.validation,
 		DryRun: o.dryRun, Object: obj, Old: old, Request: o.rec}
 }
 
-// A Target is one object, or one part of it, that a request changes.
+// A Target identifies an object or a subresource that is to be modified.
 type Target struct {
-	Resource        *scheme.Resource // the type, at the version of the request
-	Namespace, Name string           // "" for a type without namespaces
+	Resource        *scheme.Resource // the type in the version of the request
+	Namespace, Name string           // empty for a cluster-scoped type
 	Subresource     string           // "", status, ephemeralcontainers, resize, approval, finalize
-	Upsert          bool             // an object that does not exist is created
+	Upsert          bool             // whether to create the object if it does not exist
 }
 
 func targetOf(rec *request.Request, res *scheme.Resource) Target {
 	return Target{Resource: res, Namespace: res.Scope(rec.Info.Namespace), Name: rec.Info.Name, Subresource: rec.Info.Subresource}
 }
 
-// check compares an object's name and namespace with the URL's.
+// check compares the name and the namespace of an object with the URL.
 func (t *Target) check(obj scheme.Object) error {
 	if err := matchNamespace(obj, t.Namespace); err != nil {
 		return err
@@ -212,13 +218,15 @@ func (t *Target) nameless() error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
 }
 
-// readBody reads a request body of at most maxBody bytes. What a client says of its length is not believed before it comes: a thousand
-// clients that promise three megabytes each, and send nothing, are to cost nothing.
+// readBody reads a request body of at most maxBody bytes. It does not trust the length that the
+// client announces. A thousand clients that announce three megabytes each and send nothing must not
+// consume memory.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	}
-	if n := r.ContentLength; n > 0 && n <= promisedMax { // net/http hands out no more than was announced
+	// net/http returns at most the announced number of bytes
+	if n := r.ContentLength; n > 0 && n <= promisedMax {
 		body := make([]byte, n)
 		if _, err := io.ReadFull(r.Body, body); err != nil {
 			return nil, unreadableBody(err)
@@ -245,11 +253,11 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// A weighedBody holds what the whole body takes as soon as a part of it has come that is large.
+// A weighedBody reserves memory for the whole body as soon as a large part of it has arrived.
 type weighedBody struct {
 	from     io.Reader
 	hold     func(bytes int) error
-	promised int // its length, -1 when that is unknown
+	promised int // announced length, or -1 if it is unknown
 	read     int
 }
 
@@ -271,7 +279,8 @@ func unreadableBody(err error) error {
 	return apierrors.NewBadRequest("the request body could not be read: " + err.Error())
 }
 
-// checkStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.
+// checkStrictness converts unknown and duplicate fields to warnings, or to an error if the client
+// requests strict validation.
 func checkStrictness(ctx context.Context, res *scheme.Resource, directive string, strict []error) error {
 	switch {
 	case len(strict) == 0 || directive == metav1.FieldValidationIgnore:
@@ -285,7 +294,8 @@ func checkStrictness(ctx context.Context, res *scheme.Resource, directive string
 	return nil
 }
 
-// readDeleteOptions reads the options of a DELETE from its body, or from the query when there is none.
+// readDeleteOptions reads the options of a DELETE from its body, or from the query if the body is
+// empty.
 func readDeleteOptions(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) (*metav1.DeleteOptions, error) {
 	body, err := readBody(w, r)
 	if err != nil {
@@ -296,7 +306,8 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, rec *request.Requ
 		options, err = scheme.DecodeDeleteOptions(body, r.Header.Get("Content-Type"))
 	} else if r.URL.RawQuery != "" {
 		query := r.URL.Query()
-		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&query, options, nil); err != nil { // uid and resourceVersion are preconditions
+		// uid and resourceVersion are read as preconditions
+		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&query, options, nil); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 	}

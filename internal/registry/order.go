@@ -1,12 +1,15 @@
 package registry
 
-// This file has the objects of a collection go in the order of their keys, although several are deleted at once: each commit takes its place in the
-// store's queue behind that of the object before, and none waits for another to be durable, so that they still share an fsync.
+// This file ensures that objects in a collection are deleted in the order of their keys, even if
+// several objects are deleted concurrently. Each commit enters the store's queue after the commit
+// of the previous object. It does not wait until that commit is durable, so the commits still share
+// an fsync.
 //
 //	a: read, ask, ─┐ commit 1 ─┐         ┌─ commit 2 ─┐
 //	b: read, ask,  └─ ─ ─ ─ ─ ─┴ commit 1  ─ ─ ─ ─ ─ ─┴ commit 2
 //
-// Where the objects lie in an etcd cluster, which orders what several ask for at once, only the asking has this order.
+// If the objects are stored in an etcd cluster, only the requests to etcd have this order, because
+// etcd orders concurrent requests itself.
 
 import (
 	"context"
@@ -14,19 +17,21 @@ import (
 	"apilet/internal/store"
 )
 
-// stepsInOrder are the commits of one deletion: the mark, the tombstone. What is tried again goes as it comes.
+// stepsInOrder is the number of ordered commits per deletion: the mark and the tombstone. Retries
+// are not ordered.
 const stepsInOrder = 2
 
-// A turn is one object's place among those that are written at once.
+// A turn represents the position of an object in a list of objects that are deleted concurrently.
 type turn struct {
-	before *turn                       // the object before; nil: there is none, or this one is done
-	queued [stepsInOrder]chan struct{} // each closed when that commit has its place, or will not come
-	next   int                         // the step that is to come
+	before *turn // turn of the previous object, or nil if there is none
+	// each closed when that commit is in the queue, or will not happen
+	queued [stepsInOrder]chan struct{}
+	next   int // the next step
 }
 
 type turnKey struct{}
 
-// inOrder is Parallel whose commits, made with the context that do is given, go in the order of the items.
+// inOrder is like Parallel, but commits with the context of do are in the order of the items.
 func inOrder[T any](ctx context.Context, items []T, seats int, do func(context.Context, T) error) error {
 	type placed struct {
 		item T
@@ -49,7 +54,8 @@ func inOrder[T any](ctx context.Context, items []T, seats int, do func(context.C
 	})
 }
 
-// takeTurn waits until the same step of the object before has its place, and has the change tell when it has its own.
+// takeTurn waits until the same step of the previous object is in the queue. The next object is
+// notified when the change has been added to the queue.
 func takeTurn(ctx context.Context, c *store.Change) error {
 	t, _ := ctx.Value(turnKey{}).(*turn)
 	if t == nil || t.next == stepsInOrder {
@@ -67,7 +73,8 @@ func takeTurn(ctx context.Context, c *store.Change) error {
 	return nil
 }
 
-// passed lets the next object's step follow. A change that is put into the queue again tells once more.
+// passed releases the same step of the next object. It may be called again if a change is queued
+// again.
 func (t *turn) passed(step int) {
 	if t.next == step {
 		close(t.queued[step])
@@ -75,7 +82,7 @@ func (t *turn) passed(step int) {
 	}
 }
 
-// end lets those behind go on, whatever has become of this one.
+// end releases the remaining steps for the next object, regardless of the result of this object.
 func (t *turn) end() {
 	for t.next < stepsInOrder {
 		t.passed(t.next)

@@ -12,8 +12,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// FollowOthers brings into force, until ctx ends, what other servers have written into the same log: a write of this server's own is followed
-// before it is answered.
+// FollowOthers applies the changes that other servers write to the same log until ctx is done.
+// Changes by this server are applied before it responds to the write.
 func (wr *Writer) FollowOthers(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -34,7 +34,7 @@ func (wr *Writer) FollowOthers(ctx context.Context) {
 func (wr *Writer) followKind(ctx context.Context, res *scheme.Resource) {
 	for log := wr.Store.Follow(res.Base); ctx.Err() == nil; {
 		events, reset, err := log.Next(ctx)
-		if err != nil { // no reason to miss what comes
+		if err != nil { // continue with the changes that follow
 			log.From(wr.Store.Revision())
 		}
 		for i := range events {

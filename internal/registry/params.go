@@ -1,7 +1,9 @@
 package registry
 
-// This file: who writes an admission policy or its binding may read its params. Expressions see them whoever made the policy, and tell by
-// what they refuse what stands in them. The rules and words are those of kube-apiserver's pkg/registry/admissionregistration:
+// This file checks whether the writer of an admission policy or a binding may read its params.
+// Expressions can read the params no matter which user wrote the policy, and the results of the
+// policy reveal their content. The rules and messages are copied from kube-apiserver's
+// pkg/registry/admissionregistration:
 //
 //	a policy with a new paramKind     get on all objects of the kind, in all namespaces
 //	a binding with a paramRef         get on the object that it names, or list in its namespace
@@ -19,12 +21,12 @@ import (
 	"apilet/internal/scheme"
 )
 
-// paramUse is what a policy or a binding says of params.
+// paramUse contains the references of a policy or a binding to params.
 type paramUse struct {
-	kind     *admissionv1.ParamKind // of a policy
-	ref      *admissionv1.ParamRef  // of a binding
-	policy   string                 // its policy, which is one of
-	policies string                 // the resource
+	kind     *admissionv1.ParamKind // set for a policy
+	ref      *admissionv1.ParamRef  // set for a binding
+	policy   string                 // name of the binding's policy
+	policies string                 // resource of the binding's policy
 }
 
 func paramsOf(obj scheme.Object) paramUse {
@@ -41,7 +43,8 @@ func paramsOf(obj scheme.Object) paramUse {
 	return paramUse{}
 }
 
-// checkParams refuses a policy or binding (old is nil for a create) whose writer may not read its params.
+// checkParams returns an error if the user is not allowed to read the params of the policy or
+// binding. The old object is nil for a create.
 func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
 	if res.Group != admissionv1.GroupName || rec == nil || !wr.Auth.Enforcing() || slices.Contains(rec.User.Groups, request.GroupMasters) {
 		return nil
@@ -55,7 +58,8 @@ func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, o
 			}
 		}
 		text = wr.mayReadKind(&rec.User, use.kind)
-	case use.ref != nil: // asked at each update: kube-apiserver compares pointers, which are never the same
+	// checked at every update, because kube-apiserver compares pointers, which always differ
+	case use.ref != nil:
 		at, text = "paramRef", wr.mayReadParams(&rec.User, use)
 	}
 	if text == "" {
@@ -93,13 +97,13 @@ func (wr *Writer) mayReadParams(user *request.User, use paramUse) string {
 		return fmt.Sprintf("unable to get policy %s %s", use.policy, all)
 	case !known:
 		return fmt.Sprintf("unable to resolve paramKind &{%s %s} %s", kind.APIVersion, kind.Kind, all)
-	case use.policies == "mutatingadmissionpolicies": // so it is there, the other way round
+	case use.policies == "mutatingadmissionpolicies": // kube-apiserver's message also swaps them
 		who, verb = verb, who
 	}
 	return fmt.Sprintf(`user %s does not have "%s" permission on the object referenced by paramRef`, who, verb)
 }
 
-// policyParams finds the paramKind of a binding's policy.
+// policyParams returns the paramKind of a binding's policy.
 func (wr *Writer) policyParams(use paramUse) (kind *admissionv1.ParamKind, found bool) {
 	row := wr.Types.Lookup(admissionv1.GroupName, "v1", use.policies)
 	rec, err := wr.Store.Get(row.Key("", use.policy))
@@ -113,7 +117,8 @@ func (wr *Writer) policyParams(use paramUse) (kind *admissionv1.ParamKind, found
 	return paramsOf(obj).kind, true
 }
 
-// paramResource is what has to be asked about a kind: all resources of its version when none is known by that name.
+// paramResource returns the attributes to authorize for a kind. If the kind is unknown, they cover
+// all resources of its version.
 func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (asked request.Info, known bool) {
 	gv, err := schema.ParseGroupVersion(kind.APIVersion)
 	if err != nil {
@@ -129,7 +134,7 @@ func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (asked request.Info
 	return asked, false
 }
 
-// spelled is a user as kube-apiserver's messages have it, Go's form of its struct.
+// spelled returns the user in the format of kube-apiserver's error messages.
 func spelled(u *request.User) string {
 	return fmt.Sprintf("&{%s %s %v %v}", u.Name, u.UID, u.Groups, u.Extra)
 }

@@ -1,7 +1,8 @@
 package registry
 
-// This file computes what a PATCH makes of an object: a patch is applied to the document that a GET would show, a server-side apply is merged
-// into the object field by field. update.go does the rest.
+// This file computes the new object for a PATCH. A patch is applied to the document that a GET
+// would return. A server-side apply is merged into the object field by field. update.go does the
+// rest.
 
 import (
 	"context"
@@ -30,7 +31,8 @@ import (
 	"apilet/internal/store"
 )
 
-// Patch answers a PATCH. What it makes of the object is computed by patched or applied; the rest of the way is that of a PUT.
+// Patch handles a PATCH. The new object is computed by patched or applied. The remaining steps are
+// the same as for a PUT.
 func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, asked, res)
 	if err != nil {
@@ -53,7 +55,7 @@ func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, asked *request.R
 	return v.Respond(w, r, statusFor(created), &rec)
 }
 
-// A patchRequest is a PATCH's body, what it is meant for and how it is to be read.
+// A patchRequest contains the body, the target and the options of a PATCH request.
 type patchRequest struct {
 	wr     *Writer
 	target Target
@@ -86,7 +88,7 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *reque
 	return p, nil
 }
 
-// patched applies a patch to the object's document, as the version of the request shows it.
+// patched applies a patch to the object's document in the version of the request.
 func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.Object, error) {
 	res := p.target.Resource
 	whole := response.View{Res: res}
@@ -123,14 +125,16 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 	return p.target.renamed(other.Object, doc, rec)
 }
 
-// patchedTyped is patched of a strategic merge patch, whose result is an object already: it need not be written and read again.
+// patchedTyped applies a strategic merge patch. The result is a typed object, so there is no need
+// to encode and decode it again.
 func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any) (scheme.Object, error) {
 	typed, strict, err := patch.Strategic(doc, p.body, schema)
 	if err != nil {
 		return nil, err
 	}
 	obj, err := p.target.Resource.Typed(typed.(scheme.Object))
-	if err != nil { // kube-apiserver cannot convert it to its internal form either, and does not say why
+	// kube-apiserver cannot convert it to its internal form either, and returns the bare error
+	if err != nil {
 		return nil, apierror.Unexplained(err.Error())
 	}
 	if err := p.checkStrictness(ctx, nil, strict); err != nil {
@@ -139,8 +143,9 @@ func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any)
 	return obj, p.target.check(obj)
 }
 
-// decodePatched decodes what a patch has made of a document. Where that names no version, kube-apiserver takes it for its internal form, whose members
-// have other names: all are unknown, and obj is nil.
+// decodePatched decodes a patched document. If there is no version in the document, kube-apiserver
+// decodes it as an internal object, which has different field names. In this case all fields are
+// unknown, and obj is nil.
 func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown []error, err error) {
 	gvk, err := scheme.InterpretKind(doc)
 	if err != nil || !gvk.GroupVersion().Empty() || res.GoType == nil {
@@ -149,11 +154,12 @@ func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown
 	return nil, unknownInside(doc), nil
 }
 
-// unknownInside are the members of a document that Kubernetes' internal form of an object does not know: those of metadata lie beside each other
-// there, and all else has other names.
+// unknownInside returns errors for the fields of a document that Kubernetes' internal form of an
+// object does not have. In the internal form the fields of metadata are at the top level, and all
+// other fields have other names.
 func unknownInside(doc []byte) (unknown []error) {
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(doc, &members) // it has been read
+	_ = json.Unmarshal(doc, &members) // the document has been decoded before
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		_, ofMeta := reflect.TypeFor[metav1.ObjectMeta]().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
 		if !ofMeta && name != "kind" && name != "apiVersion" {
@@ -163,7 +169,7 @@ func unknownInside(doc []byte) (unknown []error) {
 	return unknown
 }
 
-// checkStrictness makes of unknown and duplicate fields what the request asks for.
+// checkStrictness handles unknown and duplicate fields according to the request's field validation.
 func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict []error) error {
 	if len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
 		return patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(apierror.Fewer(strict)))
@@ -171,8 +177,10 @@ func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict [
 	return checkStrictness(ctx, p.target.Resource, p.opts.validation, strict)
 }
 
-// renamed handles a write that gives a custom resource another kind or apiVersion. A write to its status puts them back. Otherwise they are
-// immutable, and the error names the new kind. An object without an apiVersion is a 500, as in kube-apiserver; doc is for its text.
+// renamed handles a write that changes the kind or the apiVersion of a custom resource. A write to
+// its status restores them. For other writes they are immutable, and the error refers to the new
+// kind. If the object does not have an apiVersion, the status code is 500, as in kube-apiserver.
+// The error message includes doc.
 func (t *Target) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Record) (scheme.Object, error) {
 	res, gvk := t.Resource, u.GroupVersionKind()
 	u.SetGroupVersionKind(res.GroupVersionKind())
@@ -194,8 +202,9 @@ func (t *Target) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Re
 	return nil, apierror.Invalid(gvk.GroupKind(), u.GetName(), errs)
 }
 
-// applied merges what a server-side apply wants into the object; old is nil when there is none. All of it happens in the version of the
-// request: the object is shown in it, merged, completed, and only then turned into what is stored.
+// applied merges a server-side apply into the object. old is nil if the object does not exist. The
+// object is converted to the version of the request, merged and completed in that version, and then
+// converted to the stored version.
 func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.Object, error) {
 	res := p.target.Resource
 	live := old
@@ -227,7 +236,7 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 	return obj, p.target.check(obj)
 }
 
-// completeMerged brings the outcome of a merge into shape if it is a custom resource, as decoding does for a body.
+// completeMerged completes a merged custom resource in the same way as decoding completes a body.
 func (p *patchRequest) completeMerged(merged scheme.Object) error {
 	res := p.target.Resource
 	if u, ok := merged.(*unstructured.Unstructured); ok && res.Custom != nil {

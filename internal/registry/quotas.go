@@ -1,9 +1,10 @@
 package registry
 
-// This file: quotas are told of themselves. What a namespace uses is charged in checkAndCommit, as the last thing before the object is
-// encoded; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write. Where several servers share
-// their objects, a charged write takes the new status along. The other status that the server writes by itself stands beside it: what the types of
-// an admission policy's expressions come to.
+// This file writes the statuses that the server maintains itself. checkAndCommit charges the usage
+// of a namespace as the last step before the object is encoded. The status of the ResourceQuotas is
+// updated afterwards, in the same way as by kube-controller-manager. If several servers share their
+// objects, a charged write includes the update of the status. The other statuses are the results of
+// type checking admission policies, and the conditions of APIServices.
 
 import (
 	"context"
@@ -21,7 +22,8 @@ import (
 
 const quotaController = "kube-controller-manager" // field manager of the status
 
-// WriteQuotas keeps the status of all ResourceQuotas right until ctx ends. report is told of failures.
+// WriteQuotas updates the status of all ResourceQuotas until ctx is done. If an update fails,
+// report is called with the error.
 func (wr *Writer) WriteQuotas(ctx context.Context, report func(error)) {
 	if wr.Quotas != nil {
 		wr.Quotas.Run(ctx, wr.saveQuota, report)
@@ -33,7 +35,8 @@ func (wr *Writer) saveQuota(ctx context.Context, namespace, name string, change 
 	return saveStatus(ctx, wr, t, quotaController, change)
 }
 
-// SavePolicyStatus changes the status of a ValidatingAdmissionPolicy, for whoever checks its types. One that is gone needs none.
+// SavePolicyStatus changes the status of a ValidatingAdmissionPolicy after its expressions have
+// been type checked. It returns nil if the policy does not exist.
 func (wr *Writer) SavePolicyStatus(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
 	t := Target{Resource: wr.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies"), Name: name, Subresource: "status"}
 	err := saveStatus(ctx, wr, t, "apilet", change)
@@ -43,7 +46,8 @@ func (wr *Writer) SavePolicyStatus(ctx context.Context, name string, change func
 	return err
 }
 
-// SaveAPIServiceStatus is the like for an APIService, for whoever asks the server that it names.
+// SaveAPIServiceStatus changes the status of an APIService after its server has been checked. It
+// returns nil if the APIService does not exist.
 func (wr *Writer) SaveAPIServiceStatus(ctx context.Context, name string, change func(*apiregistrationv1.APIService)) error {
 	t := Target{Resource: wr.Types.Lookup(apiregistrationv1.GroupName, "v1", "apiservices"), Name: name, Subresource: "status"}
 	err := saveStatus(ctx, wr, t, "apilet", change)
@@ -53,7 +57,7 @@ func (wr *Writer) SaveAPIServiceStatus(ctx context.Context, name string, change 
 	return err
 }
 
-// saveStatus changes the status of an object by the server itself, under the name of a field manager.
+// saveStatus changes the status of an object as the given field manager, on behalf of the server.
 func saveStatus[T scheme.Object](ctx context.Context, wr *Writer, t Target, manager string, change func(T)) error {
 	_, _, err := wr.Modify(ctx, t, Options{Manager: manager, Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		next := old.DeepCopyObject().(T)
@@ -63,7 +67,8 @@ func saveStatus[T scheme.Object](ctx context.Context, wr *Writer, t Target, mana
 	return err
 }
 
-// quotaUpdates is what a write that was charged has to take along; nil where this server alone writes.
+// quotaUpdates returns the function that adds the status updates to a charged write. It returns nil
+// if this is the only server that writes.
 func (wr *Writer) quotaUpdates(held *quota.Promise) func(context.Context) ([]store.Change, error) {
 	if !held.Shared() {
 		return nil

@@ -1,12 +1,14 @@
-// Package registry answers the writes: create, update, patch, delete, delete of a collection, and the subresources that are small programs
-// of their own. Each is the same walk, or a part of it:
+// Package registry handles write requests. It implements create, update, patch, delete,
+// deletecollection, and some of the subresources. All writes use the following steps, or some of
+// them:
 //
-//	what is asked ──▶ read ──▶ change ──▶ complete ──▶ check ──▶ encode ──▶ commit ──▶ 2xx, durable
-//	                   ▲                                           │
-//	                   └───────────── newer version ◀──────────────┘
+//	request ──▶ read ──▶ change ──▶ complete ──▶ check ──▶ encode ──▶ commit ──▶ 2xx, durable
+//	             ▲                                           │
+//	             └───────────── newer version ◀──────────────┘
 //
-// All its steps, in their order; a test records the calls and compares them with this table. The verbs are c create, u update, p patch, a apply,
-// s a PUT of the status, x a PUT of the scale, d delete. Files are of this package, or under internal/.
+// The following table lists all steps in order. A test records the calls and compares them with the
+// table. The verbs are c create, u update, p patch, a apply, s PUT of the status, x PUT of the
+// scale, and d delete. The files belong to this package, or are relative to internal/.
 //
 //	STEP                           WRITTEN IN                 VERBS           MAY REFUSE
 //	receive                        options.go                 c u . . s . .
@@ -65,26 +67,36 @@
 //	Respond                        response/respond.go        c u p a s x .
 //	respondDeleted                 delete.go                  . . . . . . d
 //
-// A create whose name is generated, or whose address another server claims, goes back to strategy.NameNew; the others, when somebody was
-// faster, to Store.Get. Of a dry run nothing comes behind checkSize; of a write that changes nothing, nothing behind encode. An update or an
-// apply of what is not there is a create from strategy.WipeSystemFields on. A deletion that something holds back writes its marks by encode,
-// checkSize and commit; what else a deletion may do, and a binding and an eviction, stand in delete.go and subresource.go.
+// If a generated name already exists, or an address has been claimed by another server, a create is
+// repeated from strategy.NameNew. Other writes go back to Store.Get if another writer has changed
+// the object. A dry run ends after checkSize. If nothing has changed, the write ends after encode.
+// An update or an apply of a missing object continues as a create from strategy.WipeSystemFields
+// on. If a deletion has to wait, it writes its marks with encode, checkSize and commit. delete.go
+// and subresource.go document the other cases of deletions, and bindings and evictions.
 //
 //	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
 //	err := wr.Create(w, r, rec, res)                              // a handler: POST to res's collection
 //	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
 //
-// The walk is that of k8s.io/apiserver/pkg/registry/generic/registry/store.go and pkg/endpoints/handlers. What it asks on its way are
-// packages of their own: patch and fieldmanager compute, defaults fills in, strategy knows where types part ways, admission asks webhooks,
-// validation refuses, warnings remarks, allocator gives Services their addresses.
+// The steps are the same as in k8s.io/apiserver/pkg/registry/generic/registry/store.go and
+// pkg/endpoints/handlers. Most steps call other packages: patch and fieldmanager compute the new
+// object, defaults sets default values, strategy contains the differences between types, admission
+// calls webhooks, validation checks objects, warnings adds warnings, and allocator assigns the
+// addresses of Services.
 //
-// This file is what all writes have in common: the [Writer], and what is read before a change. The verbs stand in files of their own:
-// options.go (what a write asks for), create.go, update.go, patch.go, fields.go (whose fields they are), commit.go (the second half of all of
-// them), delete.go with deleting.go, and subresource.go.
+// This file contains the parts that all writes share: the [Writer], and reading before a change.
+// The other files are options.go (the options of a write), create.go, update.go, patch.go,
+// fields.go (field ownership), commit.go (the second half of all writes), delete.go with
+// deleting.go, and subresource.go.
 //
-// Invariants: nothing is locked while a request thinks: a change that meets a newer version than it was computed from is computed again,
-// unless the client named the version that it meant, so nothing is lost; a write is answered when it is durable; nothing is stored that
-// cannot be read back; a write that fails has changed nothing.
+// The package maintains these invariants:
+//
+//   - No lock is held while a request is computed. If the stored version is newer than the version
+//     that a change was computed from, the change is computed again, unless the client requires a
+//     specific version. Updates are therefore never lost.
+//   - The server responds to a write only after it is durable.
+//   - Every stored object can be decoded again.
+//   - A failed write has no effect.
 package registry
 
 import (
@@ -113,40 +125,51 @@ import (
 )
 
 const (
-	MaxStored     = 9 << 20  // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
-	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
-	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
-	generateTries = 8        // names tried for one generateName
-	maxName       = 1024     // bytes of a name
-	DeleteWorkers = 16       // objects of a collection that are written at once
+	// limit of an object's JSON in bytes: six times the 1.5 MiB that etcd accepts, because JSON
+	// needs at most six bytes per character
+	MaxStored     = 9 << 20
+	maxBody       = 3 << 20  // limit of a request body in bytes, as in kube-apiserver
+	promisedMax   = 32 << 10 // maximum buffer size that is allocated for a body before it arrives
+	generateTries = 8        // number of names tried for one generateName
+	maxName       = 1024     // limit of a name in bytes
+	DeleteWorkers = 16       // maximum number of objects of a collection that are written concurrently
 
-	ownUser = "system:apiserver" // who writes what no request asked for
+	ownUser = "system:apiserver" // user name of the server's own writes
 )
 
-// Writer answers the requests that change objects.
+// Writer handles the requests that change objects.
 type Writer struct {
-	Store      *store.Store         // that it commits to
-	Types      *scheme.Registry     // for kinds that are named in objects
-	Auth       *auth.Authenticator  // decides on roles, bindings, approvals and tokens
-	Allocator  *allocator.Allocator // gives Services their addresses and ports
-	locks      keyLocks
-	Admission  *admission.Chain                      // is asked twice: to change, then to validate
-	Quotas     *quota.Quotas                         // are charged last, and told of each commit; nil: no ResourceQuota holds
-	Committed  []func(res *scheme.Resource)          // bring what is read from a resource's objects up to date, before the write is answered
-	Policy     func(res *scheme.Resource, rev int64) // does so for what roles allow; nil when nothing is enforced
-	Unreadable *unreadable.Unreadables               // notes what cannot be decoded
+	Store     *store.Store         // where changes are committed
+	Types     *scheme.Registry     // used for kinds that are named in objects
+	Auth      *auth.Authenticator  // authorizes changes to roles, bindings and approvals, and issues tokens
+	Allocator *allocator.Allocator // assigns addresses and ports to Services
+	locks     keyLocks
+	// called twice for each write, to change and to validate the object
+	Admission *admission.Chain
+	// charged at the end, and notified of each commit; may be nil
+	Quotas *quota.Quotas
+	// Committed functions update the data derived from a resource's objects before the server
+	// responds to the write.
+	Committed []func(res *scheme.Resource)
+	// does the same for the authorization rules; nil if RBAC is not enforced
+	Policy     func(res *scheme.Resource, rev int64)
+	Unreadable *unreadable.Unreadables // records objects that cannot be decoded
 
-	NamespaceCreated     func(namespace string) // what follows the creation of a namespace, before it is answered
-	ProvisionsNamespaces bool                   // a plug-in makes the namespace of a new object, where it is missing
+	// called after a namespace has been created
+	NamespaceCreated     func(namespace string)
+	ProvisionsNamespaces bool // reports whether an admission plug-in creates missing namespaces
 	namespaces           knownNamespaces
 
-	Validating    bool              // --validate: built-in objects are validated by their types' rules; metadata always is
+	// --validate: enables the validation rules of built-in types; metadata is always validated
+	Validating    bool
 	ManagedFields bool              // --managed-fields
-	Tracked       fieldmanager.Ways // which way the fields of writes went
-	managers      sync.Map          // *resource (or "scale") to its *ownership, made at the first write
+	Tracked       fieldmanager.Ways // counts the code paths of field tracking
+	// maps each *resource, or "scale", to its *fieldmanager.Manager, which is created by the first
+	// write
+	managers sync.Map
 }
 
-// Read decodes a record. One that nobody can decode is noted.
+// Read decodes a record. It reports a record that cannot be decoded to wr.Unreadable.
 func (wr *Writer) Read(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
 	obj, err := res.DecodeStored(rec.JSON)
 	if errors.Is(err, scheme.ErrUnreadable) {
@@ -155,13 +178,14 @@ func (wr *Writer) Read(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 	return obj, err
 }
 
-// Hopeless says that an object is damaged, or cannot be decoded or decrypted: to try again is of no use, and the log has been told. Who works in the background
-// leaves it alone, and goes on with the others.
+// Hopeless reports whether err means that an object is damaged, or cannot be decoded or decrypted.
+// Such errors are already logged, and retries do not help. Background workers skip the object.
 func Hopeless(err error) bool {
 	return errors.Is(err, scheme.ErrUnreadable) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed)
 }
 
-// mend is read for those who are about to write: an object of which nothing but its managedFields cannot be read goes on without them.
+// mend is like Read, but is used before a write. If only the object's managedFields cannot be
+// decoded, mend drops them.
 func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
 	obj, err := wr.Read(res, rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
@@ -171,8 +195,9 @@ func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 	return obj, err
 }
 
-// FillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded, unless it was applied. err is a 413: they
-// would make it too long.
+// FillDefaults sets the default values of an object. For custom resources, this is done by the
+// decoder unless the object is applied. FillDefaults returns a 413 error if the object would become
+// too large.
 func FillDefaults(res *scheme.Resource, obj scheme.Object) error {
 	switch {
 	case res.Custom == nil:
@@ -183,7 +208,8 @@ func FillDefaults(res *scheme.Resource, obj scheme.Object) error {
 	return nil
 }
 
-// matchNamespace fills in the namespace of the URL, or refuses an object that names another one.
+// matchNamespace sets the namespace of the URL. It returns an error if the object has a different
+// namespace.
 func matchNamespace(obj scheme.Object, namespace string) error {
 	if own := obj.GetNamespace(); own != "" && namespace != "" && own != namespace {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
@@ -192,10 +218,11 @@ func matchNamespace(obj scheme.Object, namespace string) error {
 	return nil
 }
 
-// NamespaceKey is the store's key of a Namespace.
+// NamespaceKey returns the store's key of a Namespace.
 func NamespaceKey(name string) string { return "//namespaces//" + name }
 
-// checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
+// checkGrant returns an error if a role or binding would grant permissions that the user does not
+// have. The request is nil if the object is written by the server itself.
 func (wr *Writer) checkGrant(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
 	if res.Group != rbacv1.GroupName || rec == nil || !wr.Auth.Enforcing() {
 		return nil
@@ -203,8 +230,8 @@ func (wr *Writer) checkGrant(rec *request.Request, res *scheme.Resource, obj, ol
 	return wr.Auth.MayGrant(rec, obj, old)
 }
 
-// warnAbout adds the warnings about a valid object to the response. Kubernetes' functions for built-in
-// types expect objects that are valid.
+// warnAbout adds the warnings about a valid object to the response. Kubernetes' functions for
+// built-in types expect objects that are valid.
 func (wr *Writer) warnAbout(ctx context.Context, p *plan) {
 	if p.Resource.Custom == nil && !wr.Validating {
 		return
@@ -228,7 +255,8 @@ func (wr *Writer) warnAbout(ctx context.Context, p *plan) {
 	}
 }
 
-// Author returns the author of a change that is made with ctx. The store calls it for changes without an author.
+// Author returns the author of changes for the given context. It is called by the store if a change
+// does not have an author.
 func Author(ctx context.Context) store.Author { return authorOf(request.From(ctx)) }
 
 // authorOf returns the author of a request's changes. The server's own changes have no request.
@@ -243,13 +271,13 @@ func authorOf(rec *request.Request) store.Author {
 	return a
 }
 
-// splice puts a revision where EncodeStored left room for it.
+// splice returns a copy of the JSON with the revision inserted at revAt.
 func splice(json []byte, revAt int, rev int64) []byte {
 	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
 }
 
-// Tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion. Of a document that is none
-// it is the name.
+// Tombstone returns the change that deletes a record. For watchers, it includes the last state of
+// the object. If the record is not a valid document, the last state contains only the name.
 func Tombstone(rec *store.Record) store.Change {
 	if gjson.GetBytes(rec.JSON, "metadata.resourceVersion").Type != gjson.String {
 		namespace, name := scheme.NamespacedName(rec.Key)

@@ -1,8 +1,9 @@
 package registry
 
-// This file holds the subresources that are small programs of their own: /scale shows a workload's replica count as an object of another
-// kind, pods/binding puts a pod on its node, once, and pods/eviction is a DELETE that asks the pod's disruption budget first. What a
-// subresource that is only a part of its object may write is in package strategy.
+// This file implements the subresources that need code of their own. /scale represents the replica
+// count of a workload as an object of another kind. pods/binding assigns a Pod to a node once.
+// pods/eviction deletes a Pod if its disruption budget allows it. Package strategy contains the
+// rules for subresources that are only a part of their object.
 
 import (
 	"context"
@@ -45,7 +46,8 @@ import (
 
 // ---- /scale ----
 
-// scaleOf finds the replica count of a workload; set, when not nil, changes it.
+// scaleOf returns the replica count of a workload. If set is not nil, scaleOf changes the count
+// first.
 func scaleOf(res *scheme.Resource, obj scheme.Object, set *int32) (scheme.Scalable, error) {
 	switch o := obj.(type) {
 	case *unstructured.Unstructured:
@@ -73,10 +75,11 @@ func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSe
 	return scheme.Scalable{Replicas: *replicas, Status: status, Selector: parsed.String()}, nil
 }
 
-// noReplicas stands for the count of a custom resource that has none, while a patch is applied to it: 0 might be meant.
+// noReplicas is used as the replica count while a patch is applied to a custom resource that does
+// not have a count. It differs from 0, which is a valid count.
 const noReplicas = math.MinInt32
 
-// scaleDocument shows a workload as a Scale of autoscaling/v1.
+// scaleDocument returns the Scale of autoscaling/v1 for a workload.
 func scaleDocument(res *scheme.Resource, obj scheme.Object) (*autoscalingv1.Scale, error) {
 	s, err := scaleOf(res, obj, nil)
 	if err != nil {
@@ -97,7 +100,7 @@ func scaleDocument(res *scheme.Resource, obj scheme.Object) (*autoscalingv1.Scal
 	return scale, nil
 }
 
-// ServeScale answers GET, PUT and PATCH of /scale.
+// ServeScale handles GET, PUT and PATCH of /scale.
 func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, asked, scaleRow(res))
 	if err != nil {
@@ -108,7 +111,8 @@ func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reque
 	if err != nil {
 		return err
 	}
-	t.Subresource, req.opts.applied = "", true // as far as the workload is concerned, its managedFields are written
+	// the managedFields of the workload have already been updated
+	t.Subresource, req.opts.applied = "", true
 	ctx := r.Context()
 	rec, _, err := wr.Modify(ctx, t, req.opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return req.change(ctx, old) })
 	if err != nil {
@@ -117,7 +121,7 @@ func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reque
 	return respondScale(w, r, res, v, &rec)
 }
 
-// ShowScale answers a GET of the scale of what is found under a key.
+// ShowScale handles a GET of the scale of the object that find returns for a key.
 func ShowScale(find func(key string) (store.Record, error), w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, asked, scaleRow(res))
 	if err != nil {
@@ -131,8 +135,8 @@ func ShowScale(find func(key string) (store.Record, error), w http.ResponseWrite
 	return respondScale(w, r, res, v, &rec)
 }
 
-// scaleRow is a Scale as a type: nothing is stored of it, but it is shown like what is. The Scale of a custom resource describes its
-// columns in other words.
+// scaleRow returns the type of a Scale. It is not stored, but responses treat it like stored types.
+// The columns of a custom resource's Scale have different descriptions.
 func scaleRow(of *scheme.Resource) *scheme.Resource {
 	row := scheme.Row[autoscalingv1.Scale](scheme.Namespaced, "scales", "")
 	if of.GoType == nil {
@@ -169,18 +173,18 @@ func respondScale(w http.ResponseWriter, r *http.Request, res *scheme.Resource, 
 	return v.Respond(w, r, http.StatusOK, &store.Record{Rev: rec.Rev, JSON: body})
 }
 
-// A scaleRequest is a PUT's or PATCH's body, and how it is to be read.
+// A scaleRequest contains the body and the options of a PUT or PATCH request.
 type scaleRequest struct {
 	wr          *Writer
 	res         *scheme.Resource
 	opts        Options
 	contentType string
-	kind        patch.Kind // "" for a PUT
+	kind        patch.Kind // empty for a PUT
 	body        []byte
-	sent        *autoscalingv1.Scale // the body of a PUT; nil for a PATCH
+	sent        *autoscalingv1.Scale // the body of a PUT, or nil for a PATCH
 }
 
-// readScale reads the request of a change of /scale.
+// readScale reads a request that changes /scale.
 func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (*scaleRequest, error) {
 	body, err := readBody(w, r)
 	if err != nil {
@@ -211,8 +215,8 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reques
 	return req, t.check(req.sent)
 }
 
-// change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
-// which are kept among the workload's.
+// change applies the request to the current Scale and writes the result to the workload. The owners
+// of the Scale's fields are stored in the managedFields of the workload.
 func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.Object, error) {
 	before, err := scaleDocument(req.res, old)
 	if err != nil {
@@ -241,14 +245,14 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	return obj, err
 }
 
-// admitted lets the plug-ins change the Scale.
+// admitted calls the mutating plug-ins for the Scale.
 func (req *scaleRequest) admitted(ctx context.Context, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	a := req.opts.change(req.res, "scale", after, nil)
 	if !req.wr.Admission.Concerns(a) {
 		return after, nil
 	}
 	shown := before.DeepCopy()
-	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // of noReplicas nobody else shall know
+	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // noReplicas is internal
 	a.Old = shown
 	obj, err := req.wr.Admission.Admit(ctx, a)
 	if err != nil {
@@ -257,7 +261,8 @@ func (req *scaleRequest) admitted(ctx context.Context, after, before *autoscalin
 	return obj.(*autoscalingv1.Scale), nil
 }
 
-// validated asks the plug-ins about what the Scale became. They see what a GET would show, before and after.
+// validated calls the validating plug-ins with the Scales that a GET would return before and after
+// the change.
 func (req *scaleRequest) validated(ctx context.Context, obj, old scheme.Object) error {
 	a := req.opts.change(req.res, "scale", nil, nil)
 	if !req.wr.Admission.Concerns(a) {
@@ -271,13 +276,14 @@ func (req *scaleRequest) validated(ctx context.Context, obj, old scheme.Object) 
 	if err != nil {
 		return err
 	}
-	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
+	before.Spec.Replicas = max(before.Spec.Replicas, 0) // noReplicas is internal
 	a.Object, a.Old = after, before
 	return req.wr.Admission.Validate(ctx, a)
 }
 
-// countPaths is where the replica count is, in each version that is served. A version that does not scale has it where this one has it: it
-// may own nothing there, but what else it owns has to stay.
+// countPaths returns the path of the replica count for each served version. A version without
+// /scale uses the path of this version. It cannot own the replica count, but other fields must be
+// preserved.
 func (req *scaleRequest) countPaths(obj scheme.Object) map[string][]string {
 	own := countPath(req.res, obj)
 	paths := map[string][]string{req.res.APIVersion(): own}
@@ -296,7 +302,7 @@ func (req *scaleRequest) countPaths(obj scheme.Object) map[string][]string {
 	return paths
 }
 
-// countPath is where the replica count is.
+// countPath returns the path of the replica count.
 func countPath(res *scheme.Resource, obj scheme.Object) []string {
 	if s, err := scaleOf(res, obj, nil); err == nil && s.Path != "" {
 		return strings.Split(strings.TrimPrefix(s.Path, "."), ".")
@@ -304,7 +310,7 @@ func countPath(res *scheme.Resource, obj scheme.Object) []string {
 	return []string{"spec", "replicas"}
 }
 
-// after is the Scale that is to be, its managedFields written.
+// after returns the new Scale with updated managedFields.
 func (req *scaleRequest) after(ctx context.Context, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	if req.kind == patch.ApplyPatch {
 		merged, _, err := req.fieldManager().Apply(before, req.body, fieldmanager.Applier{Manager: req.opts.Manager, Subresource: "scale", Force: req.opts.force})
@@ -323,7 +329,8 @@ func (req *scaleRequest) after(ctx context.Context, before *autoscalingv1.Scale)
 	return after, req.fieldManager().Update(before.DeepCopy(), after, req.opts.Manager, "scale")
 }
 
-// decode decodes the body of a PUT. For a custom resource kube-apiserver does not say what is wrong with the body.
+// decode decodes the body of a PUT. For custom resources kube-apiserver does not report the details
+// of an invalid body.
 func (req *scaleRequest) decode(ctx context.Context) (*autoscalingv1.Scale, error) {
 	if req.res.Custom != nil {
 		if _, _, err := req.res.Decode(req.body, req.contentType, "scale"); apierrors.IsBadRequest(err) {
@@ -338,7 +345,7 @@ func (req *scaleRequest) decode(ctx context.Context) (*autoscalingv1.Scale, erro
 	return obj.(*autoscalingv1.Scale), nil
 }
 
-// patched is the Scale that a patch makes of the present one.
+// patched returns the result of a patch of the current Scale.
 func (req *scaleRequest) patched(ctx context.Context, before *autoscalingv1.Scale, t *Target) (*autoscalingv1.Scale, error) {
 	current, err := json.Marshal(before)
 	if err != nil {
@@ -350,7 +357,7 @@ func (req *scaleRequest) patched(ctx context.Context, before *autoscalingv1.Scal
 	}
 	row := scaleRow(req.res)
 	decode := decodePatched
-	if req.res.Custom != nil { // which need not name a version, even to kube-apiserver
+	if req.res.Custom != nil { // kube-apiserver does not require a version here either
 		decode = func(row *scheme.Resource, document []byte) (scheme.Object, []error, error) {
 			return row.Decode(document, "application/json", "")
 		}
@@ -369,7 +376,7 @@ func (req *scaleRequest) patched(ctx context.Context, before *autoscalingv1.Scal
 	return obj.(*autoscalingv1.Scale), nil
 }
 
-// fieldManager keeps the owners of a Scale's fields, whatever it scales.
+// fieldManager returns the manager of the fields of all Scales.
 func (req *scaleRequest) fieldManager() *fieldmanager.Manager {
 	known, ok := req.wr.managers.Load("scale")
 	if !ok {
@@ -379,7 +386,7 @@ func (req *scaleRequest) fieldManager() *fieldmanager.Manager {
 	return known.(*fieldmanager.Manager)
 }
 
-// applyScale writes a Scale's replicas into the workload.
+// applyScale returns a copy of the workload with the replica count of the Scale.
 func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Scale) (scheme.Object, error) {
 	if res.Custom != nil && scale.Spec.Replicas == noReplicas {
 		s, _ := scaleOf(res, old, nil)
@@ -404,7 +411,8 @@ func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Sc
 
 // ---- pods/binding and pods/eviction ----
 
-// Bind answers POST of pods/NAME/binding, and of a Binding in its namespace: a scheduler has chosen a node.
+// Bind handles a POST of pods/NAME/binding, and of a Binding in the Pod's namespace. A scheduler
+// sends these requests after it has chosen a node.
 func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	t := targetOf(asked, res)
 	sent, opts, err := decodeSub(w, r, asked, res, t.Subresource)
@@ -429,7 +437,7 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Req
 	if err = wr.Admission.Validate(r.Context(), write); err != nil {
 		return err
 	}
-	t.Subresource, opts.applied = "binding", true // a binding owns no fields
+	t.Subresource, opts.applied = "binding", true // a binding does not own fields
 	_, _, err = wr.Modify(r.Context(), t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if binding.UID != "" && binding.UID != old.GetUID() {
 			return nil, t.otherUID(binding.UID, old.GetUID())
@@ -442,7 +450,8 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Req
 	return respondSuccess(w, r, asked)
 }
 
-// checkTarget says what is wrong with the place of a pod: in kube-apiserver's words a 500 without a reason.
+// checkTarget validates the target of a binding. The status code of the error is 500, as in
+// kube-apiserver.
 func checkTarget(target *corev1.ObjectReference) error {
 	var c validation.Checker
 	p := field.NewPath("target")
@@ -483,7 +492,7 @@ func decodeSub(w http.ResponseWriter, r *http.Request, asked *request.Request, r
 	return obj, opts, err
 }
 
-// bound puts a pod on its node, once.
+// bound assigns a Pod to its node. It returns a conflict if the Pod already has a node.
 func bound(pod *corev1.Pod, binding *corev1.Binding) (scheme.Object, error) {
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, pod.Name, fmt.Errorf(format, args...))
@@ -504,7 +513,7 @@ func bound(pod *corev1.Pod, binding *corev1.Binding) (scheme.Object, error) {
 	return pod, nil
 }
 
-// withEntries adds the entries of more.
+// withEntries returns the map with the entries of more added.
 func withEntries(to, more map[string]string) map[string]string {
 	if to == nil && len(more) > 0 {
 		return maps.Clone(more)
@@ -526,7 +535,8 @@ func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 	status.Conditions = append(status.Conditions, condition)
 }
 
-// Evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first. Pod and budgets are the newest.
+// Evict handles a POST of pods/NAME/eviction, which is a DELETE that checks the Pod's disruption
+// budget. It reads the newest versions of the Pod and of the budgets.
 func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	sent, opts, err := decodeSub(w, r, asked, res, "eviction")
 	if err != nil {
@@ -576,10 +586,12 @@ func checkEviction(eviction *policyv1.Eviction, name string) error {
 		field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
 }
 
-// errMeanwhile is about a pod that went without a disruption of its budget's, and may have come to need one.
+// errMeanwhile is returned if a Pod could be evicted without using a disruption, but has been
+// modified. The eviction must be retried because the Pod may now need a disruption.
 var errMeanwhile = errors.New("the pod has changed")
 
-// evict is one attempt: budget, condition, deletion. A pod that passes without taking from a budget has to be the one that was looked at.
+// evict makes one attempt: it checks the budget, sets the condition and deletes the Pod. If a Pod
+// can be evicted without using a disruption, it must not have been modified since it was checked.
 func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOptions) error {
 	rec, err := wr.Store.Get(t.Resource.Key(t.Namespace, t.Name))
 	if err != nil {
@@ -589,7 +601,8 @@ func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOpt
 	if err != nil {
 		return response.StoreError(err, t.Resource, t.Name)
 	}
-	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 { // before a disruption is taken
+	// before a disruption is used
+	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
 		return apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	pod, dryRun := obj.(*corev1.Pod), len(options.DryRun) > 0
@@ -629,7 +642,8 @@ func revision(rev int64) *string {
 	return &text
 }
 
-// goesAlone says that no budget is asked about a pod: it does not count as one that serves.
+// goesAlone reports whether a Pod can be evicted without a budget, because it does not count as
+// healthy.
 func goesAlone(pod *corev1.Pod) bool {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending:
@@ -638,11 +652,14 @@ func goesAlone(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil
 }
 
-// markEvicted writes the condition by which controllers know why a pod goes. Nobody is asked about it, nobody comes to own it. A precondition
-// that does not hold is left for the deletion to refuse; one of the pod's version goes over to the version with the condition.
+// markEvicted sets the condition that explains the disruption of the Pod to controllers. It
+// bypasses admission and does not set a field owner. If a precondition does not hold, markEvicted
+// does nothing and the deletion will fail. A precondition on the Pod's version is updated to the
+// version with the condition.
 func (wr *Writer) markEvicted(ctx context.Context, t Target, only *metav1.Preconditions) error {
 	t.Subresource = "status"
-	asked := context.WithValue(ctx, request.Key{}, (*request.Request)(nil)) // who evicts need not have the right to write a status
+	// the client needs no permission to write the status
+	asked := context.WithValue(ctx, request.Key{}, (*request.Request)(nil))
 	held := false
 	rec, _, err := wr.Modify(asked, t, Options{applied: true, Trusted: true}, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
 		pod := old.DeepCopyObject().(*corev1.Pod)
@@ -659,8 +676,8 @@ func (wr *Writer) markEvicted(ctx context.Context, t Target, only *metav1.Precon
 	return err
 }
 
-// takeDisruption takes one allowed disruption from the budget that covers a pod, or answers 429. taken is false where a budget lets a pod that
-// is not healthy pass.
+// takeDisruption uses one allowed disruption of the budget that covers a Pod, or returns a 429.
+// taken is false if the budget allows the eviction of an unhealthy Pod without a disruption.
 func takeDisruption(ctx context.Context, wr *Writer, pod *corev1.Pod, dryRun bool) (taken bool, err error) {
 	budgets := wr.Types.Lookup("policy", "v1", "poddisruptionbudgets")
 	names, err := budgetsOf(wr, budgets, pod)
@@ -681,7 +698,8 @@ func takeDisruption(ctx context.Context, wr *Writer, pod *corev1.Pod, dryRun boo
 	return taken, err
 }
 
-// budgetsOf lists the disruption budgets whose selector matches a pod. One that cannot be read might: then nothing is evicted.
+// budgetsOf returns the names of the disruption budgets that match a Pod. It fails if a budget
+// cannot be read, because that budget might match.
 func budgetsOf(wr *Writer, budgets *scheme.Resource, pod *corev1.Pod) (names []string, err error) {
 	for rec, err := range wr.Store.All(store.Span{Prefix: budgets.KeyPrefix(pod.Namespace)}) {
 		if err != nil {
@@ -701,8 +719,8 @@ func budgetsOf(wr *Writer, budgets *scheme.Resource, pod *corev1.Pod) (names []s
 	return names, nil
 }
 
-// disrupted returns the budget after the eviction of one of its Pods, or the error with which the
-// eviction is refused.
+// disrupted returns the updated budget for the eviction of a Pod, or an error if the eviction is
+// not allowed.
 func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Object, error) {
 	healthy := false
 	for _, c := range pod.Status.Conditions {
@@ -736,11 +754,11 @@ func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Objec
 }
 
 // maxDisruptedPods is the number of evictions that the disruption controller may leave unconfirmed.
-// A budget with more of them allows no further eviction.
+// If there are more, further evictions are not allowed.
 const maxDisruptedPods = 2000
 
-// refusalCause explains why a budget allows no disruption. After a failed sync the numbers of healthy
-// Pods are not reliable, so the failure is reported instead of them.
+// refusalCause returns the reason why a disruption is not allowed. After a failed sync the numbers
+// of healthy Pods are not reliable, so the failure is reported instead of them.
 func refusalCause(pdb *policyv1.PodDisruptionBudget) string {
 	c := meta.FindStatusCondition(pdb.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	explained := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""
@@ -765,7 +783,8 @@ func tooManyDisruptions(cause string, retryAfter int) error {
 	return err
 }
 
-// IssueToken answers POST /token of a service account. The account, and what the token is bound to, are the newest.
+// IssueToken handles a POST to /token of a service account. It reads the newest versions of the
+// account and of the object to which the token is bound.
 func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
 	obj, opts, err := decodeSub(w, r, asked, res, "token")
 	if err != nil {

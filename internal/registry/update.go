@@ -1,7 +1,7 @@
 package registry
 
-// This file is the way of an object that is there: a PUT, and whatever else changes it, through Modify. What a PATCH wants is computed in
-// patch.go; from there on it goes this way.
+// This file implements changes of existing objects: PUT, and all other changes through Modify.
+// patch.go computes the new object of a PATCH, which then follows the same steps.
 
 import (
 	"cmp"
@@ -32,7 +32,7 @@ import (
 	"apilet/internal/store"
 )
 
-// Update answers a PUT.
+// Update handles a PUT.
 func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	v, sent, opts, err := receive(w, r, rec, res, "UpdateOptions")
 	if err != nil {
@@ -51,7 +51,7 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, rec *request.Re
 	return v.Respond(w, r, statusFor(created), &stored)
 }
 
-// replaced is what a PUT wants: the object that was sent, unless it means another one of the same name.
+// replaced returns the object that a PUT sends. It returns a conflict if the body has another uid.
 func replaced(t *Target, sent, old scheme.Object, rec *store.Record) (scheme.Object, error) {
 	if uid := sent.GetUID(); old != nil && uid != "" && uid != old.GetUID() {
 		return nil, t.otherUID(uid, old.GetUID())
@@ -63,7 +63,7 @@ func replaced(t *Target, sent, old scheme.Object, rec *store.Record) (scheme.Obj
 	return obj, nil
 }
 
-// otherUID is the conflict with another object of the same name, or with none, in the words of kube-apiserver's store.
+// otherUID returns the conflict for a wrong uid in the words of kube-apiserver's store.
 func (t *Target) otherUID(wanted, have types.UID) error {
 	return apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf("StorageError: invalid object, Code: 4, Key: /registry/%s, "+
 		"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
@@ -77,11 +77,13 @@ func statusFor(created bool) int {
 	return http.StatusOK
 }
 
-// A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
+// A ChangeFunc computes the new version of an object. old is nil if the object does not exist.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
-// Modify changes an object: read, compute, validate and commit if nobody was faster, else again. A PUT that names a resourceVersion fails
-// in the second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
+// Modify changes an object. It reads the object, computes and validates the change, and commits it.
+// If the object has been modified in the meantime, Modify starts again. A PUT with a
+// resourceVersion then fails in the second round. After the first round, a lock for the key is held
+// to serialize concurrent changes to the same object.
 //
 //	read ──▶ change ──▶ compute ──▶ checkAndCommit
 //	  ▲                                   │
@@ -125,8 +127,9 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change Cha
 	}
 }
 
-// stale tells whether an answer was made of a version, by its revision (0: of none), that was not the newest any more. A commit has found out,
-// and one whose outcome is not known must not be made again; an answer without one, in a replica, has to ask.
+// stale reports whether the object has changed since the given revision, which is 0 if the object
+// did not exist. After a commit no check is necessary, and a commit with an unknown outcome must
+// not be repeated. Otherwise, a replica has to check whether its data is up to date.
 func (wr *Writer) stale(ctx context.Context, key string, rev int64, committed bool) (bool, error) {
 	if committed {
 		return false, nil
@@ -134,8 +137,9 @@ func (wr *Writer) stale(ctx context.Context, key string, rev int64, committed bo
 	return wr.Store.Changed(ctx, key, rev)
 }
 
-// upsert creates the object that a PUT or an apply names, for whoever may create it. Who names a uid or a revision means an object that
-// is gone. (kube-apiserver does not look at the revision.)
+// upsert creates the object of a PUT or an apply if the user may create it. If the body contains a
+// uid or a resourceVersion, it refers to a deleted object, and upsert returns an error.
+// (kube-apiserver ignores the resourceVersion.)
 func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change ChangeFunc) (store.Record, error) {
 	obj, err := change(nil, nil)
 	if err != nil {
@@ -164,7 +168,7 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change Cha
 // modifyOnce is one round of Modify.
 func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change ChangeFunc, rec store.Record) (store.Record, error) {
 	shown := &rec
-	if t.Resource.Converts() { // what is stored stays in hand: a write may turn out to change nothing of it
+	if t.Resource.Converts() { // keep the stored form, because the write may not change it
 		converted := rec
 		shown = &converted
 	}
@@ -179,7 +183,8 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 		defaults.Set(old)
 	}
 	obj, err := change(old, shown)
-	if err := cmp.Or(err, ctx.Err()); err != nil { // a patch may have taken all of the time
+	// computing a patch may have exceeded the deadline
+	if err := cmp.Or(err, ctx.Err()); err != nil {
 		return rec, err
 	}
 	asked := opts.change(t.Resource, t.Subresource, obj, old)
@@ -189,8 +194,9 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, asked: asked, obj: obj, old: old, rec: rec})
 }
 
-// compute returns the object to be stored for a change. It sets defaults and field owners, calls the mutating plug-ins and webhooks, and takes the
-// fields that the request may not write from asked.Old, the object at revision rev.
+// compute returns the object to be stored for a change. It sets defaults and field owners, calls
+// the mutating plug-ins and webhooks, and takes the fields that the request may not write from
+// asked.Old, the object at revision rev.
 func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, asked admission.Attributes, rev int64) (scheme.Object, error) {
 	obj, old := asked.Object, asked.Old
 	if err := checkRevision(t.Resource, obj, rev); err != nil {
@@ -210,7 +216,8 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, asked ad
 	return prepare(ctx, t, obj, old), nil
 }
 
-// checkRevision compares the resourceVersion that a client names with the stored one. None means any, for the types that allow it.
+// checkRevision compares the resourceVersion of the body with the stored one. Some types accept a
+// body without a resourceVersion.
 func checkRevision(res *scheme.Resource, obj scheme.Object, rev int64) error {
 	named, err := namedRevision(obj)
 	switch {
@@ -226,7 +233,7 @@ func checkRevision(res *scheme.Resource, obj scheme.Object, rev int64) error {
 		field.ErrorList{field.Invalid(at, 0, "must be specified for an update")})
 }
 
-// namedRevision parses the resourceVersion of a body; 0 is none.
+// namedRevision returns the resourceVersion of the object, or 0 if it is not set.
 func namedRevision(obj scheme.Object) (uint64, error) {
 	rv := obj.GetResourceVersion()
 	if rv == "" {
@@ -239,7 +246,8 @@ func namedRevision(obj scheme.Object) (uint64, error) {
 	return n, nil
 }
 
-// prepare restores the fields of obj that the request cannot change, and increments its generation if the change counts.
+// prepare restores the fields of obj that the request cannot change. It increments the generation
+// if the spec has changed.
 func prepare(ctx context.Context, t *Target, obj, old scheme.Object) scheme.Object {
 	if t.Resource.Custom != nil {
 		obj = t.Resource.Custom.Prepare(obj, old, t.Subresource)
@@ -267,8 +275,9 @@ func prepare(ctx context.Context, t *Target, obj, old scheme.Object) scheme.Obje
 	return obj
 }
 
-// sameSpec reports whether two objects are equal in the fields that metadata.generation counts. The status of a custom resource counts
-// if the resource has no status subresource. If it has one, the old and new status are equal here.
+// sameSpec reports whether two objects are equal in the fields that metadata.generation counts. The
+// status of a custom resource counts if the resource has no status subresource. If it has one, the
+// old and new status are equal here.
 func sameSpec(a, b scheme.Object) bool {
 	if ua, ok := a.(*unstructured.Unstructured); ok {
 		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))
@@ -276,7 +285,7 @@ func sameSpec(a, b scheme.Object) bool {
 	return strategy.SameSpec(a, b)
 }
 
-// specOf is a custom resource without apiVersion, kind and metadata.
+// specOf returns the fields of a custom resource other than apiVersion, kind and metadata.
 func specOf(u *unstructured.Unstructured) map[string]any {
 	rest := make(map[string]any, len(u.Object))
 	for k, v := range u.Object {

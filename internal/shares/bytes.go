@@ -1,6 +1,6 @@
 package shares
 
-// This file has the bytes: what a request holds, who waits for some, and who is cut.
+// This file implements the memory pools. It also disconnects clients that are too slow.
 
 import (
 	"context"
@@ -16,30 +16,34 @@ import (
 )
 
 const (
-	// Large is the number of bytes above which an answer, or a body, asks for room before it is made.
+	// Large is the size above which a response or a body must reserve memory before it is created.
 	Large = 256 << 10
 
 	poolBytes  = 64 << 20
-	smallLimit = 96 << 20        // of GOMEMLIMIT: below it a pool is
-	smallShare = 8               // of the limit, one part in so many
-	slowest    = 256 << 10       // bytes a second, while others wait
-	grace      = 5 * time.Second // that a connection may take besides
-	lookEvery  = time.Second     // who waits looks for those who are too slow so often
+	smallLimit = 96 << 20        // memory limit (GOMEMLIMIT) below which the pools are reduced
+	smallShare = 8               // a reduced pool is the limit divided by this
+	slowest    = 256 << 10       // minimum bytes per second while other requests wait
+	grace      = 5 * time.Second // additional time for a connection
+	// how often a waiting request checks for clients that read too slowly
+	lookEvery = time.Second
 )
 
-// Bytes are those of a server. Every request has a Claim on them.
+// Bytes contains the memory pools of a server. Every request has a Claim on them.
 type Bytes struct {
-	patience         time.Duration // with room that does not come
+	patience         time.Duration // how long a request waits for memory
 	tenants, masters pool
 }
 
-// NewBytes makes the two pools. patience is for how long a request waits for room before it is sent away.
+// NewBytes creates the two pools. patience is the maximum time that a request can wait for memory.
 func NewBytes(patience time.Duration) *Bytes {
-	return newBytes(patience, poolSize(debug.SetMemoryLimit(-1))) // which sets nothing
+	// a negative limit only returns the current limit
+	return newBytes(patience, poolSize(debug.SetMemoryLimit(-1)))
 }
 
-// poolSize returns the size of each pool for a memory limit of Go's runtime. While a large document is decoded and written it takes several times its size,
-// so a server with little memory takes fewer of them at once. One that is larger than the pool is still let in, alone.
+// poolSize returns the size of each pool for a memory limit of Go's runtime. Decoding and encoding
+// a large document temporarily takes several times its size, so a server with little memory handles
+// fewer of them concurrently. A document that is larger than the pool is still accepted, one at a
+// time.
 func poolSize(limit int64) int64 {
 	if limit < smallLimit {
 		return max(Large, limit/smallShare)
@@ -51,51 +55,51 @@ func newBytes(patience time.Duration, size int64) *Bytes {
 	return &Bytes{patience: patience, tenants: pool{size: size, share: size / part}, masters: pool{size: size, share: size}}
 }
 
-// A pool is the bytes of tenants, or of administrators.
+// A pool contains the bytes for tenants or for administrators.
 type pool struct {
-	size, share int64 // of all, and of one owner
+	size, share int64 // total size and the limit per owner
 
-	mu       sync.Mutex // guards what follows, and the fields of claims
+	mu       sync.Mutex // guards the following fields, and the fields of claims
 	used     int64
-	owners   map[string]*owner // that hold or wait for something
-	line     []*owner          // that wait, in the order of their turns
+	owners   map[string]*owner // owners that are holding or waiting for bytes
+	line     []*owner          // owners that are waiting, in order
 	claims   map[*Claim]struct{}
-	exceeded *Claim // that was let in without room; nil: none
+	exceeded *Claim // claim that was granted beyond the limit, or nil
 	looked   time.Time
 }
 
 type owner struct {
 	name    string
 	held    int64
-	waiting []*waiter // those that hold something already come first
+	waiting []*waiter // waiters that already hold bytes come first
 }
 
 type waiter struct {
 	claim   *Claim
-	n       int64 // that the claim is to have
+	n       int64 // total number of bytes of the claim after the grant
 	granted chan struct{}
 	gone    bool
 }
 
-// A Claim is what one request holds. The zero value, without Bytes, is given all that it asks for. A response writer of the chain has it; so it
-// needs no memory of its own.
+// A Claim represents the bytes that are held by a request. There is no limit if Bytes is nil. The
+// Claim is embedded in a response writer to avoid an allocation.
 type Claim struct {
 	Bytes *Bytes
 
-	pool  *pool  // from the first time on that it asks for something
-	owner string // likewise
+	pool  *pool  // set by the first reservation
+	owner string // set by the first reservation
 	n     int64
 	since time.Time
-	cut   func() // ends the connection; nil: it is not the client who is waited for
+	cut   func() // closes the connection, or nil if the request does not wait for its client
 }
 
-// A claimant is the writer that has the Claim.
+// A claimant is a response writer that contains the Claim.
 type claimant interface{ Claim() *Claim }
 
-// A lender is a writer that knows what others can use while a request waits.
+// A lender is a response writer that can lend its resources while the request waits.
 type lender interface{ WhileLent(wait func()) }
 
-// claimOf looks through a chain of writers, as http.ResponseController does.
+// claimOf searches a chain of response writers in the same way as http.ResponseController.
 func claimOf(w http.ResponseWriter) (c *Claim, lent func(wait func())) {
 	lent = func(wait func()) { wait() }
 	for {
@@ -113,7 +117,8 @@ func claimOf(w http.ResponseWriter) (c *Claim, lent func(wait func())) {
 	}
 }
 
-// Fits takes room for n bytes altogether if there is some now. What is not Large fits.
+// Fits reserves n bytes in total if they are available immediately, and reports whether it did.
+// Sizes that are not Large always fit.
 func Fits(ctx context.Context, w http.ResponseWriter, n int) bool {
 	if n <= Large {
 		return true
@@ -122,7 +127,8 @@ func Fits(ctx context.Context, w http.ResponseWriter, n int) bool {
 	return !c.enter(ctx, w) || c.try(int64(n))
 }
 
-// Hold takes room for n bytes altogether, and waits for it. err is the Status of a request that is to come again, or that of ctx.
+// Hold reserves n bytes in total, and waits for them if necessary. The error is a Status that asks
+// the client to retry, or the error of ctx.
 func Hold(ctx context.Context, w http.ResponseWriter, n int) (err error) {
 	if Fits(ctx, w, n) {
 		return nil
@@ -132,7 +138,8 @@ func Hold(ctx context.Context, w http.ResponseWriter, n int) (err error) {
 	return err
 }
 
-// Insist takes room for n bytes altogether whether there is some or not: for what cannot be refused any more.
+// Insist reserves n bytes in total even if they are not available. It is used for responses that
+// can no longer be rejected.
 func Insist(ctx context.Context, w http.ResponseWriter, n int) {
 	if n <= Large {
 		return
@@ -144,7 +151,8 @@ func Insist(ctx context.Context, w http.ResponseWriter, n int) {
 	}
 }
 
-// Settle says that the body has come: from here on the client is not what the request waits for, until it holds more.
+// Settle records that the body has been received. The client is not considered slow until the next
+// reservation.
 func Settle(w http.ResponseWriter) {
 	if c, _ := claimOf(w); c.pool != nil {
 		c.pool.mu.Lock()
@@ -153,13 +161,13 @@ func Settle(w http.ResponseWriter) {
 	}
 }
 
-// Release gives back what a request holds.
+// Release releases the bytes of a request.
 func Release(w http.ResponseWriter) {
 	c, _ := claimOf(w)
 	c.Release()
 }
 
-// Release gives back what the claim holds. It may be called at any time.
+// Release releases the bytes of the claim. It may be called at any time.
 func (c *Claim) Release() {
 	if c.pool == nil || c.n == 0 {
 		return
@@ -179,7 +187,8 @@ func (c *Claim) Release() {
 	p.admitLocked()
 }
 
-// enter finds the pool and names what cuts the connection. false: there is no bound, and the claim is not to be looked at.
+// enter selects the pool and sets the function that closes the connection. It returns false if
+// there is no limit, and the claim must not be used then.
 func (c *Claim) enter(ctx context.Context, w http.ResponseWriter) bool {
 	if c.Bytes == nil {
 		return false
@@ -196,7 +205,7 @@ func (c *Claim) enter(ctx context.Context, w http.ResponseWriter) bool {
 	c.since, c.cut = time.Now(), func() {
 		past := time.Unix(1, 0)
 		_ = control.SetReadDeadline(past)
-		_ = control.SetWriteDeadline(past) // what cannot be cut ends by itself
+		_ = control.SetWriteDeadline(past) // connections without deadlines end by themselves
 	}
 	return true
 }
@@ -213,14 +222,14 @@ func (p *pool) ownerLocked(name string) *owner {
 	return o
 }
 
-// forgetLocked removes an owner who neither holds nor waits for anything.
+// forgetLocked removes the owner if it does not hold any bytes and is not waiting for them.
 func (p *pool) forgetLocked(o *owner) {
 	if o.held == 0 && len(o.waiting) == 0 {
 		delete(p.owners, o.name)
 	}
 }
 
-// try takes room if it is there and nobody waits.
+// try reserves bytes if they are available and no other request waits.
 func (c *Claim) try(n int64) bool {
 	p := c.pool
 	p.mu.Lock()
@@ -236,7 +245,7 @@ func (c *Claim) try(n int64) bool {
 	return true
 }
 
-// fitsLocked tells whether a claim may have n bytes altogether.
+// fitsLocked reports whether a claim may have n bytes in total.
 func (p *pool) fitsLocked(c *Claim, n int64) bool {
 	more, held := n-c.n, int64(0)
 	if o := p.owners[c.owner]; o != nil {
@@ -259,7 +268,7 @@ func (p *pool) grantLocked(c *Claim, n int64) {
 	p.claims[c] = struct{}{}
 }
 
-// wait stands in line.
+// wait queues the claim until it is granted, patience is over or ctx is done.
 func (c *Claim) wait(ctx context.Context, n int64) error {
 	p := c.pool
 	w := &waiter{claim: c, n: min(n, p.share), granted: make(chan struct{})}
@@ -305,7 +314,7 @@ func (p *pool) join(w *waiter) {
 	p.admitLocked()
 }
 
-// leave takes a waiter out of the line, unless its turn has come in between.
+// leave removes a waiter from the queue, unless it has been granted in the meantime.
 func (p *pool) leave(w *waiter) (granted bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -315,11 +324,12 @@ func (p *pool) leave(w *waiter) (granted bool) {
 	default:
 	}
 	w.gone = true
-	p.admitLocked() // it may have been one that others stood behind
+	p.admitLocked() // it may have blocked other waiters
 	return false
 }
 
-// admitLocked lets in whoever fits, one of each owner after the other. Those for whom the pool has too little are not overtaken by smaller ones.
+// admitLocked grants the requests that fit, in turns between owners. If there is not enough memory
+// for a request, it is not overtaken by smaller requests.
 func (p *pool) admitLocked() {
 	full := false
 	for i := 0; i < len(p.line); {
@@ -346,8 +356,8 @@ func (p *pool) admitLocked() {
 	}
 }
 
-// cutSlow ends the connections of those who have held what they hold for longer than it takes to read it. A claim that is still in the pool is of a
-// request that has not ended; so its connection is still its own.
+// cutSlow closes the connections of clients that are reading too slowly. A claim in the pool
+// belongs to a request that has not ended, so the connection is still its own.
 func (p *pool) cutSlow(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

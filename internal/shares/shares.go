@@ -1,30 +1,38 @@
-// Package shares divides what a server has once among those who ask for it at the same time: places, and bytes of memory.
+// Package shares limits the number of concurrent requests of some kinds, and the memory that is
+// used by large requests and responses.
 //
-//	release, ok := places.Take(user)         // one of 256 followers of the history, say; a quarter of them at most for one owner
+//	release, ok := places.Take(user)         // for example one of 256 followers of the history; at most a quarter of them for one owner
 //	leave, err := places.Enter(user)         // the same, with a 429 for the client as the error
-//	err := shares.Hold(ctx, w, size)         // room for an answer of so many bytes, before it is made; waits, or is a 429
-//	shares.Release(w)                        // also by itself, when the request ends
+//	err := shares.Hold(ctx, w, size)         // memory for a response of this size, before it is created; waits, or returns a 429
+//	shares.Release(w)                        // also called when the request ends
 //
-// Large answers are what this is for. A request that writes to a client which does not read lends its seat of flow control to others, as it
-// should; so seats say nothing of how many such answers there are, and each has its bytes in memory. Nor does the number of connections bound it:
-// a watch lasts for an hour. So there is a number of bytes for all answers that are [Large], and bodies of requests as well:
+// The bytes limit the memory of large responses. A request that writes to a slow client lends its
+// seat of flow control to other requests, so seats do not limit the number of such responses, and
+// each response occupies memory. The number of connections does not limit it either, because a
+// watch may last for an hour. Therefore the total size of all responses and request bodies that are
+// [Large] is limited:
 //
 //	            64 MiB for tenants                    64 MiB for administrators
-//	alice  ████████▒▒▒▒        a quarter at most      ███
+//	alice  ████████▒▒▒▒        at most a quarter      ███
 //	bob    ███
 //
-// Who finds no room waits, with nothing in hand: what was read to learn the size is dropped, and read again when there is room. Meanwhile the
-// seat is lent. Owners take turns. What is not Large asks nobody, and pays nothing.
+// A request that gets no memory waits without holding any. The data that was read to determine the
+// size is dropped, and read again later. The request lends its seat meanwhile. Owners take turns.
+// Requests that are not Large do not reserve memory and have no overhead.
 //
-// An owner is a user; service accounts of one namespace are one owner, since who may make one of them may make a hundred. Administrators
-// (system:masters) have a pool of their own, so that no tenant is ever in their way.
+// An owner is a user. All service accounts in a namespace are treated as one owner, because a user
+// with permission to create one of them can also create a hundred. There is a separate pool for
+// administrators (system:masters), so they cannot be blocked by tenants.
 //
-// Room comes back when answers are out. A client that reads nothing is cut by the time of its request; while somebody waits, one that takes less
-// than slowest bytes a second is cut before that.
+// Memory is released when responses have been sent. If a client does not read at all, its
+// connection is closed at the end of the request's timeout. While other requests wait, a client
+// that reads less than slowest bytes per second is disconnected earlier.
 //
-// What grows after it has begun, as a list that meets a large object, goes before those who hold nothing, and one such answer at a time may
-// exceed the pool: or two that hold something could wait for each other. What is larger than a share counts as one share. So what is held in all
-// is at most a pool, one answer, and what single answers exceed their share by.
+// Some responses grow after they have started, for example a list that contains a large object.
+// They have priority over requests that do not hold any memory. One such response at a time may
+// exceed the pool, because otherwise two responses could wait for each other. If a response is
+// larger than a share, it is counted as one share. The total memory is therefore limited by the
+// pool, one response, and the sizes by which single responses exceed their share.
 package shares
 
 import (
@@ -36,10 +44,10 @@ import (
 	"apilet/internal/request"
 )
 
-// part is how much of a pool one owner may have: a quarter.
+// part is the divisor for the limit per owner, which is a quarter of the pool.
 const part = 4
 
-// ownerOf is whose share a user draws on.
+// ownerOf returns the owner of a user's requests.
 func ownerOf(u request.User) string {
 	if namespace, _, ok := request.SplitServiceAccount(u.Name); ok {
 		return request.ServiceAccountPrefix + namespace
@@ -49,35 +57,37 @@ func ownerOf(u request.User) string {
 
 func isMaster(u request.User) bool { return slices.Contains(u.Groups, request.GroupMasters) }
 
-// Places are a number of equal places. One owner has at most a quarter of them; administrators have as many of their own, without that limit.
+// Places limits the number of concurrent requests of some kind. Each owner is limited to a quarter
+// of the places. Administrators have the same number of separate places without this limit.
 type Places struct {
 	all  int
-	full string // the error when no place is left
+	full string // error message if no place is free
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	taken   int
 	masters int
 	each    map[string]int
 }
 
-// NewPlaces makes so many places.
+// NewPlaces returns the given number of places.
 func NewPlaces(all int) *Places {
 	return &Places{all: all, full: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
 }
 
-// maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each has two descriptors and
-// about 100 KiB of buffers, and keeps no seat of flow control.
+// maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each
+// connection uses two file descriptors and about 100 KiB of memory. It does not hold a seat.
 const maxUpgraded = 512
 
-// NewUpgrades returns the places for upgraded connections. A server has one such pool for everything that upgrades
-// connections.
+// NewUpgrades returns the places for upgraded connections. The same pool should be used for all
+// upgraded connections of a server.
 func NewUpgrades() *Places {
 	p := NewPlaces(maxUpgraded)
 	p.full = "too many upgraded connections (exec, attach, port-forward, WebSocket) are open, by this user or by all; close some and try again"
 	return p
 }
 
-// Take takes a place until release is called, once; ok is false when there is none for this user.
+// Take takes a place until release is called, which must happen once. ok reports whether a place
+// was free for this user.
 func (p *Places) Take(u request.User) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +110,7 @@ func (p *Places) Take(u request.User) (release func(), ok bool) {
 	}, true
 }
 
-// Enter takes a place until leave is called, once. If no place is left for the user, the error is a 429 for the client.
+// Enter is like Take, but returns an error. The status code of the error is 429.
 func (p *Places) Enter(u request.User) (leave func(), err error) {
 	leave, ok := p.Take(u)
 	if !ok {

@@ -1,49 +1,81 @@
-// Package autoseats finds how many seats a machine carries: the concurrency beyond which requests take longer and no more of them are done.
-// KEP-1040 leaves it as future work; here --max-requests-inflight=auto asks for it. It knows no HTTP, no storage, and has no clock: who
-// uses it says what time it is.
+// Package autoseats determines the number of seats that a machine can carry, which is the
+// concurrency beyond which requests take longer without increasing the throughput. KEP-1040 leaves
+// this as future work. In apilet, --max-requests-inflight=auto enables it. The package does not
+// depend on HTTP, storage or a clock. The caller passes the time.
 //
 //	c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 8, Most: 600})
-//	c.Done(autoseats.Outcome{Class: class, Seats: 1, Started: t0, Service: ran, Commit: waited}) // of each request, when it has been answered
-//	seats := c.Tick(autoseats.Sample{Now: now, InUse: 7.5, Pressed: true, RunDelay: delay})      // four times a second; gives the new total
+//	c.Done(autoseats.Outcome{Class: class, Seats: 1, Started: t0, Service: ran, Commit: waited}) // after each request
+//	seats := c.Tick(autoseats.Sample{Now: now, InUse: 7.5, Pressed: true, RunDelay: delay})      // four times per second; returns the new total
 //
-// What is measured. A request's service time is the time that it held its seats, less what it waited for others: a client that does not
-// read or send, a webhook. Of each class of requests (verb, resource, scope, size) the controller keeps the usual service time in calm; that is
-// the work in it. Of all that requests spend on their seats, the part that is work is the efficiency e. With U seats in use the goodput
-// is G = e·U, in seat-seconds a second: as many seats as the machine really works on. The others wait inside of it, for a processor, a lock, or
-// whatever there is: nobody has to name it.
+// # Measurements
 //
-// How it moves. Seats are to be as many as are worked on, and some more, so that the machine never lacks work:
+// The service time of a request is the time during which it held its seats. It does not include the
+// time that was spent waiting for a webhook or for the client. For each class of requests (verb,
+// resource, scope, size), the controller keeps the usual service time on an idle machine, which is
+// the work of the request. The efficiency e is the fraction of all seat-time that is work. If U
+// seats are in use, the goodput is G = e·U in seat-seconds per second, which is the number of seats
+// that the machine actually works on. The requests in the remaining seats wait inside the server,
+// for a processor, a lock or any other resource. The controller does not need to know which.
+//
+// # Control
+//
+// The number of seats should be the number that the machine works on plus some headroom, so the
+// machine always has work:
 //
 //	wanted = G + f·(G + cores)      f = 1 at first
-//	seats  ← seats · wanted/U       by no more than 2/5 up or one half down at a tick, and only while somebody waits for a seat
+//	seats  ← seats · wanted/U       at most 2/5 up or one half down per tick, and only while requests wait for seats
 //
-// Where nothing queues inside, G = U, and seats more than double in a second. Where the machine is full, G stays as it is, and
-// wanted with it: a fixed point and no saw. An example, two cores and LISTs of 20 ms of processor. With 4 seats in use a LIST takes 40
-// ms: e = 1/2, G = 2, wanted = 2 + 4f. With 40 it would take 400 ms: e = 1/20, G = 2, wanted is the same.
+// If requests do not wait inside the server, G = U, and the seats more than double in a second. If
+// the machine is saturated, G does not change, and neither does wanted, which makes it a fixed
+// point without oscillation. For example, assume two cores, and LISTs that take 20 ms of processor
+// time. With 4 seats in use a LIST takes 40 ms: e = 1/2, G = 2, wanted = 2 + 4f. With 40 seats it
+// would take 400 ms: e = 1/20, G = 2, and wanted is the same.
 //
-// Two resources are looked at by name. Who waits for a processor waits in Go's run queue, and a light request behind all who are there: if
-// a tenth of the waits there exceed 7 ms, f falls, to nearly 0 if need be, and below that it rises. (Fewer seats than G would only idle; and
-// where e is high, the run queue is long because the processors are taken by other programs, which fewer seats do not help.) And a commit is
-// a journey that many make together: a write that waits for it loads nothing, and more of them at once make the store faster, until the
-// commits themselves take eight times what they do in calm. So the time in commits counts as work, up to there.
+// The controller measures two resources separately. The first is the processor. The controller
+// measures how long goroutines wait in Go's run queue. Even a light request has to wait there. If
+// more than a tenth of these waits exceed 7 ms, f decreases, almost to 0 if necessary. Otherwise f
+// increases. (Fewer seats than G would leave processors idle. If e is high, the run queue is long
+// because other programs use the processors, and fewer seats would not help.) The second resource
+// is the store. A write does not load the machine while it is waiting for a commit, and a commit
+// can contain many writes. The throughput of the store increases with the number of concurrent
+// writes until a commit takes eight times as long as on an idle machine. Up to that limit, the time
+// in commits counts as work.
 //
-// Why the calm is believed. Under load that never ends nobody sees an empty machine, and what is usual would creep up until all seems calm.
-// So in every ten seconds in which somebody waits there is a probe: the seats are halved below G for as long as a few requests take (at most 3/4 s),
-// and those that both begin and end in it tell the time in calm. Otherwise that time is learned while nobody waits for a seat; and from
-// requests in a crowd only if they are faster.
+// # Probes
 //
-// Who could drive it? Not a slow reader: it holds no seat while it is waited for. A slow webhook makes seats more while creates wait for it,
-// as it should, since those load nothing; when they are over, the crowd that finds so many seats is met by the rule above, and the surplus
-// is given up. A client of long lists: they are a class of their own, compared with themselves. A burst: it has one tick's weight in an
-// average over half a second. One who asks for what is cheap, to look efficient: G is at most U, and the run queue stops it.
+// Under permanent load the controller would never see an idle machine, and the usual service times
+// would creep upward until the machine seemed idle. Therefore it starts a probe after every ten
+// seconds during which requests waited. A probe reduces the seats to half of G for the duration of
+// a few requests (at most 3/4 s). Requests that both start and end in the probe show the service
+// time on an idle machine. Outside of probes, this time is learned while no request waits for a
+// seat. Requests in a crowd only count if they are faster.
 //
-// Idle, the seats stay as they are, but those beyond twice what was used lately are given up slowly, so that a crowd that comes after an
-// idle night finds about what the first one found. A disk that stalls for a second: nothing ends, so there is nothing to learn, and then
-// one commit is slow, which the median of commits leaves out. A processor quota that throttles: waits in the run queue, and service
-// times above the usual; when they stay, the probes learn them. After a change of load by ten times: the rule above, in one to three
-// seconds, since a tick multiplies.
+// # Robustness
 //
-// The package imports none of ours.
+// Clients can influence the controller only in limited ways:
+//
+//   - A slow reader does not hold a seat while the server waits for it.
+//   - A slow webhook increases the seats while creates wait for it. This is intended, because these
+//     creates do not load the machine. If a crowd then uses the additional seats, the rule above
+//     reduces them again.
+//   - Long lists form a class of their own, and are compared only with each other.
+//   - A burst has the weight of one tick in an average over half a second.
+//   - A client that sends cheap requests to appear efficient is limited by the run queue, and by G
+//     ≤ U.
+//
+// The controller handles the following conditions of the machine:
+//
+//   - While the server is idle, it keeps its seats. Only the seats beyond twice the recent maximum
+//     in use are reduced, slowly. A crowd after an idle night therefore finds about as many seats
+//     as the first one.
+//   - If the disk stalls for a second, no request ends, and the controller learns nothing. The slow
+//     commit that follows does not affect the median of the commits.
+//   - Throttling by a processor quota appears as waits in the run queue and as longer service
+//     times. If it persists, the probes learn the new times.
+//   - After a tenfold change of the load, the rule above finds the new number in one to three
+//     seconds, because ticks multiply the seats.
+//
+// The package does not import other packages of apilet.
 package autoseats
 
 import (
@@ -53,107 +85,117 @@ import (
 )
 
 const (
-	maxRise, maxFall = 1.4, 0.5 // of the seats, at a tick
-	brake            = 0.8      // instead of the rise where the run queue is twice as long as it may be
-	memory           = time.Second / 2
-	runTarget        = 7 * time.Millisecond  // of a tenth of the waits in the run queue; what a commit takes in calm, if that is more,
-	mostRunTarget    = 20 * time.Millisecond // up to here
-	leastHeadroom    = 0.05                  // of f
-	headroomGain     = 0.08                  // of f at a tick, by how far the delay is from the target
-	crowded          = 0.9                   // below this efficiency a long run queue is the server's doing; else the processors are taken by others
-	batchPrice       = 8                     // times as long as in calm that a commit of many writes may take
-	forgiven         = 30 * time.Second
+	maxRise, maxFall = 1.4, 0.5 // limits of the change of the seats per tick
+	// factor instead of the rise if the run queue is twice as long as allowed
+	brake  = 0.8
+	memory = time.Second / 2
+	// runTarget is the allowed wait in the run queue for a tenth of the waits, or the duration of a
+	// commit on an idle machine if that is longer.
+	runTarget     = 7 * time.Millisecond
+	mostRunTarget = 20 * time.Millisecond // limit of the run target
+	leastHeadroom = 0.05                  // minimum of f
+	// change of f per tick, relative to the distance of the delay from the target
+	headroomGain = 0.08
+	// Below this efficiency the server itself causes a long run queue. Otherwise, the processors
+	// are used by other programs.
+	crowded = 0.9
+	// maximum duration of a commit of many writes, relative to a commit on an idle machine
+	batchPrice = 8
+	forgiven   = 30 * time.Second
 
-	firstProbe   = time.Second // of pressure
+	firstProbe   = time.Second // duration of pressure before the first probe
 	probeEvery   = 10 * time.Second
 	probeLasts   = 750 * time.Millisecond
-	probeNeeds   = 24  // requests
-	probePart    = 0.5 // of the goodput
-	comeBackRise = 1.6 // at a tick, after a probe
+	probeNeeds   = 24  // number of requests
+	probePart    = 0.5 // fraction of the goodput
+	comeBackRise = 1.6 // maximum rise per tick after a probe
 
-	blockSize   = 8 // requests whose mean is one observation
+	blockSize   = 8 // number of requests per observation
 	maxClasses  = 512
-	surplusKept = 2.0  // times the most seats in use lately
-	surplusLost = 0.02 // at a tick
-	crowdLoss   = 0.1  // at a tick in which the run queue is long though nobody waits for a seat
+	surplusKept = 2.0  // relative to the recent maximum of seats in use
+	surplusLost = 0.02 // reduction per tick
+	// reduction per tick while the run queue is long although no request waits for a seat
+	crowdLoss = 0.1
 )
 
-// Bounds are what the controller never leaves, and the number of processors.
+// Bounds contains the limits for the number of seats and the number of processors.
 type Bounds struct {
-	Cores       int // processors
-	Least, Most int // seats
+	Cores       int // number of processors
+	Least, Most int // minimum and maximum number of seats
 }
 
-// first is how many seats there are before anything is known: few, since growing takes a second.
+// first returns the initial number of seats. It is small, because growing takes only a second.
 func (b Bounds) first() int { return min(b.Most, max(b.Least, 2*b.Cores)) }
 
-// An Outcome is a request that has been answered.
+// An Outcome describes a finished request.
 type Outcome struct {
-	Class     uint64        // requests of a class take alike
-	Seats     int           // it held
-	Estimated int           // seats that a LIST was estimated to take before anything was learned; 0 for others
-	Started   time.Time     // when it got them
-	Service   time.Duration // that it held them, less what follows
-	Commit    time.Duration // that it waited for the store's commit
-	Elsewhere time.Duration // that it waited for others, as for a webhook
+	Class     uint64        // identifies requests with similar service times
+	Seats     int           // number of seats that it held
+	Estimated int           // estimated seats of a LIST before any correction, or 0 for other requests
+	Started   time.Time     // time when it got its seats
+	Service   time.Duration // the time for which it held its seats, excluding Commit and Elsewhere
+	Commit    time.Duration // the time it waited for the commit
+	Elsewhere time.Duration // the time it waited for others, such as a webhook
 }
 
-// A Sample is what happened between two ticks.
+// A Sample contains the measurements between two ticks.
 type Sample struct {
-	Now      time.Time     // when it ends
-	InUse    float64       // seats, on average
-	Pressed  bool          // somebody waited for a seat, most of the time
-	RunDelay time.Duration // a tenth of the waits for a processor were at least so long
-	Commit   time.Duration // the median of the commits' durations; 0 if there was none
+	Now      time.Time     // end of the sample
+	InUse    float64       // average number of seats in use
+	Pressed  bool          // reports whether requests waited for seats most of the time
+	RunDelay time.Duration // 90th percentile of the waits for a processor
+	Commit   time.Duration // median duration of commits, or 0 if there were none
 }
 
-// A State is what can be seen of the controller.
+// A State is a snapshot of the controller.
 type State struct {
-	Seats      int           // how many there are now
-	InUse      float64       // lately
-	Goodput    float64       // seat-seconds a second
+	Seats      int           // current number of seats
+	InUse      float64       // recent average
+	Goodput    float64       // seat-seconds per second
 	Efficiency float64       // 0 to 1
-	Headroom   float64       // f
-	RunDelay   time.Duration // of the last sample
-	Commit     time.Duration // likewise
-	CalmCommit time.Duration // what a commit takes in calm
-	Probing    bool          // another number of seats is being tried
-	Probes     int           // since the start
-	Classes    int           // of requests whose times are remembered
+	Headroom   float64       // f in the documentation of the package
+	RunDelay   time.Duration // from the last sample
+	Commit     time.Duration // from the last sample
+	CalmCommit time.Duration // duration of a commit on an idle machine
+	Probing    bool          // reports whether a probe is in progress
+	Probes     int           // number of probes since the start
+	Classes    int           // number of request classes with learned times
 }
 
-// A Controller decides upon the number of seats. Its methods may be called from many goroutines.
+// A Controller determines the number of seats. It is safe for concurrent use.
 type Controller struct {
 	bounds Bounds
 
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the following fields
 	classes      map[uint64]*class
-	fresh        tally // of requests that ended since the last tick
-	lately       tally // decaying
+	fresh        tally // requests that ended since the last tick
+	lately       tally // decaying sum
 	seats        float64
 	state        State
 	last         time.Time
-	inUse, given float64 // seats in use and seats there were, decaying
-	peak         float64 // decaying slowly
+	inUse, given float64 // decaying averages of the seats in use and of the seats provided
+	peak         float64 // maximum of the seats in use, decaying slowly
 	headroom     float64
-	calmSince    time.Time // zero: it is not calm
+	calmSince    time.Time // zero if the machine is not idle
 	pressed      time.Duration
-	probeAt      time.Duration // of pressure
-	probeBegan   time.Time     // zero: there is none
-	returning    bool          // to the seats before the probe
-	probed       int           // requests that began and ended in the probe
-	calmCommit   time.Duration // what a commit takes in calm
-	commitRatio  float64       // of what commits take lately to that
-	seatTime     float64       // seconds that an estimated seat of a LIST stands for
+	probeAt      time.Duration // duration of pressure after which the next probe starts
+	probeBegan   time.Time     // zero if no probe is in progress
+	returning    bool          // reports whether the seats are returning to their number before the probe
+	probed       int           // number of requests that started and ended in the probe
+	calmCommit   time.Duration // duration of a commit on an idle machine
+	commitRatio  float64       // recent duration of commits, relative to calmCommit
+	seatTime     float64       // seconds per estimated seat of a LIST
 }
 
-// A tally is what requests spent on their seats, and what of it was work, in seat-seconds.
+// A tally contains the total time spent by requests and the part of it that was work, in
+// seat-seconds.
 type tally struct{ work, spent float64 }
 
-// A class is requests that take alike. Its observations are means, since single times scatter.
+// A class contains the learned times of similar requests. Each observation is a mean, because
+// single times vary too much.
 type class struct {
-	usual       float64 // seconds; 0: nothing is known
-	held        float64 // seconds that seats were held, all in all
+	usual       float64 // seconds of service on an idle machine, or 0 if unknown
+	held        float64 // moving average of the seconds for which requests hold their seats
 	fromCalm    bool
 	calm, crowd block
 }
@@ -163,7 +205,7 @@ type block struct {
 	sum float64
 }
 
-// add returns the mean of a block when it is full.
+// add adds x to the block. If the block is full, add returns its mean and starts a new block.
 func (b *block) add(x float64) (mean float64, full bool) {
 	b.n++
 	b.sum += x
@@ -175,21 +217,21 @@ func (b *block) add(x float64) (mean float64, full bool) {
 	return mean, true
 }
 
-// New starts with Bounds.first seats.
+// New returns a controller that starts with Bounds.first seats.
 func New(b Bounds) *Controller {
 	c := &Controller{bounds: b, classes: map[uint64]*class{}, seats: float64(b.first()), headroom: 1, probeAt: firstProbe, commitRatio: 1}
 	c.state = State{Seats: b.first(), Headroom: 1, Efficiency: 1}
 	return c
 }
 
-// State is what the last tick knew.
+// State returns the state after the last tick.
 func (c *Controller) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state
 }
 
-// Done takes in a request that has been answered.
+// Done records a finished request.
 func (c *Controller) Done(o Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +243,7 @@ func (c *Controller) Done(o Outcome) {
 		if inCalm {
 			c.probed++
 		}
-		return // how busy the machine is otherwise cannot be seen in a probe
+		return // the load is not representative during a probe
 	}
 	seats, service, commit, elsewhere := float64(max(1, o.Seats)), o.Service.Seconds(), o.Commit.Seconds(), o.Elsewhere.Seconds()
 	work := service
@@ -212,7 +254,8 @@ func (c *Controller) Done(o Outcome) {
 	c.fresh.spent += seats * (service + commit + elsewhere)
 }
 
-// classOf bounds what is remembered: beyond it all are one class.
+// classOf returns the class with the given id. When the maximum number of classes is reached, all
+// other ids share one class.
 func (c *Controller) classOf(id uint64) *class {
 	k := c.classes[id]
 	if k == nil && len(c.classes) >= maxClasses {
@@ -246,7 +289,8 @@ func (k *class) observe(seconds float64, inCalm bool) {
 	}
 }
 
-// Tick is to be called a few times a second. It returns how many seats there shall be.
+// Tick processes a sample and returns the new number of seats. It should be called a few times per
+// second.
 func (c *Controller) Tick(s Sample) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,7 +318,7 @@ func (c *Controller) Tick(s Sample) int {
 	return c.state.Seats
 }
 
-// noteCommits learns what commits take in calm, as classes do what their requests take.
+// noteCommits learns the duration of commits on an idle machine, in the same way as class.observe.
 func (c *Controller) noteCommits(s Sample) {
 	if s.Commit <= 0 {
 		return
@@ -290,7 +334,7 @@ func (c *Controller) noteCommits(s Sample) {
 	c.state.Commit, c.state.CalmCommit = s.Commit, c.calmCommit
 }
 
-// average brings what happened into the memory of the last second or so.
+// average adds the sample to the decaying averages.
 func (c *Controller) average(s Sample, dt time.Duration) {
 	keep := math.Exp(-dt.Seconds() / memory.Seconds())
 	c.lately.work = keep*c.lately.work + c.fresh.work
@@ -306,7 +350,7 @@ func (c *Controller) average(s Sample, dt time.Duration) {
 	c.state.Goodput = c.state.Efficiency * c.inUse
 }
 
-// rest is a tick in which nobody had to wait. Few seats in use are calm.
+// rest handles a tick in which no request had to wait. The machine is idle if few seats are in use.
 func (c *Controller) rest(s Sample) {
 	if s.InUse > max(1, float64(c.bounds.Cores)/2) && s.InUse > c.seats/4 || s.RunDelay > c.runTarget()/2 {
 		c.calmSince = time.Time{}
@@ -320,7 +364,7 @@ func (c *Controller) rest(s Sample) {
 	}
 }
 
-// move is a tick in which somebody waited for a seat.
+// move handles a tick in which requests waited for seats.
 func (c *Controller) move(s Sample, dt time.Duration) {
 	if c.pressed += dt; c.pressed >= c.probeAt && c.state.Goodput > 0 {
 		c.startProbe(s)
@@ -328,19 +372,21 @@ func (c *Controller) move(s Sample, dt time.Duration) {
 	}
 	c.headroom += headroomGain * (1 - min(3, s.RunDelay.Seconds()/c.runTarget().Seconds()))
 	c.headroom = min(1, max(leastHeadroom, c.headroom))
-	if c.lately.spent == 0 || c.inUse <= 0 { // nothing has ended: nothing is known
+	if c.lately.spent == 0 || c.inUse <= 0 { // no request has finished yet
 		return
 	}
 	goodput := c.state.Goodput
 	wanted := goodput + c.headroom*(goodput+float64(c.bounds.Cores))
 	rise := maxRise
-	if s.RunDelay > 2*c.runTarget() && c.state.Efficiency < crowded { // seats given lately have not all been felt
+	// recently added seats have not had their full effect
+	if s.RunDelay > 2*c.runTarget() && c.state.Efficiency < crowded {
 		rise = brake
 	}
 	c.set(min(c.seats*rise, max(c.seats*maxFall, c.given*wanted/c.inUse)))
 }
 
-// runTarget is what a light request may wait: where a commit takes long, nobody feels less than that.
+// runTarget returns the allowed delay of a light request. If commits take longer, a shorter delay
+// would not be noticeable.
 func (c *Controller) runTarget() time.Duration {
 	return max(runTarget, min(c.calmCommit, mostRunTarget))
 }
@@ -353,7 +399,8 @@ func (c *Controller) startProbe(s Sample) {
 	c.state.Seats = max(1, int(c.seats*part))
 }
 
-// probe goes on until enough was seen, or it has lasted too long; then the seats are what they were.
+// probe ends the probe when enough requests were observed or the time is over, and then restores
+// the seats.
 func (c *Controller) probe(s Sample) {
 	if c.probed < probeNeeds && s.Now.Sub(c.probeBegan) < probeLasts {
 		return
@@ -363,7 +410,8 @@ func (c *Controller) probe(s Sample) {
 	c.comeBack()
 }
 
-// comeBack gives the seats back that a probe took, gradually: all at once they would be a burst. What ends meanwhile says nothing.
+// comeBack restores the seats gradually after a probe, because restoring all of them together would
+// cause a burst. Requests that end meanwhile are not counted.
 func (c *Controller) comeBack() {
 	c.fresh = tally{}
 	back := int(math.Round(c.seats))
@@ -376,13 +424,15 @@ func (c *Controller) set(seats float64) {
 	c.state.Seats = int(math.Round(c.seats))
 }
 
-// How much one more answer counts among those of its like: of its width, and of how long it held its seats.
+// Weights of a new observation in the moving averages of the seat time and of the time for which
+// seats were held.
 const (
 	widthTrust = 1.0 / 64
 	heldTrust  = 1.0 / 16
 )
 
-// noteWidthLocked takes in how long a request held its seats and, of a LIST, what so many estimated seats took.
+// noteWidthLocked records how long a request held its seats and, for a LIST, the service time per
+// estimated seat.
 func (c *Controller) noteWidthLocked(k *class, o *Outcome) {
 	held := (o.Service + o.Commit + o.Elsewhere).Seconds()
 	if k.held == 0 {

@@ -1,6 +1,6 @@
 package autoseats
 
-// This file shows the controller's state as metrics.
+// This file exports the controller's state as metrics.
 
 import "github.com/prometheus/client_golang/prometheus"
 
@@ -18,14 +18,14 @@ func desc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("apilet_flowcontrol_auto_"+name, help, nil, nil)
 }
 
-// Describe and Collect make a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *Controller) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{seatsDesc, goodputDesc, inUseDesc, efficiencyDesc, headroomDesc, runDelayDesc, probesDesc} {
 		descs <- d
 	}
 }
 
-// Collect shows what the last tick knew.
+// Collect implements prometheus.Collector. It returns the state after the last tick.
 func (c *Controller) Collect(metrics chan<- prometheus.Metric) {
 	s := c.State()
 	gauge := func(d *prometheus.Desc, value float64) {

@@ -1,23 +1,28 @@
 package autoseats
 
-// This file learns how wide requests are, and how long they take, from those that ended.
+// This file learns the width and the duration of requests from finished requests.
 //
-// The estimate of a LIST counts bytes (a seat for each 100,000), for want of better. What 10,000 small objects take is not what a hundred
-// large ones of as many bytes do. So there is a usual time that one estimated seat of a LIST stands for, over all LISTs; a class whose
-// requests take twice that for each of their seats is twice as wide, up to four times more or less, and within what the seats' rules allow
-// who asks. The time is the one in calm: else crowds would make requests wide, which makes crowds.
+// The estimate for a LIST counts bytes (one seat per 100,000 bytes), because nothing better is
+// known in advance. However, 10,000 small objects cost more than a hundred large objects of the
+// same total size. Therefore the controller learns the usual time per estimated seat over all
+// LISTs. If the requests of a class take twice that time per seat, their width is doubled. The
+// correction is limited to a factor of four in both directions, and the caller applies the limits
+// for seats afterwards. All times are learned while the machine is idle. Otherwise crowds would
+// make requests wide, and wide requests would make crowds.
 //
-// How long a request is likely to hold its seat decides whose turn it is, until it has ended. Kubernetes takes 3 ms for all. A create that
-// a webhook keeps for a second is charged for a second from its first moment on.
+// The expected duration of a request affects the order of flows until the request has ended.
+// Kubernetes assumes 3 ms for all requests. In apilet, a create that a webhook usually delays for a
+// second is charged for a second from its start.
 
 import (
 	"math"
 	"time"
 )
 
-const widthRange = 4.0 // by how much a width may be corrected
+const widthRange = 4.0 // maximum factor of the correction
 
-// Learned corrects the estimate of a request's seats, and says how long its like usually held them (0: nobody knows).
+// Learned returns the corrected number of seats for a request. It also returns the usual time for
+// which a request of this class holds its seats, or 0 if it is not known.
 func (c *Controller) Learned(id uint64, seats int) (corrected int, held time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

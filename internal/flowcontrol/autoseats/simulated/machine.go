@@ -1,12 +1,13 @@
-// Package simulated is a machine in a computer, to try the choice of seats on: processors with a run queue, a disk that commits in groups, a
-// door through which so many lists go at once, and clients. Time is virtual, so a minute of it takes a moment, and is the same
-// each time: a simulation of discrete events, which stand in a heap.
+// Package simulated simulates a machine for tests of the seat controller. The simulation includes
+// the clients, the processors with their run queue, a disk with group commits, and a door that
+// limits the number of concurrent lists. It is a discrete-event simulation with a heap of events.
+// It uses virtual time, which makes it fast and reproducible.
 //
 //	requests ──▶ queue ──▶ seats ──▶ door ──▶ processor ──▶ disk ──▶ done
-//	             (bounded)           (lists)  10 ms each,   all who wait
-//	                                          in turn       go together
+//	             (bounded)           (lists)  10 ms each,   all waiting writes
+//	                                          in turn       share a commit
 //
-// Nothing but tests and the programs that draw it import it.
+// Only tests and the programs that plot the results import this package.
 package simulated
 
 import (
@@ -19,61 +20,63 @@ import (
 )
 
 const (
-	quantum  = 0.010 // seconds that Go lets a goroutine run while others wait
+	quantum  = 0.010 // time slice in seconds after which Go preempts a goroutine
 	tickTime = 0.25
-	mostWait = 15.0 // seconds in the queue
-	places   = 300  // in the queue
+	mostWait = 15.0 // maximum seconds in the queue
+	places   = 300  // length of the queue
 )
 
-// A Kind is what requests of one sort do, in seconds. Processor and Elsewhere are means; times scatter around them.
+// A Kind describes a type of request. All durations are in seconds. Processor and Elsewhere are the
+// means of random values.
 type Kind struct {
-	Name      string  // as it is printed
-	Share     float64 // of the arrivals
-	Processor float64 // time that it computes
-	Scatter   float64 // 0: always the same; 1: exponential
-	Commits   bool    // it waits for the disk
-	Elsewhere float64 // waits for a webhook or a reader, which do not load the machine
-	Door      bool    // only so many at a time
-	Seats     int     // that it takes
+	Name      string  // name in the output
+	Share     float64 // relative frequency among the arrivals
+	Processor float64 // processor time
+	Scatter   float64 // 0 for a constant time, 1 for an exponential distribution
+	Commits   bool    // reports whether the request waits for the disk
+	Elsewhere float64 // waiting time for a webhook or a reader, which does not load the machine
+	Door      bool    // reports whether Setup.Doors limits the concurrency
+	Seats     int     // number of seats that it takes
 }
 
-// A Change is a load or a machine from some second on.
+// A Change modifies the load or the machine at some time.
 type Change struct {
 	At     float64   // seconds from the start
-	Rate   float64   // arrivals a second; less than 0: as before
-	Speed  float64   // of the processors; 0: as before
-	Stall  float64   // seconds in which the disk does nothing
-	Shares []float64 // of the kinds in the arrivals; nil: as before
+	Rate   float64   // arrivals per second, unchanged if negative
+	Speed  float64   // of the processors, unchanged if 0
+	Stall  float64   // seconds during which the disk does nothing
+	Shares []float64 // new Share of each kind, unchanged if nil
 }
 
-// A Setup is a machine and what comes to it.
+// A Setup describes a machine and its load.
 type Setup struct {
-	Cores            int                                     // processors
-	Doors            int                                     // how many requests pass a Door at a time
-	Commit, PerWrite float64                                 // seconds that a commit takes, and what each write in it adds
-	Crowding         float64                                 // by how much each request in execution slows all others, as a part
-	Kinds            []Kind                                  // what comes
-	Changes          []Change                                // by their time
-	Seconds          float64                                 // that it runs
-	From             float64                                 // what is before is not measured
-	Static           int                                     // seats; 0: by the controller
-	Light            float64                                 // renewals a second, which have seats of their own
-	Seed             uint64                                  // of what is left to chance
-	EveryTick        func(at float64, seats int, m *Machine) // may be nil
+	Cores            int      // number of processors
+	Doors            int      // number of requests that may pass a Door concurrently
+	Commit, PerWrite float64  // seconds per commit, and additional seconds per write
+	Crowding         float64  // relative slowdown by each executing request
+	Kinds            []Kind   // kinds of requests
+	Changes          []Change // ordered by time
+	Seconds          float64  // duration of the simulation
+	From             float64  // start of the measurement
+	Static           int      // number of seats, or 0 to use the controller
+	// lease renewals per second; these have separate seats
+	Light     float64
+	Seed      uint64                                  // seed of the random numbers
+	EveryTick func(at float64, seats int, m *Machine) // may be nil
 }
 
-// A Result is what came of it, from the second From on.
+// A Result contains the measurements from the second From on.
 type Result struct {
-	Goodput  float64       // seconds of work done a second, as an empty machine takes for them
-	Served   float64       // requests a second
-	Refused  float64       // requests a second
-	LightP50 time.Duration // the median of the renewals, with their wait for a seat
-	LightP99 time.Duration // their 99th percentile
-	P50      time.Duration // of the others, with their wait for a seat
-	Seats    float64       // on average
+	Goodput  float64       // work completed per second, in seconds on an idle machine
+	Served   float64       // requests per second
+	Refused  float64       // requests per second
+	LightP50 time.Duration // median latency of the renewals, including the wait for a seat
+	LightP99 time.Duration // 99th percentile of the same latency
+	P50      time.Duration // median latency of the other requests, including the wait for a seat
+	Seats    float64       // average number of seats
 }
 
-// A Machine runs a Setup.
+// A Machine simulates a Setup.
 type Machine struct {
 	Setup
 	now      float64
@@ -81,44 +84,44 @@ type Machine struct {
 	numbered uint64
 	rng      *rand.Rand
 	rate     float64
-	arrivals int // the number of the stream of arrivals that counts
+	arrivals int // number of the current stream of arrivals
 	speed    float64
 	seats    int
-	InUse    int    // seats
-	Waiting  []*job // for a seat
-	ready    []*job // the run queue
-	free     int    // processors
+	InUse    int    // number of seats
+	Waiting  []*job // requests that wait for a seat
+	ready    []*job // run queue
+	free     int    // number of idle processors
 	doors    int
 	atDoor   []*job
 	disk     struct {
 		busy    bool
-		stalled float64 // until
+		stalled float64 // end of the stall
 		pending []*job
 	}
 	controller *autoseats.Controller
 
-	delays    []float64 // in the run queue, since the last tick
+	delays    []float64 // delays in the run queue since the last tick
 	commits   []float64
 	useTime   float64 // seat-seconds since the last tick
-	waitTime  float64 // seconds in which somebody waited
+	waitTime  float64 // seconds during which requests waited
 	accounted float64
 
-	Work              float64 // seconds of work done, as an empty machine takes for them
+	Work              float64 // completed work, in seconds on an idle machine
 	served, refused   int
 	light, heavy      []float64
 	seatSum, seatSpan float64
 }
 
-// A job is one request.
+// A job is a request.
 type job struct {
 	kind                      *Kind
 	arrived, started          float64
-	left                      float64 // of the processor time before the next step
+	left                      float64 // remaining processor time before the next step
 	after                     float64 // processor time after the commit
 	elsewhere, waitedToCommit float64
 	commits, light, hasDoor   bool
 	readyAt, commitAt         float64
-	empty                     float64 // what an empty machine takes for it
+	empty                     float64 // seconds on an idle machine
 	seats                     int
 }
 
@@ -128,7 +131,8 @@ type event struct {
 	do     func()
 }
 
-// An eventHeap has the next event at 0. (container/heap would make each event an allocation.)
+// An eventHeap is a heap with the next event at index 0. (container/heap would allocate each
+// event.)
 type eventHeap []event
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.number < f.number }
@@ -168,7 +172,7 @@ func (h *eventHeap) pop() event {
 	return first
 }
 
-// Run plays a setup to its end.
+// Run simulates a setup and returns the result.
 func Run(s Setup) Result {
 	m := &Machine{Setup: s, rng: rand.New(rand.NewPCG(s.Seed, 18)), speed: 1, free: s.Cores, doors: s.Doors, seats: s.Static}
 	if s.Static == 0 {
@@ -258,7 +262,8 @@ func (m *Machine) draw() *job {
 	return j
 }
 
-// lightArrives is a renewal of a lease: a little processor, a commit, and a little processor again.
+// lightArrives simulates the renewal of a lease, which needs a little processor time before and
+// after a commit.
 func (m *Machine) lightArrives() {
 	j := &job{arrived: m.now, started: m.now, left: 0.0003, after: 0.0001, commits: m.Commit > 0, light: true}
 	m.run(j)
@@ -317,7 +322,7 @@ func (m *Machine) enter(j *job) {
 	m.run(j)
 }
 
-// run puts a job at the end of the run queue.
+// run appends a job to the run queue.
 func (m *Machine) run(j *job) {
 	j.readyAt = m.now
 	m.ready = append(m.ready, j)
@@ -363,7 +368,7 @@ func (m *Machine) computed(j *job) {
 	m.done(j)
 }
 
-// commit takes all who wait along.
+// commit starts a commit of all waiting writes.
 func (m *Machine) commit() {
 	if m.disk.busy || len(m.disk.pending) == 0 {
 		return
@@ -412,7 +417,7 @@ func (m *Machine) done(j *job) {
 func moment(s float64) time.Time      { return time.Unix(1000, 0).Add(seconds(s)) }
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
-// account lets time pass for what is averaged.
+// account updates the averages to the current time.
 func (m *Machine) account() {
 	dt := m.now - m.accounted
 	m.accounted = m.now
@@ -440,7 +445,7 @@ func (m *Machine) tick() {
 	m.in(tickTime, m.tick)
 }
 
-// State is the controller's, if there is one.
+// State returns the controller's state. If there is no controller, only the number of seats is set.
 func (m *Machine) State() autoseats.State {
 	if m.controller == nil {
 		return autoseats.State{Seats: m.seats}
@@ -448,7 +453,7 @@ func (m *Machine) State() autoseats.State {
 	return m.controller.State()
 }
 
-// LightSince returns and forgets the latencies of the light requests so far.
+// LightSince returns the latencies of the light requests since the last call.
 func (m *Machine) LightSince() []float64 {
 	taken := m.light
 	m.light = nil

@@ -2,18 +2,19 @@ package simulated
 
 import "slices"
 
-// A Workload is a mix of requests on a machine, and how many of them a second are all that it can do.
+// A Workload is a mix of requests on a machine. Its capacity is the maximum throughput of the
+// machine.
 type Workload struct {
-	Name     string  // as it is printed
+	Name     string  // name in the output
 	Setup    Setup   // the machine and its requests
-	Capacity float64 // requests a second
-	Statics  []int   // among which the best is searched for; nil: many
+	Capacity float64 // requests per second
+	Statics  []int   // candidates for the best static setting; nil uses the default list
 }
 
-// Hooked is the workload whose creates wait for a webhook.
+// Hooked is the name of the workload in which creates wait for a webhook.
 const Hooked = "creates that a webhook delays"
 
-// Workloads are what the controller is tried on.
+// Workloads returns the workloads for tests of the controller.
 func Workloads() []Workload {
 	base := Setup{Cores: 2, Commit: 0.003, PerWrite: 0.00003, Crowding: 0.002, Light: 40}
 	with := func(s Setup, kinds ...Kind) Setup {
@@ -46,13 +47,14 @@ func Workloads() []Workload {
 	}
 }
 
-// Loads are parts of the capacity.
+// Loads contains the tested loads, relative to the capacity.
 var Loads = []float64{0.5, 0.8, 1, 2, 5, 10}
 
-// statics are the settings among which the best is searched for.
+// statics contains the default candidates for the best static setting.
 var statics = []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 400, 600}
 
-// At plays a workload at a load, with so many seats (0: the controller's choice).
+// At simulates a workload at a load with a fixed number of seats, or with the controller if seats
+// is 0.
 func (w Workload) At(load float64, seats int, seed uint64) Result {
 	s := w.Setup
 	s.Seconds, s.From, s.Static, s.Seed = 17, 5, seats, seed
@@ -60,7 +62,8 @@ func (w Workload) At(load float64, seats int, seed uint64) Result {
 	return Run(s)
 }
 
-// Best is the static setting with which most is done; among equals (to a hundredth) the smallest.
+// Best returns the static setting with the highest goodput. If several settings are within one
+// percent of the maximum, it returns the smallest.
 func (w Workload) Best(load float64, seed uint64) (seats int, best Result) {
 	tried := w.Statics
 	if tried == nil {
