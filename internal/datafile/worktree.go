@@ -1,8 +1,8 @@
 package datafile
 
 // This file finds files with secrets that `git add -A` would commit. The ignore files are parsed
-// here, because git may not be installed on the device. It ignores core.excludesFile from git's
-// configuration, and does not check whether a file is already tracked.
+// here, because git may not be installed on the device. It ignores the file that git's
+// setting core.excludesfile names, and does not check whether a file is already tracked.
 
 import (
 	"os"

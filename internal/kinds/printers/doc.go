@@ -4,7 +4,7 @@
 //	columns := printers.ColumnsOf(res)               // Name, Ready, Status, Restarts, Age, ...
 //	cells := printers.CellsOf(res, obj, time.Now())  // "web-0", "0/1", "CrashLoopBackOff", "12 (5m ago)", "3d4h", ...
 //
-// The rules match printers.go in k8s.io/kubernetes/pkg/printers/internalversion. That package is
+// The rules match package k8s.io/kubernetes/pkg/printers/internalversion. That package is
 // not imported because it would add 226 packages and 7 MB to the program. testdata/rules/printers
 // compares the two. The columns of a custom resource are defined by its definition
 // (additionalPrinterColumns). The code corresponds to
