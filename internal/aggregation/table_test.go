@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -262,12 +263,13 @@ func behind(t *testing.T, handle http.HandlerFunc) *route {
 func TestAvailabilityHasAReason(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	code := http.StatusOK
+	var code atomic.Int32 // the handler reads it on another goroutine
+	code.Store(http.StatusOK)
 	r := behind(t, func(w http.ResponseWriter, q *http.Request) {
 		if q.URL.Path != "/apis/g/v1" || q.Header.Get("X-Remote-User") != "system:kube-aggregator" {
 			t.Errorf("asked %s as %s", q.URL, q.Header.Get("X-Remote-User"))
 		}
-		w.WriteHeader(code)
+		w.WriteHeader(int(code.Load()))
 	})
 	spec := to("g", "a")
 	service := func(port int32) {
@@ -296,9 +298,9 @@ func TestAvailabilityHasAReason(t *testing.T) {
 		{func() { slice("web", "10.0.0.1") }, apiregistrationv1.ConditionTrue, "Passed"},
 		{func() { c.write("//endpoints/shop/a", `{"metadata":{"resourceVersion":""},"subsets":{}}`) }, apiregistrationv1.ConditionUnknown, "EndpointsAccessError"},
 		{func() { c.write("//endpoints/shop/a", "") }, apiregistrationv1.ConditionTrue, "Passed"},
-		{func() { code = http.StatusForbidden }, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"},
-		{func() { code = http.StatusFound }, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"},
-		{func() { code, r.err = 200, errors.New("no certificate") }, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"},
+		{func() { code.Store(http.StatusForbidden) }, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"},
+		{func() { code.Store(http.StatusFound) }, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"},
+		{func() { code.Store(http.StatusOK); r.err = errors.New("no certificate") }, apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"},
 	} {
 		step.do()
 		if is := c.check(t.Context(), &spec, r); is.Status != step.status || is.Reason != step.reason || len(is.Message) > 2*maxText {

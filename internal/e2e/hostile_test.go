@@ -152,7 +152,8 @@ func TestHugeSelectors(t *testing.T) {
 		if !strings.Contains(c.codes, fmt.Sprint(a.code)) {
 			t.Errorf("%s: %d: %.300s", c.path, a.code, a.body)
 		}
-		if spent := s.allocated() - before; spent > 300<<20 {
+		// The race detector drops a quarter of what is put into a sync.Pool, also buffers of regular expressions.
+		if spent := s.allocated() - before; !apitest.Race && spent > 100<<20 {
 			t.Errorf("%s: %.0f MiB of memory were allocated", c.path, spent/(1<<20))
 		}
 	}

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,24 +126,58 @@ func TestKeysThatAreNoneAreIgnored(t *testing.T) {
 	}
 }
 
+// A simulatedIssuer publishes one key, which a test changes, and keeps the log of the code that
+// reads it.
+type simulatedIssuer struct {
+	mu    sync.Mutex // guards all fields
+	fails bool
+	id    string // of its key
+	asked []time.Time
+	log   bytes.Buffer
+}
+
+// answer is the issuer's side of a network.
+func (i *simulatedIssuer) answer(url string) (int, string, string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if url != discoveryURL {
+		return 200, "", `{"keys":[` + jwk(i.id) + `]}`
+	}
+	if i.asked = append(i.asked, time.Now()); i.fails {
+		return 503, "", ""
+	}
+	return 200, "", fmt.Sprintf(`{"issuer":%q,"jwks_uri":%q}`, issuerURL, issuerURL+"/keys")
+}
+
+// Write appends to the log.
+func (i *simulatedIssuer) Write(p []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.log.Write(p)
+}
+
+// set changes whether the issuer fails, and its key.
+func (i *simulatedIssuer) set(fails bool, id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.fails, i.id = fails, id
+}
+
+// seen returns the times of the requests and the log.
+func (i *simulatedIssuer) seen() ([]time.Time, string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.asked), i.log.String()
+}
+
 // TestKeysAreAskedForSeldom: no issuer is asked twice within retryAfter, whoever sends tokens that
 // name unknown keys. A new key is found nevertheless, and keys from before stay in force while the
 // issuer fails.
 func TestKeysAreAskedForSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var asked []time.Time
-		fails, id := true, "a"
-		log := &bytes.Buffer{}
-		k := newKeys(issuerURL, discoveryURL, network(func(url string) (int, string, string) {
-			if url != discoveryURL {
-				return 200, "", `{"keys":[` + jwk(id) + `]}`
-			}
-			if asked = append(asked, time.Now()); fails {
-				return 503, "", ""
-			}
-			return 200, "", fmt.Sprintf(`{"issuer":%q,"jwks_uri":%q}`, issuerURL, issuerURL+"/keys")
-		}), zerolog.New(log))
+		issuer := &simulatedIssuer{fails: true, id: "a"}
+		k := newKeys(issuerURL, discoveryURL, network(issuer.answer), zerolog.New(issuer))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { k.run(ctx); close(ended) }()
@@ -151,21 +187,21 @@ func TestKeysAreAskedForSeldom(t *testing.T) {
 			synctest.Wait()
 		}
 		pause(3 * retryAfter)
-		if len(asked) != 4 || k.now() != nil || strings.Count(log.String(), "cannot be read") != 1 {
+		if asked, log := issuer.seen(); len(asked) != 4 || k.now() != nil || strings.Count(log, "cannot be read") != 1 {
 			t.Errorf("asked %d times in three periods, log:\n%s", len(asked), log)
 		}
-		fails = false
+		issuer.set(false, "a")
 		pause(retryAfter)
-		if k.now() == nil || strings.Count(log.String(), "read again") != 1 {
+		if _, log := issuer.seen(); k.now() == nil || strings.Count(log, "read again") != 1 {
 			t.Fatalf("the keys were not read again, log:\n%s", log)
 		}
 		pause(retryAfter)
-		id = "b"
+		issuer.set(false, "b")
 		if _, keys, err := k.named(ctx, "b"); err != nil || len(keys) != 1 {
 			t.Errorf("a new key: %v", err)
 		}
 		for second := range 600 {
-			fails = second > 300
+			issuer.set(second > 300, "b")
 			for range 10 {
 				if _, _, err := k.named(ctx, "c"); err == nil {
 					t.Error("an unknown key is known")
@@ -176,6 +212,7 @@ func TestKeysAreAskedForSeldom(t *testing.T) {
 			}
 			pause(time.Second)
 		}
+		asked, _ := issuer.seen()
 		for i := range asked[1:] {
 			if gap := asked[i+1].Sub(asked[i]); gap < retryAfter {
 				t.Fatalf("asked again after %v", gap)
