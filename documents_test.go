@@ -54,7 +54,7 @@ import (
 //   - white space counts as one blank, so that long lines may be broken,
 //   - three dots stand for anything.
 //
-// A section that builds another program runs only if APILET_DOCUMENTS is set. With -short only the sections of README.md run.
+// The short form of the tests runs only the sections of README.md that build no other program.
 //
 // A block that wants a program which this machine does not have (kubectl, curl, jq, openssl, unshare) is left out with a word, and so is the rest of its section.
 
@@ -79,7 +79,7 @@ func TestDocumentsDoWhatTheySay(t *testing.T) {
 	}
 	for _, doc := range chapters(t) {
 		for _, part := range doc.sections {
-			if testing.Short() && doc.name != "README.md" || part.builds() && os.Getenv("APILET_DOCUMENTS") == "" {
+			if !apitest.Long() && (doc.name != "README.md" || part.builds()) {
 				continue
 			}
 			if slices.ContainsFunc(part.blocks, block.runs) {

@@ -1408,10 +1408,7 @@ func TestEveryDoor(t *testing.T) {
 	t.Parallel()
 	s, users := openDoors(t)
 	did, turn, all := outcome{}, 0, os.Getenv("APILET_DOORS") == "all"
-	knocks, every := 0, 1
-	if testing.Short() {
-		every = 3
-	}
+	knocks, every := 0, apitest.Every(3)
 	for _, typ := range s.types {
 		for _, d := range doorsOf(typ) {
 			for _, k := range d.knocks() {

@@ -20,7 +20,7 @@ import (
 // else goes on being read and written, nothing is shown that is not so, and nothing ends or waits for ever.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v ./internal/store   # the long version, with counts
-func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", "40") }
+func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", 50) }
 
 // TestLiveDamageChild is no test but what TestDamageUnderAServingStore runs.
 func TestLiveDamageChild(t *testing.T) {

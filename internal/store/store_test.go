@@ -84,11 +84,7 @@ func diffRecord(got, want Record) string {
 }
 
 func TestStoreAgreesWithASliceOfWrites(t *testing.T) {
-	rounds := 6
-	if testing.Short() {
-		rounds = 2
-	}
-	for range rounds {
+	for range apitest.Rounds(10) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { simulate(t, seed) })
 	}

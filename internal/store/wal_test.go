@@ -20,6 +20,8 @@ import (
 	"testing"
 
 	"apilet/internal/store/boltfile"
+
+	"apilet/internal/apitest"
 )
 
 const powerSector = 512
@@ -247,7 +249,7 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
-		images = 300
+		images = apitest.Rounds(500)
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
