@@ -202,6 +202,9 @@ func sleep(ctx context.Context, d time.Duration) {
 func (g *Aggregator) catchUp(ctx context.Context) error {
 	now, changed := g.Store.Revision(), false
 	err := g.log.CatchUp(ctx, func() {
+		for _, service := range g.known {
+			service.close()
+		}
 		clear(g.known)
 		// the log contains no event for an APIService that was deleted before the reset
 		changed = true

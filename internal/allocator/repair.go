@@ -23,7 +23,7 @@ import (
 const (
 	repairEvery   = 3 * time.Minute
 	orphanGrace   = time.Minute // age of an IPAddress without a Service
-	leakRounds    = 3           // rounds that a node port may be claimed without a Service
+	leakRounds    = 3           // the round in which a node port without a Service is released
 	repairWorkers = 16          // maximum number of concurrent writes
 )
 
@@ -118,7 +118,7 @@ func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) er
 				bits.SetBit(bits, i, 1)
 				changed = true
 			case set && !is && !held[strconv.Itoa(int(port))]:
-				if leaks[port] = a.leaks[port] + 1; leaks[port] > leakRounds {
+				if leaks[port] = a.leaks[port] + 1; leaks[port] >= leakRounds {
 					delete(leaks, port)
 					bits.SetBit(bits, i, 0)
 					changed = true
