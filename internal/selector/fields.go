@@ -10,21 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// limit for all sets of a selector, because the library joins the errors of all values
+// limit per set in a selector, because the library joins the errors of all values
 const maxBadValues = 100
 
-// ParseLabels parses a label selector. Selectors with many invalid values are rejected first, because
+// ParseLabels parses a label selector. Sets with many invalid values are rejected first, because
 // the library would take very long to report them.
 func ParseLabels(text string) (labels.Selector, error) {
-	bad := 0
 	for rest := text; ; {
 		_, after, found := strings.Cut(rest, "(")
 		if !found {
 			return labels.Parse(text)
 		}
 		set, behind, _ := strings.Cut(after, ")")
-		if bad += badValues(set); bad > maxBadValues {
-			return nil, fmt.Errorf("unable to parse requirement: %d values are no label values", bad)
+		if bad := badValues(set); bad > maxBadValues {
+			return nil, fmt.Errorf("unable to parse requirement: %d values of one set are no label values", bad)
 		}
 		rest = behind
 	}
