@@ -618,6 +618,7 @@ func fileExists(files []string, name string) bool {
 	if strings.HasPrefix(name, "internal/") && !slices.ContainsFunc(files, func(file string) bool { return strings.HasPrefix(file, "internal/") }) {
 		return true // the rooms are not there yet
 	}
+	name = strings.TrimPrefix(name, "../") // from docs to the root
 	return slices.ContainsFunc(files, func(file string) bool {
 		whole, _ := filepath.Match(name, file)
 		last, _ := filepath.Match(name, filepath.Base(file))
