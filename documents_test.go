@@ -503,6 +503,7 @@ var masks = []struct {
 	{regexp.MustCompile(`X509SHA256=[0-9a-f]+`), "SHA"},
 	{regexp.MustCompile(`revision=\d+|"resourceVersion":\s?"\d+"`), "REVISION"},
 	{regexp.MustCompile(`data=\S+`), "DATA"},
+	{regexp.MustCompile(`page=\S+`), ""}, // documents may omit the address of the page
 	{regexp.MustCompile(`(localhost|127\.0\.0\.1):\d+`), "ADDRESS"},
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`), "IP"},
 	{regexp.MustCompile(`kubectl/v\S+ \(\S+\)( kubernetes/\w+)?`), "KUBECTL"},
@@ -540,6 +541,7 @@ func TestTranscriptsAreCompared(t *testing.T) {
 		{"one two three four", "one\n  ... four\n", true},
 		{"one two three five", "one\n  ... four\n", false},
 		{"INF serving data=/tmp/x revision=3 url=http://127.0.0.1:3456", "INF serving data=apilet.db revision=69 url=http://127.0.0.1:8080", true},
+		{"INF serving data=a page=http://127.0.0.1:3456/debug/ui/ revision=3", "INF serving data=b revision=69", true},
 		{"10.96.3.4 80/TCP", "10.96.0.1 81/TCP", false},
 	} {
 		if sameOutput(c.got, c.want) != c.same {
