@@ -70,13 +70,10 @@ func check(dir string, base []string) (findings []string) {
 	return findings
 }
 
-var hunk = regexp.MustCompile(`^@@ -\S+ \+(\d+)(?:,(\d+))? @@`)
-
 // changedLines returns the new lines of each file in a diff without context.
 func changedLines(diff string) map[string]map[int]bool {
 	changed, name := map[string]map[int]bool{}, ""
-	for line := range strings.Lines(diff) {
-		line = strings.TrimRight(line, "\n")
+	for _, line := range strings.Split(diff, "\n") {
 		if file, ok := strings.CutPrefix(line, "+++ b/"); ok {
 			name = file
 			changed[name] = map[int]bool{}
@@ -99,6 +96,7 @@ type paragraph struct {
 }
 
 var (
+	hunk     = regexp.MustCompile(`^@@ -\S+ \+(\d+)(?:,(\d+))? @@`)
 	quoted   = regexp.MustCompile("`[^`]*`|\"[^\"]*\"")
 	trailing = regexp.MustCompile(`\s// .*$`)
 	named    = regexp.MustCompile(`^[a-z]\w* `)           // a doc comment begins with the name
@@ -140,11 +138,8 @@ func (p paragraph) search(name string, lines map[int]bool) (findings []string) {
 	for _, c := range constructions {
 		for _, at := range regexp.MustCompile(c.pattern).FindAllStringIndex(text, -1) {
 			line, rest := p.first, at[0]
-			for _, l := range p.lines {
-				if rest <= len(l) {
-					break
-				}
-				line, rest = line+1, rest-len(l)-1
+			for rest > len(p.lines[line-p.first]) {
+				line, rest = line+1, rest-len(p.lines[line-p.first])-1
 			}
 			if found := text[at[0]:min(at[1], at[0]+30)]; lines == nil || lines[line] {
 				findings = append(findings, fmt.Sprintf("%s:%d: %q: %s (docs/style.md)", name, line, found, c.advice))
