@@ -665,8 +665,10 @@ func TestRoomsAreAsDrawn(t *testing.T) {
 	for _, row := range regexp.MustCompile(`(?m)^([a-z0-9/]+):(.*)$`).FindAllSubmatch(apitest.ReadFile(t, "testdata/imports.txt"), -1) {
 		allowed[string(row[1])] = strings.TrimSpace(string(row[2]))
 	}
-	for _, item := range regexp.MustCompile("(?m)^- `([a-z0-9/]+)`: .").FindAllSubmatch(apitest.ReadFile(t, "docs/rooms.md"), -1) {
-		described[string(item[1])] = true
+	_, text, _ := strings.Cut(string(apitest.ReadFile(t, "docs/rooms.md")), "\n## Packages under internal/")
+	text, _, _ = strings.Cut(text, "\n## ")
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \| \w`).FindAllStringSubmatch(text, -1) {
+		described[row[1]] = row[1] != "package"
 	}
 	existing := ourImports(t)
 	if len(existing) == 0 {
@@ -685,8 +687,8 @@ func TestRoomsAreAsDrawn(t *testing.T) {
 			t.Errorf("testdata/imports.txt has the package %s, which does not exist", name)
 		}
 	}
-	for name := range described {
-		if _, ok := existing[name]; !ok {
+	for name, isPackage := range described {
+		if _, ok := existing[name]; isPackage && !ok {
 			t.Errorf("docs/rooms.md describes the package %s, which does not exist", name)
 		}
 	}
