@@ -666,7 +666,7 @@ func (s *server) serve(context.Context) error {
 	s.startWorkers()
 	go s.api.wt.news.Run(s.leave.stopping)
 	go s.accept()
-	s.log.Info().Str("url", s.entrance.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
+	s.log.Info().Str("url", s.entrance.url).Str("page", s.entrance.url+request.PathUI).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
 	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
 	return nil
 }
@@ -1037,7 +1037,7 @@ func (a *api) routes() http.Handler {
 	r.Handle("/apis", a.withAuthorization(a.serveGroups))
 	r.HandleFunc("/api/*", a.serveAPI)
 	r.HandleFunc("/apis/*", a.serveAPI)
-	r.Handle("/", a.withAuthorization(routing.Index(r, a.types, checked...)))
+	r.Handle("/", dashboard.RedirectBrowsers(a.withAuthorization(routing.Index(r, a.types, checked...))))
 	r.NotFound(a.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
 	return r

@@ -118,6 +118,20 @@ func hashOf(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
+// RedirectBrowsers redirects browsers, which prefer text/html to every other format, to the page.
+// All other requests are passed to next. No authorization is necessary, since the page contains no
+// data.
+func RedirectBrowsers(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if reads && response.ParseAccept(r.Header.Get("Accept"))[0].Name == "text/html" {
+			http.Redirect(w, r, request.PathUI, http.StatusFound)
+			return
+		}
+		next(w, r)
+	}
+}
+
 // ServePage serves the page.
 func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 	switch {

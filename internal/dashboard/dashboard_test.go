@@ -74,6 +74,30 @@ func TestPageMayDoNothingButAskThisServer(t *testing.T) {
 	}
 }
 
+func TestBrowsersAreRedirected(t *testing.T) {
+	t.Parallel()
+	home := RedirectBrowsers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for _, c := range []struct {
+		method, accept string
+		redirected     bool
+	}{
+		{"GET", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true},
+		{"HEAD", "text/html", true},
+		{"POST", "text/html", false},
+		{"GET", "", false},
+		{"GET", "*/*", false},
+		{"GET", "application/json, */*", false},
+		{"GET", "text/html;q=0.5, application/json", false},
+	} {
+		r, w := httptest.NewRequest(c.method, "/", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", c.accept)
+		home(w, r)
+		if redirected := w.Code == http.StatusFound && w.Header().Get("Location") == "/debug/ui/"; redirected != c.redirected || !redirected && w.Code != http.StatusTeapot {
+			t.Errorf("%s with Accept %q: %d %q", c.method, c.accept, w.Code, w.Header().Get("Location"))
+		}
+	}
+}
+
 func TestThereIsNothingBeside(t *testing.T) {
 	t.Parallel()
 	p := newPage(t)
