@@ -1334,11 +1334,11 @@ func program() *commandline.Program {
 // commands returns apilet's commands. Their flags write into c.
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "", Counts: []int{0}, What: "run the server", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(newConsole), []commandline.Command{
-		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder of assets for envtest, and print the shell line that selects it",
+		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder with envtest's binaries, and print the shell command that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
-				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+				f.StringVar(&c.Base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
 			}}},
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
 	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())
