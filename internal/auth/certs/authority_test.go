@@ -149,9 +149,9 @@ func TestWhichAuthorityIsUsed(t *testing.T) {
 	first, old := alone()
 	want("an installation of before", first, "", old.Authority, old.Authority, true)
 	second, other := alone()
-	want("another one", second, "is not the one that the servers on this etcd share, and stays in use", other.Authority, old.Authority, true)
+	want("another one", second, "differs from the one that the servers on this etcd share, and stays in use", other.Authority, old.Authority, true)
 	third := t.TempDir()
-	want("an empty folder", third, "took the certificate authority", old.Authority, old.Authority, true)
+	want("an empty folder", third, "copied the certificate authority", old.Authority, old.Authority, true)
 	want("with a copy now", third, "", old.Authority, old.Authority, true)
 
 	given := handIn(t, second, "acme")
