@@ -157,7 +157,7 @@ func TestWhichAuthorityIsUsed(t *testing.T) {
 	given := handIn(t, second, "acme")
 	want("handed in", second, warned, given, given, false)
 	want("again", second, "", given, given, false)
-	want("one that took the former", third, "is not the one that the servers on this etcd share", old.Authority, given, false)
+	want("one that took the former", third, "differs from the one that the servers on this etcd share", old.Authority, given, false)
 	for _, dir := range []string{"", t.TempDir()} {
 		if _, _, err := a.join(dir, time.Now); err == nil || !strings.Contains(err.Error(), "CN=acme") || !strings.Contains(err.Error(), "put its ca.crt and ca.key here") {
 			t.Errorf("the key is nowhere: %v", err)
