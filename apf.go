@@ -527,7 +527,7 @@ func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 	}
 	fc.auto.Changed = func(from, to int, state autoseats.State) {
 		log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
-			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
+			Stringer("run_delay", state.RunDelay).Msg("flow control: adapted the number of seats to the capacity of the machine")
 	}
 }
 

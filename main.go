@@ -165,12 +165,12 @@ func (c *config) serve(stderr io.Writer) error {
 		own := *c // startServer completes this copy
 		s, err := startServer(&own)
 		if !again && replicaFailed(&c.Options, err) {
-			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; starting once more with a new one")
+			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; retrying with a new one")
 			again = true
 			continue
 		}
 		if err != nil && stop.Err() != nil {
-			c.log.Warn().Err(err).Msg("the server was told to stop before it served")
+			c.log.Warn().Err(err).Msg("the server was stopped before it was ready")
 			return nil
 		}
 		if err != nil {
@@ -470,7 +470,7 @@ func (s *server) admit(context.Context) error {
 	wr.Committed = append(wr.Committed, s.beside.webhooks.Committed, s.beside.policies.Committed)
 	if on["ResourceQuota"] {
 		if wr.Quotas, err = quota.New(st, types); err != nil {
-			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
+			s.log.Error().Err(err).Msg("cannot read ResourceQuotas; some of them are not enforced")
 		}
 	}
 	s.beside.definitions = crd.NewDefinitions(st, types, wr, s.log)
@@ -544,7 +544,7 @@ func (s *server) aggregate(ctx context.Context) error {
 		Unavailable: s.metrics.apiServiceUnavailable, Upgrades: s.api.upgrades}
 	g.Begin = func() {
 		if err := s.introduce(); err != nil {
-			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
+			s.log.Error().Err(err).Msg("there is no client certificate for aggregated API servers")
 		}
 		s.publishAuthorities(ctx)
 	}
@@ -599,7 +599,7 @@ func (s *server) found(ctx context.Context) error {
 		Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
 	s.beside.founded = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.beside.endpoints.Start(ctx, at))
 	if s.beside.founded != nil {
-		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
+		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the cluster's default objects")
 	}
 	s.publishAuthorities(ctx)
 	s.publishClusterInfo(ctx, initializer)
@@ -614,7 +614,7 @@ func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.I
 	case !s.cfg.Auth.BootstrapTokens:
 		return
 	case s.cfg.Auth.OwnCA == nil:
-		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the authority that has signed the certificate of --tls-cert-file is unknown")
+		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the CA of --tls-cert-file is unknown")
 		return
 	}
 	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Blocks[0].Addr().Is6())
@@ -707,7 +707,7 @@ func (s *server) startWorkers() {
 	work.Go("the findings", func() { s.api.instruments.findings.Run(ctx) })
 	work.Go("the search for objects that cannot be read", func() {
 		if err := s.api.rd.lost.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
-			s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
+			s.log.Error().Err(err).Msg("cannot search for objects that cannot be decoded")
 		}
 	})
 	if s.storage.keys.On() {
@@ -842,7 +842,7 @@ func (s *server) stop() error {
 	time.AfterFunc(drain.Delay, s.entrance.resting.Close)
 	err := s.entrance.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn().Int("connections", s.entrance.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("shutdown: closing the connections of requests that do not end")
+		s.log.Warn().Int("connections", s.entrance.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("shutdown: closing the connections of unfinished requests")
 		err = s.entrance.http.Close()
 	}
 	s.idle()
@@ -1334,11 +1334,11 @@ func program() *commandline.Program {
 // commands returns apilet's commands. Their flags write into c.
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "", Counts: []int{0}, What: "run the server", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(newConsole), []commandline.Command{
-		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder of assets for envtest, and print the shell line that selects it",
+		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder with envtest's binaries, and print the shell command that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
-				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+				f.StringVar(&c.Base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
 			}}},
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
 	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())

@@ -488,7 +488,7 @@ func TestStoppingCutsRequestsThatDoNotEnd(t *testing.T) {
 	if err := <-cut; err == nil {
 		t.Error("the request was answered")
 	}
-	if text := log.String(); !strings.Contains(text, `"connections":2`) || !strings.Contains(text, "shutdown: closing the connections of requests that do not end") {
+	if text := log.String(); !strings.Contains(text, `"connections":2`) || !strings.Contains(text, "shutdown: closing the connections of unfinished requests") {
 		t.Errorf("the log says\n%s", text)
 	}
 }

@@ -827,7 +827,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 	b.findings.Notice(rec, code, now)
 	if b.verbosity >= 3 {
 		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
-			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
+			Stringer("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
 	}
 }
@@ -1085,7 +1085,7 @@ func (m *metrics) auditHooks(log zerolog.Logger) audit.Hooks {
 				return
 			}
 			m.auditFailing.Set(0)
-			log.Info().Msg("the audit log is written again")
+			log.Info().Msg("the audit log is writable again")
 		},
 	}
 }

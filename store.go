@@ -186,7 +186,7 @@ func (h *storage) clusterSeen() error {
 // diskLost ends the process after a disk error. After a failed sync the contents of the file are
 // unknown, so the process has to read them again.
 func (h *storage) diskLost(err error) {
-	h.log.Error().Err(err).Msg("disk error: exiting, since what is on the disk is uncertain. Restart apilet; if it happens again, replace the disk and restore a backup")
+	h.log.Error().Err(err).Msg("disk error: exiting, because the content of the disk is uncertain. Restart apilet; if the error occurs again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 

@@ -173,7 +173,7 @@ func (f *filler) fill(ctx context.Context, key string) error {
 			return secret, f.wr.Auth.Accounts.FillSecret(secret)
 		})
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err) || registry.Hopeless(err) {
-		f.log.Debug().Err(err).Str("namespace", namespace).Str("secret", name).Msg("a Secret gets no token")
+		f.log.Debug().Err(err).Str("namespace", namespace).Str("secret", name).Msg("a Secret receives no token")
 		return nil
 	}
 	return ignoreGone(err)

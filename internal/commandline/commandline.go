@@ -61,8 +61,8 @@ func (p *Program) commands() []*Command {
 	own := []Command{
 		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print a completion script for a shell", words: shells,
 			Run: func(c Call) error { return p.printCompletion(c.Out, c.Args[0]) }},
-		{Name: "version", Counts: []int{0}, What: "print " + p.Name + "'s version, commit and data file format, and the version of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
-		{Name: "help", Args: "[COMMAND]", Counts: []int{0, 1}, What: "print this, or a command's help", Run: p.printHelp},
+		{Name: "version", Counts: []int{0}, What: "print the version, commit and data file format of " + p.Name + ", and the version of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
+		{Name: "help", Args: "[COMMAND]", Counts: []int{0, 1}, What: "print this text, or the help of a command", Run: p.printHelp},
 	}
 	var rows []*Command
 	for _, row := range append(p.Commands(), own...) {
@@ -180,9 +180,9 @@ func notParsed(f *flag.Flag) string {
 	}
 	switch value.Get().(type) {
 	case time.Duration:
-		return "no time with its unit, such as 90s, 5m or 2h"
+		return "must be a duration with a unit, such as 90s, 5m or 2h"
 	case int, int64:
-		return "no whole number"
+		return "must be an integer"
 	}
 	return "parse error"
 }
@@ -190,7 +190,7 @@ func notParsed(f *flag.Flag) string {
 func (p *Program) title(row *Command) string { return strings.TrimSpace(p.Name + " " + row.Name) }
 
 func (p *Program) whereToLook(row *Command) string {
-	return "`" + p.title(row) + " --help` lists what it understands"
+	return "see `" + p.title(row) + " --help`"
 }
 
 func (p *Program) wrongCount(row *Command, args []string) string {
@@ -233,7 +233,7 @@ func (p *Program) help(row *Command, out io.Writer) error {
 		}
 		fmt.Fprintf(&text, "\n`%s COMMAND --help` lists a command's flags, `%s --version` prints the versions.", p.Name, p.Name)
 		if len(row.Groups) > 0 {
-			text.WriteString(" What follows is for serving.")
+			text.WriteString(" The following flags are for running the server.")
 		}
 		text.WriteString("\n")
 	} else {
@@ -291,7 +291,7 @@ func (p *Program) printCompletion(out io.Writer, shell string) error {
 	scripts := map[string]func() string{"bash": p.bashCompletion, "zsh": p.zshCompletion, "fish": p.fishCompletion}
 	script := scripts[shell]
 	if script == nil {
-		return fmt.Errorf("no completion for %q: there is one for %s", shell, strings.Join(shells, ", "))
+		return fmt.Errorf("no completion for %q: the shells are %s", shell, strings.Join(shells, ", "))
 	}
 	_, err := io.WriteString(out, script())
 	return err

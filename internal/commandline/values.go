@@ -60,7 +60,7 @@ func (b Build) Lines(program string) string {
 	if b.Commit != "" {
 		text += "commit " + b.Commit + " of " + b.Date
 		if b.Changed {
-			text += ", and changes that are not in it"
+			text += ", with uncommitted changes"
 		}
 		text += "\n"
 	}

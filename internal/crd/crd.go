@@ -559,7 +559,7 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 		kept, err = d.st.Secret(name, func() []byte { return []byte(first) })
 	}
 	if err != nil {
-		d.log.Error().Err(err).Str("definition", crd.Name).Msg("cannot tell in which version the first objects of a definition are stored")
+		d.log.Error().Err(err).Str("definition", crd.Name).Msg("cannot determine the version in which the first objects of a definition are stored")
 	}
 	if kept != nil {
 		return string(kept)

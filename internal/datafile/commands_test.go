@@ -205,9 +205,9 @@ func TestBrokenDownloadLeavesNothing(t *testing.T) {
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		}, "EOF"},
-		"cut off where nobody sees it": {func(w http.ResponseWriter) { w.Write(whole[:4096*3]) }, "no sound backup"},
-		"damaged":                      {func(w http.ResponseWriter) { w.Write(damaged) }, "no sound backup"},
-		"a proxy's page":               {func(w http.ResponseWriter) { w.Write([]byte("<html>")) }, "no sound backup"},
+		"cut off where nobody sees it": {func(w http.ResponseWriter) { w.Write(whole[:4096*3]) }, "sent a damaged backup"},
+		"damaged":                      {func(w http.ResponseWriter) { w.Write(damaged) }, "sent a damaged backup"},
+		"a proxy's page":               {func(w http.ResponseWriter) { w.Write([]byte("<html>")) }, "sent a damaged backup"},
 		"an error":                     {func(w http.ResponseWriter) { w.WriteHeader(502) }, "502 Bad Gateway"},
 		"a refusal":                    {func(w http.ResponseWriter) { w.WriteHeader(403); io.WriteString(w, `{"message":"not you"}`) }, "403 Forbidden: not you"},
 	} {

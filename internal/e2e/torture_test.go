@@ -203,15 +203,15 @@ func TestTortureRefusesWhatItCannotDo(t *testing.T) {
 	}
 	fine := write("w.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n")
 	for want, args := range map[string][]string{
-		"--script is one":           {"torture", "true"},
-		"usage":                     {"torture", "--objects=" + fine},
-		"document 1":                {"torture", "--objects=" + write("bad.yaml", "nonsense: true\n"), "true"},
-		"no such file":              {"torture", "--objects=" + filepath.Join(dir, "none.yaml"), "true"},
-		"--never":                   {"torture", "--objects=" + fine, "--never=object.", "true"},
-		"--wait goes with --replay": {"torture", "--objects=" + fine, "--wait", "true"},
-		"has no plan":               {"torture", "--objects=" + fine, "--replay=" + write("no.json", "{}"), "true"},
-		"starting the controller":   {"torture", "--objects=" + fine, filepath.Join(dir, "no-such-program")},
-		"ended by itself":           {"torture", "--objects=" + fine, "--patience=1s", "go", "version"},
+		"--script is required":     {"torture", "true"},
+		"usage":                    {"torture", "--objects=" + fine},
+		"document 1":               {"torture", "--objects=" + write("bad.yaml", "nonsense: true\n"), "true"},
+		"no such file":             {"torture", "--objects=" + filepath.Join(dir, "none.yaml"), "true"},
+		"--never":                  {"torture", "--objects=" + fine, "--never=object.", "true"},
+		"--wait requires --replay": {"torture", "--objects=" + fine, "--wait", "true"},
+		"contains no plan":         {"torture", "--objects=" + fine, "--replay=" + write("no.json", "{}"), "true"},
+		"starting the controller":  {"torture", "--objects=" + fine, filepath.Join(dir, "no-such-program")},
+		"ended by itself":          {"torture", "--objects=" + fine, "--patience=1s", "go", "version"},
 	} {
 		if r := runAs(t, "apilet", args...); r.code == 0 || !strings.Contains(r.errs, want) {
 			t.Errorf("%q: %d %s", args, r.code, r.errs)

@@ -36,12 +36,12 @@ func (p *Providers) run(ctx context.Context, every, again time.Duration) {
 		if err != nil && ctx.Err() == nil {
 			pause = again
 			p.figures.reloaded("failure")
-			p.cfg.Log.Error().Err(err).Msgf("error processing encryption config file %s: what it said before stays in force", p.cfg.Path)
+			p.cfg.Log.Error().Err(err).Msgf("error processing encryption config file %s; keeping the previous configuration", p.cfg.Path)
 		}
 		if changed {
 			p.figures.reloaded("success")
 			p.figures.loaded(p.Hash())
-			p.cfg.Log.Info().Str("file", p.cfg.Path).Msg("what is encrypted, and how, is as the file says now")
+			p.cfg.Log.Info().Str("file", p.cfg.Path).Msg("reloaded the encryption configuration")
 			if p.cfg.Changed != nil {
 				p.cfg.Changed()
 			}

@@ -73,7 +73,7 @@ func (c *Cluster) keepUp(ctx context.Context) {
 			}
 			if time.Since(since) > stalledAfter {
 				if w := c.watching.Swap(nil); w != nil {
-					c.log.Warn().Msg("etcd's watch has stalled; beginning another one")
+					c.log.Warn().Msg("the watch of etcd has stalled; starting another one")
 					w.close()
 				}
 				since = time.Now()

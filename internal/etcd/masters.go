@@ -58,7 +58,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 		}
 		if pause := masterEvery; err != nil {
 			if !told && ctx.Err() == nil {
-				c.log.Warn().Err(err).Msg("cannot add this server to the endpoints of Service default/kubernetes; trying again")
+				c.log.Warn().Err(err).Msg("cannot add this server to the endpoints of Service default/kubernetes; retrying")
 			}
 			told = true
 			rest(ctx, retryAfter)

@@ -167,7 +167,7 @@ func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, ma
 	if kv := found(answer, 0); kv != nil && json.Unmarshal(kv.Value, &there) == nil {
 		switch {
 		case there == mark:
-			cfg.Log.Info().Str("prefix", prefix).Msg("going on with a migration that was interrupted")
+			cfg.Log.Info().Str("prefix", prefix).Msg("continuing an interrupted migration")
 			return nil
 		case there.State == underWay:
 			return fmt.Errorf("%s is in use: a migration of another file is under way", prefix)

@@ -91,7 +91,7 @@ func (c *command) defineNode(f *flag.FlagSet) {
 // certificate.
 func (c *command) run(call commandline.Call) error {
 	if c.kubeconfig == "" {
-		return errors.New("--kubeconfig names an administrator's kubeconfig; it is missing")
+		return errors.New("--kubeconfig is required: the kubeconfig of an administrator")
 	}
 	admin, err := kubeconfig.Remote{Kubeconfig: c.kubeconfig, Agent: agent}.Client()
 	if err != nil {

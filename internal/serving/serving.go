@@ -185,7 +185,7 @@ func (e *Endpoint) WriteKubeconfig() error {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	if e.nowhere {
-		e.Log.Info().Msg("the kubeconfig points to 127.0.0.1, and works on this machine only: for others, set --tls-san NAME or --advertise-address IP")
+		e.Log.Info().Msg("the kubeconfig contains 127.0.0.1 and works only on this machine; for other machines, set --tls-san NAME or --advertise-address IP")
 	}
 	return kubeconfig.Write(e.Kubeconfig, cluster, admin)
 }

@@ -115,7 +115,7 @@ func (u *Unreadables) Note(rec *store.Record, cause error) {
 	}
 	u.known[strings.Clone(rec.Key)] = rec.Rev
 	u.some.Store(true)
-	u.log.Error().Err(cause).Str("key", rec.Key).Int64("revision", rec.Rev).Msg("a stored object cannot be read and is left out; DELETE removes it")
+	u.log.Error().Err(cause).Str("key", rec.Key).Int64("revision", rec.Rev).Msg("a stored object cannot be read and is omitted; DELETE removes it")
 }
 
 // Has reports whether this version of an object is known to be unreadable.

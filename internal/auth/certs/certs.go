@@ -120,9 +120,9 @@ func (f *Followed[T]) Now() *T {
 		return f.last.Load().value // another goroutine has read the files
 	}
 	if err != nil {
-		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping what was in them before")
+		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping their previous content")
 	} else {
-		f.log.Info().Strs("files", f.paths).Msg("read changed files")
+		f.log.Info().Strs("files", f.paths).Msg("reloaded changed files")
 	}
 	return value
 }
@@ -257,7 +257,7 @@ func (f *Folder) Renew() error {
 	}
 	if reason != "" {
 		if !errors.Is(err, fs.ErrNotExist) {
-			f.Log.Warn().Str("reason", reason).Msg("making a new serving certificate")
+			f.Log.Warn().Str("reason", reason).Msg("creating a new serving certificate")
 		}
 		if pair, err = f.issue(servingTemplate(hosts)); err != nil {
 			return err

@@ -82,7 +82,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 		ca := apitest.ReadFile(t, f.file("ca.crt"))
 		spoil(f)
 		f, log, err := openTestCerts(t, dir, "new.example")
-		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "making a new serving certificate") && want != "no such file" {
+		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "creating a new serving certificate") && want != "no such file" {
 			t.Errorf("%s: %v, logged %s", want, err, log)
 			continue
 		}

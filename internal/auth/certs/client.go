@@ -35,7 +35,7 @@ func (p *ClientPair) Now() *tls.Certificate {
 		pair, err := p.folder.issue(&x509.Certificate{Subject: pkix.Name{CommonName: p.name}, KeyUsage: x509.KeyUsageDigitalSignature,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		if err != nil {
-			p.folder.Log.Error().Err(err).Str("user", p.name).Msg("cannot make a client certificate")
+			p.folder.Log.Error().Err(err).Str("user", p.name).Msg("cannot create a client certificate")
 		} else {
 			p.pair = pair
 		}

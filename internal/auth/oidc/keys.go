@@ -122,9 +122,9 @@ func (k *keys) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
-			k.log.Error().Err(err).Str("issuer", k.issuer).Msg("the issuer's keys cannot be read; those from before, if there are any, stay in force")
+			k.log.Error().Err(err).Str("issuer", k.issuer).Msg("cannot fetch the issuer's keys; continuing with the previous keys, if any")
 		case err == nil && failing:
-			k.log.Info().Str("issuer", k.issuer).Msg("the issuer's keys are read again")
+			k.log.Info().Str("issuer", k.issuer).Msg("fetched the issuer's keys again")
 		}
 		if failing = err != nil; !failing {
 			k.current.Store(set)
