@@ -12,13 +12,13 @@ import (
 // One table of commands says what is understood, what is refused, and what help prints.
 func Example() {
 	p := commandline.Program{
-		Name: "greet", About: "greet says hello.",
+		Name: "greet", Description: "greet says hello.",
 		Version: func(w io.Writer) error { _, err := fmt.Fprintln(w, "1.0"); return err },
 		Commands: func() []commandline.Command {
 			name := "world"
 			define := func(f *flag.FlagSet) { f.StringVar(&name, "name", name, "`WHO` is greeted") }
 			return []commandline.Command{{
-				Counts: []int{0}, What: "says hello", Groups: []commandline.FlagGroup{{Title: "Whom", Define: define}},
+				ArgCounts: []int{0}, Description: "says hello", Groups: []commandline.FlagGroup{{Title: "Whom", Define: define}},
 				Run: func(call commandline.Call) error { _, err := fmt.Fprintln(call.Out, "hello", name); return err },
 			}}
 		},
@@ -33,9 +33,9 @@ func Example() {
 }
 
 // A flag of a list may be given several times, and each time name several.
-func ExampleListed() {
+func ExampleAppendList() {
 	var plugins []string
-	set := commandline.Listed(&plugins)
+	set := commandline.AppendList(&plugins)
 	fmt.Println(set("NodeRestriction,PodSecurity"), set("ResourceQuota"), plugins)
 	// Output:
 	// <nil> <nil> [NodeRestriction PodSecurity ResourceQuota]

@@ -46,7 +46,7 @@ func (o *OIDC) define(f *flag.FlagSet) {
 	text(&o.GroupsPrefix, "oidc-groups-prefix", "", "`text` before each group")
 	f.Func("oidc-signing-algs", "comma-separated `names` of the algorithms in which tokens may be signed (default RS256)", func(list string) error {
 		o.given = true
-		return commandline.Listed(&o.Algorithms)(list)
+		return commandline.AppendList(&o.Algorithms)(list)
 	})
 	f.Func("oidc-required-claim", "`claim=value` that a token has to have, may be repeated", func(pair string) error {
 		o.given = true

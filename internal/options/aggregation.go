@@ -29,11 +29,11 @@ func (o *Options) defineAggregation(f *flag.FlagSet) {
 	f.BoolVar(&o.Aggregation.Routing, "enable-aggregator-routing", false, "accepted: requests always go to the endpoints of a Service, never to its cluster IP")
 	rh := &o.Auth.RequestHeader
 	f.StringVar(&rh.ClientCAFile, "requestheader-client-ca-file", "", "PEM `file` of authorities; a proxy with a certificate of theirs is believed when it says in headers who asks")
-	f.Func("requestheader-allowed-names", "comma-separated common `names` of such certificates (default: any)", commandline.Listed(&rh.AllowedNames))
-	f.Func("requestheader-username-headers", "comma-separated `headers` with the user's name: X-Remote-User is common", commandline.Listed(&rh.Users))
-	f.Func("requestheader-uid-headers", "comma-separated `headers` with the user's uid: X-Remote-Uid", commandline.Listed(&rh.UIDs))
-	f.Func("requestheader-group-headers", "comma-separated `headers` with the user's groups: X-Remote-Group", commandline.Listed(&rh.Groups))
-	f.Func("requestheader-extra-headers-prefix", "comma-separated `beginnings` of headers with what else is known of the user: X-Remote-Extra-", commandline.Listed(&rh.Extras))
+	f.Func("requestheader-allowed-names", "comma-separated common `names` of such certificates (default: any)", commandline.AppendList(&rh.AllowedNames))
+	f.Func("requestheader-username-headers", "comma-separated `headers` with the user's name: X-Remote-User is common", commandline.AppendList(&rh.Users))
+	f.Func("requestheader-uid-headers", "comma-separated `headers` with the user's uid: X-Remote-Uid", commandline.AppendList(&rh.UIDs))
+	f.Func("requestheader-group-headers", "comma-separated `headers` with the user's groups: X-Remote-Group", commandline.AppendList(&rh.Groups))
+	f.Func("requestheader-extra-headers-prefix", "comma-separated `beginnings` of headers with what else is known of the user: X-Remote-Extra-", commandline.AppendList(&rh.Extras))
 }
 
 // finishAggregation returns the same errors as kube-apiserver.

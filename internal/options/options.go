@@ -139,7 +139,7 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; setting it enables TLS (default: DATA-certs)")
 	f.Func("tls-san", "comma-separated DNS `names` and IPs of this server, including a load balancer's, for the generated certificate; may be repeated. The first is the server in the kubeconfig; setting this enables TLS", o.addNames)
 	f.Func("cors-allowed-origins", "comma-separated `regexes` of web origins whose pages may use this server. Each has to match the origin as a whole and to name both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
-		err := commandline.Listed(&o.Auth.CORSOrigins)(text)
+		err := commandline.AppendList(&o.Auth.CORSOrigins)(text)
 		if errors.Is(err, commandline.ErrEmptyElement) {
 			err = auth.CheckOrigin("")
 		}
@@ -153,18 +153,18 @@ func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false, "allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
 	o.Auth.Anonymous = true
 	f.BoolFunc("anonymous-auth", "with an authenticator: requests without credentials are system:anonymous instead of refused (default true)", func(text string) (err error) {
-		o.Auth.AnonymousGiven = true
+		o.Auth.AnonymousFlagSet = true
 		o.Auth.Anonymous, err = strconv.ParseBool(text)
 		return err
 	})
-	f.Func("authorization-mode", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to), Webhook, AlwaysAllow and AlwaysDeny; by default RBAC with an authenticator and AlwaysAllow without", commandline.Listed(&o.Authorization))
+	f.Func("authorization-mode", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to), Webhook, AlwaysAllow and AlwaysDeny; by default RBAC with an authenticator and AlwaysAllow without", commandline.AppendList(&o.Authorization))
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
 	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
-	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without --service-account-signing-key-file, a private one signs", commandline.Repeated(&o.Accounts.KeyFiles))
-	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&o.Accounts.Issuers))
-	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&o.Accounts.Audiences))
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without --service-account-signing-key-file, a private one signs", commandline.AppendValue(&o.Accounts.KeyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.AppendValue(&o.Accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.AppendList(&o.Accounts.Audiences))
 	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
 }
 
@@ -173,13 +173,13 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "`CIDR[,CIDR]` from which Services get their cluster IPs: one range, or one of IPv4 and one of IPv6; the first is for Services that name no family")
 	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
-	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&o.EnabledPlugins))
-	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&o.DisabledPlugins))
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.AppendList(&o.EnabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.AppendList(&o.DisabledPlugins))
 	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is not ready, unless they say otherwise")
 	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is unreachable, unless they say otherwise")
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration: of PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
-	f.Func("runtime-config", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all", commandline.Listed(&o.RuntimeConfig))
+	f.Func("runtime-config", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all", commandline.AppendList(&o.RuntimeConfig))
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }
 
@@ -192,7 +192,7 @@ func (o *Options) defineRequests(f *flag.FlagSet) {
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
 	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "how long to go on serving after SIGTERM, with /readyz failing and clients asked to connect anew, so that load balancers send nobody here any more")
 	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
-	f.Func("feature-gates", "comma-separated `list` of Kubernetes' feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.Listed(&o.FeatureGates))
+	f.Func("feature-gates", "comma-separated `list` of Kubernetes' feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.AppendList(&o.FeatureGates))
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
@@ -209,7 +209,7 @@ type Etcd struct {
 
 // Define adds the flags to a set.
 func (e *Etcd) Define(f *flag.FlagSet) {
-	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.Listed(&e.Servers))
+	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.AppendList(&e.Servers))
 	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` of CA certificates to verify etcd")
 	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the client certificate for etcd")
 	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
@@ -297,7 +297,7 @@ func (o *Options) Finish() error {
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), o.EnabledPlugins, o.DisabledPlugins); err != nil {
 		return err
 	}
-	if o.Kept() > 0 && o.CompactionInterval <= 0 {
+	if o.HistoryRetention() > 0 && o.CompactionInterval <= 0 {
 		return errors.New("--history needs a --compaction-interval above 0: nothing is compacted without")
 	}
 	return o.Auth.CheckListen(o.Listen)
@@ -321,8 +321,8 @@ func (o *Options) finishNumbers() error {
 	return nil
 }
 
-// Kept returns the duration for which old versions are kept, or 0 if all are kept.
-func (o *Options) Kept() time.Duration {
+// HistoryRetention returns the duration for which old versions are kept, or 0 if all are kept.
+func (o *Options) HistoryRetention() time.Duration {
 	if o.History == nil {
 		return o.CompactionInterval
 	}
@@ -338,7 +338,7 @@ func (o *Options) finishTLS() error {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
 	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
-	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
+	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.IsLocalOnly(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
 		o.CertDir = strings.TrimSuffix(o.Data, filepath.Ext(o.Data)) + "-certs"
@@ -367,7 +367,7 @@ func (o *Options) finishModes(modes []string) error {
 	}
 	if slices.Contains(modes, callout.TypeWebhook) || slices.Contains(modes, callout.TypeAlwaysDeny) { // these modes may deny a request before another mode allows it
 		o.Auth.AlwaysAllow = false
-		plan, err := callout.PlanOf(modes, o.Hook)
+		plan, err := callout.NewPlan(modes, o.Hook)
 		o.Auth.Plan = plan
 		return err
 	}

@@ -64,10 +64,10 @@ func Commands() []commandline.Command { return (&command{}).rows() }
 
 // Plugin returns the program as a kubectl plugin.
 func Plugin(version func(io.Writer) error) *commandline.Program {
-	missing := commandline.Command{Counts: []int{0}, What: "say which commands there are", Run: func(commandline.Call) error {
+	missing := commandline.Command{ArgCounts: []int{0}, Description: "say which commands there are", Run: func(commandline.Call) error {
 		return errors.New("a command is missing: `kubectl apilet help` lists them")
 	}}
-	return &commandline.Program{Name: "kubectl apilet", About: "What became of the objects of an apilet server, as a plug-in of kubectl.", Version: version,
+	return &commandline.Program{Name: "kubectl apilet", Description: "What became of the objects of an apilet server, as a plug-in of kubectl.", Version: version,
 		Commands: func() []commandline.Command {
 			return append([]commandline.Command{missing}, (&command{plugin: true}).rows()...)
 		}}
@@ -76,9 +76,9 @@ func Plugin(version func(io.Writer) error) *commandline.Program {
 func (c *command) rows() []commandline.Command {
 	where := commandline.FlagGroup{Title: "Where to ask (without any of them: " + c.fallback() + ")", Define: c.defineWhere}
 	return []commandline.Command{
-		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", Counts: []int{0, 1, 2}, What: "print the history of objects: one line for each change, with its author",
+		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", ArgCounts: []int{0, 1, 2}, Description: "print the history of objects: one line for each change, with its author",
 			Groups: []commandline.FlagGroup{{Title: "Which changes", Define: c.defineWhich}, {Title: "How they are printed", Define: c.defineHow}, where}, Run: c.runLog},
-		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", Counts: []int{2, 3, 4}, What: "print what is different between two moments, each a revision, a time, -5m or now",
+		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", ArgCounts: []int{2, 3, 4}, Description: "print what is different between two moments, each a revision, a time, -5m or now",
 			Groups: []commandline.FlagGroup{{Title: "Which objects", Define: c.defineObjects}, {Title: "How they are printed", Define: c.defineColor}, where}, Run: c.runDiff},
 	}
 }
