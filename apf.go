@@ -19,7 +19,7 @@ package main
 //
 // Two things differ from kube-apiserver. The numbers of objects and bytes come directly from the
 // store and are always current. While a request waits for a slow client, other requests can use its
-// seats. Package shares limits the memory that such requests hold. The same applies while a request
+// seats. Package limits limits the memory that such requests hold. The same applies while a request
 // waits for memory.
 //
 // With --max-requests-inflight=auto, the estimates are corrected by the running times of similar
@@ -82,7 +82,7 @@ type storedCounts func(group, resource, namespace string) (objects, bytes int64)
 // A flowControl implements API Priority and Fairness for one server.
 type flowControl struct {
 	dispatcher *flowcontrol.Dispatcher
-	auto       *flowcontrol.Auto // nil if the number of seats is fixed
+	auto       *flowcontrol.SeatTuner // nil if the number of seats is fixed
 	stored     storedCounts
 	watchers   watcherCounts
 }
@@ -93,7 +93,7 @@ type flowControl struct {
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
 	fc := &flowControl{stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
 	if seats == options.AutoSeats {
-		fc.dispatcher, fc.auto = flowcontrol.NewAuto(timeout)
+		fc.dispatcher, fc.auto = flowcontrol.NewAutoDispatcher(timeout)
 	} else {
 		fc.dispatcher = flowcontrol.NewDispatcher(seats, timeout)
 	}
@@ -128,7 +128,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 			http.Error(w, "request without user or request information reached flow control", http.StatusInternalServerError)
 			return
 		}
-		if rec.Info.Verb != "watch" && request.LongRunning(&rec.Info) {
+		if rec.Info.Verb != "watch" && request.IsLongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -155,10 +155,10 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *reques
 		r.Body = &seatedBody{r.Body, seat}
 	}
 	w = &seatedWriter{ResponseWriter: w, seat: seat}
-	if t.Digest.Verb != "watch" && !rec.Follows {
+	if t.Digest.Verb != "watch" && !rec.Streaming {
 		next.ServeHTTP(w, r)
 		if fc.auto != nil {
-			fc.auto.Done(t, workClass(rec, t.Plain()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
+			fc.auto.Done(t, workClass(rec, t.UncorrectedSeats()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
 		}
 		return
 	}
@@ -204,8 +204,8 @@ func refuseBusy(w http.ResponseWriter, retryAfter int) {
 
 func digestOf(rec *request.Request) flowcontrol.Digest {
 	info, path := &rec.Info, rec.Info.Path
-	if rec.At != "" {
-		path = history.PathThen + rec.At + path
+	if rec.Moment != "" {
+		path = history.PathAt + rec.Moment + path
 	}
 	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Path: path,
 		Group: info.Group, Version: info.Version, Namespace: info.Namespace, Resource: info.Resource, Subresource: info.Subresource,
@@ -222,7 +222,7 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 		if request.IsMutating(&rec.Info) {
 			kind = seats[1]
 		}
-		if cap(kind) == 0 || rec.Follows || request.LongRunning(&rec.Info) {
+		if cap(kind) == 0 || rec.Streaming || request.IsLongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -368,7 +368,7 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 	if list {
 		plain = est.InitialSeats
 	}
-	fc.auto.Learn(workClass(rec, plain), list, est)
+	fc.auto.CorrectEstimate(workClass(rec, plain), list, est)
 }
 
 // workClass returns a hash that is equal for similar requests. They have the same verb and
@@ -385,7 +385,7 @@ func workClass(rec *request.Request, seats int) uint64 {
 	if info.Namespace != "" {
 		h = (h ^ 1) * 1099511628211
 	}
-	if rec.At != "" {
+	if rec.Moment != "" {
 		h = (h ^ 2) * 1099511628211
 	}
 	return (h ^ uint64(bits.Len(uint(seats)))) * 1099511628211
@@ -394,7 +394,7 @@ func workClass(rec *request.Request, seats int) uint64 {
 // listSeats estimates the seats of a LIST or WATCH from the number and the bytes of the stored
 // objects. most is the upper limit for corrections.
 func (fc *flowControl) listSeats(rec *request.Request) (seats, most int) {
-	info, then := &rec.Info, rec.At != ""
+	info, then := &rec.Info, rec.Moment != ""
 	options, err := info.ListOptions()
 	if err != nil { // the request is rejected later
 		return maxListSeats, maxListSeats
@@ -525,7 +525,7 @@ func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 		stats := st.Stats()
 		return store.CommitBounds[:], stats.CommitBuckets[:]
 	}
-	fc.auto.Changed = func(from, to int, state autoseats.State) {
+	fc.auto.OnChange = func(from, to int, state autoseats.State) {
 		log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
 			Stringer("run_delay", state.RunDelay).Msg("flow control: adapted the number of seats to the capacity of the machine")
 	}

@@ -61,17 +61,17 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/auth"
+	"apilet/internal/corrupt"
 	"apilet/internal/discovery"
 	"apilet/internal/history"
+	"apilet/internal/limits"
 	"apilet/internal/registry"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/routing"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
-	"apilet/internal/shares"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 const (
@@ -85,7 +85,7 @@ const (
 type reads struct {
 	st     *store.Store
 	tokens *tokenCodec
-	lost   *unreadable.Unreadables // nil when reading the past, which cannot be repaired
+	lost   *corrupt.Objects // nil when reading the past, which cannot be repaired
 
 	// readSlots limits the number of lists that read and encode concurrently to half of the
 	// processors. Other lists wait for a slot, so that writes do not have to compete with all of
@@ -96,8 +96,8 @@ type reads struct {
 
 	storage func() error // returns why the storage is unavailable, if it is; nil when reading the past
 
-	at   int64         // if not 0, reads show this revision
-	past history.Reach // decides which revisions a user may see
+	at   int64              // if not 0, reads show this revision
+	past history.Visibility // decides which revisions a user may see
 }
 
 // asOf returns a copy of rd that reads at revision rev.
@@ -126,10 +126,10 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Requ
 	}
 	info := &asked.Info
 	key := res.Key(res.Scope(info.Namespace), info.Name)
-	rec, err := rd.whole(r.Context(), w, key, func(stored int) int { return v.Weight(r, stored) })
+	rec, err := rd.whole(r.Context(), w, key, func(stored int) int { return v.EstimateSize(r, stored) })
 	if err == nil {
-		if err = res.Readable(rec.JSON); err != nil {
-			rd.lost.Note(&rec, err)
+		if err = res.CheckReadable(rec.JSON); err != nil {
+			rd.lost.Add(&rec, err)
 		}
 	}
 	if err != nil {
@@ -150,18 +150,18 @@ func (rd *reads) newest(key string) (store.Record, error) {
 // returns the memory that a response needs for an object of a given size.
 func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, weigh func(stored int) int) (store.Record, error) {
 	if rd.at == 0 {
-		rec, size, err := rd.st.GetUpTo(key, shares.Large/4)
-		if err != nil || size <= shares.Large/4 {
+		rec, size, err := rd.st.GetUpTo(key, limits.Large/4)
+		if err != nil || size <= limits.Large/4 {
 			return rec, err
 		}
-		if err := shares.Hold(ctx, w, weigh(size)); err != nil {
+		if err := limits.Reserve(ctx, w, weigh(size)); err != nil {
 			return rec, err
 		}
 	}
 	rec, err := rd.newest(key)
-	if n := weigh(len(rec.JSON)); err == nil && !shares.Fits(ctx, w, n) { // the object is from the past or has grown
+	if n := weigh(len(rec.JSON)); err == nil && !limits.TryReserve(ctx, w, n) { // the object is from the past or has grown
 		rec = store.Record{} // drop the object before waiting for memory
-		if err := shares.Hold(ctx, w, n); err != nil {
+		if err := limits.Reserve(ctx, w, n); err != nil {
 			return rec, err
 		}
 		return rd.newest(key)
@@ -170,10 +170,10 @@ func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, w
 }
 
 // visibleSince returns the first revision at which the user may see the requested objects. See
-// history.Reach.
+// history.Visibility.
 func (rd *reads) visibleSince(ctx context.Context, res *scheme.Resource) (int64, error) {
 	rec := request.From(ctx)
-	return rd.past.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
+	return rd.past.VisibleSince(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
 }
 
 // hides reports whether the user may not see the requested objects as they were at revision rev.
@@ -216,7 +216,7 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 	if err != nil {
 		text := field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error()
 		if what == "" {
-			return 0, apierror.Unexplained(text)
+			return 0, apierror.InternalWithoutReason(text)
 		}
 		return 0, apierrors.NewBadRequest(what + text)
 	}
@@ -226,7 +226,7 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 	if n <= uint64(rd.st.Revision()) {
 		return int64(n), nil
 	}
-	if err := rd.st.Upcoming(ctx, n, revisionPatience); err != nil {
+	if err := rd.st.WaitUpcoming(ctx, n, revisionPatience); err != nil {
 		return 0, rd.tooLarge(rv)
 	}
 	return int64(n), nil
@@ -283,7 +283,7 @@ func (rd *reads) components(w http.ResponseWriter, r *http.Request, asked *reque
 	}
 	l := &lister{v: v, walk: walk{done: true}, bare: true}
 	if q.match.Matches(rec.Key, rec.JSON) {
-		if l.items, err = v.Item(nil, rec); err != nil {
+		if l.items, err = v.AppendItem(nil, rec); err != nil {
 			return err
 		}
 		l.bare = false
@@ -324,7 +324,7 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	q := &query{ListOptions: internalversion.ListOptions{Watch: info.Verb == "watch", AllowWatchBookmarks: options.AllowWatchBookmarks,
 		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch, TimeoutSeconds: options.TimeoutSeconds,
 		Limit: max(options.Limit, 0), Continue: options.Continue, SendInitialEvents: options.SendInitialEvents}}
-	terms, err := selector.Read(options.LabelSelector, options.FieldSelector)
+	terms, err := selector.Parse(options.LabelSelector, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +333,7 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	if errs := listvalidation.ValidateListOptions(&checked, utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
-	q.match, err = terms.For(res, info)
+	q.match, err = terms.Compile(res, info)
 	return q, err
 }
 
@@ -379,7 +379,7 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 			return position{}, err
 		}
 		// Another server on the same cluster may be ahead.
-	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil {
+	} else if token.lineage == lineageMark(rd.st) && rd.st.WaitUpcoming(ctx, uint64(token.rev), revisionPatience) != nil {
 		return position{}, rd.tooLarge(strconv.FormatInt(token.rev, 10))
 	}
 	pos := position{rev: token.rev, start: q.match.Prefix + token.start, remaining: token.remaining, token: token}
@@ -439,8 +439,8 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.
 	}
 	defer l.release()
 	_, stored, _ := rd.st.Count(q.match.Prefix)
-	if l.weight = int(min(stored, int64(l.room()+shares.Large))); l.weight > shares.Large {
-		if err := shares.Hold(r.Context(), w, l.weight); err != nil {
+	if l.weight = int(min(stored, int64(l.room()+limits.Large))); l.weight > limits.Large {
+		if err := limits.Reserve(r.Context(), w, l.weight); err != nil {
 			return err
 		}
 	}
@@ -451,7 +451,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.
 	switch {
 	case q.Limit > 0:
 		rest, meta, err = rd.limitedMeta(r.Context(), l)
-	case v.Measured():
+	case v.HasListLength():
 		rest, err = l.findEnd(r.Context())
 	}
 	if err != nil {
@@ -465,7 +465,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.
 // keysOf uses an index if the query selects the Pods of one node, as each kubelet does. It returns
 // nil if the index cannot be used. If rev is 0, keysOf returns the newest revision as at.
 func (rd *reads) keysOf(ctx context.Context, m *selector.Matcher, rev int64) (keys []string, at int64) {
-	_, field, node := m.Demands()
+	_, field, node := m.RequiredTerm()
 	if rd.podsByNode == nil || field != podNode || node == "" || !strings.HasPrefix(m.Span, podKeys) {
 		return nil, rev
 	}
@@ -500,7 +500,7 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 		return rest, meta, err
 	}
 	token := continueToken{rev: l.rev, start: strings.TrimPrefix(l.end, l.q.match.Prefix), remaining: -1, lineage: lineageMark(rd.st)}
-	if l.q.match.Everything() {
+	if l.q.match.MatchesAll() {
 		left, err := l.left()
 		if err != nil {
 			return rest, meta, err
@@ -581,7 +581,7 @@ func (l *lister) setAside() {
 // end before that, and a list with a length prefix must find its length. Other lists only need to
 // know whether they are small enough to be sent as a whole.
 func (l *lister) room() int {
-	if l.q.Limit > 0 || l.v.Measured() {
+	if l.q.Limit > 0 || l.v.HasListLength() {
 		return listBuffer
 	}
 	return response.GzipThreshold
@@ -622,14 +622,14 @@ func (l *lister) inTurn(ctx context.Context, read func() error) error {
 			return err
 		}
 		l.setAside()
-		if err := shares.Hold(ctx, l.w, l.heavy); err != nil {
+		if err := limits.Reserve(ctx, l.w, l.heavy); err != nil {
 			return err
 		}
 	}
 }
 
 func (l *lister) oneTurn(ctx context.Context, read func() error) error {
-	if l.do != nil || l.v.Res.Converts() {
+	if l.do != nil || l.v.Res.NeedsConversion() {
 		return read()
 	}
 	select {
@@ -654,14 +654,14 @@ func (l *lister) encode(ctx context.Context) error {
 		if !bare {
 			l.items = append(l.items, l.v.Separator()...)
 		}
-		items, err := l.v.Item(l.items, rec)
+		items, err := l.v.AppendItem(l.items, rec)
 		if l.items, l.bare = items, false; err == nil {
 			continue
 		}
 		if !errors.Is(err, scheme.ErrUnreadable) {
 			return err
 		}
-		l.rd.lost.Note(rec, err)
+		l.rd.lost.Add(rec, err)
 		l.items, l.bare = l.items[:before], bare
 	}
 	return nil
@@ -679,8 +679,8 @@ func (l *lister) step(ctx context.Context) error {
 	if l.chunk == nil {
 		l.chunk = store.ChunkPool.Get().(*store.Chunk)
 	}
-	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev, Sound: l.do != nil, Keys: l.keys}
-	if l.q.Limit > 0 && l.q.match.Everything() {
+	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev, SkipDamaged: l.do != nil, Keys: l.keys}
+	if l.q.Limit > 0 && l.q.match.MatchesAll() {
 		s.Items = int(min(l.q.Limit-l.taken+1, 500))
 	}
 	if err := l.rd.st.Chunk(s, l.chunk); err != nil {
@@ -690,7 +690,7 @@ func (l *lister) step(ctx context.Context) error {
 		return l.chunk.Sealed[0].Err
 	}
 	if n := heavy(l.chunk.Records); n > 0 {
-		if l.heavy = l.weight + n; !shares.Fits(ctx, l.w, l.heavy) {
+		if l.heavy = l.weight + n; !limits.TryReserve(ctx, l.w, l.heavy) {
 			return errHeavy
 		}
 	}
@@ -720,7 +720,7 @@ func (l *lister) step(ctx context.Context) error {
 // damaged returns records with only a key for the damaged objects of the chunk. It returns nothing
 // unless all objects are deleted, because a selector cannot be applied to a damaged object.
 func (l *lister) damaged() (records []*store.Record) {
-	if !l.q.match.Everything() || l.q.Limit > 0 {
+	if !l.q.match.MatchesAll() || l.q.Limit > 0 {
 		return nil
 	}
 	for _, key := range l.chunk.Damaged {
@@ -732,7 +732,7 @@ func (l *lister) damaged() (records []*store.Record) {
 // heavy returns the memory that the large objects of a chunk need in the store and in the response.
 func heavy(records []store.Record) (n int) {
 	for i := range records {
-		if size := len(records[i].JSON); size > shares.Large {
+		if size := len(records[i].JSON); size > limits.Large {
 			n += 2 * size
 		}
 	}
@@ -742,12 +742,12 @@ func heavy(records []store.Record) (n int) {
 // convert converts the objects of the chunk if the type has a conversion webhook. It runs before
 // selectors are applied, and calls the webhook only once.
 func (l *lister) convert(ctx context.Context) error {
-	if !l.v.Res.Converts() || l.uncounted && l.q.match.Everything() {
+	if !l.v.Res.NeedsConversion() || l.uncounted && l.q.match.MatchesAll() {
 		return nil
 	}
 	var records []*store.Record
 	for i := range l.chunk.Records {
-		full := l.q.Limit > 0 && l.q.match.Everything() && l.taken+int64(len(records)) >= l.q.Limit
+		full := l.q.Limit > 0 && l.q.match.MatchesAll() && l.taken+int64(len(records)) >= l.q.Limit
 		if rec := &l.chunk.Records[i]; !full && !l.rd.lost.Has(rec) {
 			records = append(records, rec)
 		}
@@ -765,7 +765,7 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 	}
 	rest := *l
 	rest.chunk, rest.found = nil, nil
-	l.uncounted = !l.v.Measured()
+	l.uncounted = !l.v.HasListLength()
 	for !l.done {
 		if err := l.survey(ctx); err != nil {
 			return &rest, err
@@ -778,7 +778,7 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 // survey reads a chunk and, if the format needs the length first, measures it. Measuring is as
 // expensive as encoding, so survey needs a read slot.
 func (l *lister) survey(ctx context.Context) error {
-	if !l.v.Measured() {
+	if !l.v.HasListLength() {
 		return l.inTurn(ctx, func() error { return l.step(ctx) })
 	}
 	return l.inTurn(ctx, func() error {
@@ -794,12 +794,12 @@ func (l *lister) measure() error {
 	scratch := itemsPool.Get().(*[]byte)
 	defer itemsPool.Put(scratch)
 	for _, rec := range l.found {
-		item, err := l.v.SealedItem((*scratch)[:0], rec)
+		item, err := l.v.AppendProtobufItem((*scratch)[:0], rec)
 		switch {
 		case err == nil:
 			l.ahead += int64(len(item))
 		case errors.Is(err, scheme.ErrUnreadable):
-			l.rd.lost.Note(rec, err)
+			l.rd.lost.Add(rec, err)
 		default:
 			return err
 		}
@@ -830,7 +830,7 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	w.Header().Set("Content-Type", l.v.ContentType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	if l.done && l.v.Media.Format == scheme.JSONFormat && (l.v.Media.Pretty || response.WantsPretty(r)) {
-		shares.Insist(ctx, w, l.v.Weight(r, len(l.items)))
+		limits.ForceReserve(ctx, w, l.v.EstimateSize(r, len(l.items)))
 		response.WriteJSON(w, r, http.StatusOK, bytes.TrimSuffix(slices.Concat(head, l.items, tail), []byte("\n")))
 		return nil
 	}
@@ -839,7 +839,7 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		l.items = append(l.items, tail...) // saves a write
 		return sendWhole(w, r, head, l.items)
 	}
-	if l.v.Measured() && !response.Compresses(r, listBuffer) {
+	if l.v.HasListLength() && !response.ShouldCompress(r, listBuffer) {
 		w.Header().Set("Content-Length", strconv.FormatInt(int64(len(head)+len(tail))+promised, 10))
 	}
 	out, finish := response.Compress(w, r, listBuffer)
@@ -862,7 +862,7 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 			return response.ErrAborted // the head is sent, and the client must not take a partial list for a complete one
 		}
 	}
-	if l.v.Measured() && promised != 0 {
+	if l.v.HasListLength() && promised != 0 {
 		return response.ErrAborted // the Content-Length in the head is wrong
 	}
 	l.items = append(l.items, tail...)
@@ -873,7 +873,7 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 // slim replaces an oversized buffer from the pool with a smaller one, because no memory was
 // reserved for the excess.
 func (l *lister) slim() {
-	if cap(l.items) <= shares.Large || cap(l.items) <= 2*len(l.items) {
+	if cap(l.items) <= limits.Large || cap(l.items) <= 2*len(l.items) {
 		return
 	}
 	wide := l.items
@@ -883,12 +883,12 @@ func (l *lister) slim() {
 
 // ends returns the bytes that precede and follow the items. The items have the given total length.
 func (l *lister) ends(meta response.ListMeta, items int64) (head, tail []byte, err error) {
-	if l.v.Measured() {
-		return l.v.SealedEnds(meta, items)
+	if l.v.HasListLength() {
+		return l.v.ProtobufListEnds(meta, items)
 	}
-	head, tail = l.v.ListHead(nil, meta), l.v.ListTail(meta)
+	head, tail = l.v.AppendListHead(nil, meta), l.v.ListTail(meta)
 	if l.done && l.bare {
-		head, tail = l.v.WithoutItems(head, tail)
+		head, tail = l.v.EmptyListEnds(head, tail)
 	}
 	return head, tail, nil
 }
@@ -899,7 +899,7 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 	for _, part := range parts {
 		size += len(part)
 	}
-	if !response.Compresses(r, size) {
+	if !response.ShouldCompress(r, size) {
 		w.Header().Set("Content-Length", strconv.Itoa(size))
 	}
 	out, finish := response.Compress(w, r, size)
@@ -1111,14 +1111,14 @@ func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.R
 	}
 	res := ra.types.Lookup(info.Group, info.Version, info.Resource)
 	if res == nil {
-		discovery.ServeUnknown(ra.types, w, r, info.Group)
+		discovery.ServeNotFound(ra.types, w, r, info.Group)
 		return nil, nil
 	}
 	if res.GoType == nil && !routing.HasPath(res, info) {
 		http.NotFound(w, r)
 		return nil, nil
 	}
-	routed := routing.Routed(res, info, r.Method)
+	routed := routing.CheckRoute(res, info, r.Method)
 	if routed != nil && res.Custom == nil {
 		return nil, routed
 	}
@@ -1175,11 +1175,11 @@ func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *re
 // serveSubresource handles a read of a subresource.
 func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
-	if err := routing.HasVerb(res, info); err != nil {
+	if err := routing.CheckVerb(res, info); err != nil {
 		return err
 	}
 	switch {
-	case request.Connects(info.Subresource):
+	case request.IsConnect(info.Subresource):
 		return apierrors.NewBadRequest("the past has no Pods to connect to: ask without /at/")
 	case info.Verb != "get":
 		return apierror.MethodNotAllowed()

@@ -72,6 +72,7 @@ import (
 	"apilet/internal/cel/policy"
 	"apilet/internal/clock"
 	"apilet/internal/commandline"
+	"apilet/internal/corrupt"
 	"apilet/internal/crd"
 	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
@@ -87,6 +88,8 @@ import (
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/kubelet"
+	"apilet/internal/limits"
+	"apilet/internal/logonce"
 	"apilet/internal/nodebootstrap"
 	"apilet/internal/notify"
 	"apilet/internal/options"
@@ -98,12 +101,9 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/internalversion"
 	"apilet/internal/serving"
-	"apilet/internal/shares"
 	"apilet/internal/startgc"
 	"apilet/internal/store"
 	"apilet/internal/torture"
-	"apilet/internal/troubles"
-	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
 )
 
@@ -147,18 +147,18 @@ func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
 	defer limitOtherLogs(c.log)()
-	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
+	stop, forget := drain.SignalContext(stopWithin+c.ShutdownDelay, func(why string) {
 		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
 		os.Exit(1)
 	}, syscall.SIGTERM, syscall.SIGINT)
 	defer forget()
 	c.starting = stop
 	c.manager = health.FindServiceManager(os.Getenv)
-	context.AfterFunc(stop, func() { c.toldManager(c.manager.Stopping()) })
+	context.AfterFunc(stop, func() { c.toldManager(c.manager.NotifyStopping()) })
 	var serving atomic.Pointer[server] // nil while a server starts or stops
 	watched, unwatch := context.WithCancel(context.Background())
 	defer unwatch()
-	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
+	go c.manager.RunWatchdog(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
 		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
 	for again := false; ; {
@@ -228,7 +228,7 @@ type server struct {
 	cfg      *config
 	log      zerolog.Logger
 	clock    *clock.Clock
-	troubles *troubles.Log
+	troubles *logonce.Log
 	metrics  *metrics
 	audit    *audit.Log // nil if neither audit flag is set
 	storage  *storage
@@ -263,7 +263,7 @@ type beside struct {
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
 	definitions *crd.Definitions
-	proxy       certs.Introduction // the client certificate for other servers
+	proxy       certs.ProxyClientCertificate // the client certificate for other servers
 	apiServices *bootstrap.APIServiceReconciler
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults or --controllers
 	flows       *bootstrap.FlowReconciler      // reloads the configuration of flow control; nil without flow control
@@ -312,7 +312,7 @@ func startServer(c *config) (*server, error) {
 	if c.starting == nil {
 		c.starting = context.Background()
 	}
-	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
+	if err := kubeconfig.CheckOwnership(c.Kubeconfig); err != nil {
 		return nil, err
 	}
 	rows, err := scheme.Served(c.RuntimeConfig)
@@ -332,12 +332,12 @@ func startServer(c *config) (*server, error) {
 func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
-	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: newMetrics(speaks()), failed: make(chan error, 1),
+	s := &server{cfg: c, log: c.log, clock: now, troubles: logonce.New(c.log), metrics: newMetrics(speaks()), failed: make(chan error, 1),
 		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
 		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
 	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options,
-		upgrades: shares.NewUpgrades()}
+		upgrades: limits.NewUpgradeSlots()}
 	return s
 }
 
@@ -402,46 +402,46 @@ const verbosityOfRefusals = 3
 // Package certs does the same for the key files that it creates.
 func (s *server) guardSecrets() {
 	if !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, s.storage.st.File.Path); err != nil {
+		if _, err := certs.RestrictPermissions(s.log, s.storage.st.File.Path); err != nil {
 			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
 	}
 	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Aggregation.ProxyKey,
 		s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook, s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
-	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
+	certs.WarnWorldReadable(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
 	s.storage.warnOfCommittable()
 }
 
 // assemble creates the components that use the store.
 func (s *server) assemble(context.Context) (err error) {
 	c, st, types, a := s.cfg, s.storage.st, s.api.types, s.api
-	if s.auth.WantsNodes() {
+	if s.auth.UsesNodeAuthorizer() {
 		s.auth.Nodes = node.New(st, types, s.stands("reading what the pods of nodes refer to"))
 	}
 	keys, err := s.storage.continueKeys()
 	if err != nil {
 		return err
 	}
-	blocks, err := c.ServiceBlocks()
+	blocks, err := c.ServiceRanges()
 	if err != nil {
 		return err
 	}
 	alloc := allocator.New(st, blocks...)
 	alloc.Shared = s.storage.cluster != nil
-	if alloc.Failed = s.stands("cluster IPs and node ports"); c.ManagedFields {
+	if alloc.Report = s.stands("cluster IPs and node ports"); c.ManagedFields {
 		alloc.Manager = "apilet"
 	}
-	lost := unreadable.NewUnreadables(st, s.log)
-	tell := lost.NoteSealed
+	lost := corrupt.NewObjects(st, s.log)
+	tell := lost.AddSealed
 	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
-	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys),
+	a.rd = &reads{st: st, past: history.Visibility{Store: st, Authorize: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys),
 		podsByNode: st.NewIndex(podKeys, podNode), storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
 		news: notify.New(st)}
-	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
-	a.instruments = &instrumentation{reg: types, metrics: s.metrics, audit: s.audit, findings: findings.New(findings.Logged(s.log)), log: s.log,
-		verbosity: c.Verbosity, timeout: c.RequestTimeout, bytes: shares.NewBytes(c.RequestTimeout / 4)}
+	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Corrupt: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
+	a.instruments = &instrumentation{reg: types, metrics: s.metrics, audit: s.audit, findings: findings.New(findings.LogTo(s.log)), log: s.log,
+		verbosity: c.Verbosity, timeout: c.RequestTimeout, bytes: limits.NewMemory(c.RequestTimeout / 4)}
 	return nil
 }
 
@@ -449,32 +449,32 @@ func (s *server) assemble(context.Context) (err error) {
 func (s *server) admit(context.Context) error {
 	st, types, wr := s.storage.st, s.api.types, s.api.wr
 	s.beside.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
-		Called: s.metrics.webhookCalled, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
+		OnCall: s.metrics.webhookCalled, Log: s.log, Authorize: s.auth.Decide, Defaults: registry.FillDefaults, Corrupt: wr.Corrupt, Report: s.troubles.Report}
 	s.beside.webhooks.Reload()
 	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
-	s.beside.policies = &policy.Policies{Store: st, Types: types, Unreadable: wr.Unreadable, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
-		Fields: wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.policyChecked}
+	s.beside.policies = &policy.Policies{Store: st, Types: types, Corrupt: wr.Corrupt, Log: s.log, Authorize: s.auth.Decide, Defaults: registry.FillDefaults,
+		FieldManager: wr.FieldManager, Convert: admission.ConvertTo, OnCheck: s.metrics.policyChecked}
 	s.beside.policies.Reload()
 	mutating, validating := plugins.Policies(s.beside.policies)
-	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.beside.webhooks,
+	table := plugins.Table(plugins.Config{Store: st, Types: types, Authorize: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.beside.webhooks,
 		MutatingPolicy: mutating, ValidatingPolicy: validating, Configuration: *configuration,
-		PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
+		OnPodCheck: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
 	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
 	if err != nil {
 		return err
 	}
 	wr.Admission, wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
-	wr.Committed = append(wr.Committed, s.beside.webhooks.Committed, s.beside.policies.Committed)
+	wr.OnCommit = append(wr.OnCommit, s.beside.webhooks.OnCommit, s.beside.policies.OnCommit)
 	if on["ResourceQuota"] {
 		if wr.Quotas, err = quota.New(st, types); err != nil {
 			s.log.Error().Err(err).Msg("cannot read ResourceQuotas; some of them are not enforced")
 		}
 	}
 	s.beside.definitions = crd.NewDefinitions(st, types, wr, s.log)
-	s.beside.definitions.Stands = s.stands("definitions of custom resources")
+	s.beside.definitions.Report = s.stands("definitions of custom resources")
 	s.api.definitions = s.beside.definitions
 	return nil
 }
@@ -483,9 +483,9 @@ func (s *server) admit(context.Context) error {
 func (s *server) observe(context.Context) error {
 	m := s.metrics
 	m.registry.MustRegister(s.api.instruments.findings, certificateFigures(s.entrance.endpoint.Certificates), clusterFigures{s.storage.cluster},
-		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.lost, Tracked: s.api.wr.Tracked.Load})
+		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Corrupt: s.api.rd.lost, TrackedWrites: s.api.wr.FieldTracking.Load})
 	m.registry.MustRegister(s.storage.keys.Collectors()...)
-	m.clockBehind(s.clock.Behind)
+	m.clockBehind(s.clock.Lag)
 	m.leader(s.storage.leads.Load)
 	m.featureGates(options.FeatureGates())
 	m.buildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(speaks()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
@@ -505,7 +505,7 @@ func (s *server) populate(ctx context.Context) error {
 		if err := s.beside.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
-		wr.NamespaceCreated = s.beside.namespaces.NamespaceCreated
+		wr.OnNamespaceCreated = s.beside.namespaces.NamespaceCreated
 	}
 	if s.cfg.FlowControl {
 		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.stored)
@@ -525,12 +525,12 @@ func (s *server) populate(ctx context.Context) error {
 	if err := cmp.Or(s.aggregate(ctx), s.connect()); err != nil {
 		return err
 	}
-	if s.auth.Enforcing() {
+	if s.auth.EnforcesRBAC() {
 		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("cannot read the roles and bindings") })
 		if err := policy.Reconcile(ctx); err != nil {
 			return err
 		}
-		wr.Policy = policy.Committed
+		wr.OnPolicyCommit = policy.OnCommit
 	}
 	return nil
 }
@@ -539,10 +539,10 @@ func (s *server) populate(ctx context.Context) error {
 // client certificate is created and published only when the first APIService names another server.
 func (s *server) aggregate(ctx context.Context) error {
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
-		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
-		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
-		Unavailable: s.metrics.apiServiceUnavailable, Upgrades: s.api.upgrades}
-	g.Begin = func() {
+		SaveStatus: s.api.wr.SaveAPIServiceStatus, IsLeader: s.storage.leads.Load, ResponseHeaderTimeout: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
+		OnLongRunning: watchBegun, WriteError: s.api.fail, Stopping: s.leave.stopping, Report: s.stands("keeping up with the servers that APIServices name"),
+		OnUnavailable: s.metrics.apiServiceUnavailable, Upgrades: s.api.upgrades}
+	g.OnFirstUse = func() {
 		if err := s.introduce(); err != nil {
 			s.log.Error().Err(err).Msg("there is no client certificate for aggregated API servers")
 		}
@@ -567,14 +567,14 @@ func (s *server) connect() error {
 	}
 	config := kubelet.Config{Certificate: certificate, AddressTypes: flags.AddressTypes, Timeout: flags.Timeout}
 	if flags.CAFile != "" {
-		authorities, err := certs.FollowAuthorities(s.log, nil, flags.CAFile)
+		authorities, err := certs.NewDynamicCAs(s.log, nil, flags.CAFile)
 		if err != nil {
 			return fmt.Errorf("--kubelet-certificate-authority: %w", err)
 		}
-		config.Authorities = authorities.Now
+		config.Authorities = authorities.Current
 	}
 	s.api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: s.api.types, Admission: s.api.wr.Admission,
-		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Places: s.api.upgrades, Stopping: s.leave.stopping}, Fail: s.api.fail}
+		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Slots: s.api.upgrades, Stopping: s.leave.stopping}, WriteError: s.api.fail}
 	return nil
 }
 
@@ -585,7 +585,7 @@ func (s *server) introduce() error {
 }
 
 func (s *server) secure(context.Context) (err error) {
-	s.entrance.url, s.entrance.secured, err = s.entrance.endpoint.Secure(s.entrance.listener, s.auth.AskedCertificates())
+	s.entrance.url, s.entrance.secured, err = s.entrance.endpoint.Secure(s.entrance.listener, s.auth.HandshakeCAs())
 	s.api.keysURL = s.entrance.url + "/openid/v1/jwks"
 	return err
 }
@@ -593,10 +593,10 @@ func (s *server) secure(context.Context) (err error) {
 // found creates objects such as the default Services. If that fails, it logs the error and
 // continues.
 func (s *server) found(ctx context.Context) error {
-	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at(), s.api.wr.Allocator.Blocks
+	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at(), s.api.wr.Allocator.Ranges
 	initializer.Warn = func(text string) { s.log.Warn().Msg(text) }
 	s.beside.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
-		Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
+		Advertised: s.cfg.Advertised, IPv6: blocks[0].Addr().Is6()}
 	s.beside.founded = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.beside.endpoints.Start(ctx, at))
 	if s.beside.founded != nil {
 		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the cluster's default objects")
@@ -617,7 +617,7 @@ func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.I
 		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the CA of --tls-cert-file is unknown")
 		return
 	}
-	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Blocks[0].Addr().Is6())
+	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Ranges[0].Addr().Is6())
 	if err := initializer.ClusterInfo(ctx, url, s.cfg.Auth.OwnCA); err != nil {
 		s.log.Error().Err(err).Msg("cannot publish ConfigMap cluster-info in kube-public")
 	}
@@ -627,8 +627,8 @@ func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.I
 // other programs in the cluster. Changes to the CA files are published at the next start.
 func (s *server) publishAuthorities(ctx context.Context) {
 	pem, err := s.cfg.Auth.Authorities()
-	proxies, problem := s.cfg.Auth.RequestHeader.Published()
-	if own := s.beside.proxy.Own(); own != nil {
+	proxies, problem := s.cfg.Auth.RequestHeader.Config()
+	if own := s.beside.proxy.FrontProxy(); own != nil {
 		proxies = proxies.With(own.Authority(), certs.FrontProxyName)
 	}
 	if err = cmp.Or(err, problem); err == nil && (len(pem) > 0 || len(proxies.Authorities) > 0) {
@@ -643,7 +643,7 @@ func (s *server) publishAuthorities(ctx context.Context) {
 func (s *server) serve(context.Context) error {
 	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.plugins()...)}, {Name: "readyz", Checks: s.readiness()}}
 	for _, endpoint := range s.api.health {
-		endpoint.Observed = s.observed(endpoint.Name)
+		endpoint.OnResult = s.observed(endpoint.Name)
 	}
 	s.entrance.http = &http.Server{
 		Handler:           s.closing(s.api.handler()),
@@ -656,7 +656,7 @@ func (s *server) serve(context.Context) error {
 		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout},
 		MaxHeaderBytes: 64 << 10,
 		ConnContext:    withConn,
-		ConnState:      s.entrance.resting.Note,
+		ConnState:      s.entrance.resting.Track,
 		ErrorLog:       stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
 	if err := s.entrance.endpoint.WriteKubeconfig(); err != nil {
@@ -667,7 +667,7 @@ func (s *server) serve(context.Context) error {
 	go s.api.wt.news.Run(s.leave.stopping)
 	go s.accept()
 	s.log.Info().Str("url", s.entrance.url).Str("page", s.entrance.url+request.PathUI).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
-	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
+	s.cfg.toldManager(s.cfg.manager.NotifyReady("serving " + s.entrance.url))
 	return nil
 }
 
@@ -678,13 +678,13 @@ func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.entrance.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
+	return errors.Join(s.entrance.probe.Get(ctx, "/livez"), s.storage.st.PingWriter(ctx))
 }
 
 // typeChecker returns the controller that writes the status of admission policies.
 func (s *server) typeChecker() *policy.TypeChecker {
 	return &policy.TypeChecker{Store: s.storage.st, Types: s.api.types, Schemas: discovery.KindSchemas,
-		Tell: s.stands("checking the types of admission policies"), Write: s.api.wr.SavePolicyStatus}
+		Report: s.stands("checking the types of admission policies"), Write: s.api.wr.SavePolicyStatus}
 }
 
 // startWorkers starts the background work of kube-apiserver and the controllers of
@@ -693,11 +693,11 @@ func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &gc.Collector{Store: s.storage.st, Maintenance: s.storage.upkeep, Types: s.api.types, Writer: s.api.wr, EventTTL: s.cfg.EventTTL,
-		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.own, Elsewhere: s.api.aggregated.Empty}
+		Grace: s.cfg.namespaceGrace, Report: s.troubles.Report, StartRequest: s.api.instruments.own, RemoteDeleter: s.api.aggregated.EmptyNamespace}
 	work := &s.work
 	work.Go("the controllers", func() { s.storage.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
 	if s.storage.cluster != nil {
-		work.Go("following what other servers write", func() { s.api.wr.FollowOthers(ctx) })
+		work.Go("following what other servers write", func() { s.api.wr.FollowOtherServers(ctx) })
 	}
 	work.Go("following what pods refer to", func() { s.auth.Nodes.Run(ctx) })
 	work.Go("following definitions of types", func() { s.beside.definitions.Run(ctx) })
@@ -706,21 +706,21 @@ func (s *server) startWorkers() {
 	work.Go("the scrub of the data file", func() { s.storage.scrub.Run(ctx) })
 	work.Go("the findings", func() { s.api.instruments.findings.Run(ctx) })
 	work.Go("the search for objects that cannot be read", func() {
-		if err := s.api.rd.lost.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
+		if err := s.api.rd.lost.Scan(ctx, corrupt.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("cannot search for objects that cannot be decoded")
 		}
 	})
-	if s.storage.keys.On() {
+	if s.storage.keys.Enabled() {
 		work.Go("looking at the file about encryption", func() { s.storage.keys.Run(ctx) })
 	}
 	work.Go("heeding hangups", func() { s.heedHangups(ctx) })
-	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
-	work.Go("the checks of /readyz", func() { ready.Run(ctx, health.LookEvery) })
-	work.Go("watching the clock", func() { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) })
+	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), OnResult: s.observed("readyz")}
+	work.Go("the checks of /readyz", func() { ready.Run(ctx, health.CheckInterval) })
+	work.Go("watching the clock", func() { s.clock.Run(ctx, clock.CheckInterval, s.noteClockSet) })
 	work.Go("renewing certificates", func() { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) })
 	work.Go("telling where this server is", func() { s.beside.endpoints.Run(ctx, s.leave.leaving) })
 	work.Go("compaction", func() {
-		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, done, err) })
+		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.HistoryRetention(), func(done store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, done, err) })
 	})
 	if s.beside.flows != nil {
 		work.Go("flow control", func() { s.api.fc.run(ctx) })
@@ -742,19 +742,19 @@ func (s *server) heedHangups(ctx context.Context) {
 			return
 		case <-hangup:
 		}
-		s.cfg.toldManager(s.cfg.manager.Reloading())
+		s.cfg.toldManager(s.cfg.manager.NotifyReloading())
 		if s.audit != nil {
 			if err := s.audit.Reopen(); err != nil {
 				s.log.Error().Err(err).Msg("cannot reopen the audit log")
 			}
 		}
-		s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
+		s.cfg.toldManager(s.cfg.manager.NotifyReady("serving " + s.entrance.url))
 	}
 }
 
 // stands returns a function that logs when the named work begins to fail and when it recovers.
 func (s *server) stands(what string) func(error) {
-	return func(err error) { s.troubles.Tell(what, err) }
+	return func(err error) { s.troubles.Report(what, err) }
 }
 
 // noteClockSet logs that the machine's clock was set, and triggers a check of the certificates.
@@ -777,12 +777,12 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 		running.Go(func() { s.typeChecker().Run(ctx) })
 		tokens := bootstrap.NewTokenReconciler(s.storage.st, s.api.types, s.api.wr, s.log)
 		running.Go(func() {
-			gc.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, s.stands("tokens for Secrets")) })
+			gc.RunUntilDone(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, s.stands("tokens for Secrets")) })
 		})
 	}
 	if s.beside.namespaces != nil {
 		running.Go(func() {
-			gc.KeepUp(ctx, "reconciling namespaces", s.beside.namespaces.Run)
+			gc.RunUntilDone(ctx, "reconciling namespaces", s.beside.namespaces.Run)
 		})
 	}
 	running.Go(func() { s.api.wr.Allocator.Run(ctx) })
@@ -875,24 +875,24 @@ func (s *server) close() error {
 // liveness returns the checks of /livez and /healthz. If the storage is unavailable they only warn,
 // because a restart would not help.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.started()...)
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, WarnOnly: true}}, s.started()...)
 }
 
 // started returns one check for each of kube-apiserver's start hooks. It omits hooks that this
 // server does not run, or that it runs after the start.
 func (s *server) started() []health.Check {
 	const hook = "poststarthook/"
-	checks := health.Done(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
+	checks := health.AlwaysHealthy(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
 		hook+"start-apiextensions-controllers", hook+"crd-informer-synced", hook+"start-system-namespaces-controller", hook+"storage-readiness",
 		hook+"apiservice-registration-controller", hook+"kube-apiserver-autoregistration", "autoregister-completion")
-	if s.auth.Enforcing() {
-		checks = append(checks, health.Done(hook+"rbac/bootstrap-roles")...)
+	if s.auth.EnforcesRBAC() {
+		checks = append(checks, health.AlwaysHealthy(hook+"rbac/bootstrap-roles")...)
 	}
 	if s.beside.flows != nil {
-		checks = append(checks, health.Done(hook+"priority-and-fairness-config-consumer", hook+"priority-and-fairness-config-producer", hook+"priority-and-fairness-filter")...)
+		checks = append(checks, health.AlwaysHealthy(hook+"priority-and-fairness-config-consumer", hook+"priority-and-fairness-config-producer", hook+"priority-and-fairness-filter")...)
 	}
 	for _, name := range []string{"scheduling/bootstrap-system-priority-classes", "bootstrap-controller", "start-kubernetes-service-cidr-controller"} {
-		checks = append(checks, health.Check{Name: hook + name, Err: func() error { return s.beside.founded }, Warns: true})
+		checks = append(checks, health.Check{Name: hook + name, Err: func() error { return s.beside.founded }, WarnOnly: true})
 	}
 	return checks
 }
@@ -901,16 +901,16 @@ func (s *server) started() []health.Check {
 // server cannot do its work. A check with Warns set leaves it ready: the server still answers reads
 // and deletes, and administrators need access to fix the problem.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
-		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.lost.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
-		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
+	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.CheckDamage},
+		{Name: "scrub", Err: s.storage.scrub.CheckLastScrub}, {Name: "unreadable", Err: s.api.rd.lost.Check}, {Name: "disk", Err: s.storage.st.HasRoom, WarnOnly: true},
+		{Name: "certificates", Err: s.entrance.endpoint.CheckCertificates, WarnOnly: true}, {Name: "clock", Err: s.clockRight, WarnOnly: true}}
 	if s.audit != nil {
-		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
+		checks = append(checks, health.Check{Name: "audit", Err: s.audit.CheckHealth, WarnOnly: true})
 	}
 	holds := s.storage.backing() // under the names of kube-apiserver's storage checks
-	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
+	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, WarnOnly: true}, health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
-	return slices.Concat(checks, s.plugins(), health.Done("informer-sync"), s.started())
+	return slices.Concat(checks, s.plugins(), health.AlwaysHealthy("informer-sync"), s.started())
 }
 
 // plugins returns the check of the KMS plugins, if any are configured. /livez does not include it,
@@ -924,7 +924,7 @@ func (s *server) plugins() []health.Check {
 
 // clockRight returns an error if the machine's clock is too far behind to be trusted.
 func (s *server) clockRight() error {
-	if by := s.clock.Behind(); by > 0 {
+	if by := s.clock.Lag(); by > 0 {
 		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
 			by.Round(time.Second))
 	}
@@ -938,7 +938,7 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 		s.metrics.checked(endpoint, check, err == nil)
 		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.storage.backing().told...)
 		if endpoint == "readyz" && slices.Contains(told, check) {
-			s.troubles.Tell("/readyz/"+check, err)
+			s.troubles.Report("/readyz/"+check, err)
 		}
 	}
 }
@@ -956,7 +956,7 @@ type api struct {
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // forwards requests to other API servers
 	connector   *kubelet.Connector      // forwards requests to kubelets and Pods
-	upgrades    *shares.Places          // limits upgraded connections of all handlers together
+	upgrades    *limits.Slots           // limits upgraded connections of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation
@@ -999,7 +999,7 @@ func (a *api) routes() http.Handler {
 		for _, check := range endpoint.Checks {
 			checked = append(checked, "/"+endpoint.Name+"/"+check.Name)
 		}
-		endpoint.Shows = a.maySee
+		endpoint.MayView = a.maySee
 		r.Handle("/"+endpoint.Name, a.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+endpoint.Name+"/*", a.withAuthorization(endpoint.ServeHTTP))
 	}
@@ -1016,7 +1016,7 @@ func (a *api) routes() http.Handler {
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
 	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		a.instruments.findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.timeSince})
+		a.instruments.findings.Serve(w, r, findings.Rights{Authorize: may(a.auth), MayListAny: a.auth.MayListAnything, VisibleSince: a.timeSince})
 	})
 	if a.fc != nil {
 		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
@@ -1027,7 +1027,7 @@ func (a *api) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, a.withAuthorization(a.fc.serveDump))
 		}
 	}
-	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral, At: a.moments().Named, Fail: a.fail}
+	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral, RevisionAt: a.moments().Resolve, WriteError: a.fail}
 	r.Handle(request.PathBackup, a.withAuthorization(backups.ServeHTTP))
 	page := a.page()
 	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
@@ -1039,7 +1039,7 @@ func (a *api) routes() http.Handler {
 	r.HandleFunc("/apis/*", a.serveAPI)
 	r.Handle("/", dashboard.RedirectBrowsers(a.withAuthorization(routing.Index(r, a.types, checked...))))
 	r.NotFound(a.withAuthorization(http.NotFound))
-	r.MethodNotAllowed(routing.WhateverMethod(r))
+	r.MethodNotAllowed(routing.AnyMethod(r))
 	return r
 }
 
@@ -1070,10 +1070,10 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 // throughTime serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
 // now.
 func (a *api) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: a.moments(), Has: hadAnswer, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
+	past := history.PastHandler{Moments: a.moments(), Classify: hadAnswer, Types: a.definitions.RegistryAt, Serve: a.serveThen, WriteError: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.From(r.Context()).At == "" {
+		if request.From(r.Context()).Moment == "" {
 			now.ServeHTTP(w, r)
 			return
 		}
@@ -1086,15 +1086,15 @@ func (a *api) moments() history.Moments {
 }
 
 // hadAnswer reports how a path can be served as of the past, if at all.
-func hadAnswer(path string) history.Answer {
+func hadAnswer(path string) history.PathKind {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch {
 	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
-		return history.Typed
+		return history.Versioned
 	case path == "/version" || path == "/version/":
 		return history.Timeless
 	}
-	return history.Nothing
+	return history.NoHistory
 }
 
 // serveThen serves a request as of revision rev. If types is nil, the response does not depend on
@@ -1110,7 +1110,7 @@ func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Re
 		then.serveSwagger(w, r)
 	case strings.HasPrefix(asked, "/openapi/"):
 		// The URLs contain the revision, so that clients may cache the documents for a year.
-		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r)
+		discovery.ServeOpenAPI(types, history.PathAt+strconv.FormatInt(rev, 10), w, r)
 	default:
 		then.serveAPI(w, r)
 	}
@@ -1124,14 +1124,14 @@ func (a *api) at(types *scheme.Registry, rev int64) *readAPI {
 // history returns the handler of the change log. A user sees the changes of objects that he was
 // allowed to list.
 func (a *api) history() *history.Log {
-	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayAnything: a.auth.MayListAnything,
-		Begun: watchBegun, Fail: a.fail, Reach: a.rd.past,
-		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
+	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayListAny: a.auth.MayListAnything,
+		OnCaughtUp: watchBegun, WriteError: a.fail, Visibility: a.rd.past,
+		WriteTimeout: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
 }
 
 // timeSince returns the time since which the user may see the requested objects.
 func (a *api) timeSince(u request.User, info request.Info) time.Time {
-	switch rev, err := a.rd.past.Since(u, info, ""); {
+	switch rev, err := a.rd.past.VisibleSince(u, info, ""); {
 	case err != nil: // if the file is damaged, the scrub reports it
 		return time.Now()
 	case rev > 0:
@@ -1155,7 +1155,7 @@ func (a *api) maySee(r *http.Request, path string) bool {
 
 // page returns the dashboard, which is served at /debug/ui/.
 func (a *api) page() *dashboard.Page {
-	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.shown, Version: gitVersion, Kept: a.options.Kept(),
+	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.shown, Version: gitVersion, Retention: a.options.HistoryRetention(),
 		Deprecations: func(most int) any { return a.usage.List(most) }}
 	if a.fc != nil {
 		p.Flows = a.fc.dispatcher
@@ -1165,7 +1165,7 @@ func (a *api) page() *dashboard.Page {
 
 // serveGroups handles /apis.
 func (a *api) serveGroups(w http.ResponseWriter, r *http.Request) {
-	if others := a.aggregated.Others(); others != nil {
+	if others := a.aggregated.RemoteVersions(); others != nil {
 		discovery.ServeMerged(a.types, others, w, r)
 		return
 	}
@@ -1180,7 +1180,7 @@ func (a *api) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeSwagger(a.types, a.aggregated.Others(), w, r)
+	discovery.ServeSwagger(a.types, a.aggregated.RemoteVersions(), w, r)
 }
 
 // serveAPI authorizes and handles all requests below /api/ and /apis/.
@@ -1208,9 +1208,9 @@ func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
 func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
 	// Reserve memory before the write starts. Later the request can no longer be rejected.
-	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.Connects(info.Subresource) {
+	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.IsConnect(info.Subresource) {
 		_, size, _ := a.rd.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
-		if err := shares.Hold(r.Context(), w, size); err != nil {
+		if err := limits.Reserve(r.Context(), w, size); err != nil {
 			return err
 		}
 	}
@@ -1245,7 +1245,7 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 		if _, err := parseQuery(res, info); err != nil { // report this error before errors in the body
 			return err
 		}
-		removeEach, err := a.wr.RemoveEach(w, r, rec, res)
+		removeEach, err := a.wr.RemoveCollection(w, r, rec, res)
 		if err != nil {
 			return err
 		}
@@ -1261,25 +1261,25 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 	options, _ := rec.Info.ListOptions() // invalid options are rejected later
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
 		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
-	a.shown.Begin(shown)
+	a.shown.Add(shown)
 	return watchHooks{
 		begun:  func() { watchBegun(r.Context()) },
 		listed: func() { a.instruments.metrics.watchListDone(labels, time.Since(rec.Received)) },
 		sent:   a.instruments.metrics.longRunning(labels).sent,
 		opened: shown.Follow,
-	}, func() { a.shown.End(shown) }
+	}, func() { a.shown.Remove(shown) }
 }
 
 // serveSubresource handles a request for a subresource.
 func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
-	if info.Verb == "get" && !request.Connects(info.Subresource) {
+	if info.Verb == "get" && !request.IsConnect(info.Subresource) {
 		return a.readAPI.serveSubresource(w, r, rec, res)
 	}
-	if err := routing.HasVerb(res, info); err != nil {
+	if err := routing.CheckVerb(res, info); err != nil {
 		return err
 	}
-	if request.Connects(info.Subresource) {
+	if request.IsConnect(info.Subresource) {
 		return a.connector.Serve(w, r, rec, res)
 	}
 	switch info.Subresource {
@@ -1325,7 +1325,7 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 
 // program returns apilet's command line program.
 func program() *commandline.Program {
-	return &commandline.Program{Name: "apilet", About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
+	return &commandline.Program{Name: "apilet", Description: "Apilet is a Kubernetes-compatible API server in one program and one file.",
 		Commands: func() []commandline.Command {
 			return (&config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}).commands()
 		}, Version: printVersion}
@@ -1334,9 +1334,9 @@ func program() *commandline.Program {
 // commands returns apilet's commands. Their flags write into c.
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: []int{0}, What: "run the server", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "", ArgCounts: []int{0}, Description: "run the server", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(newConsole), []commandline.Command{
-		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder with envtest's binaries, and print the shell command that selects it",
+		{Name: "envtest-assets", Args: "DIR", ArgCounts: []int{1}, Description: "create a folder with envtest's binaries, and print the shell command that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&c.Base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
 			}}},

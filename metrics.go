@@ -57,13 +57,13 @@ import (
 	"apilet/internal/findings"
 	"apilet/internal/history"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/limits"
+	"apilet/internal/logonce"
 	"apilet/internal/options"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/serving"
-	"apilet/internal/shares"
-	"apilet/internal/troubles"
 )
 
 const (
@@ -189,7 +189,7 @@ type requestSeries struct {
 func newMetrics(kubernetes [2]int) *metrics {
 	m := &metrics{podMetrics: podMetrics{newest: podsecurity.MajorMinorVersion(kubernetes[0], kubernetes[1])},
 		registry: exposition.NewRegistry(), series: map[seriesKey]*requestSeries{}}
-	m.kinds.Most, m.hooks.Most, m.rules.Most, m.apiServices.Most = maxNames, maxNames, maxNames, maxNames
+	m.kinds.Max, m.hooks.Max, m.rules.Max, m.apiServices.Max = maxNames, maxNames, maxNames, maxNames
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.addRequestMetrics()
 	m.addWatchMetrics()
@@ -334,11 +334,11 @@ func (m *metrics) policyChecked(c policy.Check) {
 	}
 	if c.Mutating {
 		m.mutations.WithLabelValues(c.Policy, c.Binding, c.Error).Inc()
-		m.mutationTimes.WithLabelValues(c.Policy, c.Binding, c.Error).Observe(c.Took.Seconds())
+		m.mutationTimes.WithLabelValues(c.Policy, c.Binding, c.Error).Observe(c.Duration.Seconds())
 		return
 	}
 	m.validations.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Inc()
-	m.validationTimes.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Observe(c.Took.Seconds())
+	m.validationTimes.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Observe(c.Duration.Seconds())
 }
 
 // --- Requests
@@ -348,7 +348,7 @@ func (m *metrics) policyChecked(c policy.Check) {
 // resourceVerb is "" for a non-resource request.
 func verbLabel(method, resourceVerb, subresource, contentType string) string {
 	switch {
-	case resourceVerb != "" && request.Connects(subresource):
+	case resourceVerb != "" && request.IsConnect(subresource):
 		return "CONNECT"
 	case resourceVerb == "watch":
 		return "WATCH"
@@ -443,7 +443,7 @@ func (m *metrics) webhookCalled(c admission.Call) {
 		c.Name = otherLabel
 	}
 	m.hookCalls.WithLabelValues(c.Name, c.Kind, c.Operation, code, rejected).Inc()
-	m.hookDurations.WithLabelValues(c.Name, c.Kind, c.Operation, rejected).Observe(c.Took.Seconds())
+	m.hookDurations.WithLabelValues(c.Name, c.Kind, c.Operation, rejected).Observe(c.Duration.Seconds())
 	if c.Cause != "" {
 		m.hookRejections.WithLabelValues(c.Name, c.Kind, c.Operation, c.Cause, code).Inc()
 	}
@@ -724,9 +724,9 @@ type instrumentation struct {
 	audit     *audit.Log // nil if neither audit flag is set
 	findings  *findings.Detector
 	log       zerolog.Logger
-	verbosity int           // requests are logged if it is at least 3
-	timeout   time.Duration // for requests other than watches
-	bytes     *shares.Bytes // limits the memory of large responses; nil means no limit
+	verbosity int            // requests are logged if it is at least 3
+	timeout   time.Duration  // for requests other than watches
+	bytes     *limits.Memory // limits the memory of large responses; nil means no limit
 }
 
 // An exchange combines the record, the response and the warnings of a request in one allocation.
@@ -740,14 +740,14 @@ type exchange struct {
 // metrics and the audit event. It recovers from panics, so it must be the outermost handler.
 func (b *instrumentation) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: shares.Claim{Bytes: b.bytes}},
+		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: limits.Claim{Memory: b.bytes}},
 			warnings: warningRecorder{header: w.Header()}}
 		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
 		asked := b.open(w, r, rec)
 		out.asked = rec
-		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
-			out.begun = func() { b.audit.Begun(r, rec, out.code) }
+		if b.audit != nil && (rec.Streaming || request.IsLongRunning(&rec.Info)) {
+			out.begun = func() { b.audit.ResponseStarted(r, rec, out.code) }
 		}
 		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
 		// The record is the innermost value of the context, because it is looked up most often.
@@ -762,8 +762,8 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 // /at/MOMENT. Logs and audit events contain the full URL.
 func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) (asked *url.URL) {
 	asked = r.URL
-	if moment, rest, ok := history.Then(r.URL); ok {
-		rec.At, asked = cmp.Or(moment, "nothing"), rest
+	if moment, rest, ok := history.SplitMoment(r.URL); ok {
+		rec.Moment, asked = cmp.Or(moment, "nothing"), rest
 		stripped := *r
 		stripped.URL = rest
 		rec.Info = request.Parse(&stripped)
@@ -771,7 +771,7 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 		rec.Info = request.Parse(r)
 	}
 	rec.Agent, rec.Remote = r.UserAgent(), r.RemoteAddr
-	rec.Follows = rec.Info.Verb == "watch" || history.Follows(r)
+	rec.Streaming = rec.Info.Verb == "watch" || history.IsFollowRequest(r)
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
 	}
@@ -824,7 +824,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 		b.metrics.terminated(labels, code)
 	}
 	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
-	b.findings.Notice(rec, code, now)
+	b.findings.RecordRequest(rec, code, now)
 	if b.verbosity >= 3 {
 		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
 			Stringer("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
@@ -835,7 +835,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 // received reports each authenticated request to the audit log.
 func (b *instrumentation) received(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if rec := request.From(r.Context()); b.audit.Received(r, rec) {
+		if rec := request.From(r.Context()); b.audit.RequestReceived(r, rec) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -857,9 +857,9 @@ func (b *instrumentation) own(ctx context.Context, by request.User, info request
 		code := http.StatusOK
 		if err != nil {
 			status, _ := response.ErrorStatus(err)
-			code, rec.Answered = int(status.Code), &status
+			code, rec.ResponseStatus = int(status.Code), &status
 		}
-		b.findings.Notice(rec, code, time.Now())
+		b.findings.RecordRequest(rec, code, time.Now())
 		if b.audit == nil {
 			return
 		}
@@ -879,7 +879,7 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 // serveInTime calls next. Unless the request is a watch or a stream, its context ends after
 // --request-timeout, or earlier if the client sets the timeout parameter.
 func (b *instrumentation) serveInTime(w http.ResponseWriter, r *http.Request, rec *request.Request, next http.Handler) {
-	if rec.Follows || request.LongRunning(&rec.Info) {
+	if rec.Streaming || request.IsLongRunning(&rec.Info) {
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -907,12 +907,12 @@ type responseWriter struct {
 	code  int
 	bytes int64
 	begun func() // if not nil, it is called before the head is sent
-	claim shares.Claim
+	claim limits.Claim
 	asked *request.Request // its audit policy may require the response body
 }
 
 // Claim returns the memory for large responses that the request has reserved.
-func (w *responseWriter) Claim() *shares.Claim { return &w.claim }
+func (w *responseWriter) Claim() *limits.Claim { return &w.claim }
 
 func (w *responseWriter) WriteHeader(code int) {
 	w.begin(code)
@@ -930,8 +930,8 @@ func (w *responseWriter) begin(code int) {
 
 func (w *responseWriter) Write(p []byte) (int, error) {
 	w.begin(http.StatusOK)
-	if w.asked != nil && w.asked.Audited.WantsAnswer() {
-		w.asked.Audited.Keep(w.Header(), p)
+	if w.asked != nil && w.asked.AuditData.RecordsResponse() {
+		w.asked.AuditData.RecordResponse(w.Header(), p)
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
@@ -1022,9 +1022,9 @@ func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestL
 // ---- The audit log ----
 
 // openAudit opens the audit log and the audit webhook. It returns nil if neither is configured.
-func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble *troubles.Log, log zerolog.Logger) (*audit.Log, error) {
+func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble *logonce.Log, log zerolog.Logger) (*audit.Log, error) {
 	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
-		Mode: audit.Mode(flags.Mode), Batches: flags.LogBatches, Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(types, sealed) }}
+		Mode: audit.Mode(flags.Mode), Batches: flags.LogBatches, Unseal: func(sealed []byte) ([]byte, error) { return response.ProtobufToJSON(types, sealed) }}
 	var err error
 	if flags.Policy != "" {
 		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
@@ -1050,17 +1050,17 @@ func openAudit(flags *options.Audit, types *scheme.Registry, m *metrics, trouble
 }
 
 // auditWebhook returns a sender of events to the audit webhook.
-func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *troubles.Log) (*audit.Sender, error) {
-	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
+func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *logonce.Log) (*audit.Sender, error) {
+	client, err := kubeconfig.NewWebhookClient(flags.Webhook, "apilet")
 	if err != nil {
 		return nil, err
 	}
 	const what = "sending audit events to the webhook"
-	return &audit.Sender{Batches: flags.Batches, Mode: audit.Mode(flags.HookMode), Truncate: flags.HookTruncate, Sent: func(int) { trouble.Tell(what, nil) },
+	return &audit.Sender{Batches: flags.Batches, Mode: audit.Mode(flags.HookMode), Truncate: flags.HookTruncate, Sent: func(int) { trouble.Report(what, nil) },
 		Lost: func(plugin string, n int, why error) {
 			unsent.WithLabelValues(plugin).Add(float64(n))
 			if why != nil {
-				trouble.Tell(what, why)
+				trouble.Report(what, why)
 			}
 		},
 		Post: func(ctx context.Context, body []byte) error {

@@ -34,11 +34,11 @@ import (
 	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
+	"apilet/internal/logonce"
 	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/troubles"
 )
 
 // A storage contains the store and the services that maintain it.
@@ -47,7 +47,7 @@ type storage struct {
 	types    *scheme.Registry
 	clock    *clock.Clock
 	log      zerolog.Logger
-	troubles *troubles.Log
+	troubles *logonce.Log
 
 	keys    *encryption.Providers // for encryption at rest
 	forget  context.CancelFunc    // stops the work for the keys; nil until readKeys
@@ -71,7 +71,7 @@ func (h *storage) readKeys() (err error) {
 	var ctx context.Context
 	ctx, h.forget = context.WithCancel(context.Background())
 	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig, Reload: h.options.EncryptionReload, Log: h.log,
-		Changed: func() { h.cluster.KeysChanged() }})
+		OnReload: func() { h.cluster.KeysChanged() }})
 	return err
 }
 
@@ -81,7 +81,7 @@ func (h *storage) sealing() *store.Sealing {
 	if h.cluster != nil {
 		s = h.keys.ReplicaSealing()
 	}
-	s.Unopened = func(key string, err error) {
+	s.OnOpenError = func(key string, err error) {
 		if tell := h.sealed.Load(); tell != nil {
 			(*tell)(key, err)
 		}
@@ -107,7 +107,7 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 		return nil
 	}
 	return func(decide func(value []byte) (next []byte, err error)) error {
-		return h.cluster.Agree(ctx, "authority", decide)
+		return h.cluster.UpdateValue(ctx, "authority", decide)
 	}
 }
 
@@ -115,7 +115,7 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 func (h *storage) open(ctx context.Context) (err error) {
 	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota, Clock: h.clock.Now,
 		Author:  registry.Author,
-		Outcome: h.troubles.TellWriting,
+		OnBatch: h.troubles.ReportWrite,
 		Fatal:   h.diskLost,
 		Warn:    func(text string) { h.log.Warn().Msg(text) },
 		Replica: h.cluster.Replica(),
@@ -131,7 +131,7 @@ func (h *storage) open(ctx context.Context) (err error) {
 	if err := h.cluster.Start(ctx, h.st); err != nil {
 		return err
 	}
-	h.clock.Passed(h.st.TimeOf(h.st.Revision()))
+	h.clock.Observe(h.st.TimeOf(h.st.Revision()))
 	datafile.RemoveLeftovers(h.st.File.Path)
 	return nil
 }
@@ -142,7 +142,7 @@ func (h *storage) preflight() (err error) {
 	if h.upkeep, err = store.NewMaintenance(h.st); err != nil {
 		return err
 	}
-	h.upkeep.Yields = h.options.History == nil // an explicit --history is kept even if space runs out
+	h.upkeep.CompactWhenFull = h.options.History == nil // an explicit --history is kept even if space runs out
 	h.scrub = &datafile.Scrub{Store: h.st, Maintenance: h.upkeep, Log: h.log}
 	return nil
 }
@@ -158,7 +158,7 @@ func (h *storage) warnOfCommittable() {
 	if !h.options.Ephemeral {
 		files = append(files, h.st.File.Path, h.st.File.Path+store.LogSuffix)
 	}
-	datafile.WarnOfCommittable(h.log, files...)
+	datafile.WarnCommittable(h.log, files...)
 }
 
 // A backing contains the health checks of the storage, which is the data file or the etcd cluster.
@@ -194,7 +194,7 @@ func (h *storage) diskLost(err error) {
 // use it. No data is lost, because etcd has all of it.
 func (h *storage) giveUp(err error) error {
 	if h.st != nil && errors.Is(err, store.ErrDamaged) {
-		h.st.Distrust()
+		h.st.Invalidate()
 	}
 	return errors.Join(err, h.close())
 }
@@ -232,13 +232,13 @@ func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done st
 		err = gc.ExpireEvents(ctx)
 	}
 	if ctx.Err() == nil {
-		h.troubles.Tell("compaction", err)
+		h.troubles.Report("compaction", err)
 	}
 }
 
 // noteShortened logs that history was deleted early, at most once between two regular compactions.
 func (h *storage) noteShortened(done store.Compaction) {
-	early := done.ForSpace && done.Deleted > 0 && h.upkeep.Yields
+	early := done.ForSpace && done.Deleted > 0 && h.upkeep.CompactWhenFull
 	if early && !h.shortened {
 		h.log.Warn().Int64("compact-revision", done.Rev).Int("versions", done.Deleted).
 			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can no longer be read")

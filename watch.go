@@ -41,12 +41,12 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/crd"
+	"apilet/internal/limits"
 	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -173,7 +173,7 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	}
 	s.sub = wt.news.Subscribe(interest(res, &q.match))
 	defer s.sub.Close()
-	hooks.opened(s.sub.At)
+	hooks.opened(s.sub.Progress)
 	s.run(ctx)
 	return nil
 }
@@ -206,8 +206,8 @@ func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError 
 // webhook, because the filter applies to the stored objects.
 func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
 	in := notify.Interest{Resource: res.KeyPrefix(""), Span: m.Span}
-	if m.Span == m.Prefix && !res.Converts() {
-		in.Label, in.Field, in.Value = m.Demands()
+	if m.Span == m.Prefix && !res.NeedsConversion() {
+		in.Label, in.Field, in.Value = m.RequiredTerm()
 	}
 	return in
 }
@@ -311,7 +311,7 @@ func (s *stream) sendAll(ctx context.Context) error {
 			return err
 		}
 		large := heavy(c.Records)
-		if !shares.Fits(ctx, s.w, large) {
+		if !limits.TryReserve(ctx, s.w, large) {
 			at.Rev = c.Rev
 			*c = store.Chunk{}
 			if err := s.hold(ctx, large); err != nil {
@@ -355,7 +355,7 @@ func (s *stream) follow(ctx context.Context) error {
 	}
 	var over <-chan struct{} // closed when the definition of a custom type changes or is deleted
 	if s.v.Res.Custom != nil {
-		over = s.v.Res.Custom.Over
+		over = s.v.Res.Custom.Replaced
 	}
 	for {
 		if err := s.drain(ctx); err != nil {
@@ -388,7 +388,7 @@ func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
 	defer func() { s.workspace = workspaces.Get().(*workspace) }()
 	select {
 	case <-s.sub.C:
-		s.pos = max(s.pos, s.sub.Quiet())
+		s.pos = max(s.pos, s.sub.QuietRevision())
 		return nil
 	case <-over:
 		return errOver
@@ -405,7 +405,7 @@ func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 	}
 	return time.AfterFunc(s.untilBookmark(ctx), func() {
 		s.tell.Store(true)
-		s.sub.Ring()
+		s.sub.Wake()
 	})
 }
 
@@ -439,7 +439,7 @@ func (s *stream) drain(ctx context.Context) error {
 		}
 		s.events = events
 		large := heavyEvents(events)
-		if !shares.Fits(ctx, s.w, large) {
+		if !limits.TryReserve(ctx, s.w, large) {
 			clear(events)
 			if err := s.hold(ctx, large); err != nil {
 				return err
@@ -462,7 +462,7 @@ func (s *stream) drain(ctx context.Context) error {
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
-		s.sub.Saw(upTo)
+		s.sub.MarkRead(upTo)
 	}
 	s.logged = false
 	return s.write()
@@ -473,7 +473,7 @@ func (s *stream) hold(ctx context.Context, n int) error {
 	if err := s.write(); err != nil {
 		return err
 	}
-	err := shares.Hold(ctx, s.w, n)
+	err := limits.Reserve(ctx, s.w, n)
 	if ctx.Err() != nil {
 		return errStreamEnd
 	}
@@ -486,7 +486,7 @@ func (s *stream) lighten() {
 	if cap(s.buf) > 2*watchBuffer {
 		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
 	}
-	shares.Release(s.w)
+	limits.Release(s.w)
 }
 
 // heavyEvents returns the memory that the events of large objects need, including their previous
@@ -494,7 +494,7 @@ func (s *stream) lighten() {
 // may keep them for longer than the log.
 func heavyEvents(events []store.Event) (n int) {
 	for i := range events {
-		if size := len(events[i].JSON); size > shares.Large {
+		if size := len(events[i].JSON); size > limits.Large {
 			n += 2*size + len(events[i].Prev)
 		}
 	}
@@ -504,7 +504,7 @@ func heavyEvents(events []store.Event) (n int) {
 // convertAll converts the objects if the type has a conversion webhook. It runs before selectors
 // are applied.
 func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
-	if !s.v.Res.Converts() {
+	if !s.v.Res.NeedsConversion() {
 		return nil
 	}
 	var readable []*store.Record
@@ -519,7 +519,7 @@ func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
 // convertEvents is like convertAll for events. It also converts the previous versions if there are
 // selectors.
 func (s *stream) convertEvents(ctx context.Context, events []store.Event) error {
-	if !s.v.Res.Converts() {
+	if !s.v.Res.NeedsConversion() {
 		return nil
 	}
 	var at []*[]byte
@@ -529,7 +529,7 @@ func (s *stream) convertEvents(ctx context.Context, events []store.Event) error 
 			continue
 		}
 		at = append(at, &ev.JSON)
-		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.Everything() {
+		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.MatchesAll() {
 			at = append(at, &ev.Prev)
 		}
 	}
@@ -554,11 +554,11 @@ func (s *stream) deliver(ev *store.Event) error {
 			return s.send("DELETED", &ev.Record)
 		}
 	case m.Matches(ev.Key, ev.JSON):
-		if !created && (m.Everything() || m.Matches(ev.Key, ev.Prev)) {
+		if !created && (m.MatchesAll() || m.Matches(ev.Key, ev.Prev)) {
 			return s.send("MODIFIED", &ev.Record)
 		}
 		return s.send("ADDED", &ev.Record)
-	case !created && !m.Everything() && m.Matches(ev.Key, ev.Prev):
+	case !created && !m.MatchesAll() && m.Matches(ev.Key, ev.Prev):
 		gone := ev.Record
 		gone.JSON = withRevision(ev.Prev, ev.Rev)
 		return s.send("DELETED", &gone)
@@ -588,7 +588,7 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	if err != nil {
 		return err
 	}
-	s.v.Mute = true
+	s.v.OmitColumns = true
 	s.hooks.sent(len(s.buf) - before)
 	if len(s.buf) < watchBuffer {
 		return nil
@@ -603,7 +603,7 @@ func (s *stream) frame(dst []byte, kind string, rec *store.Record) ([]byte, erro
 		return s.sealedFrame(dst, kind, rec)
 	}
 	dst = append(append(append(dst, `{"type":"`...), kind...), `","object":`...)
-	dst, err := s.v.Object(dst, rec)
+	dst, err := s.v.AppendObject(dst, rec)
 	return append(dst, "}\n"...), err
 }
 
@@ -628,7 +628,7 @@ func (s *stream) push() (err error) {
 	s.dirty = true
 	s.stalled.Reset(s.wt.patience)
 	for rest := s.buf; ; {
-		if len(s.buf) <= shares.Large {
+		if len(s.buf) <= limits.Large {
 			s.stalled.Reset(s.wt.patience)
 		}
 		piece := rest[:min(len(rest), watchBuffer)]
@@ -655,7 +655,7 @@ func (s *stream) rest() {
 		workspaces.Put(s.workspace)
 	}
 	s.workspace = nil
-	s.sub.Rest(s.pos)
+	s.sub.MarkIdle(s.pos)
 }
 
 // bookmarkNow sends all pending events and then a bookmark with the newest revision, even if the
@@ -686,7 +686,7 @@ func (s *stream) sendError(status *apierrors.StatusError) {
 	doc, _ := response.ErrorStatus(status)
 	doc.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	if s.v.Media.Format == scheme.ProtobufFormat {
-		sealed, err := response.SealObject(&doc)
+		sealed, err := response.EncodeProtobuf(&doc)
 		if err != nil {
 			return
 		}
@@ -716,7 +716,7 @@ func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []by
 		sealed = s.wt.sealed.find(s.v, rec)
 	}
 	if sealed == nil {
-		if sealed, err = s.v.Sealed(nil, rec); err != nil {
+		if sealed, err = s.v.AppendProtobuf(nil, rec); err != nil {
 			return dst, err
 		}
 		if s.logged {
@@ -744,7 +744,7 @@ func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {
 }
 
 func (l *sealedLog) remember(v *response.View, rec *store.Record, sealed []byte) {
-	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > response.SealedMost {
+	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > response.MaxCachedProtobuf {
 		return
 	}
 	l[rec.Rev%sealedEvents].Store(&sealedEvent{v.Res, v.Media.As, v.Media.Version, rec.JSON, sealed})

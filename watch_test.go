@@ -227,7 +227,7 @@ func TestSealedEventsAreShared(t *testing.T) {
 			t.Errorf("%s: found %q", name, found)
 		}
 	}
-	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: make([]byte, response.SealedMost+1)}, []byte("large"))
+	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: make([]byte, response.MaxCachedProtobuf+1)}, []byte("large"))
 	apitest.Expect(t, string(log.find(v, rec)), "sealed")
 	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: []byte(`{}`)}, []byte("next"))
 	apitest.Expect(t, log.find(v, rec) == nil, true)

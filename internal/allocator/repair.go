@@ -30,8 +30,8 @@ const (
 // Run repairs claims regularly until ctx ends. It must only run on one server at a time.
 func (a *Allocator) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := a.repair(ctx); ctx.Err() == nil && a.Failed != nil {
-			a.Failed(err)
+		if err := a.repair(ctx); ctx.Err() == nil && a.Report != nil {
+			a.Report(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -77,7 +77,7 @@ func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string
 		if r.to == "" || !a.stillHas(r.to, r.address) {
 			return nil
 		}
-		if err := a.claimAddress(ctx, r.address, r.to); !errors.Is(err, ErrLost) {
+		if err := a.claimAddress(ctx, r.address, r.to); !errors.Is(err, ErrAlreadyClaimed) {
 			return err
 		}
 		return nil

@@ -26,12 +26,12 @@ func tool() *Program {
 	say := func(what string) func(Call) error {
 		return func(c Call) error { _, err := fmt.Fprint(c.Out, what, c.Args); return err }
 	}
-	return &Program{Name: "tool", About: "A tool.", Version: func(w io.Writer) error { _, err := io.WriteString(w, "tool 1"); return err },
+	return &Program{Name: "tool", Description: "A tool.", Version: func(w io.Writer) error { _, err := io.WriteString(w, "tool 1"); return err },
 		Commands: func() []Command {
 			return []Command{
-				{Counts: []int{0}, Groups: group("data", "listen"), What: "serve", Run: say("served")},
-				{Name: "check", Counts: []int{0, 1}, Groups: group("data"), What: "look", Run: say("checked")},
-				{Name: "copy", Counts: []int{1}, Args: "DEST", Groups: group("key"), What: "copy", Run: func(Call) error { return errors.New("no room") }},
+				{ArgCounts: []int{0}, Groups: group("data", "listen"), Description: "serve", Run: say("served")},
+				{Name: "check", ArgCounts: []int{0, 1}, Groups: group("data"), Description: "look", Run: say("checked")},
+				{Name: "copy", ArgCounts: []int{1}, Args: "DEST", Groups: group("key"), Description: "copy", Run: func(Call) error { return errors.New("no room") }},
 			}
 		}}
 }
@@ -125,7 +125,7 @@ func TestFlagsAndArgumentsComeInAnyOrder(t *testing.T) {
 		var out strings.Builder
 		p := Program{Name: "p", Version: func(w io.Writer) error { return errors.New("the version") }, Commands: func() []Command {
 			name, all := "", false
-			return []Command{{}, {Name: "do", Counts: []int{0, 1, 2}, What: "test", Groups: []FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
+			return []Command{{}, {Name: "do", ArgCounts: []int{0, 1, 2}, Description: "test", Groups: []FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&name, "n", "", "a name")
 				f.BoolVar(&all, "A", false, "all")
 			}}}, Run: func(c Call) error {

@@ -35,10 +35,10 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/flowcontrol"
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -66,13 +66,13 @@ type Page struct {
 	Watches      *Watches                // the open watches
 	Deprecations func(most int) any      // returns recent uses of deprecated versions, up to the given maximum
 	Version      string                  // version of apilet
-	Kept         time.Duration           // retention period of the history, or zero if unlimited
+	Retention    time.Duration           // retention period of the history, or zero if unlimited
 
 	once      sync.Once
 	assembled *assembled // set by once
 
 	mu     sync.Mutex // guards the fields below, up to pages
-	places *shares.Places
+	places *limits.Slots
 	pages  map[string]openPage // indexed by the random ID chosen by each page
 
 	making sync.Mutex // protects the following fields, and is held while the document is generated
@@ -203,14 +203,14 @@ func (p *Page) admit(u request.User, id string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pages == nil {
-		p.places, p.pages = shares.NewPlaces(maxPages), map[string]openPage{}
+		p.places, p.pages = limits.NewSlots(maxPages), map[string]openPage{}
 	}
 	page, known := p.pages[id]
 	if !known {
 		var ok bool
-		if page.release, ok = p.places.Take(u); !ok {
+		if page.release, ok = p.places.TryAcquire(u); !ok {
 			p.closeLocked(now)
-			page.release, ok = p.places.Take(u)
+			page.release, ok = p.places.TryAcquire(u)
 		}
 		if !ok {
 			return false
@@ -298,7 +298,7 @@ type resourceState struct {
 
 func (p *Page) storeState() storeState {
 	stats := p.Store.Stats()
-	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Kept.Seconds(), FileBytes: stats.FileBytes,
+	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Retention.Seconds(), FileBytes: stats.FileBytes,
 		FreeBytes: stats.FreeBytes, LogBytes: stats.LogBytes, Objects: p.Store.Objects(), Commits: stats.Commits, Changes: stats.Writes, CommitSeconds: stats.CommitSeconds,
 		Bounds: store.CommitBounds[:], Buckets: stats.CommitBuckets[:], Resources: []resourceState{}}
 	seen := map[string]bool{}

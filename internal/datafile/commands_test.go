@@ -23,7 +23,7 @@ import (
 func run(args ...string) (out, errs string, code int) {
 	var stdout, stderr strings.Builder
 	program := commandline.Program{Name: "apilet", Commands: func() []commandline.Command {
-		serve := commandline.Command{Counts: []int{0}, Run: func(commandline.Call) error { return nil }}
+		serve := commandline.Command{ArgCounts: []int{0}, Run: func(commandline.Call) error { return nil }}
 		return append([]commandline.Command{serve}, datacmd.Commands(func(io.Writer) zerolog.Logger { return zerolog.Nop() })...)
 	}, Version: func(io.Writer) error { return nil }}
 	code = program.Run(args, &stdout, &stderr)

@@ -22,7 +22,7 @@ const (
 func (p *Providers) Run(ctx context.Context) { p.run(ctx, lookEvery, againAfter) }
 
 func (p *Providers) run(ctx context.Context, every, again time.Duration) {
-	if !p.On() || !p.cfg.Reload {
+	if !p.Enabled() || !p.cfg.Reload {
 		return
 	}
 	for pause := every; ; {
@@ -42,8 +42,8 @@ func (p *Providers) run(ctx context.Context, every, again time.Duration) {
 			p.figures.reloaded("success")
 			p.figures.loaded(p.Hash())
 			p.cfg.Log.Info().Str("file", p.cfg.Path).Msg("reloaded the encryption configuration")
-			if p.cfg.Changed != nil {
-				p.cfg.Changed()
+			if p.cfg.OnReload != nil {
+				p.cfg.OnReload()
 			}
 		}
 	}

@@ -245,7 +245,7 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite, error) {
 	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
 	own := c.own.find(kv, false)
-	var stored layout.Stored
+	var stored layout.Document
 	if own != nil {
 		stored, change.Author = own.stored, own.author
 	} else {
@@ -258,9 +258,9 @@ func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated,
 	return change, own, nil
 }
 
-func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Stored, error) {
+func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Document, error) {
 	stored, err := c.lay.Decode(key, kv.Value)
-	if encryption.IsAway(err) {
+	if encryption.IsUnavailable(err) {
 		return stored, err
 	}
 	if err != nil {

@@ -51,7 +51,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 		err := a.keep(ctx)
 		var live []netip.Addr
 		if err == nil {
-			live, err = c.Masters(ctx)
+			live, err = c.Servers(ctx)
 		}
 		if err == nil {
 			err = reconcile(ctx, live, entering)
@@ -128,15 +128,15 @@ func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Con
 	if _, err := a.client.Revoke(ctx, a.lease); err != nil {
 		return err
 	}
-	live, err := a.Masters(ctx)
+	live, err := a.Servers(ctx)
 	if err != nil {
 		return err
 	}
 	return reconcile(ctx, live, false)
 }
 
-// Masters returns the addresses of all running servers.
-func (c *Cluster) Masters(ctx context.Context) ([]netip.Addr, error) {
+// Servers returns the addresses of all running servers.
+func (c *Cluster) Servers(ctx context.Context) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
 	answer, err := c.client.Get(ctx, c.mastersKey(), clientv3.WithPrefix(), clientv3.WithKeysOnly())

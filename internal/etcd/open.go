@@ -97,7 +97,7 @@ func (c *Cluster) Replica() *store.Replica {
 			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
 			return kept, err
 		},
-		Last: lastState,
+		Tombstone: lastState,
 	}
 }
 

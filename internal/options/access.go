@@ -46,7 +46,7 @@ func (o *OIDC) define(f *flag.FlagSet) {
 	text(&o.GroupsPrefix, "oidc-groups-prefix", "", "prefix (`text`) of groups")
 	f.Func("oidc-signing-algs", "comma-separated `names` of the allowed signature algorithms (default RS256)", func(list string) error {
 		o.given = true
-		return commandline.Listed(&o.Algorithms)(list)
+		return commandline.AppendList(&o.Algorithms)(list)
 	})
 	f.Func("oidc-required-claim", "`claim=value` that each token must contain; may be repeated", func(pair string) error {
 		o.given = true

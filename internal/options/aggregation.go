@@ -29,11 +29,11 @@ func (o *Options) defineAggregation(f *flag.FlagSet) {
 	f.BoolVar(&o.Aggregation.Routing, "enable-aggregator-routing", false, "accepted for compatibility: requests always go to the endpoints of a Service, never to its cluster IP")
 	rh := &o.Auth.RequestHeader
 	f.StringVar(&rh.ClientCAFile, "requestheader-client-ca-file", "", "PEM `file` with the CAs of authenticating proxies, whose headers contain the user")
-	f.Func("requestheader-allowed-names", "comma-separated common `names` of the proxies' certificates (default: any)", commandline.Listed(&rh.AllowedNames))
-	f.Func("requestheader-username-headers", "comma-separated `headers` with the user name, such as X-Remote-User", commandline.Listed(&rh.Users))
-	f.Func("requestheader-uid-headers", "comma-separated `headers` with the uid, such as X-Remote-Uid", commandline.Listed(&rh.UIDs))
-	f.Func("requestheader-group-headers", "comma-separated `headers` with the groups, such as X-Remote-Group", commandline.Listed(&rh.Groups))
-	f.Func("requestheader-extra-headers-prefix", "comma-separated `prefixes` of headers with extra user information, such as X-Remote-Extra-", commandline.Listed(&rh.Extras))
+	f.Func("requestheader-allowed-names", "comma-separated common `names` of the proxies' certificates (default: any)", commandline.AppendList(&rh.AllowedNames))
+	f.Func("requestheader-username-headers", "comma-separated `headers` with the user name, such as X-Remote-User", commandline.AppendList(&rh.Users))
+	f.Func("requestheader-uid-headers", "comma-separated `headers` with the uid, such as X-Remote-Uid", commandline.AppendList(&rh.UIDs))
+	f.Func("requestheader-group-headers", "comma-separated `headers` with the groups, such as X-Remote-Group", commandline.AppendList(&rh.Groups))
+	f.Func("requestheader-extra-headers-prefix", "comma-separated `prefixes` of headers with extra user information, such as X-Remote-Extra-", commandline.AppendList(&rh.Extras))
 }
 
 // finishAggregation returns the same errors as kube-apiserver.

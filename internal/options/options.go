@@ -139,7 +139,7 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; enables TLS (default: DATA-certs)")
 	f.Func("tls-san", "comma-separated DNS `names` and IP addresses of this server or its load balancer, for the generated certificate; may be repeated. The kubeconfig contains the first one. Enables TLS", o.addNames)
 	f.Func("cors-allowed-origins", "comma-separated `regexes` of web origins whose pages may use this server. Each must match the whole origin and contain both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
-		err := commandline.Listed(&o.Auth.CORSOrigins)(text)
+		err := commandline.AppendList(&o.Auth.CORSOrigins)(text)
 		if errors.Is(err, commandline.ErrEmptyElement) {
 			err = auth.CheckOrigin("")
 		}
@@ -153,18 +153,18 @@ func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false, "allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
 	o.Auth.Anonymous = true
 	f.BoolFunc("anonymous-auth", "with an authenticator: allow requests without credentials, as user system:anonymous (default true)", func(text string) (err error) {
-		o.Auth.AnonymousGiven = true
+		o.Auth.AnonymousFlagSet = true
 		o.Auth.Anonymous, err = strconv.ParseBool(text)
 		return err
 	})
-	f.Func("authorization-mode", "comma-separated `modes`, in order: RBAC, Node (for kubelets), Webhook, AlwaysAllow and AlwaysDeny (default: RBAC with an authenticator, otherwise AlwaysAllow)", commandline.Listed(&o.Authorization))
+	f.Func("authorization-mode", "comma-separated `modes`, in order: RBAC, Node (for kubelets), Webhook, AlwaysAllow and AlwaysDeny (default: RBAC with an authenticator, otherwise AlwaysAllow)", commandline.AppendList(&o.Authorization))
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
 	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens (default: a key in the data file)")
-	f.Func("service-account-key-file", "PEM `file` with keys that verify service account tokens; may be repeated. Without --service-account-signing-key-file, a private key among them signs", commandline.Repeated(&o.Accounts.KeyFiles))
-	f.Func("service-account-issuer", "`URL` of the issuer of service account tokens; may be repeated. New tokens contain the first one, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&o.Accounts.Issuers))
-	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&o.Accounts.Audiences))
+	f.Func("service-account-key-file", "PEM `file` with keys that verify service account tokens; may be repeated. Without --service-account-signing-key-file, a private key among them signs", commandline.AppendValue(&o.Accounts.KeyFiles))
+	f.Func("service-account-issuer", "`URL` of the issuer of service account tokens; may be repeated. New tokens contain the first one, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.AppendValue(&o.Accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.AppendList(&o.Accounts.Audiences))
 	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document (default: this server's)")
 }
 
@@ -173,13 +173,13 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "create ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt in each namespace; kube-apiserver alone does not")
 	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "`CIDR[,CIDR]` for the cluster IPs of Services: one range, or one for IPv4 and one for IPv6; the first is the default family")
 	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects; with false, only their metadata")
-	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to enable in addition to the default ones", commandline.Listed(&o.EnabledPlugins))
-	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to disable", commandline.Listed(&o.DisabledPlugins))
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to enable in addition to the default ones", commandline.AppendList(&o.EnabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to disable", commandline.AppendList(&o.DisabledPlugins))
 	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "`seconds` for which Pods without a toleration of their own tolerate a node that is not ready")
 	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which Pods without a toleration of their own tolerate an unreachable node")
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration for PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record the manager of each field in metadata.managedFields; server-side apply requires it")
-	f.Func("runtime-config", "comma-separated `versions` to enable or disable, GROUP/VERSION=true|false or GROUP/VERSION/RESOURCE=true|false; api/beta, api/alpha and api/all stand for all versions that are off by default", commandline.Listed(&o.RuntimeConfig))
+	f.Func("runtime-config", "comma-separated `versions` to enable or disable, GROUP/VERSION=true|false or GROUP/VERSION/RESOURCE=true|false; api/beta, api/alpha and api/all stand for all versions that are off by default", commandline.AppendList(&o.RuntimeConfig))
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse requests for deprecated API versions, instead of returning a warning")
 }
 
@@ -192,7 +192,7 @@ func (o *Options) defineRequests(f *flag.FlagSet) {
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "minimum duration of a watch; the maximum is twice as long (kube-apiserver: a number of seconds)")
 	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "time to continue serving after SIGTERM, while /readyz fails and clients are asked to reconnect, so that load balancers select other servers")
 	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` with base64 keys for continue tokens, one per line; the first signs, all verify")
-	f.Func("feature-gates", "comma-separated `list` of feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.Listed(&o.FeatureGates))
+	f.Func("feature-gates", "comma-separated `list` of feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.AppendList(&o.FeatureGates))
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
@@ -209,7 +209,7 @@ type Etcd struct {
 
 // Define adds the flags to a set.
 func (e *Etcd) Define(f *flag.FlagSet) {
-	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that stores the objects under kube-apiserver's keys. Several servers can share it, including kube-apiserver", commandline.Listed(&e.Servers))
+	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that stores the objects under kube-apiserver's keys. Several servers can share it, including kube-apiserver", commandline.AppendList(&e.Servers))
 	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` with CA certificates to verify etcd")
 	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the client certificate for etcd")
 	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
@@ -297,7 +297,7 @@ func (o *Options) Finish() error {
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), o.EnabledPlugins, o.DisabledPlugins); err != nil {
 		return err
 	}
-	if o.Kept() > 0 && o.CompactionInterval <= 0 {
+	if o.HistoryRetention() > 0 && o.CompactionInterval <= 0 {
 		return errors.New("--history requires a --compaction-interval above 0")
 	}
 	return o.Auth.CheckListen(o.Listen)
@@ -321,8 +321,8 @@ func (o *Options) finishNumbers() error {
 	return nil
 }
 
-// Kept returns the duration for which old versions are kept, or 0 if all are kept.
-func (o *Options) Kept() time.Duration {
+// HistoryRetention returns the duration for which old versions are kept, or 0 if all are kept.
+func (o *Options) HistoryRetention() time.Duration {
 	if o.History == nil {
 		return o.CompactionInterval
 	}
@@ -338,7 +338,7 @@ func (o *Options) finishTLS() error {
 		return errors.New("--tls-cert-file and --tls-private-key-file must be set together")
 	}
 	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
-	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
+	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.IsLocalOnly(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
 		o.CertDir = strings.TrimSuffix(o.Data, filepath.Ext(o.Data)) + "-certs"
@@ -367,7 +367,7 @@ func (o *Options) finishModes(modes []string) error {
 	}
 	if slices.Contains(modes, callout.TypeWebhook) || slices.Contains(modes, callout.TypeAlwaysDeny) { // these modes may deny a request before another mode allows it
 		o.Auth.AlwaysAllow = false
-		plan, err := callout.PlanOf(modes, o.Hook)
+		plan, err := callout.NewPlan(modes, o.Hook)
 		o.Auth.Plan = plan
 		return err
 	}

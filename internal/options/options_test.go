@@ -104,7 +104,7 @@ func TestHistoryFlag(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		} else {
-			got = c.Kept().String() + " "
+			got = c.HistoryRetention().String() + " "
 		}
 		if !strings.Contains(got, want) {
 			t.Errorf("%q: %s, want %s", args, got, want)

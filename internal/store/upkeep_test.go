@@ -198,7 +198,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = db.Update(func(tx *bbolt.Tx) error { return (&boltfile.Ledger{Tx: tx}).PutMetaInt("format", format) })
+		err = db.Update(func(tx *bbolt.Tx) error { return (&boltfile.WriteTx{Tx: tx}).PutMetaInt("format", format) })
 		if err := errors.Join(err, db.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -545,7 +545,7 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 	if err != nil || len(dead) != int(rev) {
 		t.Fatalf("%d dead of %d, %v", len(dead), rev, err)
 	}
-	if err := st.maintain(t.Context(), func(l *boltfile.Ledger) error { return up.deleteRecords(l, dead[:700]) }); err != nil {
+	if err := st.maintain(t.Context(), func(l *boltfile.WriteTx) error { return up.deleteRecords(l, dead[:700]) }); err != nil {
 		t.Fatal(err)
 	}
 	st.Close()

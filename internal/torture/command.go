@@ -42,8 +42,8 @@ func Commands() []commandline.Command {
 	for i := range counts {
 		counts[i] = i + 1
 	}
-	return []commandline.Command{{Name: "torture", Args: "-- CONTROLLER [ARGS]", Counts: counts,
-		What: "test a controller by injecting a fault (crash, refusal, stale read) at each of its writes",
+	return []commandline.Command{{Name: "torture", Args: "-- CONTROLLER [ARGS]", ArgCounts: counts,
+		Description: "test a controller by injecting a fault (crash, refusal, stale read) at each of its writes",
 		Groups: []commandline.FlagGroup{{Title: "Workload", Define: c.defineWorkload}, {Title: "Extent", Define: c.defineAmount},
 			{Title: "Reports", Define: c.defineReport}},
 		Run: c.run}}

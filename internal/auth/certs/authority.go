@@ -91,7 +91,7 @@ func (f *Folder) readAuthority() (*KeyPair, error) {
 	if _, err := os.Stat(f.file("ca.crt")); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if _, err := Hide(f.Log, f.file("ca.key")); err != nil {
+	if _, err := RestrictPermissions(f.Log, f.file("ca.key")); err != nil {
 		return nil, err
 	}
 	ca, err := f.load("ca")

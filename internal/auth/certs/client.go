@@ -26,9 +26,9 @@ type ClientPair struct {
 // ClientPair returns a certificate for the user. It is issued at its first use.
 func (f *Folder) ClientPair(name string) *ClientPair { return &ClientPair{folder: f, name: name} }
 
-// Now returns the certificate for a handshake. It renews the certificate 30 days before it expires.
-// It logs an error and returns nil if there is no certificate.
-func (p *ClientPair) Now() *tls.Certificate {
+// Current returns the certificate for a handshake. It renews the certificate 30 days before it
+// expires. It logs an error and returns nil if there is no certificate.
+func (p *ClientPair) Current() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pair == nil || p.folder.Now().Add(RenewBefore).After(p.pair.Cert.NotAfter) {

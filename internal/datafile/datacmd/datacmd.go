@@ -32,6 +32,7 @@ import (
 
 	"apilet/internal/atomicfile"
 	"apilet/internal/commandline"
+	"apilet/internal/corrupt"
 	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/kubeconfig"
@@ -39,7 +40,6 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // A command contains the values of the command-line flags.
@@ -64,13 +64,13 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 		return []commandline.FlagGroup{{Title: "Flags", Define: define}}
 	}
 	return []commandline.Command{
-		{Name: "backup", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, or of a data file that is not in use, to a new file",
+		{Name: "backup", Args: "DEST", ArgCounts: []int{1}, Description: "copy the objects of a running server, or of a data file that is not in use, to a new file",
 			Groups: flags(c.defineBackup), Run: c.runBackup},
-		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, current or past, to a new file for --base",
+		{Name: "fork", Args: "DEST", ArgCounts: []int{1}, Description: "copy the objects of a running server, current or past, to a new file for --base",
 			Groups: flags(c.defineFork), Run: c.runFork},
-		{Name: "check", Counts: none, What: "check all pages and objects of a data file that is not in use", Groups: flags(c.defineCheck), Run: c.runCheck},
-		{Name: "defrag", Counts: none, What: "rewrite a data file that is not in use without its free pages", Groups: flags(c.defineDefrag), Run: c.runDefrag},
-		{Name: "migrate", Counts: none, What: "copy the objects of a data file that is not in use to an etcd cluster, or vice versa",
+		{Name: "check", ArgCounts: none, Description: "check all pages and objects of a data file that is not in use", Groups: flags(c.defineCheck), Run: c.runCheck},
+		{Name: "defrag", ArgCounts: none, Description: "rewrite a data file that is not in use without its free pages", Groups: flags(c.defineDefrag), Run: c.runDefrag},
+		{Name: "migrate", ArgCounts: none, Description: "copy the objects of a data file that is not in use to an etcd cluster, or vice versa",
 			Groups: append(flags(c.defineCheck), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
 	}
 }
@@ -110,7 +110,7 @@ func (c *command) runCheck(call commandline.Call) error {
 	path, seen := c.data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
 	keyed := keyCount{}
-	each := store.Inspection{Decodes: unreadable.NewDecodeCheck(scheme.NewRegistry()), Encrypted: keyed.add}
+	each := store.Inspection{Decodes: corrupt.NewDecodeCheck(scheme.NewRegistry()), Encrypted: keyed.add}
 	if c.keys != "" {
 		keys, err := encryption.Open(context.Background(), encryption.Config{Path: c.keys, Log: c.logger(call.Errors)})
 		if err != nil {
@@ -324,9 +324,9 @@ func (c *command) runMigrate(call commandline.Call) error {
 	cluster := etcd.Config{Encryption: keys, Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
 		Layout: etcd.NewLayout(c.etcd.Prefix, reg), RevisionsGoBack: c.goBack, Log: c.logger(call.Errors)}
 	if c.toFile {
-		filled, err := etcd.ToFile(ctx, cluster, c.data, seen)
+		filled, err := etcd.MigrateToFile(ctx, cluster, c.data, seen)
 		if err == nil {
-			fmt.Fprintf(call.Out, "%s: %d objects; %d other keys of etcd were left out; the revision is %d\n", c.data, filled.Objects, filled.LeftOut, filled.Revision)
+			fmt.Fprintf(call.Out, "%s: %d objects; %d other keys of etcd were left out; the revision is %d\n", c.data, filled.Objects, filled.Skipped, filled.Revision)
 		}
 		if filled.Running {
 			fmt.Fprintln(call.Out, "Servers have etcd in use: what they write from now on is not in the file, whose revisions begin a billion higher.")
@@ -340,7 +340,7 @@ func (c *command) runMigrate(call commandline.Call) error {
 	if err != nil {
 		return err
 	}
-	objects, err := etcd.ToCluster(ctx, cluster, st, seen)
+	objects, err := etcd.MigrateToCluster(ctx, cluster, st, seen)
 	if err == nil {
 		fmt.Fprintf(call.Out, "%s: %d objects are below %s\n", c.data, objects, cluster.Layout.Prefix())
 	}

@@ -64,10 +64,10 @@ func Commands() []commandline.Command { return (&command{}).rows() }
 
 // Plugin returns the program as a kubectl plugin.
 func Plugin(version func(io.Writer) error) *commandline.Program {
-	missing := commandline.Command{Counts: []int{0}, What: "print an error that names the help", Run: func(commandline.Call) error {
+	missing := commandline.Command{ArgCounts: []int{0}, Description: "print an error that names the help", Run: func(commandline.Call) error {
 		return errors.New("a command is required: see `kubectl apilet help`")
 	}}
-	return &commandline.Program{Name: "kubectl apilet", About: "A kubectl plugin that prints the history of the objects of an apilet server.", Version: version,
+	return &commandline.Program{Name: "kubectl apilet", Description: "A kubectl plugin that prints the history of the objects of an apilet server.", Version: version,
 		Commands: func() []commandline.Command {
 			return append([]commandline.Command{missing}, (&command{plugin: true}).rows()...)
 		}}
@@ -76,9 +76,9 @@ func Plugin(version func(io.Writer) error) *commandline.Program {
 func (c *command) rows() []commandline.Command {
 	where := commandline.FlagGroup{Title: "Server or data file (default: " + c.fallback() + ")", Define: c.defineWhere}
 	return []commandline.Command{
-		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", Counts: []int{0, 1, 2}, What: "print the history of objects: one line for each change, with its author",
+		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", ArgCounts: []int{0, 1, 2}, Description: "print the history of objects: one line for each change, with its author",
 			Groups: []commandline.FlagGroup{{Title: "Changes to print", Define: c.defineWhich}, {Title: "Output", Define: c.defineHow}, where}, Run: c.runLog},
-		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", Counts: []int{2, 3, 4}, What: "print the differences between two moments, each of which is a revision, a time, -5m or now",
+		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", ArgCounts: []int{2, 3, 4}, Description: "print the differences between two moments, each of which is a revision, a time, -5m or now",
 			Groups: []commandline.FlagGroup{{Title: "Objects to compare", Define: c.defineObjects}, {Title: "Output", Define: c.defineColor}, where}, Run: c.runDiff},
 	}
 }

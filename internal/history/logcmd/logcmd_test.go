@@ -25,7 +25,7 @@ func run(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
 	var stdout, stderr strings.Builder
 	program := commandline.Program{Name: "apilet", Commands: func() []commandline.Command {
-		return append([]commandline.Command{{Counts: []int{0}, Run: func(commandline.Call) error { return nil }}}, Commands()...)
+		return append([]commandline.Command{{ArgCounts: []int{0}, Run: func(commandline.Call) error { return nil }}}, Commands()...)
 	}, Version: func(io.Writer) error { return nil }}
 	code = program.Run(args, &stdout, &stderr)
 	return stdout.String(), stderr.String(), code

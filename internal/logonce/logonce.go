@@ -1,17 +1,17 @@
-// Package troubles logs a repeated failure only twice: when it begins and when it ends. For
+// Package logonce logs a repeated failure only twice: when it begins and when it ends. For
 // example, a full disk makes every write fail. Thousands of equal lines would hide the line that
 // shows when the failure began.
 //
-//	t := troubles.New(log)
-//	t.Tell("audit log", err) // called each time; logs the first error, and the first nil after an error
+//	t := logonce.New(log)
+//	t.Report("audit log", err) // called each time; logs the first error, and the first nil after an error
 //
-// Each failed request still returns its error and is counted in /metrics. TellWriting is used for
+// Each failed request still returns its error and is counted in /metrics. ReportWrite is used for
 // the errors of Store.Commit. Only one kind of these failures (full disk, quota, lost file) is
 // current at a time.
 //
 // Invariant: at most one line is logged for a name until its state changes. All names beyond the
 // first thousand share one line. A Log is safe for concurrent use.
-package troubles
+package logonce
 
 import (
 	"errors"
@@ -39,10 +39,10 @@ func New(log zerolog.Logger) *Log {
 	return &Log{log: log, now: map[string]struct{}{}}
 }
 
-// Tell records the result of an operation. A nil error means success. It logs the result if it
+// Report records the result of an operation. A nil error means success. It logs the result if it
 // differs from the previous one. If troublesMax operations are failing, it logs once that there are
 // more, and no further failures until one of them recovers.
-func (t *Log) Tell(what string, err error) {
+func (t *Log) Report(what string, err error) {
 	if t == nil {
 		return
 	}
@@ -88,9 +88,9 @@ func (t *Log) note(what string, fails bool) turn {
 	return beginsUnseen
 }
 
-// TellWriting records the result of a write to the store. A new kind of failure replaces the
+// ReportWrite records the result of a write to the store. A new kind of failure replaces the
 // previous one. The limit of troublesMax does not apply.
-func (t *Log) TellWriting(err error) {
+func (t *Log) ReportWrite(err error) {
 	what := ""
 	switch {
 	case errors.Is(err, store.ErrDiskFull):

@@ -1,10 +1,10 @@
-// Package shares limits the number of concurrent requests of some kinds, and the memory that is
+// Package limits limits the number of concurrent requests of some kinds, and the memory that is
 // used by large requests and responses.
 //
-//	release, ok := places.Take(user)         // for example one of 256 followers of the history; at most a quarter of them for one owner
-//	leave, err := places.Enter(user)         // the same, with a 429 for the client as the error
-//	err := shares.Hold(ctx, w, size)         // memory for a response of this size, before it is created; waits, or returns a 429
-//	shares.Release(w)                        // also called when the request ends
+//	release, ok := places.TryAcquire(user)   // for example one of 256 followers of the history; at most a quarter of them for one owner
+//	leave, err := places.Acquire(user)       // the same, with a 429 for the client as the error
+//	err := limits.Reserve(ctx, w, size)      // memory for a response of this size, before it is created; waits, or returns a 429
+//	limits.Release(w)                        // also called when the request ends
 //
 // The bytes limit the memory of large responses. A request that writes to a slow client lends its
 // seat of flow control to other requests, so seats do not limit the number of such responses, and
@@ -33,7 +33,7 @@
 // exceed the pool, because otherwise two responses could wait for each other. If a response is
 // larger than a share, it is counted as one share. The total memory is therefore limited by the
 // pool, one response, and the sizes by which single responses exceed their share.
-package shares
+package limits
 
 import (
 	"slices"
@@ -57,9 +57,9 @@ func ownerOf(u request.User) string {
 
 func isMaster(u request.User) bool { return slices.Contains(u.Groups, request.GroupMasters) }
 
-// Places limits the number of concurrent requests of some kind. Each owner is limited to a quarter
+// Slots limits the number of concurrent requests of some kind. Each owner is limited to a quarter
 // of the places. Administrators have the same number of separate places without this limit.
-type Places struct {
+type Slots struct {
 	all  int
 	full string // error message if no place is free
 
@@ -69,26 +69,26 @@ type Places struct {
 	each    map[string]int
 }
 
-// NewPlaces returns the given number of places.
-func NewPlaces(all int) *Places {
-	return &Places{all: all, full: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
+// NewSlots returns the given number of places.
+func NewSlots(all int) *Slots {
+	return &Slots{all: all, full: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
 }
 
 // maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each
 // connection uses two file descriptors and about 100 KiB of memory. It does not hold a seat.
 const maxUpgraded = 512
 
-// NewUpgrades returns the places for upgraded connections. The same pool should be used for all
+// NewUpgradeSlots returns the places for upgraded connections. The same pool should be used for all
 // upgraded connections of a server.
-func NewUpgrades() *Places {
-	p := NewPlaces(maxUpgraded)
+func NewUpgradeSlots() *Slots {
+	p := NewSlots(maxUpgraded)
 	p.full = "too many upgraded connections (exec, attach, port-forward, WebSocket) are open, by this user or by all; close some and try again"
 	return p
 }
 
-// Take takes a place until release is called, which must happen once. ok reports whether a place
-// was free for this user.
-func (p *Places) Take(u request.User) (release func(), ok bool) {
+// TryAcquire takes a place until release is called, which must happen once. ok reports whether a
+// place was free for this user.
+func (p *Slots) TryAcquire(u request.User) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if isMaster(u) {
@@ -110,22 +110,22 @@ func (p *Places) Take(u request.User) (release func(), ok bool) {
 	}, true
 }
 
-// Enter is like Take, but returns an error. The status code of the error is 429.
-func (p *Places) Enter(u request.User) (leave func(), err error) {
-	leave, ok := p.Take(u)
+// Acquire is like TryAcquire, but returns an error. The status code of the error is 429.
+func (p *Slots) Acquire(u request.User) (leave func(), err error) {
+	leave, ok := p.TryAcquire(u)
 	if !ok {
 		return nil, apierrors.NewTooManyRequests(p.full, 1)
 	}
 	return leave, nil
 }
 
-func (p *Places) give(n *int) {
+func (p *Slots) give(n *int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	*n--
 }
 
-func (p *Places) leave(owner string) {
+func (p *Slots) leave(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.each[owner]--; p.each[owner] == 0 {

@@ -1,4 +1,4 @@
-package unreadable
+package corrupt
 
 import (
 	"bytes"
@@ -49,13 +49,13 @@ func TestVersionsAreKnown(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	st := openStore(t, store.Options{})
-	lost := NewUnreadables(st, zerolog.New(&log))
+	lost := NewObjects(st, zerolog.New(&log))
 	first := commit(t, st, store.OpCreate, "//configmaps/shop/a", broken, 0)
 	if lost.Has(&first) {
 		t.Error("an object is known before it was noted")
 	}
 	for range 3 {
-		lost.Note(&first, errors.New("broken"))
+		lost.Add(&first, errors.New("broken"))
 	}
 	if n := strings.Count(log.String(), "cannot be read"); n != 1 || !lost.Has(&first) || lost.Count() != 1 {
 		t.Errorf("%d log lines, known %v, count %d; want 1, true, 1", n, lost.Has(&first), lost.Count())
@@ -71,13 +71,13 @@ func TestVersionsAreKnown(t *testing.T) {
 		t.Error("a version that was replaced is still counted")
 	}
 	for i := range unreadableMax + 3 {
-		lost.Note(&store.Record{Key: fmt.Sprint("//configmaps/shop/", i), Rev: 7}, errors.New("broken"))
+		lost.Add(&store.Record{Key: fmt.Sprint("//configmaps/shop/", i), Rev: 7}, errors.New("broken"))
 	}
 	if len(lost.known) != unreadableMax {
 		t.Errorf("%d versions are remembered, want %d", len(lost.known), unreadableMax)
 	}
-	var none *Unreadables
-	if none.Note(&first, nil); none.Has(&first) {
+	var none *Objects
+	if none.Add(&first, nil); none.Has(&first) {
 		t.Error("a nil one knows an object")
 	}
 }
@@ -89,19 +89,19 @@ func TestSealedObjectsAreCountedUntilTheyOpen(t *testing.T) {
 	var missing atomic.Bool
 	var tried atomic.Int64
 	var log bytes.Buffer
-	var lost *Unreadables
+	var lost *Objects
 	st := openStore(t, store.Options{Sealing: &store.Sealing{
-		Does: func(string) bool { return true },
-		Seal: func(_ string, json []byte) ([]byte, error) { return append([]byte("sealed"), json...), nil },
+		Encrypts: func(string) bool { return true },
+		Seal:     func(_ string, json []byte) ([]byte, error) { return append([]byte("sealed"), json...), nil },
 		Open: func(_ string, sealed []byte) ([]byte, bool, error) {
 			if tried.Add(1); missing.Load() {
 				return nil, false, errors.New("no key")
 			}
 			return bytes.TrimPrefix(sealed, []byte("sealed")), false, nil
 		},
-		Unopened: func(key string, err error) { lost.NoteSealed(key, err) },
+		OnOpenError: func(key string, err error) { lost.AddSealed(key, err) },
 	}})
-	lost = NewUnreadables(st, zerolog.New(&log))
+	lost = NewObjects(st, zerolog.New(&log))
 	const objects = sealedTried + 3
 	var recs []store.Record
 	for i := range objects {
@@ -116,7 +116,7 @@ func TestSealedObjectsAreCountedUntilTheyOpen(t *testing.T) {
 		}
 	}
 	tried.Store(0)
-	if n := lost.Sealed(); n != objects || tried.Load() != sealedTried || strings.Count(log.String(), "cannot be decrypted") != objects {
+	if n := lost.CountSealed(); n != objects || tried.Load() != sealedTried || strings.Count(log.String(), "cannot be decrypted") != objects {
 		t.Errorf("counted %d after %d tries, log %s; want %d after %d, one line each", n, tried.Load(), log.String(), objects, sealedTried)
 	}
 	if err := lost.Check(); err == nil || strings.Contains(err.Error(), "shop") {
@@ -128,23 +128,23 @@ func TestSealedObjectsAreCountedUntilTheyOpen(t *testing.T) {
 	}
 	missing.Store(true)
 	for range objects {
-		lost.Sealed() // tries some of them, in any order, and forgets the deleted one
+		lost.CountSealed() // tries some of them, in any order, and forgets the deleted one
 	}
-	apart := len(recs) - lost.Sealed()
+	apart := len(recs) - lost.CountSealed()
 	for i := range 2 * sealedMax {
-		lost.NoteSealed(fmt.Sprint("//secrets/other/", i), errors.New("no key"))
+		lost.AddSealed(fmt.Sprint("//secrets/other/", i), errors.New("no key"))
 	}
 	if apart > 1 || len(lost.sealed) != sealedMax {
 		t.Errorf("%d objects were forgotten, %d are remembered; want at most 1, and %d", apart, len(lost.sealed), sealedMax)
 	}
 	missing.Store(false)
-	if n := lost.Sealed(); n != 0 || lost.Check() != nil {
+	if n := lost.CountSealed(); n != 0 || lost.Check() != nil {
 		t.Errorf("counted %d with the key back, want 0", n)
 	}
 	missing.Store(true)
 	_, _ = st.Get(recs[1].Key)
 	st.Close()
-	if n := lost.Sealed(); n != 1 {
+	if n := lost.CountSealed(); n != 1 {
 		t.Errorf("counted %d when the store cannot be read, want 1: nobody knows that it opens", n)
 	}
 }
@@ -160,7 +160,7 @@ func TestSurveyEndsWithItsContext(t *testing.T) {
 	}
 	decoded := 0
 	ctx, cancel := context.WithCancel(t.Context())
-	err := NewUnreadables(st, zerolog.Nop()).Survey(ctx, func(string, []byte) error {
+	err := NewObjects(st, zerolog.Nop()).Scan(ctx, func(string, []byte) error {
 		decoded++
 		cancel()
 		return nil
@@ -169,7 +169,7 @@ func TestSurveyEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %v after %d objects", err, decoded)
 	}
 	st.Close()
-	if err := NewUnreadables(st, zerolog.Nop()).Survey(t.Context(), NewDecodeCheck(scheme.NewRegistry())); err == nil {
+	if err := NewObjects(st, zerolog.Nop()).Scan(t.Context(), NewDecodeCheck(scheme.NewRegistry())); err == nil {
 		t.Error("a store that cannot be read was surveyed")
 	}
 }
@@ -195,7 +195,7 @@ func TestMarkedRaw(t *testing.T) {
 		``:                                                                                     false,
 		`{"metadata":{}, "spec":{}, "metadata":{"resourceVersion":"9"}}`:                       false,
 	} {
-		change, got := MarkedRaw(&store.Record{Key: "//pods/a/b", Rev: 4, JSON: []byte(doc)}, now)
+		change, got := MarkDeletingRaw(&store.Record{Key: "//pods/a/b", Rev: 4, JSON: []byte(doc)}, now)
 		if got != ok {
 			t.Errorf("%s: %v, want %v", doc, got, ok)
 		}

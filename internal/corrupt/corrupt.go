@@ -1,4 +1,4 @@
-package unreadable
+package corrupt
 
 // This file tracks the stored objects that cannot be decoded. Such an object must not affect
 // other objects:
@@ -46,11 +46,11 @@ import (
 const (
 	unreadableMax = 10_000 // maximum number of tracked objects
 	sealedMax     = 1000   // maximum number of tracked objects that cannot be decrypted
-	sealedTried   = 10     // maximum number of these that Sealed finds before it stops retrying
+	sealedTried   = 10     // maximum number of these that CountSealed finds before it stops retrying
 )
 
-// Unreadables contains the live objects that cannot be decoded. A nil Unreadables tracks none.
-type Unreadables struct {
+// Objects contains the live objects that cannot be decoded. A nil Objects tracks none.
+type Objects struct {
 	st  *store.Store
 	log zerolog.Logger
 
@@ -61,14 +61,14 @@ type Unreadables struct {
 	sealed map[string]bool  // keys of the objects that could not be decrypted
 }
 
-// NewUnreadables returns an empty Unreadables that logs new entries to log.
-func NewUnreadables(st *store.Store, log zerolog.Logger) *Unreadables {
-	return &Unreadables{st: st, log: log, known: map[string]int64{}, sealed: map[string]bool{}}
+// NewObjects returns an empty Objects that logs new entries to log.
+func NewObjects(st *store.Store, log zerolog.Logger) *Objects {
+	return &Objects{st: st, log: log, known: map[string]int64{}, sealed: map[string]bool{}}
 }
 
-// NoteSealed records that an object cannot be decrypted. The object is only logged once. The
+// AddSealed records that an object cannot be decrypted. The object is only logged once. The
 // object is not omitted from lists and not removed, because the key may be added again.
-func (u *Unreadables) NoteSealed(key string, cause error) {
+func (u *Objects) AddSealed(key string, cause error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.sealed[key] || len(u.sealed) >= sealedMax {
@@ -78,9 +78,9 @@ func (u *Unreadables) NoteSealed(key string, cause error) {
 	u.log.Error().Err(cause).Str("key", key).Msg("a stored object cannot be decrypted")
 }
 
-// Sealed returns the number of tracked objects that still cannot be decrypted. It stops checking
-// after sealedTried such objects and counts the others without checking them.
-func (u *Unreadables) Sealed() int {
+// CountSealed returns the number of tracked objects that still cannot be decrypted. It stops
+// checking after sealedTried such objects and counts the others without checking them.
+func (u *Objects) CountSealed() int {
 	u.mu.Lock()
 	keys := slices.Collect(maps.Keys(u.sealed))
 	u.mu.Unlock()
@@ -103,8 +103,8 @@ func (u *Unreadables) Sealed() int {
 	return len(u.sealed)
 }
 
-// Note records that an object cannot be decoded. A version of the object is only logged once.
-func (u *Unreadables) Note(rec *store.Record, cause error) {
+// Add records that an object cannot be decoded. A version of the object is only logged once.
+func (u *Objects) Add(rec *store.Record, cause error) {
 	if u == nil {
 		return
 	}
@@ -119,7 +119,7 @@ func (u *Unreadables) Note(rec *store.Record, cause error) {
 }
 
 // Has reports whether this version of an object is known to be unreadable.
-func (u *Unreadables) Has(rec *store.Record) bool {
+func (u *Objects) Has(rec *store.Record) bool {
 	if u == nil || !u.some.Load() {
 		return false
 	}
@@ -130,7 +130,7 @@ func (u *Unreadables) Has(rec *store.Record) bool {
 
 // Count returns the number of unreadable objects, after it removes objects that were deleted or
 // updated.
-func (u *Unreadables) Count() int {
+func (u *Objects) Count() int {
 	u.mu.Lock()
 	known := make(map[string]int64, len(u.known))
 	for key, rev := range u.known {
@@ -147,7 +147,7 @@ func (u *Unreadables) Count() int {
 	return len(known)
 }
 
-func (u *Unreadables) forget(key string, rev int64) {
+func (u *Objects) forget(key string, rev int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.known[key] == rev {
@@ -158,8 +158,8 @@ func (u *Unreadables) forget(key string, rev int64) {
 
 // Check is the health check. The error must not contain names, because it may be returned to any
 // client.
-func (u *Unreadables) Check() error {
-	if n := u.Sealed(); n > 0 {
+func (u *Objects) Check() error {
+	if n := u.CountSealed(); n > 0 {
 		return fmt.Errorf("%d stored objects or more cannot be decrypted; the server's log names them, --encryption-provider-config has to have their keys", n)
 	}
 	if n := u.Count(); n > 0 {
@@ -168,16 +168,16 @@ func (u *Unreadables) Check() error {
 	return nil
 }
 
-// Survey checks every live object. It sleeps half of the time.
-func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
+// Scan checks every live object. It sleeps half of the time.
+func (u *Objects) Scan(ctx context.Context, decodes DecodeCheck) error {
 	begin := time.Now()
-	for c, err := range u.st.Chunks(store.Span{Prefix: "/", Sound: true}) {
+	for c, err := range u.st.Chunks(store.Span{Prefix: "/", SkipDamaged: true}) {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
 		for i := range c.Records {
 			if err := decodes(c.Records[i].Key, c.Records[i].JSON); err != nil {
-				u.Note(&c.Records[i], err)
+				u.Add(&c.Records[i], err)
 			}
 		}
 		if c.Next == "" {
@@ -201,16 +201,16 @@ type DecodeCheck func(key string, json []byte) error
 func NewDecodeCheck(reg *scheme.Registry) DecodeCheck {
 	rows := map[string]*scheme.Resource{}
 	for _, res := range reg.All() {
-		if !res.Virtual && (rows[res.Base] == nil || res.StoresAsIs()) {
+		if !res.Virtual && (rows[res.Base] == nil || res.ServesStorageVersion()) {
 			rows[res.Base] = res
 		}
 	}
 	return func(key string, json []byte) error {
 		base, _, _, _ := scheme.SplitKey(key)
 		if res := rows[base]; res != nil {
-			return res.Readable(json)
+			return res.CheckReadable(json)
 		}
-		return (&scheme.Resource{}).Readable(json)
+		return (&scheme.Resource{}).CheckReadable(json)
 	}
 }
 
@@ -226,8 +226,8 @@ func (e *unreadableError) As(target any) bool { return errors.As(e.StatusError, 
 
 func (e *unreadableError) Unwrap() error { return e.cause }
 
-// NamedUnreadable returns an error of DecodeStored as a response to the client.
-func NamedUnreadable(err error, res *scheme.Resource, name string) error {
+// StatusError returns an error of DecodeStored as a response to the client.
+func StatusError(err error, res *scheme.Resource, name string) error {
 	gr := res.GroupResource()
 	return &unreadableError{apierrors.NewInternalError(fmt.Errorf("%s %q is stored and cannot be read (%w); DELETE removes it", gr.String(), name, err)), err}
 }
@@ -281,9 +281,9 @@ func (c *Contents) Any(st *store.Store) bool {
 	})
 }
 
-// MarkedRaw returns the change that marks an object as deleting without decoding it. ok is false
-// if metadata is not the first member of the document, where Resource.EncodeStored writes it.
-func MarkedRaw(rec *store.Record, now time.Time) (_ store.Change, ok bool) {
+// MarkDeletingRaw returns the change that marks an object as deleting without decoding it. ok is
+// false if metadata is not the first member of the document, where Resource.EncodeStored writes it.
+func MarkDeletingRaw(rec *store.Record, now time.Time) (_ store.Change, ok bool) {
 	const head = `{"metadata":{`
 	// in the first metadata object, if the document has several
 	at := gjson.GetBytes(rec.JSON, "metadata").Get("resourceVersion")

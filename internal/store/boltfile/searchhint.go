@@ -22,9 +22,9 @@ package boltfile
 
 import "encoding/binary"
 
-// A Finger is the position of the last lookup in a tree whose keys begin with revisions. It finds
-// only keys that consist of a revision alone.
-type Finger struct {
+// A SearchHint is the position of the last lookup in a tree whose keys begin with revisions. It
+// finds only keys that consist of a revision alone.
+type SearchHint struct {
 	branch place // last branch page of the search
 	leaf   place
 	lines  byte // sum of the results of touch
@@ -39,7 +39,7 @@ type place struct {
 func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
 
 // Get returns the value of rev in its tree, or nil if the finger cannot find it.
-func (f *Finger) Get(t *Tree, rev uint64) []byte {
+func (f *SearchHint) Get(t *Tree, rev uint64) []byte {
 	near := f.near(rev)
 	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
 		return nil
@@ -59,13 +59,13 @@ func (f *Finger) Get(t *Tree, rev uint64) []byte {
 }
 
 // near reports whether rev is near the last revision.
-func (f *Finger) near(rev uint64) bool {
+func (f *SearchHint) near(rev uint64) bool {
 	return f.leaf.page != nil && rev+nearby >= f.leaf.first && rev-min(rev, nearby) <= f.leaf.last
 }
 
 // moveTo moves to the leaf of rev. It returns false on failure. If near is set, it touches the
 // whole leaf.
-func (f *Finger) moveTo(t *Tree, rev uint64, near bool) bool {
+func (f *SearchHint) moveTo(t *Tree, rev uint64, near bool) bool {
 	at := f.branch
 	if !at.holds(rev) {
 		at = place{page: t.small, last: 1<<64 - 1}
@@ -84,7 +84,7 @@ func (f *Finger) moveTo(t *Tree, rev uint64, near bool) bool {
 // below returns the place below a branch to which rev belongs. It has no page if the page is
 // damaged. It need not check the page's keys: if the leaf is the wrong one, Get does not find the
 // revision.
-func (f *Finger) below(p *Pages, at *place, rev uint64, near bool) (child place) {
+func (f *SearchHint) below(p *Pages, at *place, rev uint64, near bool) (child place) {
 	b, i := at.page, at.find(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
 		i--

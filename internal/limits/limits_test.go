@@ -1,4 +1,4 @@
-package shares
+package limits
 
 import (
 	"context"
@@ -22,9 +22,9 @@ var (
 )
 
 func TestOneOwnerHasAQuarterOfThePlaces(t *testing.T) {
-	p := NewPlaces(8)
+	p := NewSlots(8)
 	take := func(u request.User) (release func()) {
-		release, ok := p.Take(u)
+		release, ok := p.TryAcquire(u)
 		if !ok {
 			return nil
 		}
@@ -69,12 +69,12 @@ func (a *answer) Claim() *Claim                    { return &a.claim }
 func (a *answer) SetWriteDeadline(time.Time) error { a.cut = true; return nil }
 func (a *answer) WhileLent(wait func())            { a.lent++; wait() }
 
-func answerTo(b *Bytes, u request.User) *answer {
+func answerTo(b *Memory, u request.User) *answer {
 	rec := &request.Request{User: u}
-	return &answer{ResponseWriter: httptest.NewRecorder(), claim: Claim{Bytes: b}, ctx: context.WithValue(context.Background(), request.Key{}, rec)}
+	return &answer{ResponseWriter: httptest.NewRecorder(), claim: Claim{Memory: b}, ctx: context.WithValue(context.Background(), request.Key{}, rec)}
 }
 
-func (a *answer) hold(n int) error { return Hold(a.ctx, a, n) }
+func (a *answer) hold(n int) error { return Reserve(a.ctx, a, n) }
 
 const mib = 1 << 20
 
@@ -159,7 +159,7 @@ func TestTheSlowAreCutWhileOthersWait(t *testing.T) {
 			}
 			slow = append(slow, a)
 		}
-		Settle(slow[3])
+		MarkBodyReceived(slow[3])
 		time.Sleep(time.Hour)
 		for i, a := range slow {
 			if a.cut {
@@ -170,7 +170,7 @@ func TestTheSlowAreCutWhileOthersWait(t *testing.T) {
 		late := answerTo(b, bob)
 		ctx, cancel := context.WithTimeout(late.ctx, 1500*time.Millisecond)
 		defer cancel()
-		if err := Hold(ctx, late, 4*mib); !errors.Is(err, context.DeadlineExceeded) {
+		if err := Reserve(ctx, late, 4*mib); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if slow[0].cut || !slow[1].cut || !slow[2].cut || slow[3].cut {

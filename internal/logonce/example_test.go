@@ -1,4 +1,4 @@
-package troubles_test
+package logonce_test
 
 import (
 	"errors"
@@ -6,17 +6,17 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"apilet/internal/troubles"
+	"apilet/internal/logonce"
 )
 
 // A thousand failures are two lines: when it began, and when it was over.
-func ExampleLog_Tell() {
-	t := troubles.New(zerolog.New(os.Stdout))
+func ExampleLog_Report() {
+	t := logonce.New(zerolog.New(os.Stdout))
 	for range 1000 {
-		t.Tell("audit log", errors.New("no space left on device"))
+		t.Report("audit log", errors.New("no space left on device"))
 	}
-	t.Tell("audit log", nil)
-	t.Tell("audit log", nil)
+	t.Report("audit log", nil)
+	t.Report("audit log", nil)
 	// Output:
 	// {"level":"error","error":"no space left on device","what":"audit log","message":"failing; the log will say when it recovers"}
 	// {"level":"info","what":"audit log","message":"recovered"}

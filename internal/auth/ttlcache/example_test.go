@@ -1,16 +1,16 @@
-package memory_test
+package ttlcache_test
 
 import (
 	"crypto/sha256"
 	"fmt"
 	"time"
 
-	"apilet/internal/auth/memory"
+	"apilet/internal/auth/ttlcache"
 )
 
 // A token that was good is good for ten seconds more, without a look at its signature.
-func ExampleOf() {
-	checked, now := memory.Of[string]{Most: 4096}, time.Now()
+func ExampleCache() {
+	checked, now := ttlcache.Cache[string]{MaxEntries: 4096}, time.Now()
 	token := sha256.Sum256([]byte("eyJ..."))
 	checked.Put(token, "jane", now, now.Add(10*time.Second))
 	fmt.Println(checked.Get(token, now.Add(9*time.Second)))

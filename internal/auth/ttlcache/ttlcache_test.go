@@ -1,4 +1,4 @@
-package memory
+package ttlcache
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 func TestNothingIsRememberedForTooLongNorTooMuch(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	m := Of[int]{Most: 100}
+	m := Cache[int]{MaxEntries: 100}
 	key := func(i int) Key { return Key{byte(i), byte(i >> 8)} }
 	m.Put(key(1), 1, now, now)
 	if _, ok := m.Get(key(1), now); ok {
@@ -42,7 +42,7 @@ func TestNothingIsRememberedForTooLongNorTooMuch(t *testing.T) {
 func TestLargeValuesAreBoundedInTheirSum(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	m := Of[int]{Most: 1000, MostBytes: 6400}
+	m := Cache[int]{MaxEntries: 1000, MaxBytes: 6400}
 	for i := range 1000 {
 		m.PutSized(Key{byte(i), byte(i >> 8)}, i, i%101, now, now.Add(time.Minute))
 		sum := 0

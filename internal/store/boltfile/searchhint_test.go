@@ -79,7 +79,7 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 		{9000, 600, 1, false}} {
 		keys, last := revisionKeys(rnd, c.n, c.gap, c.shared)
 		tr := revisionTree(t, keys, c.size)
-		f := Finger{}
+		f := SearchHint{}
 		ask := func(rev int64) {
 			if got, want := f.Get(&tr, uint64(rev)), tr.Get(revisionKey(rev)); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
 				t.Fatalf("%+v: revision %d: %.8x, want %.8x", c, rev, got, want)
@@ -104,7 +104,7 @@ func TestFingerStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	keys, _ := revisionKeys(rand.New(rand.NewPCG(1, 2)), 3000, 1, false)
 	tr := revisionTree(t, keys, 1100)
-	f := Finger{}
+	f := SearchHint{}
 	moved := 0
 	for i := range keys {
 		before := f.leaf.first
@@ -140,7 +140,7 @@ func TestFingerOnDamagedPages(t *testing.T) {
 		for range 1 + rnd.IntN(20) {
 			damagePage(rnd, tr.p)
 		}
-		f := Finger{}
+		f := SearchHint{}
 		for range 20 {
 			at := rnd.IntN(len(keys))
 			for i := at; i < min(at+4, len(keys)); i++ {

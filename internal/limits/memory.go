@@ -1,4 +1,4 @@
-package shares
+package limits
 
 // This file implements the memory pools. It also disconnects clients that are too slow.
 
@@ -28,14 +28,14 @@ const (
 	lookEvery = time.Second
 )
 
-// Bytes contains the memory pools of a server. Every request has a Claim on them.
-type Bytes struct {
+// Memory contains the memory pools of a server. Every request has a Claim on them.
+type Memory struct {
 	patience         time.Duration // how long a request waits for memory
 	tenants, masters pool
 }
 
-// NewBytes creates the two pools. patience is the maximum time that a request can wait for memory.
-func NewBytes(patience time.Duration) *Bytes {
+// NewMemory creates the two pools. patience is the maximum time that a request can wait for memory.
+func NewMemory(patience time.Duration) *Memory {
 	// a negative limit only returns the current limit
 	return newBytes(patience, poolSize(debug.SetMemoryLimit(-1)))
 }
@@ -51,8 +51,8 @@ func poolSize(limit int64) int64 {
 	return poolBytes
 }
 
-func newBytes(patience time.Duration, size int64) *Bytes {
-	return &Bytes{patience: patience, tenants: pool{size: size, share: size / part}, masters: pool{size: size, share: size}}
+func newBytes(patience time.Duration, size int64) *Memory {
+	return &Memory{patience: patience, tenants: pool{size: size, share: size / part}, masters: pool{size: size, share: size}}
 }
 
 // A pool contains the bytes for tenants or for administrators.
@@ -81,10 +81,10 @@ type waiter struct {
 	gone    bool
 }
 
-// A Claim represents the bytes that are held by a request. There is no limit if Bytes is nil. The
+// A Claim represents the bytes that are held by a request. There is no limit if Memory is nil. The
 // Claim is embedded in a response writer to avoid an allocation.
 type Claim struct {
-	Bytes *Bytes
+	Memory *Memory
 
 	pool  *pool  // set by the first reservation
 	owner string // set by the first reservation
@@ -117,9 +117,9 @@ func claimOf(w http.ResponseWriter) (c *Claim, lent func(wait func())) {
 	}
 }
 
-// Fits reserves n bytes in total if they are available immediately, and reports whether it did.
-// Sizes that are not Large always fit.
-func Fits(ctx context.Context, w http.ResponseWriter, n int) bool {
+// TryReserve reserves n bytes in total if they are available immediately, and reports whether it
+// did. Sizes that are not Large always fit.
+func TryReserve(ctx context.Context, w http.ResponseWriter, n int) bool {
 	if n <= Large {
 		return true
 	}
@@ -127,10 +127,10 @@ func Fits(ctx context.Context, w http.ResponseWriter, n int) bool {
 	return !c.enter(ctx, w) || c.try(int64(n))
 }
 
-// Hold reserves n bytes in total, and waits for them if necessary. The error is a Status that asks
-// the client to retry, or the error of ctx.
-func Hold(ctx context.Context, w http.ResponseWriter, n int) (err error) {
-	if Fits(ctx, w, n) {
+// Reserve reserves n bytes in total, and waits for them if necessary. The error is a Status that
+// asks the client to retry, or the error of ctx.
+func Reserve(ctx context.Context, w http.ResponseWriter, n int) (err error) {
+	if TryReserve(ctx, w, n) {
 		return nil
 	}
 	c, lent := claimOf(w)
@@ -138,9 +138,9 @@ func Hold(ctx context.Context, w http.ResponseWriter, n int) (err error) {
 	return err
 }
 
-// Insist reserves n bytes in total even if they are not available. It is used for responses that
-// can no longer be rejected.
-func Insist(ctx context.Context, w http.ResponseWriter, n int) {
+// ForceReserve reserves n bytes in total even if they are not available. It is used for responses
+// that can no longer be rejected.
+func ForceReserve(ctx context.Context, w http.ResponseWriter, n int) {
 	if n <= Large {
 		return
 	}
@@ -151,9 +151,9 @@ func Insist(ctx context.Context, w http.ResponseWriter, n int) {
 	}
 }
 
-// Settle records that the body has been received. The client is not considered slow until the next
-// reservation.
-func Settle(w http.ResponseWriter) {
+// MarkBodyReceived records that the body has been received. The client is not considered slow until
+// the next reservation.
+func MarkBodyReceived(w http.ResponseWriter) {
 	if c, _ := claimOf(w); c.pool != nil {
 		c.pool.mu.Lock()
 		defer c.pool.mu.Unlock()
@@ -190,13 +190,13 @@ func (c *Claim) Release() {
 // enter selects the pool and sets the function that closes the connection. It returns false if
 // there is no limit, and the claim must not be used then.
 func (c *Claim) enter(ctx context.Context, w http.ResponseWriter) bool {
-	if c.Bytes == nil {
+	if c.Memory == nil {
 		return false
 	}
 	if c.pool == nil {
-		c.pool = &c.Bytes.masters
+		c.pool = &c.Memory.masters
 		if rec := request.From(ctx); rec != nil && !isMaster(rec.User) {
-			c.pool, c.owner = &c.Bytes.tenants, ownerOf(rec.User)
+			c.pool, c.owner = &c.Memory.tenants, ownerOf(rec.User)
 		}
 	}
 	c.pool.mu.Lock()
@@ -273,7 +273,7 @@ func (c *Claim) wait(ctx context.Context, n int64) error {
 	p := c.pool
 	w := &waiter{claim: c, n: min(n, p.share), granted: make(chan struct{})}
 	p.join(w)
-	timer, ticker := time.NewTimer(c.Bytes.patience), time.NewTicker(lookEvery)
+	timer, ticker := time.NewTimer(c.Memory.patience), time.NewTicker(lookEvery)
 	defer timer.Stop()
 	defer ticker.Stop()
 	for {

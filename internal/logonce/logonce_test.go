@@ -1,4 +1,4 @@
-package troubles
+package logonce
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ func TestTroublesAreToldOnce(t *testing.T) {
 	var log apitest.Log
 	tr := New(zerolog.New(&log))
 	for _, err := range []error{nil, store.ErrDiskFull, store.ErrDiskFull, store.ErrFileLost, nil, nil, store.ErrDiskFull} {
-		tr.TellWriting(err)
+		tr.ReportWrite(err)
 	}
 	var got []string
 	for line := range strings.Lines(log.String()) {
@@ -36,20 +36,20 @@ func TestTroublesHaveABound(t *testing.T) {
 	tr := New(zerolog.New(&log))
 	cause := errors.New("no")
 	for i := range troublesMax {
-		tr.Tell(strings.Repeat("x", i), cause)
+		tr.Report(strings.Repeat("x", i), cause)
 	}
 	for range 3 { // for which there is no room: told once, all together
-		tr.Tell("one more", cause)
-		tr.Tell("and one", cause)
+		tr.Report("one more", cause)
+		tr.Report("and one", cause)
 	}
-	tr.Tell("one more", nil) // which nobody knows of
-	tr.Tell("x", nil)
-	tr.Tell("another", cause)
-	tr.Tell("another", errors.New("still no"))
-	tr.Tell("one more", cause)
+	tr.Report("one more", nil) // which nobody knows of
+	tr.Report("x", nil)
+	tr.Report("another", cause)
+	tr.Report("another", errors.New("still no"))
+	tr.Report("one more", cause)
 	if lines := strings.Count(log.String(), "\n"); lines != troublesMax+4 || len(tr.now) != troublesMax {
 		t.Errorf("%d lines, %d troubles", lines, len(tr.now))
 	}
 	var nobody *Log
-	nobody.Tell("x", cause) // who has no log tells nobody
+	nobody.Report("x", cause) // who has no log tells nobody
 }

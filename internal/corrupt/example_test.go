@@ -1,4 +1,4 @@
-package unreadable_test
+package corrupt_test
 
 import (
 	"context"
@@ -6,13 +6,13 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"apilet/internal/corrupt"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // An object that cannot be decoded is found and counted; when it goes, the matter has settled itself.
-func ExampleUnreadables_Survey() {
+func ExampleObjects_Scan() {
 	st, err := store.Open("", store.Options{Ephemeral: true})
 	if err != nil {
 		fmt.Println(err)
@@ -25,8 +25,8 @@ func ExampleUnreadables_Survey() {
 		fmt.Println(err)
 		return
 	}
-	lost := unreadable.NewUnreadables(st, zerolog.Nop())
-	fmt.Println(lost.Survey(context.Background(), unreadable.NewDecodeCheck(scheme.NewRegistry())), lost.Count(), lost.Check() != nil)
+	lost := corrupt.NewObjects(st, zerolog.Nop())
+	fmt.Println(lost.Scan(context.Background(), corrupt.NewDecodeCheck(scheme.NewRegistry())), lost.Count(), lost.Check() != nil)
 
 	_, err = st.Commit(context.Background(), store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: doc, RevAt: 45})
 	fmt.Println(err, lost.Count(), lost.Check())
