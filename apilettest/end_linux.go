@@ -1,4 +1,4 @@
-package harness
+package apilettest
 
 import "syscall"
 

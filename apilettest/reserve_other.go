@@ -1,14 +1,8 @@
 //go:build !linux
 
-package harness
+package apilettest
 
 import "net"
-
-// A reservation is a loopback port that was free.
-type reservation struct {
-	number int
-	close  func()
-}
 
 // reservePort returns a port that was free a moment ago. This system cannot hold it for another program.
 func reservePort() (reservation, error) {
@@ -16,5 +10,5 @@ func reservePort() (reservation, error) {
 	if err != nil {
 		return reservation{}, err
 	}
-	return reservation{number: l.Addr().(*net.TCPAddr).Port, close: func() {}}, l.Close()
+	return reservation{l.Addr().(*net.TCPAddr).Port, func() {}}, l.Close()
 }

@@ -1,23 +1,6 @@
-// Package harness starts servers for tests: apilet, kube-apiserver, etcd, and the programs that work on them.
-//
-//	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
-//
-//	func test(t *testing.T) {
-//		s := harness.Start(t, harness.Flags("--max-requests-inflight", "10")) // an empty API server, ready for requests
-//		client := newClient(s.Kubeconfig())
-//		s.Kill()    // SIGKILL, as in a power failure
-//		s.Restart() // the next process, on the same data
-//	}
-//
-// A [Server] has its data as long as the test runs. A [Process] is one process of it. The test's end kills the process.
-// On Linux the kernel also kills it when the test binary dies. A failed test prints the log of its servers, and a panic
-// or a data race in a log fails the test.
-//
-// A server is ready when its own sign of readiness appears. The wait ends early if the process exits or the test's
-// deadline (go test -timeout) is near. No other clock decides a result.
-//
-// The package imports only the standard library, so that it adds nothing to the dependencies of its users.
-package harness
+package apilettest
+
+// This file starts the processes of a server and ends them.
 
 import (
 	"bytes"
@@ -37,6 +20,7 @@ import (
 )
 
 // A Server is a program that a test starts, kills and starts again.
+// [Start] and [Prepare] return one of apilet, [New] one of any other program.
 // The exported fields may be changed while no process runs.
 type Server struct {
 	Path string
@@ -52,9 +36,11 @@ type Server struct {
 	// If Ready is nil, a process is ready when it has written KubeconfigFile, or without one, when it has started.
 	Ready func() (url string, err error)
 
-	t       testing.TB
-	log     logBuffer
-	current atomic.Pointer[Process]
+	t         testing.TB
+	users     []user
+	manifests []manifest // of the CustomResourceDefinitions that each process gets
+	log       logBuffer
+	current   atomic.Pointer[Process]
 }
 
 // A Process is one process of a Server.
@@ -85,7 +71,7 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// New returns a server that has not been started. The end of the test kills its process.
+// New returns a server of any program. It has not been started. The end of the test kills its process.
 func New(t testing.TB, path string, args ...string) *Server {
 	s := &Server{Path: path, Args: args, t: t}
 	t.Cleanup(s.close)
@@ -199,16 +185,20 @@ func (s *Server) await(p *Process) error {
 	if err != nil {
 		return fmt.Errorf("%s is not ready: %w; its log:\n%s", s.Path, err, tail(s.Log()))
 	}
+	if len(s.manifests) > 0 {
+		return s.install(ctx, p)
+	}
 	return nil
 }
 
-// ready returns the URL of a server that accepts requests.
+// ready returns the URL of a server that accepts requests. apilet writes the kubeconfig when it does.
 func (s *Server) ready() (url string, err error) {
 	switch {
 	case s.Ready != nil:
 		return s.Ready()
 	case s.KubeconfigFile != "":
-		return urlIn(s.KubeconfigFile)
+		config, err := readKubeconfig(s.KubeconfigFile)
+		return config.server, err
 	}
 	return "", nil
 }
@@ -256,16 +246,6 @@ func (s *Server) URL() string {
 	}
 	p.url.Store(url)
 	return url
-}
-
-// Kubeconfig returns the administrator's kubeconfig, which the server has written.
-func (s *Server) Kubeconfig() []byte {
-	s.t.Helper()
-	text, err := os.ReadFile(s.KubeconfigFile)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return text
 }
 
 // Log returns the output of all processes of the server so far.
