@@ -896,7 +896,7 @@ func ourImports(t *testing.T) map[string]string {
 		room := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), "internal/")
 		edges[room] = append(edges[room], "")
 		for _, spec := range file.Imports {
-			if _, ours, ok := strings.Cut(strings.Trim(spec.Path.Value, `"`), "apilet/internal/"); ok {
+			if _, ours, ok := strings.Cut(strings.Trim(spec.Path.Value, `"`), "/internal/"); ok {
 				edges[room] = append(edges[room], ours)
 			}
 		}
