@@ -248,12 +248,13 @@ func runSection(t *testing.T, part section) {
 }
 
 func missingTool(command string) string {
-	for _, tool := range []string{"kubectl", "curl", "jq", "git", "openssl", "unshare"} {
+	for _, tool := range []string{"kubectl", "curl", "jq", "git", "openssl", "unshare", "pytest", "node --test"} {
 		if !regexp.MustCompile(`(^|[\s|($])` + tool + ` `).MatchString(command) {
 			continue
 		}
-		if _, err := exec.LookPath(tool); err != nil {
-			return tool
+		program, _, _ := strings.Cut(tool, " ")
+		if _, err := exec.LookPath(program); err != nil {
+			return program
 		}
 		if tool == "unshare" && exec.Command(tool, "--user", "--map-root-user", "--mount", "true").Run() != nil { // containers may forbid it
 			return "unshare that may be used"
@@ -615,6 +616,7 @@ func withoutBlocks(doc chapter) string {
 
 // fileExists says whether a file or folder is there: under its path, or a mere name anywhere.
 func fileExists(files []string, name string) bool {
+	name = strings.TrimPrefix(name, "../") // a link from docs/
 	if strings.HasPrefix(name, "internal/") && !slices.ContainsFunc(files, func(file string) bool { return strings.HasPrefix(file, "internal/") }) {
 		return true // the rooms are not there yet
 	}

@@ -55,6 +55,8 @@ func TestRelease(t *testing.T) {
 	t.Run("twice the same bytes", func(t *testing.T) { wantSame(t, first, second) })
 	t.Run("checksums", func(t *testing.T) { wantSums(t, first) })
 
+	t.Run("install script", func(t *testing.T) { wantInstalls(t, repo, first) })
+
 	title := "apilet-" + tag + "-linux-" + runtime.GOARCH
 	unpacked := unpack(t, filepath.Join(first, title+".tar.gz"), cmp.Or(os.Getenv("APILET_RELEASED"), t.TempDir()))
 	folder := filepath.Join(unpacked, title)
@@ -137,8 +139,8 @@ func made(t *testing.T, o options) {
 
 func wantSame(t *testing.T, a, b string) {
 	files, others := names(t, a), names(t, b)
-	if !slices.Equal(files, others) || len(files) != 8 {
-		t.Fatalf("%q and %q, want twice the same eight", files, others)
+	if !slices.Equal(files, others) || len(files) != 9 {
+		t.Fatalf("%q and %q, want twice the same nine", files, others)
 	}
 	for _, name := range files {
 		if read(t, filepath.Join(a, name)) != read(t, filepath.Join(b, name)) {
