@@ -6,8 +6,8 @@
 //		...
 //	}
 //
-// The server is one process of apilet with an empty temporary file. It is ready within milliseconds, and parallel tests
-// do not see each other's objects. The test's end kills the process. On Linux the kernel also kills it when the test
+// The server is one process of apilet with an empty temporary file. It is ready in tens of milliseconds, and parallel
+// tests do not see each other's objects. The test's end kills the process. On Linux the kernel also kills it when the test
 // binary dies. If the test fails, it prints the last changes with their authors (apilet log), the writers that
 // fight (apilet log --findings) and the server's log. A panic or a data race in a log fails the test.
 //

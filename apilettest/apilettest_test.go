@@ -292,3 +292,10 @@ func TestParallelTestsHaveAServerEach(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkStart starts a server and ends it.
+func BenchmarkStart(b *testing.B) {
+	for range b.N {
+		Start(b).Kill()
+	}
+}

@@ -299,7 +299,7 @@ var errExited = errors.New("the process has exited")
 
 // poll calls check until it returns nil, the context ends or done is closed.
 func poll(ctx context.Context, done <-chan struct{}, check func() error) error {
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(pause*5/4, 50*time.Millisecond) {
 		err := check()
 		if err == nil {
 			return nil
