@@ -1,4 +1,4 @@
-// Package apilettest gives each test a Kubernetes API server of its own.
+// Package apilettest starts Kubernetes API servers for tests.
 //
 //	func TestReconcile(t *testing.T) {
 //		s := apilettest.Start(t, apilettest.CRDs("../config/crd/bases"))
@@ -6,17 +6,19 @@
 //		...
 //	}
 //
-// The server is one process of apilet with an empty temporary file. It is ready in tens of milliseconds, and parallel
-// tests do not see each other's objects. The test's end kills the process. On Linux the kernel also kills it when the test
-// binary dies. If the test fails, it prints the last changes with their authors (apilet log), the writers that
-// fight (apilet log --findings) and the server's log. A panic or a data race in a log fails the test.
+// Each server is a separate process of apilet with its own temporary file, so parallel tests are
+// isolated from each other. It is ready in tens of milliseconds. The process is killed when the
+// test ends, and on Linux also when the test binary is killed. If the test fails, it prints the
+// last changes with their authors (apilet log), the writers that fight (apilet log --findings) and
+// the server's log. A panic or a data race in a log fails the test.
 //
 // [Program] finds apilet or builds it. The first build takes minutes.
 //
-// A server is ready when its own sign of readiness appears. The wait ends early if the process exits or the test's
-// deadline (go test -timeout) is near. No other clock decides a result.
+// Start waits until the server accepts requests. The wait fails if the process exits, or shortly
+// before the test's deadline (go test -timeout). There is no other timeout.
 //
-// The package imports only the standard library, so it adds nothing to the dependencies of its users.
+// The package imports only the standard library, so it adds no dependencies to the module of its
+// user.
 package apilettest
 
 // This file starts apilet.
@@ -63,19 +65,21 @@ func Data(path string) Option { return func(s *settings) { s.data = path } }
 // Base starts the server with a private copy of a prepared file, which apilet fork makes.
 func Base(path string) Option { return func(s *settings) { s.base = path } }
 
-// CRDs installs the CustomResourceDefinitions of files and folders each time a process starts, and waits until they are
-// established. It reads the files of a folder that end in .yaml, .yml or .json, and ignores objects of other types.
+// CRDs installs the CustomResourceDefinitions of files and folders each time a process starts, and
+// waits until they are established. In a folder it reads files with the extensions .yaml, .yml and
+// .json. Objects of other types are ignored.
 func CRDs(paths ...string) Option {
 	return func(s *settings) { s.crds = append(s.crds, paths...) }
 }
 
-// User adds a user with a token, whose kubeconfig is [Server.KubeconfigFor]. RBAC decides about the user's requests. A
-// server with users serves TLS.
+// User adds a user who authenticates by a token. [Server.KubeconfigFor] returns the user's
+// kubeconfig. The user's requests are authorized by RBAC. A server with users serves TLS.
 func User(name string, groups ...string) Option {
 	return func(s *settings) { s.users = append(s.users, user{name, rand.Text(), groups}) }
 }
 
-// KeepPort gives all processes of the server the same port. No other program gets it while the server is down.
+// KeepPort reuses the same port after a restart. On Linux, other programs cannot get the port in
+// the meantime.
 func KeepPort() Option { return func(s *settings) { s.keepPort = true } }
 
 // Start starts an apilet on a loopback port and returns when it is ready.

@@ -79,7 +79,8 @@ func TestDataSurviveARestart(t *testing.T) {
 	}
 }
 
-// TestBase starts two servers on a file that apilet fork has made. A change in one does not reach the other.
+// TestBase starts two servers on a file that apilet fork has made. A change in one does not reach
+// the other.
 func TestBase(t *testing.T) {
 	t.Parallel()
 	base := filepath.Join(t.TempDir(), "base.db")
@@ -136,7 +137,8 @@ func writeCRDs(t *testing.T, definition string) string {
 	return dir
 }
 
-// TestCRDs creates a custom resource as soon as the server has started, also in the next process, which finds the definition in its file.
+// TestCRDs creates a custom resource as soon as the server has started, also in the next process,
+// which finds the definition in its file.
 func TestCRDs(t *testing.T) {
 	t.Parallel()
 	s := Start(t, CRDs(writeCRDs(t, planetCRD)), Data(filepath.Join(t.TempDir(), "apilet.db")))
@@ -257,7 +259,8 @@ func TestFailureIsReported(t *testing.T) {
 	}
 }
 
-// TestParallelTestsHaveAServerEach runs APILETTEST_SERVERS tests at the same time. All servers run before one of them ends.
+// TestParallelTestsHaveAServerEach runs APILETTEST_SERVERS tests at the same time. All servers run
+// before one of them ends.
 func TestParallelTestsHaveAServerEach(t *testing.T) {
 	n, err := strconv.Atoi(os.Getenv("APILETTEST_SERVERS"))
 	if err != nil {

@@ -11,14 +11,15 @@ import (
 	"os"
 )
 
-// A kubeconfig is a server with its authority and the administrator's certificate. apilet writes one on TLS only.
+// kubeconfig contains the server's URL. If the server uses TLS, it also contains the CA and the
+// administrator's certificate.
 type kubeconfig struct {
 	server           string
 	authority        []byte
 	certificate, key []byte
 }
 
-// readKubeconfig reads a kubeconfig that apilet has written, which is JSON.
+// readKubeconfig reads a kubeconfig that was written by apilet, in JSON.
 func readKubeconfig(path string) (kubeconfig, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -66,7 +67,8 @@ func (k kubeconfig) client() (*http.Client, error) {
 	return &http.Client{Transport: transport}, nil
 }
 
-// Client returns an HTTP client of the current process with the administrator's credentials. [Server.URL] is the base of its URLs.
+// Client returns an HTTP client of the current process with the administrator's credentials.
+// [Server.URL] is the base of its URLs.
 func (s *Server) Client() *http.Client {
 	s.t.Helper()
 	config, err := readKubeconfig(s.KubeconfigFile)

@@ -1,7 +1,7 @@
 package apilettest
 
-// This file installs CustomResourceDefinitions. The standard library cannot read YAML, but apilet can: a document is sent
-// as it is, and the response has the name.
+// This file installs CustomResourceDefinitions. The standard library has no YAML parser, so the
+// documents are sent to apilet unchanged. The response contains the name of the object.
 
 import (
 	"bytes"
@@ -31,7 +31,8 @@ var (
 	isDefinition = regexp.MustCompile(`(?m)^kind:[ \t]*["']?CustomResourceDefinition["']?[ \t]*(#.*)?\r?$`)
 )
 
-// readCRDs returns the CustomResourceDefinitions of files and folders. No definition in a path is an error.
+// readCRDs returns the CustomResourceDefinitions of files and folders. No definition in a path is
+// an error.
 func readCRDs(paths []string) ([]manifest, error) {
 	var all []manifest
 	for _, path := range paths {
@@ -135,15 +136,15 @@ type installer struct {
 	url    string
 }
 
-// A definition has the fields of interest of a CustomResourceDefinition and of a Status.
+// definition contains the fields that this file reads from a CustomResourceDefinition or a Status.
 type definition struct {
 	Metadata struct{ Name string }
-	Status   json.RawMessage // an object; a string in a Status
+	Status   json.RawMessage // an object in a CustomResourceDefinition, a string in a Status
 	Message  string
 	Details  struct{ Name string }
 }
 
-// apply creates the definition, or applies it if it exists, and returns its name.
+// apply creates or updates the definition and returns its name.
 func (in installer) apply(text []byte) (name string, err error) {
 	created, code, err := in.do(http.MethodPost, "?fieldManager=apilettest", "application/yaml", text)
 	if code != http.StatusConflict {

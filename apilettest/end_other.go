@@ -4,5 +4,6 @@ package apilettest
 
 import "syscall"
 
-// endWithParent returns attr. This system cannot tie a process to its parent, so a killed test binary leaves its servers behind.
+// endWithParent returns attr unchanged. On this system, servers continue to run if the test binary
+// is killed.
 func endWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr { return attr }

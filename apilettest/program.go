@@ -1,7 +1,7 @@
 package apilettest
 
-// This file finds the program, or builds it. A build takes minutes, so its result is kept in the user's cache folder, and
-// of several test binaries that need it at the same time only one builds it.
+// This file locates the program. If the program has to be built, the result is cached, because a
+// build takes minutes. A file lock prevents parallel test binaries from building it more than once.
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 
 // found is the program that this test binary has found.
 var found struct {
-	mu   sync.Mutex // guards the other fields; held while the program is built
+	mu   sync.Mutex // guards the other fields; held during a build
 	done bool
 	path string
 	err  error
@@ -52,7 +52,7 @@ func Program(t testing.TB) string {
 		ctx, cancel := patience(t)
 		defer cancel()
 		found.path, found.err = find(ctx)
-		found.done = ctx.Err() == nil // a test that ends early does not decide for the others
+		found.done = ctx.Err() == nil // the next test can retry if this one ended early
 	}
 	if found.err != nil {
 		t.Fatal(found.err)
@@ -82,7 +82,8 @@ func find(ctx context.Context) (string, error) {
 	return b.fromVersion(ctx, module, version)
 }
 
-// checkout returns the folder of apilet's module if this package was compiled from a folder in it, else an empty string.
+// checkout returns the folder of apilet's module if this package was compiled from a folder in it,
+// else an empty string.
 func checkout(module string) string {
 	_, file, _, _ := runtime.Caller(0)
 	folder := filepath.Dir(filepath.Dir(file))
@@ -93,7 +94,8 @@ func checkout(module string) string {
 	return folder
 }
 
-// moduleVersion returns the version of a module that the test's module requires. A test binary does not contain it.
+// moduleVersion returns the version of a module that the test's module requires. A test binary does
+// not contain it.
 func moduleVersion(ctx context.Context, module string) (string, error) {
 	var complaint bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", module)
@@ -111,16 +113,18 @@ func moduleVersion(ctx context.Context, module string) (string, error) {
 
 // ---- Build ----
 
-// A builder keeps the programs that it builds in a folder for each version.
+// builder builds apilet and caches the result.
 type builder struct {
 	out   *os.File // receives a line before a long build
 	cache string
 }
 
-// buildFlags are those of apilet's releases: the program is static, and it does not depend on the folder of the sources.
+// buildFlags match the flags of apilet's releases. The resulting program is independent of the
+// folder of its sources.
 var buildFlags = []string{"-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w"}
 
-// fromVersion returns the program of a version. It builds the program if the cache does not have it.
+// fromVersion returns the program of a version. It builds the program if the cache does not have
+// it.
 func (b builder) fromVersion(ctx context.Context, module, version string) (string, error) {
 	folder := filepath.Join(b.cache, version)
 	path := filepath.Join(folder, executable)
@@ -140,7 +144,8 @@ func (b builder) fromVersion(ctx context.Context, module, version string) (strin
 	})
 }
 
-// fromCheckout builds the program of a checkout. The go command decides which packages have changed.
+// fromCheckout builds the program of a checkout. The go command decides which packages have
+// changed.
 func (b builder) fromCheckout(ctx context.Context, source string) (string, error) {
 	sum := sha256.Sum256([]byte(source))
 	folder := filepath.Join(b.cache, "checkout-"+hex.EncodeToString(sum[:6]))
@@ -155,7 +160,8 @@ func (b builder) fromCheckout(ctx context.Context, source string) (string, error
 	})
 }
 
-// locked calls build with a temporary folder inside of a folder. Other test binaries wait meanwhile.
+// locked calls build with a temporary folder inside of a folder. Other test binaries wait
+// meanwhile.
 func (b builder) locked(ctx context.Context, folder string, build func(work string) error) (err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -179,7 +185,8 @@ func (b builder) locked(ctx context.Context, folder string, build func(work stri
 
 var errLocked = errors.New("another test binary builds apilet")
 
-// lock waits until no other process holds the lock of a file. The lock ends with its process.
+// lock locks a file. It waits while another process holds the lock. The kernel releases the lock
+// when its process exits.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	var failure error
 	err = poll(ctx, nil, func() error {

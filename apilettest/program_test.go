@@ -1,6 +1,7 @@
 package apilettest
 
-// The go command of these tests is a link to this test binary, with the environment variable fakeGo set.
+// The go command of these tests is a link to this test binary, with the environment variable fakeGo
+// set.
 
 import (
 	"bytes"
@@ -17,7 +18,8 @@ import (
 	"testing"
 )
 
-// pretendToBuild is a go command whose install writes a program into GOBIN. It appends its arguments to a file.
+// pretendToBuild is a go command whose install writes a program into GOBIN. It appends its
+// arguments to a file.
 func pretendToBuild(log string) (code int) {
 	f, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -33,7 +35,8 @@ func pretendToBuild(log string) (code int) {
 	return 0
 }
 
-// useFakeGo puts the fake go command into a folder, and returns the environment that uses it, and the file with its calls.
+// useFakeGo puts the fake go command into a folder, and returns the environment that uses it, and
+// the file with its calls.
 func useFakeGo(t *testing.T) (env []string, calls string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -48,7 +51,8 @@ func useFakeGo(t *testing.T) (env []string, calls string) {
 	return []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), fakeGo + "=" + calls}, calls
 }
 
-// TestParallelTestBinariesBuildOnce starts several test binaries that need the same version at the same time.
+// TestParallelTestBinariesBuildOnce starts several test binaries that need the same version at the
+// same time.
 func TestParallelTestBinariesBuildOnce(t *testing.T) {
 	if cache := os.Getenv(child); cache != "" {
 		path, err := builder{out: os.Stdout, cache: cache}.fromVersion(t.Context(), "example.com/apilet", "v1.2.3")

@@ -8,10 +8,12 @@ import (
 
 const executable = "apilet.exe"
 
-// errorSharingViolation is Windows' code for a file that another process has open without sharing it.
+// errorSharingViolation is the error code of CreateFile if another process has opened the file
+// without sharing.
 const errorSharingViolation syscall.Errno = 32
 
-// tryLock opens a file without sharing it. It returns errLocked if another process has the file open.
+// tryLock opens a file without sharing it. It returns errLocked if another process has the file
+// open.
 func tryLock(path string) (unlock func(), err error) {
 	name, err := syscall.UTF16PtrFromString(path)
 	if err != nil {

@@ -1,6 +1,6 @@
 package apilettest
 
-// This file reports what apilet has recorded when a test fails.
+// This file prints the history of the objects when a test fails.
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 
 const (
 	reportedChanges = "40"
-	reportPatience  = 10 * time.Second // a server that hangs must not keep its log from being printed
+	reportPatience  = 10 * time.Second // limits the wait for a server that hangs, because its log is printed afterwards
 )
 
-// reportHistory prints the last changes with their authors, and the findings, if the test has failed.
+// reportHistory prints the last changes and the findings if the test has failed.
 func (s *Server) reportHistory() {
 	p := s.Process()
 	if !s.t.Failed() || p == nil || !p.Running() {

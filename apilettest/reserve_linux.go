@@ -6,9 +6,10 @@ import (
 	"syscall"
 )
 
-// reservePort binds a free loopback port with SO_REUSEADDR, which Go's net package also sets, and does not listen on it.
-// Linux lets such a program listen on the port as long as no other socket listens, and gives the port to no program that
-// asks for any free port. Connections are refused while no program listens.
+// reservePort binds a free loopback port with SO_REUSEADDR, which Go's net package also sets, and
+// does not listen on it. On Linux, a program with this option can listen on the port if no other
+// socket listens there. The kernel does not assign the port to other programs. Connections are
+// refused while no program listens.
 func reservePort() (reservation, error) {
 	syscall.ForkLock.RLock()
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

@@ -4,7 +4,8 @@ package apilettest
 
 import "net"
 
-// reservePort returns a port that was free a moment ago. This system cannot hold it for another program.
+// reservePort returns a port that was free a moment ago. Another program can get the port before it
+// is used.
 func reservePort() (reservation, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,6 @@
 package apilettest
 
-// This file starts the processes of a server and ends them.
+// This file starts and stops the processes of a server.
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// A Server is a program that a test starts, kills and starts again.
-// [Start] and [Prepare] return one of apilet, [New] one of any other program.
-// The exported fields may be changed while no process runs.
+// A Server runs a program and can restart it. [Start] and [Prepare] return a Server for apilet.
+// [New] returns a Server for any other program. The exported fields may be changed while no process
+// runs.
 type Server struct {
 	Path string
 	Args []string
@@ -29,11 +29,13 @@ type Server struct {
 	Env  []string             // nil means the test's environment
 	Attr *syscall.SysProcAttr // nil means the defaults
 
-	// KubeconfigFile is the file that the server writes when it accepts requests. It is empty if the server writes none.
+	// KubeconfigFile is the file that the server writes when it accepts requests. It is empty if
+	// the server writes none.
 	KubeconfigFile string
 
-	// Ready returns the server's URL once it accepts requests, and until then the reason why it does not.
-	// If Ready is nil, a process is ready when it has written KubeconfigFile, or without one, when it has started.
+	// Ready returns the server's URL if the server accepts requests. Otherwise it returns an error
+	// with the reason. If Ready is nil, a process is ready when KubeconfigFile exists. If
+	// KubeconfigFile is empty as well, a process is ready immediately.
 	Ready func() (url string, err error)
 
 	t         testing.TB
@@ -43,7 +45,7 @@ type Server struct {
 	current   atomic.Pointer[Process]
 }
 
-// A Process is one process of a Server.
+// A Process is a running or exited process of a Server.
 type Process struct {
 	PID  int
 	Done chan struct{} // closed when the process has exited
@@ -71,14 +73,16 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// New returns a server of any program. It has not been started. The end of the test kills its process.
+// New returns a server of any program. It has not been started. The end of the test kills its
+// process.
 func New(t testing.TB, path string, args ...string) *Server {
 	s := &Server{Path: path, Args: args, t: t}
 	t.Cleanup(s.close)
 	return s
 }
 
-// faults matches the log of a program that panicked or has a data race. kube-apiserver recovers from panics and logs them.
+// faults matches the log of a program that panicked or has a data race. kube-apiserver recovers
+// from panics and logs them.
 var faults = regexp.MustCompile(`panic: |panic serving|panicked|[Oo]bserved a panic|fatal error: |goroutine \d+ \[running\]|DATA RACE`)
 
 // close kills the process and checks the log.
@@ -97,8 +101,9 @@ func tail(log string) string { return log[max(0, len(log)-64<<10):] }
 
 // ---- Start ----
 
-// Run starts a process with additional flags and waits until it is ready. Only then does [Server.Process] return it.
-// Run kills a process that does not become ready. The previous process must have exited.
+// Run starts a process with additional flags and waits until it is ready. Only then does
+// [Server.Process] return it. Run kills a process that does not become ready. The previous process
+// must have exited.
 func (s *Server) Run(flags ...string) error {
 	p, err := s.begin(flags)
 	if err != nil {
@@ -113,7 +118,8 @@ func (s *Server) Run(flags ...string) error {
 	return nil
 }
 
-// Restart stops the current process, if one runs, and starts the next one. It returns when the process is ready.
+// Restart stops the current process, if one runs, and starts the next one. It returns when the
+// process is ready.
 func (s *Server) Restart(flags ...string) {
 	s.t.Helper()
 	s.Stop()
@@ -140,8 +146,8 @@ func (s *Server) WaitReady() {
 	}
 }
 
-// begin starts a process. The kernel delivers the parent death signal when the thread that created the process exits,
-// so that thread belongs to the process until it has exited.
+// begin starts a process. The kernel delivers the parent death signal when the thread that created
+// the process exits, so that thread belongs to the process until it has exited.
 func (s *Server) begin(flags []string) (*Process, error) {
 	if s.KubeconfigFile != "" {
 		if err := os.Remove(s.KubeconfigFile); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -171,7 +177,8 @@ func (s *Server) begin(flags []string) (*Process, error) {
 	return p, nil
 }
 
-// await waits until the process is ready. It fails if the process exits or the test's deadline is near.
+// await waits until the process is ready. It fails if the process exits or the test's deadline is
+// near.
 func (s *Server) await(p *Process) error {
 	ctx, cancel := patience(s.t)
 	defer cancel()
@@ -191,7 +198,8 @@ func (s *Server) await(p *Process) error {
 	return nil
 }
 
-// ready returns the URL of a server that accepts requests. apilet writes the kubeconfig when it does.
+// ready returns the URL of a server that accepts requests. apilet writes the kubeconfig when it
+// does.
 func (s *Server) ready() (url string, err error) {
 	switch {
 	case s.Ready != nil:
@@ -217,7 +225,7 @@ func (s *Server) Terminate(how os.Signal) {
 	if p == nil {
 		return
 	}
-	if err := p.Signal(how); err != nil { // it has exited, or the system has no such signal
+	if err := p.Signal(how); err != nil { // the process has exited, or the system does not support the signal
 		_ = p.cmd.Process.Kill()
 	}
 	<-p.Done
@@ -267,15 +275,17 @@ func (p *Process) Running() bool {
 	}
 }
 
-// State returns the state in which the process exited. The caller must have seen that Done is closed.
+// State returns the state in which the process exited. The caller must have seen that Done is
+// closed.
 func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 
 // ---- Waiting ----
 
-// grace is the time before the test's deadline at which waits give up, so that the logs are still printed.
+// grace is subtracted from the test's deadline, which leaves time to print the logs.
 const grace = 10 * time.Second
 
-// patience returns a context that ends with the test, or shortly before its deadline.
+// patience returns a context that is canceled when the test ends, or shortly before the test's
+// deadline.
 func patience(t testing.TB) (context.Context, context.CancelFunc) {
 	if timed, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
 		if deadline, ok := timed.Deadline(); ok {
@@ -285,7 +295,7 @@ func patience(t testing.TB) (context.Context, context.CancelFunc) {
 	return t.Context(), func() {}
 }
 
-// Until waits until check returns nil. It gives up when the test's deadline is near.
+// Until waits until check returns nil. It fails shortly before the test's deadline.
 func Until(t testing.TB, condition string, check func() error) {
 	t.Helper()
 	ctx, cancel := patience(t)

@@ -1,6 +1,7 @@
 package apilettest
 
-// The servers of these tests are this test binary itself, with the environment variable fakeServer set.
+// The servers of these tests are this test binary itself, with the environment variable fakeServer
+// set.
 
 import (
 	"bufio"

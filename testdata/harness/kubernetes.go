@@ -1,5 +1,4 @@
-// Package harness starts the servers beside which apilet is tested: etcd and kube-apiserver. Package apilettest starts
-// apilet itself.
+// Package harness starts etcd and kube-apiserver for tests. Package apilettest starts apilet.
 //
 //	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 //
@@ -9,7 +8,8 @@
 //		...
 //	}
 //
-// The ports of these programs must be known before they start, so a port is held for each.
+// The ports of these programs must be known in advance, so each port is reserved before the program
+// starts.
 package harness
 
 import (
@@ -40,7 +40,8 @@ type Etcd struct {
 type EtcdOptions struct {
 	Members int // 0 means 1
 	Flags   []string
-	// Advertise returns the peer URLs that the members advertise, given those that they listen on. nil means the same URLs.
+	// Advertise returns the peer URLs that the members advertise, given those that they listen on.
+	// nil means the same URLs.
 	Advertise func(listening []string) []string
 }
 
@@ -79,8 +80,8 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 // Token belongs to a user with all permissions at a server that [Kubernetes] starts.
 const Token = "harness"
 
-// Kubernetes starts the kube-apiserver that KUBE_APISERVER names on etcd, and returns when it is ready. Its port stays the same.
-// It skips the test if the variable is not set.
+// Kubernetes starts the kube-apiserver that KUBE_APISERVER names on etcd, and returns when it is
+// ready. Its port stays the same. It skips the test if the variable is not set.
 func Kubernetes(t testing.TB, etcd string, flags ...string) *apilettest.Server {
 	t.Helper()
 	program := os.Getenv("KUBE_APISERVER")

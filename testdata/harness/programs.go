@@ -11,18 +11,19 @@ import (
 	"testing"
 )
 
-// etcdModule is the folder of the module that chooses etcd's version, relative to the root of the repository.
+// etcdModule is the folder of the module that chooses etcd's version, relative to the root of the
+// repository.
 const etcdModule = "testdata/etcd"
 
 // etcd is the program that this test binary has built.
 var etcd struct {
-	mu   sync.Mutex // guards the other fields; held while the program is built
-	dir  string     // of the program; empty if none was built
+	mu   sync.Mutex // guards the other fields; held during a build
+	dir  string     // parent folder of path, or empty
 	path string
 	err  error
 }
 
-// Main runs the tests and removes the program that was built for them. It returns the exit code.
+// Main runs the tests and removes the program if one was built. It returns the exit code.
 func Main(m *testing.M) int {
 	defer func() {
 		if etcd.dir != "" {
@@ -32,7 +33,8 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// EtcdProgram returns the path of etcd: the environment variable ETCD, or a program that it builds once per test binary.
+// EtcdProgram returns the path of etcd: the environment variable ETCD, or a program that it builds
+// once per test binary.
 func EtcdProgram(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("ETCD"); path != "" {

@@ -46,7 +46,8 @@ func install(folder string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestInstallScript installs over HTTP from the URL in the script, from a file URL and from a folder. A program that exists is replaced.
+// TestInstallScript installs over HTTP from the URL in the script, from a file URL and from a
+// folder. A program that exists is replaced.
 func TestInstallScript(t *testing.T) {
 	t.Parallel()
 	wantShell(t)
@@ -71,7 +72,8 @@ func TestInstallScript(t *testing.T) {
 	}
 }
 
-// TestInstallScriptRefuses runs the script on releases that are damaged or incomplete. It installs nothing.
+// TestInstallScriptRefuses runs the script on releases that are damaged or incomplete. It installs
+// nothing.
 func TestInstallScriptRefuses(t *testing.T) {
 	t.Parallel()
 	wantShell(t)

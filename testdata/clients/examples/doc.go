@@ -1,3 +1,3 @@
-// Package examples shows how tests of other projects use apilettest: with a reconciler of controller-runtime, with client-go's
-// informers, with a webhook that the test serves, and with users whose permissions RBAC decides. apilettest/README.md refers to them.
+// Package examples contains tests that use apilettest as other projects do. They test a controller
+// based on controller-runtime, an informer, a webhook and RBAC.
 package examples

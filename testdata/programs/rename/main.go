@@ -1,5 +1,5 @@
-// Rename gives apilet's modules another path. The path of a module that others can download starts with a host name, and the owner of apilet
-// has not chosen one.
+// Rename changes the path of apilet's modules. A module can be downloaded only if its path starts
+// with a host name, and the owner of apilet has not chosen one yet.
 //
 //	go run ./testdata/programs/rename example.com/apilet    # in the folder of the main module
 //
@@ -10,7 +10,8 @@
 //   - the path of apilettest in documents and comments,
 //   - the places in the table elsewhere, each of which must exist.
 //
-// It reads the old path from go.mod, so it can run again. The name of the program and of its files stays apilet.
+// It reads the old path from go.mod, so it can be run more than once. The program is still called
+// apilet.
 package main
 
 import (
@@ -27,7 +28,8 @@ import (
 	"strings"
 )
 
-// elsewhere are the places that depend on the path, and that no rule finds. PATH stands for the path.
+// elsewhere lists the occurrences of the path that are not covered by a rule. PATH stands for the
+// path.
 var elsewhere = []struct{ file, text string }{
 	{".ci/run", "s#^PATH/internal/#apilet/#; s# -> PATH/internal/# -> #p"},
 	{"internal/startgc/startgc.go", `import "PATH/internal/startgc"`},
@@ -61,7 +63,8 @@ type renaming struct {
 	changed        int
 }
 
-// rename changes the path of the module in a folder, and of the modules inside of it. It returns the number of changed files.
+// rename changes the paths of the module in a folder and of its nested modules. It returns the
+// number of changed files.
 func rename(root, to string) (changed int, err error) {
 	from, err := modulePath(root)
 	if err != nil {
@@ -158,7 +161,8 @@ func (r *renaming) edit(path string, f func([]byte) ([]byte, error)) error {
 
 // ---- Rules ----
 
-// renamed returns the new path of a module or package, or the same path if it is not one of apilet's.
+// renamed returns the new path of a module or package, or the same path if it is not one of
+// apilet's.
 func (r *renaming) renamed(path string) string {
 	if rest, ok := strings.CutPrefix(path, r.from); ok && (rest == "" || rest[0] == '/') {
 		return r.to + rest
@@ -173,7 +177,7 @@ func (r *renaming) inModuleFile(text []byte) ([]byte, error) {
 	return word.ReplaceAllFunc(text, func(w []byte) []byte { return []byte(r.renamed(string(w))) }), nil
 }
 
-// inSource changes the imports of a Go file, and the mentions of apilettest in its comments.
+// inSource changes the imports of a Go file. It also changes references to apilettest in comments.
 func (r *renaming) inSource(text []byte) ([]byte, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", text, parser.ImportsOnly)

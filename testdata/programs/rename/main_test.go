@@ -73,7 +73,8 @@ func contents(t *testing.T, folder string) map[string]string {
 	return all
 }
 
-// TestRenameThereAndBack renames a copy of this tree. No import has the old path then. The second renaming restores each byte.
+// TestRenameThereAndBack renames a copy of this tree. No import has the old path then. The second
+// renaming restores each byte.
 func TestRenameThereAndBack(t *testing.T) {
 	t.Parallel()
 	folder := copyTree(t)
@@ -155,8 +156,9 @@ const (
 	releasedVersion = "v0.1.0"
 )
 
-// TestGoGet renames a copy of this tree and publishes its modules on a proxy of files. A new project in an empty folder gets apilettest from
-// there and runs a test. The first test builds apilet, the second one does not.
+// TestGoGet renames a copy of this tree and publishes its modules on a proxy of files. A new
+// project in an empty folder gets apilettest from there and runs a test. The first test builds
+// apilet, the second one does not.
 func TestGoGet(t *testing.T) {
 	if os.Getenv("APILET_GO_GET") == "" {
 		t.Skip("builds a program")
@@ -240,7 +242,8 @@ func (p *project) run(name string, args ...string) string {
 	return string(out)
 }
 
-// projectEnviron returns an environment with the proxy and without any apilet. Other modules come from this machine's module cache.
+// projectEnviron returns an environment with the proxy and without any apilet. Other modules come
+// from this machine's module cache.
 func projectEnviron(t *testing.T, work, proxy string) []string {
 	t.Helper()
 	settings, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOCACHE", "GOPROXY").Output()
@@ -258,7 +261,8 @@ func projectEnviron(t *testing.T, work, proxy string) []string {
 		"GOSUMDB=off", "GOFLAGS=-modcacherw -trimpath", "GOWORK=off", "CGO_ENABLED=0")
 }
 
-// overlay returns a module cache that refers to another one. The modules of example.com are written into the overlay only.
+// overlay returns a module cache that refers to another one. The modules of example.com are written
+// into the overlay only.
 func overlay(t *testing.T, under, folder string) string {
 	t.Helper()
 	for _, part := range []string{"", "cache", "cache/download"} {
