@@ -10,7 +10,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,7 +134,7 @@ func (b builder) fromVersion(ctx context.Context, module, version string) (strin
 		if _, err := os.Stat(path); err == nil { // another test binary has built it
 			return nil
 		}
-		fmt.Fprintf(b.out, "apilettest: builds %s@%s into %s, once; this takes minutes\n", module, version, folder)
+		b.announce(module+"@"+version, folder)
 		args := slices.Concat([]string{"install", "-mod=readonly"}, buildFlags, []string{module + "@" + version})
 		if err := goCommand(ctx, work, append(hostEnviron(), "GOBIN="+work), args...); err != nil {
 			return err
@@ -144,20 +143,24 @@ func (b builder) fromVersion(ctx context.Context, module, version string) (strin
 	})
 }
 
-// fromCheckout builds the program of a checkout. The go command decides which packages have
-// changed.
+// fromCheckout builds the program of a checkout. The go command decides whether it has changed.
 func (b builder) fromCheckout(ctx context.Context, source string) (string, error) {
 	sum := sha256.Sum256([]byte(source))
 	folder := filepath.Join(b.cache, "checkout-"+hex.EncodeToString(sum[:6]))
 	path := filepath.Join(folder, executable)
 	return path, b.locked(ctx, folder, func(work string) error {
-		built := filepath.Join(work, executable)
-		args := slices.Concat([]string{"build"}, buildFlags, []string{"-o", built, "."})
-		if err := goCommand(ctx, source, hostEnviron(), args...); err != nil {
-			return err
+		if _, err := os.Stat(path); err != nil {
+			b.announce(source, folder)
 		}
-		return os.Rename(built, path)
+		// GOTMPDIR is on the file system of the cache, so the go command replaces a program that runs.
+		args := slices.Concat([]string{"build"}, buildFlags, []string{"-o", path, "."})
+		return goCommand(ctx, source, append(hostEnviron(), "GOTMPDIR="+work), args...)
 	})
+}
+
+// announce explains why the test prints nothing for a while.
+func (b builder) announce(source, folder string) {
+	fmt.Fprintf(b.out, "apilettest: building %s into %s; the first build takes minutes\n", source, folder)
 }
 
 // locked calls build with a temporary folder inside of a folder. Other test binaries wait
@@ -171,16 +174,30 @@ func (b builder) locked(ctx context.Context, folder string, build func(work stri
 		return err
 	}
 	defer unlock()
-	work, err := os.MkdirTemp(folder, "build-")
+	const prefix = "build-"
+	if err := removeAll(folder, prefix); err != nil { // left by a process that was killed
+		return err
+	}
+	work, err := os.MkdirTemp(folder, prefix)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if removed := os.RemoveAll(work); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
-			err = errors.Join(err, removed)
-		}
-	}()
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	return build(work)
+}
+
+// removeAll removes the entries of a folder that start with a prefix.
+func removeAll(folder, prefix string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), prefix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(folder, entry.Name())))
+		}
+	}
+	return err
 }
 
 var errLocked = errors.New("another test binary builds apilet")

@@ -68,6 +68,9 @@ func TestParallelTestBinariesBuildOnce(t *testing.T) {
 	}
 	env, calls := useFakeGo(t)
 	cache := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(cache, "v1.2.3", "build-killed"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	const n = 5
 	outputs := make(chan string, n)
 	for range n {
@@ -85,7 +88,7 @@ func TestParallelTestBinariesBuildOnce(t *testing.T) {
 		if !strings.Contains(out, "program: "+want+"\n") {
 			t.Errorf("a child printed %s, want the path %s", out, want)
 		}
-		announced += strings.Count(out, "builds example.com/apilet@v1.2.3")
+		announced += strings.Count(out, "building example.com/apilet@v1.2.3")
 	}
 	text, err := os.ReadFile(calls)
 	if err != nil {

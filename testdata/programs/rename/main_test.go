@@ -175,10 +175,10 @@ func TestGoGet(t *testing.T) {
 
 	p.run("go", "mod", "init", "example.com/mine")
 	p.run("go", "get", releasedPath+"/apilettest@"+releasedVersion)
-	if out := p.run("go", "test", "-v", "-timeout=30m", "."); !strings.Contains(out, "builds "+releasedPath+"@"+releasedVersion) {
+	if out := p.run("go", "test", "-v", "-timeout=30m", "."); !strings.Contains(out, "building "+releasedPath+"@"+releasedVersion) {
 		t.Errorf("the first test did not build apilet:\n%s", out)
 	}
-	if out := p.run("go", "test", "-v", "-count=1", "."); strings.Contains(out, "builds ") {
+	if out := p.run("go", "test", "-v", "-count=1", "."); strings.Contains(out, "building ") {
 		t.Errorf("the second test built apilet:\n%s", out)
 	}
 	if graph := strings.TrimSpace(p.run("go", "list", "-m", "all")); graph != "example.com/mine\n"+releasedPath+"/apilettest "+releasedVersion {
