@@ -53,11 +53,11 @@ type Options struct {
 	Audit                                   Audit
 	OIDC                                    OIDC
 	Hook                                    callout.HookFlags // for --authorization-mode=Webhook
-	hookGiven                               bool
+	hookSet                                 bool
 	DenyDeprecated, ManagedFields, Validate bool
 	FlowControl                             bool
 	MaxReadonly, MaxMutating                int // AutoSeats means that the number of seats follows the capacity of the machine
-	readonlyGiven, mutatingGiven            bool
+	readonlySet, mutatingSet                bool
 	RequestTimeout, MinTimeout              time.Duration
 	ShutdownDelay                           time.Duration // time between the signal and the end of serving
 	CompactionInterval, EventTTL            time.Duration
@@ -87,7 +87,7 @@ func (o *Options) Groups() []commandline.FlagGroup {
 		{Title: "Objects in etcd instead of the file, which then is this server's replica of them", Define: o.Etcd.Define},
 		{Title: "The address and its certificate", Define: o.defineAddress},
 		{Title: "Who may do what", Define: o.defineAccess},
-		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineOthers},
+		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineExternal},
 		{Title: "Service accounts", Define: o.defineAccounts},
 		{Title: "Servers behind this one, and proxies in front of it", Define: o.defineAggregation},
 		{Title: "Kubelets", Define: o.defineKubelet},
@@ -185,8 +185,8 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 
 func (o *Options) defineRequests(f *flag.FlagSet) {
 	o.MaxReadonly, o.MaxMutating = 400, 200
-	f.Func("max-requests-inflight", "concurrent requests that only read; with --max-mutating-requests-inflight these are all `seats` of flow control. auto, for both: as many as the machine carries (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
-	f.Func("max-mutating-requests-inflight", "concurrent requests that write: a `number` or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
+	f.Func("max-requests-inflight", "concurrent requests that only read; with --max-mutating-requests-inflight these are all `seats` of flow control. auto, for both: as many as the machine carries (default 400)", inflight(&o.MaxReadonly, &o.readonlySet))
+	f.Func("max-mutating-requests-inflight", "concurrent requests that write: a `number` or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingSet))
 	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "Priority and Fairness (APF) over the sum of both inflight limits; false enforces each limit alone")
 	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
@@ -282,7 +282,7 @@ func (o *Options) Finish() error {
 	if err := o.finishModes(o.Authorization); err != nil {
 		return fmt.Errorf("--authorization-mode: %w", err)
 	}
-	if err := o.finishOthers(); err != nil {
+	if err := o.finishExternal(); err != nil {
 		return err
 	}
 	if addr, err := netip.ParseAddr(o.Advertised); o.Advertised != "" && (err != nil || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "") {
@@ -337,7 +337,7 @@ func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
-	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.hasExternal()
 	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.IsLocalOnly(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
@@ -391,7 +391,7 @@ func (o *Options) finishSeats() error {
 	switch {
 	case o.MaxReadonly != AutoSeats && o.MaxMutating != AutoSeats:
 		return nil
-	case o.mutatingGiven && o.MaxMutating != AutoSeats || o.readonlyGiven && o.MaxReadonly != AutoSeats:
+	case o.mutatingSet && o.MaxMutating != AutoSeats || o.readonlySet && o.MaxReadonly != AutoSeats:
 		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
 	case !o.FlowControl:
 		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")

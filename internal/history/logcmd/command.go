@@ -50,13 +50,13 @@ type command struct {
 	data   string
 	keys   string // path of the encryption configuration, used with data
 
-	namespace               string
-	everywhere              bool
-	labels, fields          string
-	since, until, by        string
-	limit, tail             int
-	follow, told, colorless bool
-	output                  string
+	namespace                   string
+	everywhere                  bool
+	labels, fields              string
+	since, until, by            string
+	limit, tail                 int
+	follow, findings, colorless bool
+	output                      string
 }
 
 // Commands returns the rows for the table of commands.
@@ -122,7 +122,7 @@ func (c *command) defineWhich(f *flag.FlagSet) {
 	f.BoolVar(&c.follow, "f", false, "short for --follow")
 	f.IntVar(&c.limit, "limit", 0, "print so many `changes` at most; 0 is no limit")
 	f.IntVar(&c.tail, "tail", 0, "print the last so many `changes`, of those that the other flags ask for; 0 is all")
-	f.BoolVar(&c.told, "findings", false, "instead of changes, print what the server has noticed: writers that fight, or go in circles")
+	f.BoolVar(&c.findings, "findings", false, "instead of changes, print what the server has noticed: writers that fight, or go in circles")
 }
 
 func (c *command) defineHow(f *flag.FlagSet) {
@@ -166,7 +166,7 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, src.close()) }()
 	out := c.printer(call.Out)
-	if c.told {
+	if c.findings {
 		return c.printFindings(ctx, src, out)
 	}
 	if err := c.choose(ctx, src, &q, call.Args); err != nil {
