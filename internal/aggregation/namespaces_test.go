@@ -34,7 +34,7 @@ func TestNamespacesNameTheAPIServiceTheyWaitFor(t *testing.T) {
 			others: &discovery.RemoteVersions{All: []discovery.RemoteVersion{{Group: "g", Version: "v1", Resources: things},
 				{Group: "away", Version: "v2", Stale: true}}},
 		}
-		rest := tab.empty(t.Context(), "n")
+		rest := tab.emptyNamespace(t.Context(), "n")
 		if len(rest.Errors) != 1 || !strings.HasPrefix(rest.Errors[0].Error(), want) || len(rest.Errors[0].Error()) > 2*maxText {
 			t.Errorf("%.80s: failed %.300v", body, rest.Errors)
 		}

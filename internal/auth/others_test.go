@@ -99,7 +99,7 @@ func TestFilesThatNameOthersAreChecked(t *testing.T) {
 // TestFailuresOfWebhooksAreLoggedTenTimesAMinute: a stranger who sends tokens does not fill the log while a webhook is down.
 func TestFailuresOfWebhooksAreLoggedTenTimesAMinute(t *testing.T) {
 	t.Parallel()
-	var f failures
+	var f failureLimiter
 	now, lines, withheld := time.Now(), 0, 0
 	for range 1000 {
 		if written, before := f.next(now); written {

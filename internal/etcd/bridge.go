@@ -46,7 +46,7 @@ func checkRaise(ctx context.Context, cfg Config, client *clientv3.Client, to int
 }
 
 func currentRevision(ctx context.Context, cfg Config, client *clientv3.Client) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	answer, err := client.Get(ctx, private(cfg.Layout, "nothing"), clientv3.WithCountOnly())
 	if err != nil {
@@ -124,7 +124,7 @@ func compactTo(ctx context.Context, client *clientv3.Client, rev int64) error {
 // serversRun reports whether there are any running servers. An apilet holds a lease for the leader
 // election, and both apilets and kube-apiservers hold leases for their addresses.
 func serversRun(ctx context.Context, cfg Config, client *clientv3.Client) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var asked []clientv3.Op
 	for _, prefix := range []string{private(cfg.Layout, "leader") + "/", cfg.Layout.Prefix() + mastersFolder} {

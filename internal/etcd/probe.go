@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-const probeWithin = 3 * time.Second
+const probeTimeout = 3 * time.Second
 
 // helloHTTP2 is the HTTP/2 client preface with empty settings. A server responds with its own
 // settings.
@@ -31,7 +31,7 @@ var errMisconfigured = errors.New("to try again is of no use")
 // probe connects to every server. It returns nil if at least one of them responds like etcd. The
 // error wraps errMisconfigured if a server rejects the configuration.
 func (cfg *Config) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	found := make(chan error, len(cfg.Servers))
 	for _, server := range cfg.Servers {

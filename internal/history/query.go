@@ -234,14 +234,14 @@ func (l *Log) baseOf(name string) string {
 	return "/" + group + "/" + plural + "/"
 }
 
-// asked reports whether an event matches the query. It does not check the author of the event and
-// the permissions of the user.
-func (q *query) asked(ev *store.Event) bool {
-	return q.asksFor(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
+// matchesEvent reports whether an event matches the query. It does not check the author of the
+// event and the permissions of the user.
+func (q *query) matchesEvent(ev *store.Event) bool {
+	return q.matchesKey(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
 }
 
-// asksFor reports whether the key of an event matches the query.
-func (q *query) asksFor(key string) bool {
+// matchesKey reports whether the key of an event matches the query.
+func (q *query) matchesKey(key string) bool {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
 		return false
@@ -274,8 +274,8 @@ func (q *query) fieldsFor(base string) []*selector.Field {
 	return q.fields[store.Everything]
 }
 
-// wanted reports whether the author of a change matches the by parameter.
-func (q *query) wanted(a store.Author) bool {
+// matchesAuthor reports whether the author of a change matches the by parameter.
+func (q *query) matchesAuthor(a store.Author) bool {
 	return q.by == "" || strings.Contains(a.User, q.by) || strings.Contains(a.Agent, q.by) || strings.Contains(managerOf(a), q.by)
 }
 

@@ -69,15 +69,15 @@ func CheckOwnership(path string) error {
 		return fmt.Errorf("--kubeconfig: cannot write %s: its folder is not there: make that first", path)
 	}
 	k, err := read(path)
-	if err != nil || k != nil && !k.ours() {
+	if err != nil || k != nil && !k.isOwn() {
 		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is left as it is: name another file; KUBECONFIG=%s:FILE reads both", path, path)
 	}
 	return nil
 }
 
-// ours reports whether a server has written the file, even if users have added to it since. Files
+// isOwn reports whether a server has written the file, even if users have added to it since. Files
 // written by earlier versions are not marked, but contain only the three entries.
-func (k config) ours() bool {
+func (k config) isOwn() bool {
 	cluster := k.entry("clusters", "cluster")
 	for _, extension := range listOf(cluster["extensions"]) {
 		if nameOf(extension) == ourContext {
@@ -86,14 +86,14 @@ func (k config) ours() bool {
 	}
 	for _, list := range []string{"clusters", "users", "contexts"} {
 		if entries := listOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != ourContext {
-			return k.cleared()
+			return k.isCleared()
 		}
 	}
 	return cluster["server"] != nil
 }
 
-// cleared reports whether Clear has kept the file because users had added to it.
-func (k config) cleared() bool {
+// isCleared reports whether Clear has kept the file because users had added to it.
+func (k config) isCleared() bool {
 	return slices.ContainsFunc(listOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
 }
 

@@ -182,12 +182,12 @@ const (
 	// started from the same backup.
 	backupRevRate = 100_000
 
-	maxPatience   = 2 * time.Millisecond
-	writeBatchMax = 256       // maximum number of changes in one commit
-	chunkItems    = 500       // maximum number of objects that one read transaction returns
-	chunkBytes    = 256 << 10 // approximate maximum of JSON bytes that one read transaction returns
-	walkKeysMax   = 10_000    // maximum number of keys that one read transaction visits
-	replayScanMax = 1000      // maximum number of records that one read transaction of the log visits
+	maxCommitDelay = 2 * time.Millisecond
+	writeBatchMax  = 256       // maximum number of changes in one commit
+	chunkItems     = 500       // maximum number of objects that one read transaction returns
+	chunkBytes     = 256 << 10 // approximate maximum of JSON bytes that one read transaction returns
+	walkKeysMax    = 10_000    // maximum number of keys that one read transaction visits
+	replayScanMax  = 1000      // maximum number of records that one read transaction of the log visits
 )
 
 // LogSuffix is appended to the data file's name to form the name of its write-ahead log.
@@ -332,16 +332,16 @@ type Store struct {
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed by the writer when it returns
 
-	pendingWrites sync.Pool
-	rooms         roomMaker
-	waiting       revisionWaiters
-	shared        atomic.Bool  // a revision may have several records
-	distrusted    atomic.Bool  // see Invalidate
-	reserve       int64        // bytes of the disk reserved for deletes, or 0
-	diskFailed    atomic.Bool  // the last commit failed because the disk was full
-	low           atomic.Bool  // creates and updates were refused at the last commit
-	currentRev    atomic.Int64 // changed under mu, together with the log and the counts
-	compactRev    atomic.Int64 // set after it is on the disk and before anything is deleted
+	pendingWrites   sync.Pool
+	rooms           roomMaker
+	revisionWaiters revisionWaiters
+	shared          atomic.Bool  // a revision may have several records
+	distrusted      atomic.Bool  // see Invalidate
+	reserve         int64        // bytes of the disk reserved for deletes, or 0
+	diskFailed      atomic.Bool  // the last commit failed because the disk was full
+	roomLow         atomic.Bool  // creates and updates were refused at the last commit
+	currentRev      atomic.Int64 // changed under mu, together with the log and the counts
+	compactRev      atomic.Int64 // set after it is on the disk and before anything is deleted
 
 	mu      sync.RWMutex // guards log, tallies, total and stat
 	log     eventLog
@@ -424,7 +424,7 @@ type pendingWrite struct {
 	answer chan struct{}                 // receives the writer's only answer; capacity 1, so that the writer never blocks
 
 	resource, namespace string // prefixes of the key
-	elsewhere           bool   // another key's record has the revision as its key, so this record uses a longer key
+	usesLongKey         bool   // another key's record has the revision as its key, so this record uses a longer key
 	was, is             keyState
 	replaced            []byte // copy of the JSON of was
 	rec                 Record

@@ -76,9 +76,9 @@ func TestHostileIssuersGiveNoKeys(t *testing.T) {
 		"another protocol":         {at(keysURL, 101, "", keySet), "status 101"},
 		"no answer":                {at(keysURL, 0, "", ""), "refused"},
 		"not JSON":                 {at(keysURL, 200, "", "<html>"), "invalid character"},
-		"too long":                 {at(keysURL, 200, "", `{"keys":[]`+strings.Repeat(" ", documentMost)+`}`), "bytes"},
-		"too many keys":            {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, keysMost)+jwk("k")+`]}`), "has more than"},
-		"as many as may be":        {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, keysMost-1)+jwk("k")+`]}`), ""},
+		"too long":                 {at(keysURL, 200, "", `{"keys":[]`+strings.Repeat(" ", maxDocumentBytes)+`}`), "bytes"},
+		"too many keys":            {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, maxKeys)+jwk("k")+`]}`), "has more than"},
+		"as many as may be":        {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, maxKeys-1)+jwk("k")+`]}`), ""},
 	} {
 		set, err := newKeys(issuerURL, discoveryURL, c.network, zerolog.Nop()).fetch(t.Context())
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || err == nil && len(set.all) != 1 {

@@ -205,8 +205,8 @@ func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
 	return false
 }
 
-// uncovered is like missing, but without an error. It is used for the default policy.
-func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+// missingRules is like missing, but without an error. It is used for the default policy.
+func missingRules(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	missing, _ := newHoldings(own).missing(rules)
 	return missing
 }

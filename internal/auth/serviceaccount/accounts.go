@@ -183,7 +183,7 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
 	case !slices.ContainsFunc(t.keys, signs):
-		if signing, err = keptKey(st); err != nil {
+		if signing, err = storedKey(st); err != nil {
 			return nil, err
 		}
 	}
@@ -200,8 +200,8 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 
 // ---- Keys
 
-// keptKey returns the key in the data file.
-func keptKey(st *store.Store) ([]accountKey, error) {
+// storedKey returns the key in the data file.
+func storedKey(st *store.Store) ([]accountKey, error) {
 	der, err := st.Secret("service-account-key", func() []byte {
 		key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // never fails
 		der, _ := x509.MarshalPKCS8PrivateKey(key)

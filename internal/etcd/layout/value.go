@@ -64,7 +64,7 @@ func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 		return l.encodeCustom(base, stored)
 	}
 	if t.out != nil {
-		obj, err := t.kept.DecodeStored(stored)
+		obj, err := t.storeVersion.DecodeStored(stored)
 		if err == nil {
 			obj, err = t.out(obj)
 		}
@@ -75,7 +75,7 @@ func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return appendValue(t.written.Prefix, stored), nil
+	return appendValue(t.etcdVersion.Prefix, stored), nil
 }
 
 // appendValue adds kind and apiVersion before the members of stored JSON, and removes the revision.
@@ -222,51 +222,51 @@ func (t *storedType) decode(value []byte) (Document, error) {
 		return Document{}, err
 	}
 	stored := Document{Deleting: obj.GetDeletionTimestamp() != nil}
-	stored.JSON, stored.RevAt, err = t.kept.EncodeStored(obj)
+	stored.JSON, stored.RevAt, err = t.storeVersion.EncodeStored(obj)
 	return stored, err
 }
 
 // object decodes a value and converts it to the version used in the store.
 func (t *storedType) object(value []byte) (scheme.Object, error) {
-	obj, err := t.usual(value)
+	obj, err := t.decodeUsual(value)
 	if obj == nil && err == nil {
-		obj, err = t.unusual(value)
+		obj, err = t.decodeOther(value)
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case obj.GetName() == "" && t.kept.Base != rangeBase:
+	case obj.GetName() == "" && t.storeVersion.Base != rangeBase:
 		return nil, fmt.Errorf("it has no name")
 	}
 	defaults.Set(obj)
 	return obj, nil
 }
 
-// usual decodes JSON with the prefix that Encode writes. It returns nil for other values.
-func (t *storedType) usual(value []byte) (scheme.Object, error) {
+// decodeUsual decodes JSON with the prefix that Encode writes. It returns nil for other values.
+func (t *storedType) decodeUsual(value []byte) (scheme.Object, error) {
 	rest, ok := bytes.CutPrefix(value, []byte("{"))
-	if !ok || t.in != nil || !bytes.HasPrefix(rest, []byte(t.written.Prefix)) {
+	if !ok || t.in != nil || !bytes.HasPrefix(rest, []byte(t.etcdVersion.Prefix)) {
 		return nil, nil
 	}
-	obj, err := t.written.DecodeStored(value)
+	obj, err := t.etcdVersion.DecodeStored(value)
 	if err != nil {
 		return nil, err
 	}
 	// the JSON contains a second kind or apiVersion that differs
-	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.written.GroupVersionKind() {
+	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.etcdVersion.GroupVersionKind() {
 		return nil, nil
 	}
 	return obj, nil
 }
 
-// unusual decodes all other values: protobuf and other versions.
-func (t *storedType) unusual(value []byte) (scheme.Object, error) {
+// decodeOther decodes all other values: protobuf and other versions.
+func (t *storedType) decodeOther(value []byte) (scheme.Object, error) {
 	row, format, err := t.rowOf(value)
 	if err != nil {
 		return nil, err
 	}
 	obj, _, err := row.Decode(value, string(format), "")
-	if err == nil && row == t.written && t.in != nil {
+	if err == nil && row == t.etcdVersion && t.in != nil {
 		obj, err = t.in(obj)
 	}
 	return obj, err
@@ -293,7 +293,7 @@ func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
 	if row := t.versions[apiVersion]; row != nil {
 		return row, nil
 	}
-	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.kept.Kind)
+	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.storeVersion.Kind)
 }
 
 // decodeCustom decodes a custom resource. Its definition need not exist yet.

@@ -279,9 +279,9 @@ func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 	return nil
 }
 
-// notOurs returns the error for a log that belongs to another data file, or to another state of
-// this one.
-func (l *LeftoverLog) notOurs(why string) error {
+// foreignError returns the error for a log that belongs to another data file, or to another state
+// of this one.
+func (l *LeftoverLog) foreignError(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)
 }
