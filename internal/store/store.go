@@ -140,17 +140,17 @@ import (
 
 // Errors of the store. The comment of each lists the operations that return it.
 var (
-	ErrNotFound       = errors.New("key not found")                      // get, update, delete: the key has no live object
-	ErrExists         = errors.New("key already exists")                 // create: the key has a live object
-	ErrDeleting       = errors.New("key already exists, being deleted")  // create: the key has a live object that is being deleted
-	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent has no live object
-	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write to a replica: the outcome is unknown
-	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is being deleted
-	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
-	ErrCompacted      = errors.New("revision has been compacted")        // read below CompactRev
-	errFutureRev      = errors.New("revision is in the future")          // read above currentRev
-	errClosed         = boltfile.ErrClosed                               // write after Close
+	ErrNotFound       = errors.New("key not found")                        // get, update, delete: the key has no live object
+	ErrExists         = errors.New("key already exists")                   // create: the key has a live object
+	ErrDeleting       = errors.New("key already exists, being deleted")    // create: the key has a live object that is being deleted
+	ErrConflict       = errors.New("key has changed")                      // update, delete: the newest revision is not the expected one
+	ErrParentMissing  = errors.New("parent not found")                     // create: Change.Parent has no live object
+	ErrInDoubt        = errors.New("it is unknown whether it was written") // any write to a replica: the outcome is unknown
+	ErrParentDeleting = errors.New("parent is being deleted")              // create: Change.Parent is being deleted
+	ErrTypeEnding     = errors.New("type is missing or being deleted")     // create: Change.Type has no live object, or is being deleted
+	ErrCompacted      = errors.New("revision has been compacted")          // read below CompactRev
+	errFutureRev      = errors.New("revision is in the future")            // read above currentRev
+	errClosed         = boltfile.ErrClosed                                 // write after Close
 
 	// ErrDiskFull is returned by a write if the disk is full. It is also returned by creates and
 	// updates if only the space reserved for deletes is left (room.go). Nothing has been changed.
@@ -158,7 +158,7 @@ var (
 
 	// ErrQuota is returned by creates and updates above --quota-backend-bytes. Deletes are still
 	// accepted.
-	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
+	ErrQuota = errors.New("database space exceeded: the data file is larger than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
 
 	// ErrFileLost is returned by a write if the file's path no longer leads to the open file. Data
 	// written to a removed file would be lost at exit. Reads still work.

@@ -57,7 +57,7 @@ func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
 func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 	base, _, _, ok := scheme.SplitKey(key)
 	if !ok {
-		return nil, fmt.Errorf("%q is no object's key", key)
+		return nil, fmt.Errorf("%q is not the key of an object", key)
 	}
 	t := l.byBase[base]
 	if t == nil {
@@ -109,7 +109,7 @@ func revisionMember(stored []byte) (from, to int) {
 func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	row := l.customRow(base)
 	if row == nil {
-		return nil, fmt.Errorf("no definition of %s is in force", strings.Trim(base, "/"))
+		return nil, fmt.Errorf("there is no established definition of %s", strings.Trim(base, "/"))
 	}
 	version, at := row.Custom.StoredVersion(stored)
 	if version == "" {
@@ -145,7 +145,7 @@ type member struct{ name, text string }
 func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
-		return Stored{}, fmt.Errorf("%q is no object's key", key)
+		return Stored{}, fmt.Errorf("%q is not the key of an object", key)
 	}
 	var stored Stored
 	value, stale, err := l.decrypt(key, value)
@@ -196,7 +196,7 @@ func encrypted(value []byte) error {
 	if len(how) < 6 {
 		how = append(how[:2], "unknown")
 	}
-	return fmt.Errorf("kube-apiserver has encrypted it (%q), and no key is known here: --encryption-provider-config names them",
+	return fmt.Errorf("kube-apiserver has encrypted it (%q), and this server has no key: set --encryption-provider-config",
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 
@@ -293,7 +293,7 @@ func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
 	if row := t.versions[apiVersion]; row != nil {
 		return row, nil
 	}
-	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.kept.Kind)
+	return nil, fmt.Errorf("apiVersion %.100q is not a known version of %s", apiVersion, t.kept.Kind)
 }
 
 // decodeCustom decodes a custom resource. Its definition need not exist yet.
@@ -305,7 +305,7 @@ func decodeCustom(group string, value []byte) (Stored, error) {
 	apiVersion, _ := u.Object["apiVersion"].(string)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if kind, _ := u.Object["kind"].(string); err != nil || kind == "" || gv.Group != group || gv.Version == "" {
-		return Stored{}, fmt.Errorf("apiVersion %.100q and kind %.100q are none of group %s", apiVersion, kind, group)
+		return Stored{}, fmt.Errorf("apiVersion %.100q and kind %.100q are not in group %s", apiVersion, kind, group)
 	}
 	if _, ok := u.Object["metadata"].(map[string]any); !ok {
 		return Stored{}, fmt.Errorf("it has no metadata")

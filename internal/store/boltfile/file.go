@@ -528,7 +528,7 @@ func (f *File) inPlace() error {
 // it ends the process.
 func (f *File) Explain(err error) error {
 	if f.cutShort() {
-		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
+		f.fail(fmt.Errorf("cannot use %s anymore: %w", f.Path, err))
 		return err
 	}
 	f.Found.note(err)
@@ -544,7 +544,7 @@ func (f *File) cutShort() bool {
 
 // stopWriting prevents all further writes. The current transaction stays open, and reads continue.
 func (f *File) stopWriting(err error) {
-	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
+	err = fmt.Errorf("%s: writing has stopped, because a commit found damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 }
