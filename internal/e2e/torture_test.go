@@ -75,7 +75,7 @@ func TestTorturePlaysAPlanAgain(t *testing.T) {
 	for controller, c := range map[string]struct{ workload, plan, want string }{
 		"between":   {"basic", `"kind":"died","write":"create configmaps zoo/robin-1","nth":1`, "zoo/robin-2 is missing"},
 		"twice":     {"basic", `"kind":"past","write":"create configmaps zoo/robin-*","nth":3`, "zoo/robin-*4 is left over"},
-		"forever":   {"basic", `"kind":"refused","detail":"504, carried out","write":"create configmaps zoo/robin-1","nth":1`, "did not stop writing"},
+		"forever":   {"basic", `"kind":"refused","detail":"504, carried out","write":"create configmaps zoo/robin-1","nth":1`, "did not become quiet"},
 		"coalesced": {"reborn", `"kind":"unseen","object":"nests.zoo.example.com zoo/robin","change":2`, "zoo/robin-2 is left over"},
 	} {
 		t.Run(controller, func(t *testing.T) {
