@@ -348,7 +348,7 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 	}
 	text, err := io.ReadAll(io.LimitReader(a.Body, most+1))
 	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("the answer of %s is longer than %d bytes", r.url(path), most)
+		err = fmt.Errorf("the response of %s is longer than %d bytes", r.url(path), most)
 	}
 	return answer{a.StatusCode, a.Header, text}, err
 }

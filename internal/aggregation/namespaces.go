@@ -151,7 +151,7 @@ func (c *collection) list(ctx context.Context) (map[string][]string, error) {
 		return nil, err
 	}
 	if !gjson.ValidBytes(a.body) || !gjson.GetBytes(a.body, "items").Exists() {
-		return nil, errors.New("the answer to a list is none")
+		return nil, errors.New("the response to a list is not a list")
 	}
 	left := map[string][]string{}
 	for _, item := range gjson.GetBytes(a.body, "items").Array() {

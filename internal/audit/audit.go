@@ -461,7 +461,7 @@ func (a *Log) flushLocked() writeResult {
 // CheckHealth returns an error if events cannot be written.
 func (a *Log) CheckHealth() error {
 	if err := a.failing.Load(); err != nil {
-		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
+		return fmt.Errorf("the audit log cannot be written, and events that do not fit in memory are lost: %w", *err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"apilet/internal/request"
 )
 
-var errTooLong = errors.New("the answer is too long for an audit event")
+var errTooLong = errors.New("the response is too long for an audit event")
 
 // addBodies adds the bodies that the policy requires to the event. If the response cannot be added,
 // the event has no bodies and an annotation.

@@ -372,7 +372,7 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 		host = h
 	}
 	if !request.IsLoopback(strings.Trim(host, "[]")) {
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is no loopback name or address, and this port serves this machine alone", r.Host))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is not a loopback name or address, and this port serves only this machine", r.Host))
 	}
 	return a.checkSite(r)
 }
@@ -412,11 +412,11 @@ func readTokens(r io.Reader) (tokenTable, error) {
 		}
 		line, _ := lines.FieldPos(0)
 		if len(fields) < 3 {
-			return nil, fmt.Errorf("line %d: want token,user,uid and maybe \"group1,group2\", found %d columns", line, len(fields))
+			return nil, fmt.Errorf("line %d: expected token,user,uid and optionally \"group1,group2\", found %d columns", line, len(fields))
 		}
 		key := sha256.Sum256([]byte(fields[0]))
 		if _, known := users[key]; known || fields[0] == "" {
-			return nil, fmt.Errorf("line %d: the token is empty or has been there before", line)
+			return nil, fmt.Errorf("line %d: the token is empty or a duplicate", line)
 		}
 		u := request.User{Name: fields[1], UID: fields[2]}
 		if len(fields) > 3 && fields[3] != "" {
@@ -480,7 +480,7 @@ func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (request
 		}
 		uid, _ := part.Value.(string)
 		if uid == "" || u.UID != "" {
-			return request.User{}, errors.New("the subject's UID must be one string that is not empty")
+			return request.User{}, errors.New("the subject's UID must be a single string that is not empty")
 		}
 		u.UID = uid
 	}

@@ -124,9 +124,9 @@ func (a *Authenticator) checkSite(r *http.Request) error {
 	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == request.PathUI
 	switch {
 	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin") && !isProgramHandshake(r):
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not allowed by --cors-allowed-origins", origins[0]))
 	case (site == "cross-site" || site == "same-site") && !follows:
-		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site)"))
 	}
 	return nil
 }

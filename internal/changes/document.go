@@ -22,7 +22,7 @@ const (
 	smallestContent = 2 // {} and []
 )
 
-var errNoObject = errors.New("the document is no JSON object")
+var errNoObject = errors.New("the document is not a JSON object")
 
 // A node is a JSON value.
 type node struct {

@@ -179,7 +179,7 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 		err = apierror.MethodNotAllowed()
 	// another site cannot read the response, but would use up places for pages
 	case r.Header.Get("Sec-Fetch-Site") == "cross-site":
-		err = apierrors.NewBadRequest("this is for the page of this server, not for those of other sites")
+		err = apierrors.NewBadRequest("this path serves only this server's own page")
 	case !p.admit(user, r.URL.Query().Get("page"), time.Now()):
 		err = apierrors.NewTooManyRequests("as many pages are open as may be, of this user or of all; close one", int(pageLease.Seconds()))
 	}

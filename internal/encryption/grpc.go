@@ -98,7 +98,7 @@ func (r *remote) call(ctx context.Context, method string, message []byte) ([]byt
 		return nil, err
 	}
 	if len(body) < 5 || body[0] != 0 || int(binary.BigEndian.Uint32(body[1:])) != len(body)-5 {
-		return nil, &callError{codes.Internal, "the answer is no message"}
+		return nil, &callError{codes.Internal, "the response is not a message"}
 	}
 	return body[5:], nil
 }

@@ -40,7 +40,7 @@ func checkRaise(ctx context.Context, cfg Config, client *clientv3.Client, to int
 	if err != nil || to-at <= raiseMost {
 		return err
 	}
-	return fmt.Errorf("the file is at revision %d and etcd at %d: clients that go on with revisions of before would miss events in silence, and to raise etcd's takes %d writes, "+
+	return fmt.Errorf("the file is at revision %d and etcd at %d: clients that continue from old revisions would miss events silently, and raising etcd's revision takes %d writes, "+
 		"more than %d. Restore etcd from a snapshot of itself with `etcdutl snapshot restore --bump-revision %d --mark-compacted`, or restart all clients and "+
 		"say --revisions-go-back", to, at, to-at, raiseMost, to-at)
 }

@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
+var errOtherHistory = errors.New("etcd's history differs from the replica's")
 
 // failed converts an error of etcd to the error for the client. Errors returned by etcd itself are
 // mapped to code 500, just like in kube-apiserver.

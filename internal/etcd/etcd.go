@@ -238,7 +238,7 @@ func lastState(json []byte) (doc []byte, revAt int) {
 
 // ErrLost is the error of Lost and Start. It means that the server must restart with an empty
 // replica.
-var ErrLost = errors.New("the replica cannot go on")
+var ErrLost = errors.New("the replica cannot continue")
 
 // Lost delivers an error if the replica cannot continue. A nil Cluster returns a nil channel.
 func (c *Cluster) Lost() <-chan error {
@@ -275,7 +275,7 @@ func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	case header.ClusterId != c.id:
 		err = fmt.Errorf("%w: the cluster's id was %016x and is %016x", errOtherHistory, c.id, header.ClusterId)
 	case header.Revision < known:
-		err = fmt.Errorf("%w: the revision has gone back from %d to %d, so that clients that go on miss events: restart them, or restore etcd with "+
+		err = fmt.Errorf("%w: the revision has gone back from %d to %d, so clients that continue miss events: restart them, or restore etcd with "+
 			"`etcdutl snapshot restore --bump-revision N --mark-compacted`", errOtherHistory, known, header.Revision)
 	default:
 		return nil

@@ -51,7 +51,7 @@ func (c *Cluster) Check() error {
 			return nil
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("the replica is at revision %d and etcd at %d: look at the replica's disk and the way to etcd", c.st.Revision(), rev)
+			err = fmt.Errorf("the replica is at revision %d and etcd at %d: check the replica's disk and the connection to etcd", c.st.Revision(), rev)
 		}
 	}
 	if why := c.cfg.probe(context.Background()); why != nil {
@@ -59,7 +59,7 @@ func (c *Cluster) Check() error {
 	} else if trouble := c.watchError.Load(); trouble != nil {
 		err = fmt.Errorf("%w: %s", err, *trouble)
 	}
-	return fmt.Errorf("%w (reads with resourceVersion=0 and watches go on with what the replica has; all comes back by itself once etcd does)", err)
+	return fmt.Errorf("%w (the replica still serves watches and reads with resourceVersion=0; the server recovers automatically with etcd)", err)
 }
 
 // WithinQuota returns an error if etcd rejects writes because of its quota, according to the last
@@ -68,7 +68,7 @@ func (c *Cluster) WithinQuota() error {
 	if !c.noSpace.Load() {
 		return nil
 	}
-	return fmt.Errorf("%w: compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; deletes are still taken", rpctypes.ErrNoSpace)
+	return fmt.Errorf("%w: compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; deletes are still accepted", rpctypes.ErrNoSpace)
 }
 
 // noteSpace records whether a write found etcd out of space. Successful deletes are ignored,

@@ -181,7 +181,7 @@ func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, ma
 	if kv := found(answer, 1); kv != nil {
 		first = string(kv.Key)
 	}
-	return fmt.Errorf("%s is in use: it holds %s; choose another --etcd-prefix, or an etcd that has nothing there", prefix, first)
+	return fmt.Errorf("%s is in use: it contains %s; choose another --etcd-prefix or another etcd", prefix, first)
 }
 
 func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
@@ -190,7 +190,7 @@ func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, m
 	key, done := private(cfg.Layout, "migration"), migration{From: mark.From, State: finished}
 	answer, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", mark.String())).Then(clientv3.OpPut(key, done.String())).Commit()
 	if err == nil && !answer.Succeeded {
-		err = fmt.Errorf("%s was changed by somebody else", key)
+		err = fmt.Errorf("%s was changed by another client", key)
 	}
 	return err
 }
@@ -317,7 +317,7 @@ func putBatch(ctx context.Context, cfg Config, client *clientv3.Client, batch []
 }
 
 func inUse(key string) error {
-	return fmt.Errorf("somebody else writes to the same prefix: %s is there, and is not what was to be written", key)
+	return fmt.Errorf("another client writes to the same prefix: %s exists with other content", key)
 }
 
 func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clientv3.TxnResponse, error) {

@@ -57,13 +57,13 @@ func (c *Cluster) identify(starting context.Context) error {
 			return nil
 		}
 		if err == nil {
-			return fmt.Errorf("%s holds no lineage", c.private("lineage"))
+			return fmt.Errorf("%s contains no lineage", c.private("lineage"))
 		}
 		if errors.Is(err, errMisconfigured) {
 			return err
 		}
 		if starting.Err() != nil {
-			return fmt.Errorf("it did not answer in the %v until the wait was ended: %w", time.Since(begun).Round(time.Second), err)
+			return fmt.Errorf("it did not respond in %v, until the server was stopped: %w", time.Since(begun).Round(time.Second), err)
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("it did not answer within %v: %w", contactTimeout, err)

@@ -95,7 +95,7 @@ func mayResume(err error) bool {
 func refusal(news *pb.WatchResponse) error {
 	switch {
 	case news.Header == nil:
-		return broken{errors.New("etcd's watch has told something without a revision")}
+		return broken{errors.New("etcd's watch has sent a response without a revision")}
 	case news.CompactRevision != 0:
 		return rpctypes.ErrCompacted
 	case news.Canceled && news.CancelReason != "":

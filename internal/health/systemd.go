@@ -102,7 +102,7 @@ func (m *ServiceManager) notify(variables ...string) error {
 		_, err = conn.Write([]byte(strings.Join(variables, "\n")))
 	}
 	if err != nil {
-		return fmt.Errorf("telling the service manager %s: %w", variables[0], err)
+		return fmt.Errorf("notifying the service manager %s: %w", variables[0], err)
 	}
 	return nil
 }

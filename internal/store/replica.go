@@ -474,7 +474,7 @@ func discard(path, why string, warn func(string)) error {
 	case errors.Is(err, boltfile.ErrInUse):
 		return err
 	case isOwnFormat(format):
-		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
+		return fmt.Errorf("%s contains objects that are not from an etcd cluster: choose another file for --etcd-servers", path)
 	}
 	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -34,7 +34,7 @@ import (
 var ErrSealed = errors.New("the document cannot be decrypted")
 
 // errUnopened is the error of a file with encrypted documents that was opened without Sealing.
-var errUnopened = errors.New("it is encrypted, and no key is known here")
+var errUnopened = errors.New("it is encrypted, and this server has no key for it")
 
 // Sealing defines which documents are encrypted, and how. Its functions must be safe for concurrent
 // use.

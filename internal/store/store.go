@@ -158,7 +158,7 @@ var (
 
 	// ErrQuota is returned by creates and updates above --quota-backend-bytes. Deletes are still
 	// accepted.
-	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
+	ErrQuota = errors.New("database space exceeded: the data file is larger than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
 
 	// ErrFileLost is returned by a write if the file's path no longer leads to the open file. Data
 	// written to a removed file would be lost at exit. Reads still work.

@@ -55,7 +55,7 @@ func (st *Store) maintain(ctx context.Context, job func(*boltfile.WriteTx) error
 func (st *Store) PingWriter(ctx context.Context) error {
 	err := st.submit(ctx, &pendingWrite{proof: true, answer: make(chan struct{}, 1)})
 	if errors.Is(err, errClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return fmt.Errorf("the writer of the data file does not answer: %w", err)
+		return fmt.Errorf("the writer of the data file does not respond: %w", err)
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ type Config struct {
 // server is started.
 func (c *Config) prepare() (err error) {
 	if len(c.Command) == 0 {
-		return errors.New("no controller: its command line comes last, behind --")
+		return errors.New("no controller: its command line must be the last argument, after --")
 	}
 	if c.Replicas < 1 || c.Plain < 2 || c.Parallel < 1 {
 		return errors.New("--replicas and --parallel are at least 1, --plain is at least 2")
@@ -249,7 +249,7 @@ func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	var states []state
 	for _, o := range l.plain {
 		if err := o.plainly(cfg); err != nil {
-			return nil, fmt.Errorf("a plain run, in which nothing was done to the controller: %w\n%s", err, lastLines(o.said, 20))
+			return nil, fmt.Errorf("a run without faults: %w\n%s", err, lastLines(o.said, 20))
 		}
 		states, l.longest = append(states, o.state), max(l.longest, o.took)
 	}
@@ -270,11 +270,11 @@ func (o *outcome) plainly(cfg *Config) error {
 	case o.process != "":
 		return errors.New(o.process)
 	case o.stuck != nil:
-		return fmt.Errorf("the workload did not get on: %w", o.stuck)
+		return fmt.Errorf("the workload did not proceed: %w", o.stuck)
 	case writes == 0:
-		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
+		return errors.New("the controller wrote nothing: check that it uses {kubeconfig} and that the workload contains objects for it")
 	case !o.quiet:
-		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", cfg.plainPatience)
+		return fmt.Errorf("the controller did not stop writing within %v: ignore repeated writes with --ignore", cfg.plainPatience)
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func post(ctx context.Context, client *kubeconfig.Client, review any) ([]byte, e
 		code, text, err := client.Post(ctx, body, maxAnswerBytes)
 		again := err != nil && utilnet.IsConnectionReset(err) || code == http.StatusTooManyRequests || code == http.StatusInternalServerError || code == http.StatusGatewayTimeout
 		if err == nil && (code < 200 || code > http.StatusPartialContent) {
-			err = fmt.Errorf("the webhook answered with status %d", code)
+			err = fmt.Errorf("the webhook responded with status %d", code)
 		}
 		if err == nil {
 			return text, nil
@@ -101,10 +101,10 @@ func post(ctx context.Context, client *kubeconfig.Client, review any) ([]byte, e
 func read(text []byte, answer any, kind string) error {
 	var head metav1.TypeMeta
 	if err := json.Unmarshal(text, &head); err != nil {
-		return fmt.Errorf("the webhook's answer is no JSON: %w", err)
+		return fmt.Errorf("the webhook's response is not JSON: %w", err)
 	}
 	if head.Kind != kind {
-		return fmt.Errorf("the webhook answered with a %q, not with a %s", head.Kind, kind)
+		return fmt.Errorf("the webhook responded with a %q instead of a %s", head.Kind, kind)
 	}
 	return json.Unmarshal(text, answer)
 }

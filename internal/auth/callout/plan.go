@@ -89,7 +89,7 @@ func LoadPlan(data []byte, before *Plan) (*Plan, error) {
 	}
 	plan, err := newPlan(compiler, config)
 	if err == nil && before != nil && !slices.Equal(plan.types(), before.types()) {
-		return nil, fmt.Errorf("authorization config must contain the same authorizer types as at the start, but for webhooks: %s", strings.Join(before.types(), ", "))
+		return nil, fmt.Errorf("authorization config must contain the same authorizer types as at the start, except for webhooks: %s", strings.Join(before.types(), ", "))
 	}
 	return plan, err
 }
@@ -173,7 +173,7 @@ func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerC
 		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", v, "v1", "v1beta1")
 	}
 	if a.config.ConnectionInfo.Type != apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile {
-		return nil, fmt.Errorf("connectionInfo.type %s is not here: a KubeConfigFile says where the webhook is", a.config.ConnectionInfo.Type)
+		return nil, fmt.Errorf("connectionInfo.type %s is not supported: use KubeConfigFile", a.config.ConnectionInfo.Type)
 	}
 	if a.config.FailurePolicy == apiserver.FailurePolicyDeny {
 		a.onError = Deny

@@ -98,10 +98,10 @@ func (f *Folder) readAuthority() (*KeyPair, error) {
 	switch {
 	case err != nil:
 	case !ca.Cert.IsCA:
-		err = errors.New("the certificate is not an authority's")
+		err = errors.New("the certificate is not a CA certificate")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the authority in %s and %s is no good: %w; restore both files, or remove both and give the new ca.crt to every client",
+		return nil, fmt.Errorf("the CA in %s and %s is invalid: %w; restore both files, or remove both and give the new ca.crt to every client",
 			f.file("ca.crt"), f.file("ca.key"), err)
 	}
 	return ca, nil
@@ -118,17 +118,17 @@ func readShared(value []byte) (*KeyPair, error) {
 	switch block, _ := pem.Decode(pair.CertPEM); {
 	case err != nil:
 	case block == nil:
-		err = errors.New("it holds no PEM certificate")
+		err = errors.New("it contains no PEM certificate")
 	case v.Key != "":
 		pair, err = parsePair(pair.CertPEM, []byte(v.Key))
 	default:
 		pair.Cert, err = x509.ParseCertificate(block.Bytes)
 	}
 	if err == nil && !pair.Cert.IsCA {
-		err = errors.New("its certificate is not an authority's")
+		err = errors.New("its certificate is not a CA certificate")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the authority that the servers on this etcd share is no good: %w", err)
+		return nil, fmt.Errorf("the CA that the servers on this etcd share is invalid: %w", err)
 	}
 	return pair, nil
 }
@@ -155,7 +155,7 @@ func (f *Folder) choose(own, theirs *KeyPair) (use *KeyPair, tell bool, err erro
 		use, err = f.newAuthority()
 		return use, true, err
 	case own == nil && theirs.key == nil:
-		return nil, false, fmt.Errorf("the servers on this etcd have an authority that was handed in (%s), whose key is not in etcd: put its ca.crt and ca.key here before the start",
+		return nil, false, fmt.Errorf("the servers on this etcd use a CA that the administrator provided (%s), whose key is not in etcd: put its ca.crt and ca.key here before the start",
 			theirs.Cert.Subject)
 	case own == nil:
 		use, tell = theirs, true

@@ -248,7 +248,7 @@ func TestSharedRubbishStartsNobody(t *testing.T) {
 		"a CSR":        text(sharedAuthority{Certificate: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"})} {
 		a, dir := agreement{value: []byte(value)}, t.TempDir()
 		_, _, err := a.join(dir, time.Now)
-		if err == nil || !strings.Contains(err.Error(), "the authority that the servers on this etcd share is no good") || strings.Contains(err.Error(), "PRIVATE") {
+		if err == nil || !strings.Contains(err.Error(), "the CA that the servers on this etcd share is invalid") || strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("%s: %v", title, err)
 		}
 		if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) > 0 || string(a.value) != value {

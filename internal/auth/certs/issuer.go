@@ -36,7 +36,7 @@ func OpenIssuer(c Config, authority string) (*Issuer, error) {
 	case err != nil:
 		return nil, err
 	case ca == nil:
-		return nil, fmt.Errorf("there is no authority (ca.crt and ca.key) in %s", authority)
+		return nil, fmt.Errorf("there is no CA (ca.crt and ca.key) in %s", authority)
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err

@@ -67,11 +67,11 @@ func TestHostileIssuersGiveNoKeys(t *testing.T) {
 	}{
 		"good":                     {good, ""},
 		"redirected":               {at(keysURL, 302, "https://keys.example.com/", ""), ""},
-		"redirected to plain text": {at(keysURL, 302, "http://keys.example.com/", ""), "a redirect to http://keys.example.com/ is not followed"},
-		"redirected for ever":      {at(keysURL, 302, keysURL, ""), "is not followed"},
+		"redirected to plain text": {at(keysURL, 302, "http://keys.example.com/", ""), "redirects are not followed (to http://keys.example.com/)"},
+		"redirected for ever":      {at(keysURL, 302, keysURL, ""), "not followed"},
 		"another issuer":           {at(discoveryURL, 200, "", strings.Replace(document, issuerURL, issuerURL+"/x", 1)), "issuer did not match"},
-		"keys in plain text":       {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "http://issuer.example.com/keys", 1)), "which is no address of https"},
-		"keys in a file":           {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "file:///etc/passwd", 1)), "which is no address of https"},
+		"keys in plain text":       {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "http://issuer.example.com/keys", 1)), "which is not an https URL"},
+		"keys in a file":           {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "file:///etc/passwd", 1)), "which is not an https URL"},
 		"no document":              {at(discoveryURL, 404, "", document), "status 404"},
 		"another protocol":         {at(keysURL, 101, "", keySet), "status 101"},
 		"no answer":                {at(keysURL, 0, "", ""), "refused"},
@@ -187,12 +187,12 @@ func TestKeysAreAskedForSeldom(t *testing.T) {
 			synctest.Wait()
 		}
 		pause(3 * retryAfter)
-		if asked, log := issuer.seen(); len(asked) != 4 || k.now() != nil || strings.Count(log, "cannot be read") != 1 {
+		if asked, log := issuer.seen(); len(asked) != 4 || k.now() != nil || strings.Count(log, "cannot fetch") != 1 {
 			t.Errorf("asked %d times in three periods, log:\n%s", len(asked), log)
 		}
 		issuer.set(false, "a")
 		pause(retryAfter)
-		if _, log := issuer.seen(); k.now() == nil || strings.Count(log, "read again") != 1 {
+		if _, log := issuer.seen(); k.now() == nil || strings.Count(log, "fetched") != 1 {
 			t.Fatalf("the keys were not read again, log:\n%s", log)
 		}
 		pause(retryAfter)

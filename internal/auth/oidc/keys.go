@@ -57,7 +57,7 @@ func newKeys(issuer, discovery string, transport http.RoundTripper, log zerolog.
 	return &keys{issuer: issuer, discovery: discovery, log: log, wanted: make(chan chan struct{}), client: &http.Client{Transport: transport,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if r.URL.Scheme != "https" || len(via) > 3 {
-				return fmt.Errorf("a redirect to %s is not followed", r.URL)
+				return fmt.Errorf("redirects are not followed (to %s)", r.URL)
 			}
 			return nil
 		}}}
@@ -76,7 +76,7 @@ func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKe
 	select {
 	case k.wanted <- done:
 	default: // the keys were read recently or are being read
-		return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+		return nil, nil, fmt.Errorf("unknown key %q of %s", id, k.issuer)
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyWaitTimeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKe
 	if keys := set.find(id); len(keys) > 0 {
 		return set, keys, nil
 	}
-	return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+	return nil, nil, fmt.Errorf("unknown key %q of %s", id, k.issuer)
 }
 
 // find returns the key with that id, or all keys if id is empty.
@@ -170,7 +170,7 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 		return nil, fmt.Errorf("oidc: issuer did not match the issuer returned by provider, expected %q got %q", k.issuer, provider.Issuer)
 	}
 	if !strings.HasPrefix(provider.JWKSURL, "https://") {
-		return nil, fmt.Errorf("the provider's keys are at %q, which is no address of https", provider.JWKSURL)
+		return nil, fmt.Errorf("the provider's keys are at %q, which is not an https URL", provider.JWKSURL)
 	}
 	var found struct {
 		Keys []jsonKey `json:"keys"`

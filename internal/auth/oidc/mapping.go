@@ -133,7 +133,7 @@ func (i *issuer) extra(ctx context.Context, claims claimSet, shown *lazy.MapValu
 	for _, result := range results {
 		mapping, ok := result.ExpressionAccessor.(*authenticationcel.ExtraMappingExpression)
 		if !ok {
-			return nil, errors.New("oidc: error evaluating extra claim expression: it is none")
+			return nil, errors.New("oidc: error evaluating extra claim expression: invalid expression")
 		}
 		values, err := stringList(result.EvalResult)
 		if err != nil {

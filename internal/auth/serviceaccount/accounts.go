@@ -189,7 +189,7 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 	}
 	i := slices.IndexFunc(signing, signs)
 	if i < 0 {
-		return nil, fmt.Errorf("--service-account-signing-key-file: %s holds no private key", cfg.SigningKeyFile)
+		return nil, fmt.Errorf("--service-account-signing-key-file: %s contains no private key", cfg.SigningKeyFile)
 	}
 	t.signer = signing[i]
 	if !slices.ContainsFunc(t.keys, func(key accountKey) bool { return key.id == t.signer.id }) {
@@ -239,7 +239,7 @@ func readKeys(path string) (keys []accountKey, err error) {
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s holds no PEM key", path)
+		return nil, fmt.Errorf("%s contains no PEM key", path)
 	}
 	return keys, nil
 }
@@ -263,7 +263,7 @@ func parseKey(block *pem.Block) (key accountKey, err error) {
 			parsed = cert.PublicKey
 		}
 	default:
-		err = fmt.Errorf("a %q is no key that signs tokens", block.Type)
+		err = fmt.Errorf("a %q cannot sign tokens", block.Type)
 	}
 	if err != nil {
 		return key, err

@@ -71,7 +71,7 @@ func Parse(text string) (*Token, error) {
 	t := &Token{Payload: decoded[1], signed: text[:len(parts[0])+1+len(parts[1])], signature: decoded[2]}
 	for name, into := range map[string]*string{"alg": &t.Algorithm, "kid": &t.KeyID} {
 		if value, ok := header[name]; ok && json.Unmarshal(value, into) != nil {
-			return nil, errors.New("the token's header has no text as " + name)
+			return nil, errors.New("the token's header has no string " + name)
 		}
 	}
 	if t.method = jwt.GetSigningMethod(t.Algorithm); t.method == nil {

@@ -145,13 +145,13 @@ func (l *Layout) Prefix() string { return l.prefix }
 func (l *Layout) EtcdKey(key string) (string, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
-		return "", fmt.Errorf("%q is no object's key", key)
+		return "", fmt.Errorf("%q is not the key of an object", key)
 	}
 	place := strings.Trim(base, "/")
 	if t := l.byBase[base]; t != nil {
 		place = t.path
 		if t.namespaced != (namespace != "") {
-			return "", fmt.Errorf("%q is no key of its type: it has a namespace, or none", key)
+			return "", fmt.Errorf("%q is not a key of its type: its namespace is missing or unexpected", key)
 		}
 	} else if group, _, _ := strings.Cut(place, "/"); !strings.Contains(group, ".") {
 		return "", fmt.Errorf("%q: there is no such type", key)

@@ -57,7 +57,7 @@ func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
 func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 	base, _, _, ok := scheme.SplitKey(key)
 	if !ok {
-		return nil, fmt.Errorf("%q is no object's key", key)
+		return nil, fmt.Errorf("%q is not the key of an object", key)
 	}
 	t := l.byBase[base]
 	if t == nil {
@@ -109,7 +109,7 @@ func revisionMember(stored []byte) (from, to int) {
 func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	row := l.customRow(base)
 	if row == nil {
-		return nil, fmt.Errorf("no definition of %s is in force", strings.Trim(base, "/"))
+		return nil, fmt.Errorf("there is no established definition of %s", strings.Trim(base, "/"))
 	}
 	version, at := row.Custom.StoredVersion(stored)
 	if version == "" {
@@ -196,7 +196,7 @@ func encrypted(value []byte) error {
 	if len(how) < 6 {
 		how = append(how[:2], "unknown")
 	}
-	return fmt.Errorf("kube-apiserver has encrypted it (%q), and no key is known here: --encryption-provider-config names them",
+	return fmt.Errorf("kube-apiserver has encrypted it (%q), and this server has no key: set --encryption-provider-config",
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 

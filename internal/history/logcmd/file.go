@@ -61,7 +61,7 @@ func (u *decryptFailures) note(_ string, err error) {
 // err returns an error if any records were omitted because they could not be decrypted.
 func (u *decryptFailures) err() error {
 	if n := u.n.Load(); n > 0 {
-		return fmt.Errorf("what could not be decrypted is left out, %d times (--encryption-provider-config says how it can be read): %w", n, *u.first.Load())
+		return fmt.Errorf("%d documents could not be decrypted and are omitted (set --encryption-provider-config): %w", n, *u.first.Load())
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (f *file) namespace() string                     { return "" }
 func (f *file) kinds(context.Context) ([]kind, error) { return f.all, nil }
 
 func (f *file) findings(context.Context) ([]findings.Finding, error) {
-	return nil, errors.New("--findings are what a running server has noticed: a file has none")
+	return nil, errors.New("--findings requires a running server")
 }
 
 // readKinds collects the built-in types and the types defined by stored CustomResourceDefinitions.
@@ -151,10 +151,10 @@ func (f *file) each(span store.Span, visit func(*store.Record) error) error {
 
 func (f *file) explain(err error, rev int64) error {
 	if errors.Is(err, store.ErrCompacted) {
-		return fmt.Errorf("revision %d is compacted: the oldest that is kept is %d", rev, f.st.Compacted())
+		return fmt.Errorf("revision %d is compacted: the oldest revision is %d", rev, f.st.Compacted())
 	}
 	if rev > f.st.Revision() {
-		return fmt.Errorf("there is no revision %d yet: the newest is %d", rev, f.st.Revision())
+		return fmt.Errorf("revision %d is in the future: the newest revision is %d", rev, f.st.Revision())
 	}
 	return err
 }
@@ -202,7 +202,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 // log sends the request that a server would receive to a Log in this process.
 func (f *file) log(ctx context.Context, q *query, each func(*change) error) error {
 	if q.follow {
-		return errors.New("--follow needs a server: a file that none has open does not change")
+		return errors.New("--follow requires a running server")
 	}
 	asked := server{kubeconfig.NewClient(f, "http://file"), "the file"}
 	return asked.log(ctx, q, func(c *change) error {

@@ -184,7 +184,7 @@ func (s *server) page(ctx context.Context, values url.Values, each func(*change)
 		}
 		var c change
 		if err := json.Unmarshal(line, &c); err != nil {
-			return last, false, fmt.Errorf("%w: what came is no change: %w", errBroken, err)
+			return last, false, fmt.Errorf("%w: invalid change: %w", errBroken, err)
 		}
 		if status := gjson.GetBytes(line, "status"); c.Kind == "Status" && status.String() == "Failure" {
 			return last, false, errors.New(plain(gjson.GetBytes(line, "message").String()))

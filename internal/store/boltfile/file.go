@@ -544,7 +544,7 @@ func (f *File) isTruncated() bool {
 
 // stopWriting prevents all further writes. The current transaction stays open, and reads continue.
 func (f *File) stopWriting(err error) {
-	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
+	err = fmt.Errorf("%s: writing has stopped, because a commit found damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 }

@@ -197,7 +197,7 @@ func readLog(path string) (*LeftoverLog, error) {
 		return l, err
 	}
 	if size < l.head.length {
-		return l, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: put the whole log back, or restore a backup", l.path, size, l.head.length)
+		return l, fmt.Errorf("%s is truncated: it has %d of at least %d bytes: put the whole log back, or restore a backup", l.path, size, l.head.length)
 	}
 	if l.head.phase == logIdle {
 		return l, nil

@@ -38,7 +38,7 @@ func statRegular(path string) (os.FileInfo, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file: choose another file", path)
+		return nil, fmt.Errorf("%s is not a regular file: choose another file", path)
 	}
 	return info, nil
 }
@@ -126,7 +126,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	case err != nil:
 		return v, err
 	case info.Size() == 0:
-		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
+		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start with a new file", path)
 	}
 	db, file, err := openShared(path)
 	if err != nil {
@@ -152,7 +152,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
 		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // any number, if the file is forged
-		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
+		return v, fmt.Errorf("%s is truncated: it has %d of at least %d bytes: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))

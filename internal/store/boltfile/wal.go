@@ -109,7 +109,7 @@ const (
 
 // errLogLost ends the process, because log and pages may differ, or the content of the disk is
 // unknown.
-var errLogLost = errors.New("the write-ahead log cannot go on")
+var errLogLost = errors.New("the write-ahead log cannot continue")
 
 // A wal is a log in use. Only the writer uses it, except for the values passed to the goroutine of
 // a checkpoint.
