@@ -161,7 +161,7 @@ func (g *Aggregator) proxy(s *server, w http.ResponseWriter, r *http.Request) {
 		http.Error(w, s.route.err.Error(), http.StatusInternalServerError)
 		return
 	case !isUnambiguousPath(r.URL):
-		g.WriteError(w, r, apierrors.NewBadRequest("the path has parts that another server might read otherwise: an escaped slash, an empty part, or one of dots"))
+		g.WriteError(w, r, apierrors.NewBadRequest("the path contains an escaped slash, an empty segment or a dot segment, which another server might interpret differently"))
 		return
 	case slices.ContainsFunc(r.Header.Values("Via"), func(via string) bool { return strings.Contains(via, g.self) }):
 		http.Error(w, "this server has passed the request on before: the APIService's Service leads back to it", http.StatusLoopDetected)

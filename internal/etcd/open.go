@@ -66,7 +66,7 @@ func (c *Cluster) identify(starting context.Context) error {
 			return fmt.Errorf("it did not respond in %v, until the server was stopped: %w", time.Since(begun).Round(time.Second), err)
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("it did not answer within %v: %w", contactTimeout, err)
+			return fmt.Errorf("it did not respond within %v: %w", contactTimeout, err)
 		}
 		if why := err.Error(); why != logged {
 			logged = why

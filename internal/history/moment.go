@@ -109,7 +109,7 @@ func (ms Moments) Resolve(text string) (rev int64, err error) {
 		return 0, err
 	}
 	if rev, _, err = ms.RevisionAt(m, now); err == nil && rev == 0 {
-		err = apierrors.NewBadRequest("nothing was there yet at " + m.text)
+		err = apierrors.NewBadRequest("there is no history before " + m.text)
 	}
 	return rev, err
 }

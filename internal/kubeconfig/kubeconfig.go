@@ -70,7 +70,7 @@ func CheckOwnership(path string) error {
 	}
 	k, err := read(path)
 	if err != nil || k != nil && !k.isOwn() {
-		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is left as it is: name another file; KUBECONFIG=%s:FILE reads both", path, path)
+		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is not changed: choose another file; KUBECONFIG=%s:FILE reads both", path, path)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ var (
 	ErrDeleting       = errors.New("key already exists, being deleted")  // create: the key has a live object that is being deleted
 	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
 	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent has no live object
-	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write to a replica: the outcome is unknown
+	ErrInDoubt        = errors.New("it is unknown whether it was written") // any write to a replica: the outcome is unknown
 	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is being deleted
 	ErrTypeDeleting   = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
 	ErrCompacted      = errors.New("revision has been compacted")        // read below CompactRev

@@ -291,7 +291,7 @@ func (f *Folder) current() (*KeyPair, error) {
 			return nil, err
 		}
 		if exposed, err := RestrictPermissions(f.Log, f.file("apiserver.key")); exposed {
-			return nil, cmp.Or(err, errors.New("others could read its key"))
+			return nil, cmp.Or(err, errors.New("other users could read its key"))
 		}
 		return f.load("apiserver")
 	}

@@ -35,7 +35,7 @@ func RestrictPermissions(log zerolog.Logger, path string) (exposed bool, err err
 	}
 	err = os.Chmod(path, mode&^groupAndOthers)
 	if modeOf(path)&groupAndOthers != 0 { // also if the mount determines the modes
-		return true, fmt.Errorf("%s holds secrets, others may read it (mode %04o), and that cannot be changed: %v", path, mode, err)
+		return true, fmt.Errorf("%s contains secrets, other users can read it (mode %04o), and the mode cannot be changed: %v", path, mode, err)
 	}
 	log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).
 		Msg("others could read this file, which holds secrets; they no longer can, but what was read stays known")

@@ -145,7 +145,7 @@ type member struct{ name, text string }
 func (l *Layout) Decode(key string, value []byte) (Document, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
-		return Document{}, fmt.Errorf("%q is no object's key", key)
+		return Document{}, fmt.Errorf("%q is not the key of an object", key)
 	}
 	var stored Document
 	value, stale, err := l.decrypt(key, value)
@@ -293,7 +293,7 @@ func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
 	if row := t.versions[apiVersion]; row != nil {
 		return row, nil
 	}
-	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.storeVersion.Kind)
+	return nil, fmt.Errorf("apiVersion %.100q is not a known version of %s", apiVersion, t.storeVersion.Kind)
 }
 
 // decodeCustom decodes a custom resource. Its definition need not exist yet.
@@ -305,7 +305,7 @@ func decodeCustom(group string, value []byte) (Document, error) {
 	apiVersion, _ := u.Object["apiVersion"].(string)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if kind, _ := u.Object["kind"].(string); err != nil || kind == "" || gv.Group != group || gv.Version == "" {
-		return Document{}, fmt.Errorf("apiVersion %.100q and kind %.100q are none of group %s", apiVersion, kind, group)
+		return Document{}, fmt.Errorf("apiVersion %.100q and kind %.100q are not in group %s", apiVersion, kind, group)
 	}
 	if _, ok := u.Object["metadata"].(map[string]any); !ok {
 		return Document{}, fmt.Errorf("it has no metadata")

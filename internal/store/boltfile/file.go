@@ -528,7 +528,7 @@ func (f *File) inPlace() error {
 // it ends the process.
 func (f *File) Explain(err error) error {
 	if f.isTruncated() {
-		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
+		f.fail(fmt.Errorf("cannot use %s anymore: %w", f.Path, err))
 		return err
 	}
 	f.Damage.note(err)

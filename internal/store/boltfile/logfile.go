@@ -220,7 +220,7 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 		}
 	}
 	if !found {
-		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)",
+		return newest, fmt.Errorf("%s has lost both of its heads, so the last writes are unknown: restore a backup (%w)",
 			path, NewDamage("the log's heads"))
 	}
 	return newest, nil
@@ -266,7 +266,7 @@ func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
 			r, size, ok := l.head.recordAt(halves[half], half, at, epoch)
 			if ok && r.number >= next {
-				return fmt.Errorf("%s: %w", l.path, NewDamage("record %d of the log, while record %d is there", next, r.number))
+				return fmt.Errorf("%s: %w", l.path, NewDamage("record %d of the log is missing before record %d", next, r.number))
 			}
 			if r.body == nil {
 				continue
