@@ -1,8 +1,7 @@
 package e2e
 
-// These tests call real webhooks on loopback, which have their own certificates. Numbers in names
-// refer to the table of cases that all tests of warnings share. The expected messages and requests
-// to webhooks were compared with those of kube-apiserver.
+// These tests call real webhooks on loopback, which have their own certificates. The expected
+// messages and requests to webhooks were compared with those of kube-apiserver.
 
 import (
 	"bytes"

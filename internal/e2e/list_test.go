@@ -443,7 +443,8 @@ func TestBadTokensAre400(t *testing.T) {
 			}
 		})
 	}
-	if got := s.list("continue=" + genuine[:len(genuine)-1]); !strings.HasPrefix(got, bad) { // it is valid base64 or not, depending on its length
+	// A truncated token may still be valid base64, depending on its length.
+	if got := s.list("continue=" + genuine[:len(genuine)-1]); !strings.HasPrefix(got, bad) {
 		t.Errorf("a token that was cut: %s", got)
 	}
 	for _, token := range []string{`"rv":3,"start":"b\u0000"`, `"rv":99999999,"start":"b\u0000"`, `"rv":-1,"start":"b\u0000"`} {
@@ -488,7 +489,8 @@ func TestServersShareTokens(t *testing.T) {
 		a := two.want(200, "GET", two.p1+"?limit=2&continue="+token, "")
 		return fmt.Sprintf("%s @%d, more: %t, %s left", a.names(), a.rev(), a.token() != "", a.get("metadata.remainingItemCount"))
 	}
-	token := one.want(200, "GET", one.p1+one.fillIn("?limit=2&resourceVersion=r(z)&resourceVersionMatch=Exact"), "").token() // both servers have this revision
+	// Both servers have revision z.
+	token := one.want(200, "GET", one.p1+one.fillIn("?limit=2&resourceVersion=r(z)&resourceVersionMatch=Exact"), "").token()
 	apitest.Expect(t, next(token), fmt.Sprintf("c d @%d, more: true, 1 left", one.rev["z"]))
 	foreign := startScene(t, shared)
 	apitest.Expect(t, strings.HasPrefix(foreign.list("limit=2&continue="+token), "410 Expired"), true)

@@ -151,7 +151,8 @@ func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 
 // traceHere is like trace, on the current thread.
 func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true} // wait4 finds the child's threads, and no other process, by their process group
+	// wait4 finds the child's threads, and no other process, by their process group.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
