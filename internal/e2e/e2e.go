@@ -1,14 +1,17 @@
-// Package e2e tests the built program through its doors: HTTP, the command line, signals, and the files it leaves behind. Nothing imports it, and
-// its tests see of a server what a client, a user at a shell, or the next process on the same file sees.
+// Package e2e tests the built program from outside, by HTTP, the command line, signals, and the
+// files that it writes. No package imports it. Its tests can only see what a client, a user at a
+// shell, or the next process with the same file can see.
 //
 //	s := startTest(t, "--authorization-mode=RBAC")          // a process on a free loopback port
-//	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request whose status is known
-//	s.halt()                                                // SIGTERM, and it has to end well
+//	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request with an expected status
+//	s.halt()                                                // SIGTERM, and it must exit cleanly
 //
-// The program is built once in a run of the tests, when the first of them wants it: with the race detector where the tests have it, and counting
-// coverage where GOCOVERDIR is set; APILET_PROGRAM names another instead. A server is there after some ten milliseconds, so each test has one of its
-// own. Every test also fails if its server logged a panic, or found a race.
+// The first test that needs the program builds it, once for all tests. The program has the race
+// detector if the tests have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names
+// another program. A server starts within some ten milliseconds, so each test has its own. A test
+// also fails if its server logged a panic or detected a race.
 //
-// Tests that look inside a server (at its scheduler, its clock, a store that fails) are at the top level, in process. Rules that need no
-// server, such as Kubernetes' rules for single types, are tested in the package that has them.
+// Tests of a server's internals, such as the scheduler, the clock or a failing store, are at the
+// top level and run in process. Rules that need no server, such as Kubernetes' rules for single
+// types, are tested in their own packages.
 package e2e
