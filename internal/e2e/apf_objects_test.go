@@ -1,6 +1,6 @@
 package e2e
 
-// These tests change flow control's objects under a running server, as an operator would.
+// These tests change the objects of flow control while a server runs, like an operator.
 
 import (
 	"fmt"
@@ -77,7 +77,7 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 }
 
-// What a level or schema leaves out is filled in; shares of 0 are shares.
+// Missing fields of levels and schemas get defaults. An explicit value of 0 shares is kept.
 func TestFlowObjectsAreDefaulted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -98,12 +98,12 @@ func TestFlowObjectsAreDefaulted(t *testing.T) {
 	}
 }
 
-// narrowLevel is the JSON of a level with one share.
+// narrowLevel returns the JSON of a level with one share.
 func narrowLevel(name string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
 }
 
-// Whoever is answered that a role is given may use it in the next request, and whoever is answered that it is taken has lost it.
+// A change of a user's roles applies to all requests after its response.
 func TestRolesHoldFromTheAnswerOfTheirWrite(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

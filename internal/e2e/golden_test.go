@@ -1,10 +1,11 @@
 package e2e
 
-// These tests open data files that were written earlier. testdata/golden has a file that was closed and the files of a server that was
-// killed, packed with gzip, and one line of JSON for each live object and for each event that was not compacted.
+// These tests open data files of earlier versions. testdata/golden has a file that was closed and
+// the files of a killed server, compressed with gzip. Each has one line of JSON for each live
+// object and for each event in the history.
 //
-// A new format gets new files: go test -run TestGolden -update writes the files that are missing. Existing files are never written again,
-// because users have such files on their disks.
+// A new format gets new files. go test -run TestGolden -update writes the missing files. It never
+// replaces existing ones, because users have such files on their disks.
 
 import (
 	"bytes"
@@ -22,7 +23,7 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// A goldenLine is one live object ("object") or one event ("event", "gone" for a tombstone).
+// A goldenLine is one live object ("object") or one event ("event", or "gone" for a tombstone).
 type goldenLine struct {
 	What      string
 	Key       string
@@ -71,7 +72,7 @@ func TestGoldenFile(t *testing.T) {
 	serveGolden(t, file, string(want))
 }
 
-// What a server that was killed has left: a file in use, and the log that has what was written last.
+// The files of a killed server are a data file in use and the log with the latest writes.
 func TestGoldenFileAndLog(t *testing.T) {
 	t.Parallel()
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
@@ -94,7 +95,7 @@ func TestGoldenFileAndLog(t *testing.T) {
 	}
 }
 
-// serveGolden starts a server on the file and lists over HTTP.
+// serveGolden starts a server with the file and lists its objects over HTTP.
 func serveGolden(t *testing.T, file []byte, lines string) {
 	s := startTest(t, onFile(storetest.WriteFile(t, file)))
 	served := map[string]bool{}
@@ -154,8 +155,9 @@ func goldenLines(t *testing.T, st *store.Store) string {
 	return b.String()
 }
 
-// makeGolden lets a server write what a format can hold: objects that were changed, deleted, made again, and that are being deleted, with
-// a part of the history compacted. Killed it leaves its log.
+// makeGolden creates files that cover a format. They have objects that were changed, deleted,
+// created again, or that are terminating. A part of the history is compacted. A killed server
+// leaves its log.
 func makeGolden(t *testing.T, name string, killed bool) {
 	path := filepath.Join(t.TempDir(), "golden.db")
 	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")

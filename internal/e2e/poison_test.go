@@ -90,8 +90,8 @@ type poison struct {
 	name string
 	only []string // plurals of types; nil means all
 
-	// Either alter or rewrite is set. alter changes the data that is stored under a key whose newest
-	// version is rev.
+	// Either alter or rewrite is set. alter changes the data that is stored under a key whose
+	// newest version is rev.
 	alter func(rev, key []byte, tx *bbolt.Tx) error
 	// rewrite returns another document.
 	rewrite func(json []byte) []byte

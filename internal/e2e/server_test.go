@@ -573,7 +573,8 @@ func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA)
 	return s, clients
 }
 
-// allocated returns the number of bytes that the server has allocated since its start, including those that it has freed.
+// allocated returns the number of bytes that the server has allocated since its start, including
+// those that it has freed.
 func (s *testServer) allocated() float64 {
 	s.t.Helper()
 	bytes := metricValue(s, "go_memstats_alloc_bytes_total")

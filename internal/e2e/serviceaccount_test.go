@@ -596,8 +596,9 @@ func verifiesAlone(t *testing.T, key gjson.Result, token string) bool {
 
 // ---- The plain port and confidential data
 
-// TestPlainPortKnowsServiceAccounts checks that a token authenticates its account on the plain port.
-// The token of a deleted account is rejected. Tokens that are not from this server are ignored.
+// TestPlainPortKnowsServiceAccounts checks that a token authenticates its account on the plain
+// port. The token of a deleted account is rejected. Tokens that are not from this server are
+// ignored.
 func TestPlainPortKnowsServiceAccounts(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
