@@ -89,7 +89,7 @@ func respondReview(w io.Writer, q gjson.Result, allowed bool, more string) {
 		q.Get("apiVersion"), q.Get("request.uid"), allowed, more)
 }
 
-// patching returns the members of a response that has a patch.
+// patching returns the members of a response that contains the given patch.
 func patching(patch string) string {
 	return `"patchType":"JSONPatch","patch":"` + base64.StdEncoding.EncodeToString([]byte(patch)) + `"`
 }
@@ -98,7 +98,7 @@ func (h *hookStub) bundle() string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}))
 }
 
-// take returns the requests since the previous call.
+// take returns the requests that were received since the previous call.
 func (h *hookStub) take() []hookAsked {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -635,7 +635,7 @@ func TestReinvocation(t *testing.T) {
 			t.Errorf("%s: called %v, want %s", c.name, got, c.want)
 		}
 	}
-	s.mutating() // configurations are called in the order of their names, their webhooks as listed
+	s.mutating() // configurations are called in the order of their names
 	path := hookConfigs + "mutatingwebhookconfigurations"
 	s.want(201, "POST", path, hookConfig("Mutating", "zz", h.hookAt("z", "one", "")))
 	s.want(201, "POST", path, hookConfig("Mutating", "aa", h.hookAt("y", "two", ""), h.hookAt("x", "three", "")))
@@ -729,7 +729,7 @@ func TestEveryVerbPathMeetsBothKinds(t *testing.T) {
 	}
 }
 
-// checkHookTold checks the members that every request to a webhook has.
+// checkHookTold checks the members that must be set in every request to a webhook.
 func checkHookTold(t *testing.T, what string, q gjson.Result, told, options string) {
 	t.Helper()
 	got := strings.Join(strings.Fields(strings.Join([]string{q.Get("operation").String(), q.Get("resource.resource").String(), q.Get("subResource").String(), q.Get("name").String()}, " ")), " ")
@@ -944,8 +944,8 @@ func TestWebhookMatchConditions(t *testing.T) {
 	}
 }
 
-// A namespace whose deletion a webhook denies remains. Its status has the reason, and it is deleted
-// once the webhook allows it. The pod that an eviction deletes is not a separate write.
+// If a webhook denies the deletion of a namespace, the server must report the reason in the
+// namespace's status and try again. The pod that an eviction deletes is not a separate write.
 func TestWebhookHoldsANamespaceUp(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -1113,7 +1113,7 @@ func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 
 // ---- The example
 
-// The program in testdata/programs/webhook works as its comment says.
+// TestExampleWebhook checks the program in testdata/programs/webhook.
 func TestExampleWebhook(t *testing.T) {
 	t.Parallel()
 	if !apitest.Long() {

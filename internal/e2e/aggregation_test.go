@@ -37,8 +37,8 @@ import (
 
 // ---- An extension API server ----
 
-// An extension is an API server for one group version. Its objects are things, for which it only
-// stores names by namespace.
+// An extension is an API server for one group version. It only stores the names of its objects,
+// which are called things.
 type extension struct {
 	*httptest.Server
 	bundle string // base64 of the CA certificate
@@ -426,8 +426,8 @@ func TestAmbiguousPathsAreNotPassedOn(t *testing.T) {
 	}
 }
 
-// Audit events of forwarded requests have no bodies, whatever the policy's level is, as in
-// kube-apiserver. Events of responses by this server have them.
+// As in kube-apiserver, the audit events of forwarded requests never contain bodies, regardless of
+// the policy's level. If this server responds itself, the event contains them.
 func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")

@@ -77,7 +77,8 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 }
 
-// Missing fields of levels and schemas get defaults. An explicit value of 0 shares is kept.
+// Missing fields of levels and schemas get defaults. If the number of shares is explicitly 0, it is
+// not changed.
 func TestFlowObjectsAreDefaulted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -103,7 +104,7 @@ func narrowLevel(name string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
 }
 
-// A change of a user's roles applies to all requests after its response.
+// When the server responds to a change of a user's roles, the change must already be in effect.
 func TestRolesHoldFromTheAnswerOfTheirWrite(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

@@ -13,8 +13,8 @@ import (
 
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
-// twoVersions returns a definition with the given versions. The first version is stored. A name
-// that begins with "-" stands for a version that is not served.
+// twoVersions returns a definition with the given versions. The first version is stored. The prefix
+// "-" marks a version as not served.
 func twoVersions(group, plural string, versions ...string) string {
 	kind := strings.ToUpper(plural[:1]) + strings.TrimSuffix(plural[1:], "s")
 	var list []string
@@ -97,7 +97,7 @@ func TestAPIServicesComeAndGoWithDefinitions(t *testing.T) {
 	apitest.WaitFor(t, "v1 to go", func() bool { return !has("v1." + group) })
 }
 
-// APIServices of users and of other servers do not change, even after a restart.
+// The server must not modify APIServices that were created by users, even after a restart.
 func TestAPIServicesOfUsersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/data.db"))

@@ -94,7 +94,8 @@ func (r auditedRequest) send(t *testing.T, client *http.Client, url string, toke
 	return resp.StatusCode
 }
 
-// ask sends all requests, and then one whose event shows that all earlier events are written.
+// ask sends all requests. The event of the last request shows that the events of the others have
+// been written.
 func ask(t *testing.T, url string, tokens map[string]string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
@@ -219,9 +220,9 @@ func recordAudit(t *testing.T, path string) {
 	}
 }
 
-// answersDiffer are requests with different responses from the two servers, whatever the audit
-// policy is. The value is the difference. The parts of an event that depend on the response are not
-// compared.
+// answersDiffer contains the requests for which the two servers return different responses,
+// regardless of the audit policy. The values describe the difference. The parts of an event that
+// depend on the response are not compared.
 var answersDiffer = map[string]string{
 	"GET /apis":                                 "versions in beta that are served here",
 	"GET /metrics/slis":                         "a page that is not here",
@@ -317,7 +318,7 @@ func short(v any) string {
 	return string(text[:min(len(text), 300)])
 }
 
-// differences returns the paths at which two documents differ, with the values.
+// differences returns the differences between two documents as lines with a path and both values.
 func differences(at string, got, want any) (all []string) {
 	if reflect.DeepEqual(got, want) {
 		return nil

@@ -18,9 +18,8 @@ import (
 	"apilet/internal/store"
 )
 
-// Each writer creates a chain of objects, and waits for the acknowledgement of one before it
-// creates the next. If a backup has an object without its predecessor, it is not a state that ever
-// existed.
+// Each writer creates a chain of objects. It only creates the next object after the previous one
+// was acknowledged. A backup must not contain an object without its predecessor.
 func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
@@ -55,7 +54,7 @@ func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 	writers.Wait()
 }
 
-// checkChains starts a server with a backup, which is how a backup is restored.
+// checkChains restores a backup by starting a server with it.
 func checkChains(t *testing.T, path string, before [4]int64) {
 	t.Helper()
 	s := startTest(t, onFile(path))
@@ -89,13 +88,14 @@ func tryCommand(t testing.TB, args ...string) error {
 	return nil
 }
 
-// tlsFiles returns a file with a token and a file with the CA of a server of startTLS.
+// tlsFiles writes the token and the server's CA to files. The server must have been started by
+// startTLS.
 func tlsFiles(t *testing.T, s *testServer, token string) (tokenFile, caFile string) {
 	t.Helper()
 	return apitest.TempFile(t, "token", token+"\n"), apitest.TempFile(t, "ca.pem", string(s.servedAuthority()))
 }
 
-// backUpTLS makes a backup of a server of startTLS.
+// backUpTLS runs a backup of a server that was started by startTLS.
 func backUpTLS(t *testing.T, s *testServer, token, dest string) error {
 	t.Helper()
 	tokenFile, caFile := tlsFiles(t, s, token)
@@ -172,7 +172,7 @@ func TestBackupLeavesNothingBesideTheData(t *testing.T) {
 	}
 	s.halt()
 	os.MkdirAll(filepath.Join(dir, ".a.db.backup-123", "backup"), 0o700) // of a server that was killed
-	os.MkdirAll(filepath.Join(dir, ".b.db.backup-123", "backup"), 0o700) // of another server, which may be running
+	os.MkdirAll(filepath.Join(dir, ".b.db.backup-123", "backup"), 0o700) // belongs to another server
 	s.start()
 	left, _ := os.ReadDir(dir)
 	if len(left) != 3 || left[2].Name() != "a.db-wal" || left[0].Name() != ".b.db.backup-123" || left[1].Name() != "a.db" {

@@ -37,8 +37,8 @@ func (s *testServer) ownCA() string {
 	return string(apitest.ReadFile(s.t, filepath.Join(s.flag("cert-dir"), "ca.crt")))
 }
 
-// TestNamespaceHasItsFirstObjects checks that a namespace has its default objects once the response
-// to its create is sent. It covers all kinds of requests that create a namespace.
+// TestNamespaceHasItsFirstObjects checks that the default objects exist as soon as the namespace is
+// created. It uses each kind of request that can create a namespace.
 func TestNamespaceHasItsFirstObjects(t *testing.T) {
 	t.Parallel()
 	for title, start := range map[string]func(*testing.T, ...string) *testServer{
@@ -77,7 +77,7 @@ func namesOf(items gjson.Result) (names []string) {
 	return names
 }
 
-// TestNamespacesWithoutDefaults checks that a new namespace is empty, as with kube-apiserver alone.
+// TestNamespacesWithoutDefaults checks that a flag disables the default objects of new namespaces.
 func TestNamespacesWithoutDefaults(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t, "--namespace-defaults=false")
@@ -200,7 +200,7 @@ func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 		return events
 	})
 	for i, ev := range events {
-		if i > 1 || !strings.HasSuffix(ev.Key, "/default/kubernetes") { // both forms of its endpoints have the new port
+		if i > 1 || !strings.HasSuffix(ev.Key, "/default/kubernetes") { // the Endpoints and the EndpointSlice contain the new port
 			t.Errorf("a start with nothing to do wrote %s", ev.Key)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestClusterIsFounded checks that a new server has the default objects of a cluster, and that
-// changes to them are kept.
+// TestClusterIsFounded checks that the default objects of a cluster are created, and that the
+// server does not revert changes to them.
 func TestClusterIsFounded(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"))
@@ -45,9 +45,8 @@ func TestClusterAddressIsTaken(t *testing.T) {
 }
 
 // TestSecondFamilyComesAndGoes adds a second IP family, removes it, and starts the server with a
-// range that the cluster does not have. The responses are those of kube-apiserver 1.36, which was
-// restarted in the same way with one etcd. The users' objects are only changed by their own
-// requests.
+// range that the cluster does not have. The expected responses were observed on kube-apiserver 1.36
+// after the same restarts. The users' objects are only changed by their own requests.
 func TestSecondFamilyComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"), "--service-cluster-ip-range=10.96.0.0/16")

@@ -1,7 +1,6 @@
 package e2e
 
-// The status codes, messages and users that these tests expect were compared with those of
-// kube-apiserver.
+// The expected status codes, messages and users were verified with kube-apiserver.
 
 import (
 	"bytes"
@@ -36,10 +35,10 @@ const (
 	joinToken       = "Authorization: Bearer abcdef.0123456789abcdef"
 )
 
-// A joinable is a server that accepts bootstrap tokens, with the client of its administrator.
+// A joinable is a server that accepts bootstrap tokens. Its client is an administrator.
 type joinable struct {
 	*testServer
-	stranger *testServer // a client of the same server without a certificate
+	stranger *testServer // the same server, but the client does not use a certificate
 	dir      string      // directory of its certificates
 	config   string      // path of the administrator's kubeconfig
 }

@@ -23,10 +23,10 @@ import (
 )
 
 // TestConversations replays testdata/conversations/*.txtar. A file is a sequence of "request" and
-// "response" sections. A request has its first line, its headers, an empty line and the body. A
-// response has the status code, the significant headers, and the indented body. Values that vary
-// between runs are replaced by names, which later requests may use. rev1 is the first
-// resourceVersion in the file, uid1 is the first UID, and token1 the first continue token.
+// "response" sections. A request consists of the first line, the headers, an empty line and the
+// body. A response consists of the status code, the significant headers and the indented body.
+// Values that vary between runs are replaced by names, which later requests may use. rev1 is the
+// first resourceVersion in the file, uid1 is the first UID, and token1 the first continue token.
 //
 // The responses were recorded from a new kube-apiserver 1.37 with -update -oracle URL -token TOKEN.
 // Those in differences.txtar are from apilet, where it deliberately differs. A file's first lines
@@ -154,7 +154,7 @@ var (
 	ownPort     = regexp.MustCompile(`("port": 443,\s+"targetPort": )\d+`)
 	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
 	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
-	// The submatches are the first line, its indentation, and the entries.
+	// It has submatches for the first line, the indentation and the entries.
 	managedFieldsBlock = regexp.MustCompile(`(?s)(( +)"managedFields": \[\n)(.*?)\n +\]`)
 
 	ageCell = regexp.MustCompile(`"\d+m?s"`)
@@ -223,8 +223,8 @@ func sortManagedFields(text string) string {
 	})
 }
 
-// withoutManagedFields removes the managedFields of indented objects. They have their own tests and
-// would hide everything else.
+// withoutManagedFields removes the managedFields of indented objects. Other tests check them, and
+// they would make the files hard to read.
 func withoutManagedFields(text string) string {
 	var out []string
 	end := ""
@@ -245,8 +245,8 @@ func withoutManagedFields(text string) string {
 	return strings.ReplaceAll(strings.Join(out, "\n"), "{\n  }", "{}")
 }
 
-// nameOfAddress returns a name for an address that the server has chosen. Addresses from requests,
-// and those that are always the same, are returned unchanged.
+// nameOfAddress returns a name for an address that the server has chosen. It returns any other
+// address unchanged.
 func (talk *conversation) nameOfAddress(address string) string {
 	switch {
 	case strings.HasSuffix(address, ".0.0") || strings.HasSuffix(address, ".0.1") || strings.HasSuffix(address, "::1") || strings.Contains(talk.asked, address):

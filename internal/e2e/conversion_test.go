@@ -1,9 +1,9 @@
 package e2e
 
 // This file tests conversion webhooks. The stub converts between two versions: v1 has size and
-// color, v2 has extent and shade, and a mode that v1 keeps in an annotation. Each kind of wrong
-// response has its own path in the stub and its own resource. The expected responses come from a
-// real kube-apiserver. Record them again with -oracle URL -token TOKEN -run
+// color, v2 has extent and shade, and a mode that v1 keeps in an annotation. For each kind of wrong
+// response, the stub uses a separate path and a separate resource. The expected responses come from
+// a real kube-apiserver. Record them again with -oracle URL -token TOKEN -run
 // TestConversionIsAsInKubeAPIServer.
 
 import (
@@ -92,8 +92,8 @@ type convertAnswer struct {
 	Response   map[string]any `json:"response,omitempty"`
 }
 
-// misbehaviours are the kinds of wrong or unusual responses, by the last part of the path. The
-// functions receive the converted objects.
+// misbehaviours contains functions that return a wrong or unusual response. The key is the last
+// part of the path. They receive the converted objects.
 var misbehaviours = map[string]func(a *convertAnswer, objects []any) []any{
 	"good":    func(_ *convertAnswer, objects []any) []any { return objects },
 	"v1beta1": func(_ *convertAnswer, objects []any) []any { return objects },
@@ -285,7 +285,7 @@ func timeless(body []byte) json.RawMessage {
 	body = conversionRev.ReplaceAll(body, []byte(`"resourceVersion":"REV"`))
 	body = conversionToken.ReplaceAll(body, []byte(`"continue":"TOKEN"`))
 	var value any
-	if json.Unmarshal(body, &value) == nil { // sort members, and managedFields, whose order depends on their times
+	if json.Unmarshal(body, &value) == nil { // sort the members and the managedFields
 		sortEntries(value)
 		body, _ = json.Marshal(value)
 	}

@@ -41,7 +41,7 @@ func posting(title string, n int, method, path, codes string, body func(n int) s
 	}}
 }
 
-// selecting returns an attack with n selector terms. The object has ten times as many labels.
+// selecting returns an attack that sends n selector terms for an object with 10*n labels.
 func selecting(title, parameter, format string) attack {
 	labelled := func(s *testServer, n int) {
 		s.send("DELETE", fixedConfigMap, "")

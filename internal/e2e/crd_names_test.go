@@ -20,8 +20,8 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// intruder returns a definition of a cluster-scoped type in one of Kubernetes' own groups. names
-// are the members of spec.names.
+// intruder returns the definition of a cluster-scoped type in the given group, which belongs to
+// Kubernetes. names are the members of spec.names.
 func intruder(t testing.TB, plural, group, names string) string {
 	t.Helper()
 	return kubetest.FromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s, annotations:

@@ -509,8 +509,8 @@ func TestObjectsGoWithTheirDefinition(t *testing.T) {
 	}
 }
 
-// As in kube-apiserver, a watch ends when its definition is deleted or when the definition's spec
-// or names change. A change of the metadata does not end it.
+// As in kube-apiserver, a watch must end if the definition is deleted or if its spec or its names
+// change. A change of its metadata must not end the watch.
 func TestWatchesEndWithTheirDefinition(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -635,9 +635,8 @@ func BenchmarkIdleDefinition(b *testing.B) {
 	runtime.KeepAlive(s)
 }
 
-// realisticDefinition returns a definition as large as those of the Gateway API. It has tens of KB
-// of schema with descriptions, patterns, defaults, lists with map keys and CEL rules, in two
-// versions, with status and columns.
+// realisticDefinition returns a definition as large as those of the Gateway API. Its schema
+// contains descriptions, patterns, defaults, lists with map keys and CEL rules.
 func realisticDefinition(n int) string {
 	lore := strings.Repeat("Describes at length what this field is for and which values implementations support. ", 3)
 	field := func(i int) string {

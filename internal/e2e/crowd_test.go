@@ -56,8 +56,8 @@ func (s *testServer) wantMetric(series string) float64 {
 	return value
 }
 
-// expectMemory waits until the server holds at most limit bytes more than before. Requests free
-// some memory once they are blocked.
+// expectMemory waits until the memory of the server has not grown by more than limit bytes.
+// Requests free some memory once they are blocked.
 func (s *testServer) expectMemory(before, limit int64) {
 	s.t.Helper()
 	var grown int64
@@ -202,7 +202,8 @@ func TestWatchStorm(t *testing.T) {
 
 // ---- HTTP/2 ----
 
-// An h2Conn sends HTTP/2 frames and ignores the responses, which no library does.
+// An h2Conn sends individual HTTP/2 frames and ignores the responses. Libraries do not support
+// this.
 type h2Conn struct {
 	net.Conn
 	batch []byte
@@ -272,7 +273,7 @@ func TestStreamsThatAreReset(t *testing.T) {
 	most, sent, streams := 0, 0, 2*apitest.Rounds(10_000)
 	for sent < streams {
 		c := dialH2(t, s)
-		for err := error(nil); err == nil && sent < streams; sent += 100 { // the server closes a connection that exceeds its limits
+		for err := error(nil); err == nil && sent < streams; sent += 100 { // the server closes the connection if it exceeds a limit
 			for range 100 {
 				stream := c.get("/api/v1/configmaps?watch=1", h2EndStream|h2EndHeaders)
 				c.frame(h2Reset, 0, stream, []byte{0, 0, 0, 8})
@@ -366,9 +367,9 @@ func (s *testServer) storeLarge(name string, size int) {
 	s.spoil("//podtemplates/default/"+name, `"image":"i"`, `"image":"`+strings.Repeat("i", size)+`"`)
 }
 
-// seatsHeld returns how many requests have seats, and how many requests have been given seats or
-// were rejected so far. It does not count exempt requests. On a busy machine some requests wait in
-// a queue until they are rejected.
+// seatsHeld returns the number of requests with seats, and the number of requests that were started
+// or rejected so far. It does not count exempt requests. On a busy machine some requests wait in a
+// queue until they are rejected.
 func (s *testServer) seatsHeld() (executing, decided float64) {
 	s.t.Helper()
 	for line := range s.scrape() {

@@ -26,7 +26,7 @@ const livePage = 4096
 
 // ---- With a running server
 
-// A client whose object is on a damaged page gets an error. Other clients are served.
+// A request for an object on a damaged page must return an error. All other requests must succeed.
 func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be written")

@@ -13,8 +13,8 @@ import (
 	"apilet/internal/request"
 )
 
-// The page's files are public, but its data is not. Older roles with wildcards do not give access
-// to it.
+// The files of the page are public, but access to its data must be granted explicitly. A role with
+// wildcards is not sufficient.
 func TestDashboardIsForWhoeverMayGetIt(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

@@ -1,15 +1,15 @@
 // Package e2e tests the built program from outside, by HTTP, the command line, signals, and the
-// files that it writes. No package imports it. Its tests can only see what a client, a user at a
-// shell, or the next process with the same file can see.
+// files that it writes. No package imports it. Its tests use the program like a client, like a user
+// of a shell, or like the next process with the same file.
 //
 //	s := startTest(t, "--authorization-mode=RBAC")          // a process on a free loopback port
 //	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request with an expected status
 //	s.halt()                                                // SIGTERM, and it must exit cleanly
 //
-// The first test that needs the program builds it, once for all tests. The program has the race
+// The program is only built once, by the first test that needs it. The program has the race
 // detector if the tests have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names
-// another program. A server starts within some ten milliseconds, so each test has its own. A test
-// also fails if its server logged a panic or detected a race.
+// another program. A server starts in about ten milliseconds. Therefore, each test can start its
+// own. A test also fails if its server logged a panic or detected a race.
 //
 // Tests of a server's internals, such as the scheduler, the clock or a failing store, are at the
 // top level and run in process. Rules that need no server, such as Kubernetes' rules for single

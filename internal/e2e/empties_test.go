@@ -21,8 +21,8 @@ const emptiesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"Custo
 	"list":{"type":"array","items":{"type":"string"}},
 	"defaulted":{"type":"object","default":{"x":"d"},"properties":{"x":{"type":"string"}}}}}}}}}]}}`
 
-// TestApplyKeepsEmptyObjects applies one configuration after another. A manager's name comes before
-// each, and "create" stands for a POST. The results are those of kube-apiserver 1.36.0.
+// TestApplyKeepsEmptyObjects applies one configuration after another. Each begins with the name of
+// a manager, or with "create" for a POST. The results are those of kube-apiserver 1.36.0.
 func TestApplyKeepsEmptyObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -48,7 +48,7 @@ func TestApplyKeepsEmptyObjects(t *testing.T) {
 		// A field without managers is removed.
 		{`m {"n":{"x":"1"},"list":["a"]}; m {"n":{},"list":["a"]}; m {"list":["a"]}`, `{"defaulted":{"x":"d"},"list":["a"]}`, ""},
 		{`m {"n":{"x":"1"}}; m {}`, `{"defaulted":{"x":"d"}}`, ""},
-		// A null that the schema permits is kept.
+		// If the schema allows a null, it must be kept.
 		{`m {"nullable":null}`, `{"defaulted":{"x":"d"},"nullable":null}`, "f:nullable"},
 		{`m {"defaulted":null}`, `{"defaulted":{"x":"d"}}`, "f:defaulted"},
 	} {

@@ -26,7 +26,7 @@ func secretbox(name string, of byte) string {
 	return fmt.Sprintf("secretbox: {keys: [{name: %s, secret: %s}]}", name, base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{of}, 32)))
 }
 
-// leaks returns the files below a directory that contain one of the texts.
+// leaks returns the files in a directory tree in which any of the texts is found.
 func leaks(t *testing.T, dir string, texts ...string) (found []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {

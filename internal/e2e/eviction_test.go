@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// An evictionTest is a server with a budget that permits no disruptions, and its pods.
+// An evictionTest is a server with a PodDisruptionBudget that does not allow any disruption.
 type evictionTest struct {
 	*testServer
 }
@@ -49,8 +49,8 @@ func (s *evictionTest) reason(name string) string {
 	return strings.TrimSpace(c.Get("status").String() + " " + c.Get("reason").String() + " " + c.Get("message").String())
 }
 
-// TestEvictionTellsWhyAPodGoes checks that an evicted pod gets a condition, and that others do not.
-// The condition is written before the deletion and has no field manager.
+// TestEvictionTellsWhyAPodGoes checks that the server sets a condition on a pod only if it is
+// evicted. The condition must be set before the deletion and must not have a field manager.
 func TestEvictionTellsWhyAPodGoes(t *testing.T) {
 	t.Parallel()
 	s := startEvictions(t)

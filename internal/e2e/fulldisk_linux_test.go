@@ -43,7 +43,8 @@ func runOnTmpfs(t *testing.T, what string) {
 	}
 }
 
-// TestTmpfsChild is not a test. The other tests run it in a child process with its own namespaces.
+// TestTmpfsChild is not a test. It is run by the other tests, in a child process with separate
+// namespaces.
 func TestTmpfsChild(t *testing.T) {
 	dir := os.Getenv("APILET_TMPFS_DIR")
 	if dir == "" {
@@ -198,7 +199,7 @@ func (f *fullDisk) toTheLastByte() {
 	}
 }
 
-// full checks that an error says that the disk is full.
+// full checks that the response is an error about a full disk.
 func (f *fullDisk) full(what string, a answer) {
 	f.t.Helper()
 	if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(a.get("message").String(), store.ErrDiskFull.Error()) {

@@ -169,7 +169,7 @@ func (c *cluster) get(short string) string {
 	return string(body)
 }
 
-// owners returns the names of an object's owners.
+// owners returns the names of the owners of the given object.
 func (c *cluster) owners(short string) string {
 	var names []string
 	for _, name := range gjson.Get(c.get(short), "metadata.ownerReferences.#.name").Array() {
@@ -256,10 +256,10 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 	c.awaitGone("cm/of-node")
 }
 
-// TestOwnerInAnotherNamespaceIsReported expects the event that kube-controller-manager writes: one
-// for each dependent whose owner is in another namespace. The event outlives the dependent. There
-// is no event if the owner does not exist or the reference is correct. A dependent that remains
-// does not get a second event after a restart.
+// TestOwnerInAnotherNamespaceIsReported checks that a dependent with an owner in another namespace
+// causes the same event as in kube-controller-manager. The event outlives the dependent. There is
+// no event if the owner does not exist or the reference is correct. A dependent that remains does
+// not get a second event after a restart.
 func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir() + "/db"
@@ -481,8 +481,8 @@ func TestCustomOwnersAndDependents(t *testing.T) {
 	c.stays("foo/kept", "foo/orphan")
 }
 
-// TestRestartAtEachStep restarts the server between the steps of a scenario. Each server continues
-// the work that the previous one left.
+// TestRestartAtEachStep restarts the server between the steps of a scenario. Each server must
+// continue the work of the previous server.
 func TestRestartAtEachStep(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir() + "/db"
@@ -636,7 +636,7 @@ func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
-// TestQuietWhileWaiting checks that a namespace that waits for a finalizer causes no writes.
+// TestQuietWhileWaiting checks that there are no writes while a namespace waits for a finalizer.
 func TestQuietWhileWaiting(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -654,8 +654,8 @@ func TestQuietWhileWaiting(t *testing.T) {
 	maps.want("ADDED marker")
 }
 
-// TestManyNamespacesAtOnce deletes many namespaces while a client removes the finalizers of their
-// objects.
+// TestManyNamespacesAtOnce deletes many namespaces and removes the finalizers of their objects at
+// the same time.
 func TestManyNamespacesAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -781,12 +781,13 @@ func BenchmarkCascade(b *testing.B) {
 
 // ---- Random graphs against an ownerModel ----
 
-// An ownerModel predicts which objects remain if objects own each other. It maps each name to the
-// names of its owners. A name is never used again, so it identifies an object like a UID.
+// An ownerModel predicts which objects remain if objects own each other. The key is the name of an
+// object, and the value contains the names of its owners. A name is never used again, so it
+// identifies an object like a UID.
 type ownerModel map[string][]string
 
-// settle applies the rules until nothing changes. An object is deleted if it has owners and all of
-// them are gone. The others lose their references to owners that are gone.
+// settle applies the rules until nothing changes. An object is deleted if all of its owners have
+// been deleted. Otherwise, the references to deleted owners are removed.
 func (m ownerModel) settle() {
 	for changed := true; changed; {
 		changed = false
@@ -821,8 +822,8 @@ type graphTest struct {
 	names  []string // of all objects that were ever created
 }
 
-// TestRandomGraphs waits for the consequences of each step before the next one. It restarts the
-// server several times.
+// TestRandomGraphs waits until the server has processed each step. It restarts the server several
+// times.
 func TestRandomGraphs(t *testing.T) {
 	t.Parallel()
 	for round := range apitest.Rounds(5) {
@@ -839,7 +840,7 @@ func TestRandomGraphs(t *testing.T) {
 						g.want.settle()
 						g.compare()
 					}
-					g.idle() // the consequences of the last steps are left to the next server
+					g.idle() // the next server must process the last steps
 					for range 3 {
 						g.remove([]string{"Background", "Foreground"}[g.random.IntN(2)])
 					}

@@ -155,9 +155,9 @@ func goldenLines(t *testing.T, st *store.Store) string {
 	return b.String()
 }
 
-// makeGolden creates files that cover a format. They have objects that were changed, deleted,
-// created again, or that are terminating. A part of the history is compacted. A killed server
-// leaves its log.
+// makeGolden creates files that cover a format. The objects were updated, deleted, created again,
+// or are being deleted. A part of the history is compacted. If killed is set, the files include the
+// log of a killed server.
 func makeGolden(t *testing.T, name string, killed bool) {
 	path := filepath.Join(t.TempDir(), "golden.db")
 	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")

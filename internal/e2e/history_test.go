@@ -73,8 +73,8 @@ func TestHistoryNamesWhoWrote(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// The server is the author of its own writes: the namespace's first account, and the deletions
-	// of the collector.
+	// The history must also name the author of the server's own writes, such as the namespace's
+	// default account and the deletes of the garbage collector.
 	account := s.lines("resource=serviceaccounts&namespace=shop&name=default")
 	if len(account) != 1 || account[0].Get("user").String() != "system:unsecured" && account[0].Get("user").String() != "system:apiserver" {
 		t.Errorf("the first account: %v", account)
@@ -133,8 +133,8 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	s.want(405, "DELETE", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps/m", "")
 }
 
-// The whole API can be read as it was: objects, lists in chunks, selectors, tables, protobuf,
-// scales, and custom resources with their earlier definition.
+// The whole API can be read in the past. This includes lists in chunks, selectors, tables,
+// protobuf, scales, and custom resources with their earlier definition.
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	audit := filepath.Join(t.TempDir(), "audit.log")
@@ -152,12 +152,12 @@ func TestTimeTravel(t *testing.T) {
 	things := "/apis/example.com/v1/namespaces/shop/things"
 	s.want(201, "POST", things, kubetest.FromFlow(t, `{apiVersion: example.com/v1, kind: Thing, metadata: {name: t}, spec: {a: then}}`))
 	rev := s.revision()
-	time.Sleep(3 * time.Millisecond) // ensures that the moment lies between two writes
+	time.Sleep(3 * time.Millisecond) // so the moment is between two writes
 	moment := time.Now().UTC().Format(time.RFC3339Nano)
 	time.Sleep(3 * time.Millisecond)
 	put := s.want(200, "PUT", maps+"/m1", kubetest.FromFlow(t, `{metadata: {name: m1}, data: {k: second}}`))
-	// The newest revision that the moment may show. The server also makes writes of its own, and a
-	// write may take some time to reach the disk.
+	// newest is the highest revision that may be visible at the moment. The server may be writing
+	// something itself at the same time, and a write is only visible once it is on disk.
 	newest := put.rev() - 1
 	s.want(200, "DELETE", maps+"/m2", "")
 	s.want(201, "POST", maps, kubetest.FromFlow(t, `{metadata: {name: m9}}`))

@@ -122,7 +122,7 @@ func TestHugeInputs(t *testing.T) {
 			if err == nil && !strings.Contains(c.codes, fmt.Sprint(a.code)) {
 				t.Errorf("got %d %.300s, want %s", a.code, a.body, c.codes)
 			}
-			if len(a.body) > 5*megabyte { // a long name is quoted four times, as in kube-apiserver
+			if len(a.body) > 5*megabyte { // as in kube-apiserver, the response may contain a long name four times
 				t.Errorf("the answer has %d bytes", len(a.body))
 			}
 			if n := s.allocated() - allocated; n > 300*megabyte {
@@ -198,7 +198,8 @@ func TestChunkedBodyIsBounded(t *testing.T) {
 	apitest.Expect(t, response.StatusCode, 413)
 }
 
-// The size of a body is limited, and so is the size of an object that many requests have extended.
+// In addition to the limit for request bodies, there must be a limit for objects that grow with
+// each request.
 func TestObjectsDoNotGrowForEver(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))
@@ -252,7 +253,7 @@ func TestEmptyElementsAreWeighed(t *testing.T) {
 	}
 }
 
-// A body of some kilobytes cannot become an object of many megabytes by the defaults of its type.
+// The defaults of a type must not expand a body of some kilobytes to an object of many megabytes.
 func TestDefaultsDoNotMultiply(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -271,8 +272,8 @@ func TestDefaultsDoNotMultiply(t *testing.T) {
 	s.want(200, "PATCH", "/apis/x.io/v1/foos/a", `{"spec":[{},{}]}`, "Content-Type: application/merge-patch+json")
 }
 
-// A request that takes longer than its timeout gets a 504 after its current step of work, and
-// nothing is stored.
+// If a request exceeds its timeout, the server must return a 504 after the current step and must
+// not store the object.
 func TestNothingIsStoredAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -1,7 +1,7 @@
 package e2e
 
-// These tests check how a server writes its kubeconfig if the file exists: one from another
-// program, its own, and its own with additions.
+// These tests start a server whose kubeconfig file already exists. It may be from another program
+// or from the server itself, possibly with additions.
 
 import (
 	"encoding/json"

@@ -314,7 +314,7 @@ func TestExecIsAConnectionToTheKubelet(t *testing.T) {
 	s.want(405, "DELETE", podsPath+"/p/exec", "")
 }
 
-// Without nodes the error says that Pods do not run.
+// If there are no nodes, the error must say that Pods do not run.
 func TestExecWithoutNodesSaysWhy(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -355,7 +355,7 @@ func TestExecTakesTheRightToCreate(t *testing.T) {
 	}
 }
 
-// Admission plug-ins see exec as CONNECT. The object has the options of the request.
+// Admission plug-ins see exec as CONNECT. The object must contain the options of the request.
 func TestExecGoesThroughAdmission(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)

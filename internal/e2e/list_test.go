@@ -1,7 +1,7 @@
 package e2e
 
 // This file tests the reads of list.go from outside. The expected responses were observed on
-// kube-apiserver 1.36. Where apilet deliberately responds differently, the case says so.
+// kube-apiserver 1.36. If apilet differs deliberately, there is a comment.
 //
 // Most tests use a listScene: ConfigMaps a to e in namespace p1 and z in p2, created in this order.
 // Responses are compared in the form of a line:
@@ -125,8 +125,8 @@ func (s *listScene) check(t *testing.T, cases []briefCase) {
 
 // ---- The decision table ----
 
-// refusals are the texts of the table's errors. M1 to M4 are causes of a 422, which refusedWith
-// combines.
+// refusals contains the texts of all errors in the table. M1 to M4 are causes of a 422, which
+// refusedWith combines.
 var refusals = map[string]string{
 	"M1":  `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided`,
 	"M2":  `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided`,
@@ -330,8 +330,8 @@ func (s *listScene) walk(t *testing.T, path, want string) {
 	apitest.Expect(t, strings.Join(got, " "), want)
 }
 
-// checkSnapshot changes the collection between two pages. The second page does not show the
-// changes, and a watch from the first page's revision does.
+// checkSnapshot changes the collection between two pages. The second page must not include the
+// changes. A watch from the first page's revision must return them.
 func checkSnapshot(t *testing.T, s *listScene) {
 	first := s.want(200, "GET", s.p1+"?limit=2", "")
 	s.want(201, "POST", s.p1, configMap("bb"))
@@ -422,7 +422,7 @@ func TestBadTokensAre400(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.list("continue="+url.QueryEscape(token)), bad) })
 	}
-	for text, want := range map[string]string{ // not tokens of apilet; the errors are those of kube-apiserver
+	for text, want := range map[string]string{ // apilet never issues such tokens, so it returns the errors of kube-apiserver
 		"hello": "invalid character 'h' looking for beginning of value",
 		`{"v":"meta.k8s.io/v2","rv":3,"start":"b\u0000"}`:            "server does not recognize this encoded version meta.k8s.io/v2",
 		`{"v":"meta.k8s.io/v1","rv":3,"start":""}`:                   "encoded start key empty (version meta.k8s.io/v1)",
@@ -448,7 +448,7 @@ func TestBadTokensAre400(t *testing.T) {
 		t.Errorf("a token that was cut: %s", got)
 	}
 	for _, token := range []string{`"rv":3,"start":"b\u0000"`, `"rv":99999999,"start":"b\u0000"`, `"rv":-1,"start":"b\u0000"`} {
-		t.Run("kube-apiserver's "+token, func(t *testing.T) { // such a token is never followed, whatever its content
+		t.Run("kube-apiserver's "+token, func(t *testing.T) { // such a token is never used
 			got := s.list("continue=" + encode([]byte(`{"v":"meta.k8s.io/v1",`+token+`}`)))
 			if !strings.HasPrefix(got, "410 Expired The provided continue parameter is a kube-apiserver's") {
 				t.Error(got)
@@ -484,7 +484,7 @@ func TestServersShareTokens(t *testing.T) {
 	data := apitest.ReadFile(t, one.flag("data"))
 	two := &listScene{testServer: startTest(t, onFile(apitest.TempFile(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
 	one.start()
-	// The line shows the revision as a number, because each server has its own newest revision.
+	// The revision is shown as a number, because the newest revisions of the servers differ.
 	next := func(token string) string {
 		a := two.want(200, "GET", two.p1+"?limit=2&continue="+token, "")
 		return fmt.Sprintf("%s @%d, more: %t, %s left", a.names(), a.rev(), a.token() != "", a.get("metadata.remainingItemCount"))
@@ -659,7 +659,7 @@ func TestSelectors(t *testing.T) {
 	t.Run("events", func(t *testing.T) { checkEventSelectors(t, s) })
 }
 
-// TestPodsOfANode sends the requests of kubelets, for which there is an index: whole lists, pages,
+// TestPodsOfANode tests the index for the requests of kubelets. It covers complete lists, pages,
 // lists at an old revision, and a watch that begins with a list.
 func TestPodsOfANode(t *testing.T) {
 	t.Parallel()
@@ -744,8 +744,8 @@ func TestGetObject(t *testing.T) {
 // ---- Consistency under load ----
 
 // TestListsAreConsistentUnderLoad runs writers that create, update and delete, and clients that
-// list in chunks. Afterwards it compares each list with the state that the log of all events gives
-// for its revision, and with the events of a watch from there.
+// list in chunks. Afterwards it replays the events up to the revision of each list and compares the
+// result with the list. It also starts watches at the revisions of some lists.
 func TestListsAreConsistentUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -828,7 +828,7 @@ func liveText(live map[string]string) string {
 	return strings.Join(items, " ")
 }
 
-// write changes its own nine names as fast as it can.
+// write creates, updates and deletes nine objects as fast as possible.
 func (l *listLoad) write(ctx context.Context, w int, random *rand.Rand) {
 	exists := map[string]bool{}
 	for i := 0; i == 0 || ctx.Err() == nil; i++ { // at least once, even on a slow machine

@@ -105,8 +105,8 @@ func TestLogByFields(t *testing.T) {
 	}
 }
 
-// TestDiffComparesMoments compares a type, all types, a type that was defined or deleted in
-// between, and objects that are in no list.
+// TestDiffComparesMoments compares one type, all types, and a type that was only defined at one of
+// the moments.
 func TestDiffComparesMoments(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -156,8 +156,8 @@ func TestDiffComparesMoments(t *testing.T) {
 	}
 }
 
-// TestLogFollows checks that the command prints changes as they happen, and ends when its output is
-// closed.
+// TestLogFollows checks that the command immediately prints each change, and that it ends if its
+// output is closed.
 func TestLogFollows(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

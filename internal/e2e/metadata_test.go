@@ -1,9 +1,9 @@
 package e2e
 
-// This file compares the effects of metadata that has a meaning. Each annotation and label below is
-// added, changed and removed, in objects and their subresources, by each kind of write.
-// testdata/metadata.txt.gz has the responses of a kube-apiserver 1.37 for all changes that it does
-// not simply store:
+// This file compares the effects of metadata that has a meaning. The tests add, change and remove
+// each annotation and label below. They use each kind of write, for objects and for subresources.
+// testdata/metadata.txt.gz contains the responses of kube-apiserver 1.37, except for changes that
+// are simply stored:
 //
 //	go test -run TestMetadataChangesAsInKubernetes -oracle URL -token TOKEN ./internal/e2e    records the file again
 
@@ -34,7 +34,7 @@ type noteKind struct {
 	path  string // of the collection
 	title string
 	body  string // an object without metadata
-	subs  string // names of its subresources, separated by spaces
+	subs  string // the names of its subresources, separated by spaces
 	notes []string
 }
 
@@ -145,7 +145,7 @@ func noteKinds(request string) []noteKind {
 	}
 }
 
-// A noteCase is one change of a note.
+// A noteCase is a test case that changes a note.
 type noteCase struct {
 	kind           *noteKind
 	sub, form, op  string

@@ -2,8 +2,8 @@ package e2e
 
 // These tests cause the problems that an operator must be able to detect. For each they check the
 // check of /readyz and its effect on readiness, the metric, and the log lines for the begin and the
-// end. The test of a full disk is in fulldisk_linux_test.go. Those of a lost etcd and of a replica
-// that lags are in testdata/etcd.
+// end. The test of a full disk is in fulldisk_linux_test.go. The tests in testdata/etcd cover a
+// lost etcd and a slow replica.
 
 import (
 	"crypto/tls"
@@ -35,7 +35,7 @@ func operate(t *testing.T, flags ...string) *operated {
 }
 
 // says checks that a check of /readyz has the state how: "ok", "warns" (the server stays ready) or
-// "failed". The reason, also on the check's own page, must contain why.
+// "failed". The reason must contain why.
 func (o *operated) says(check, how, why string) {
 	o.t.Helper()
 	mark := map[string]string{"ok": "[+]" + check + " ok", "warns": "[!]" + check + " warns: ", "failed": "[-]" + check + " failed: "}[how]
@@ -210,7 +210,7 @@ func (o *operated) awaitCertificate(ends time.Time) {
 	})
 }
 
-// A server that creates its own certificates reports when each of the three expires.
+// If the server creates its own certificates, it must report the expiration of all three.
 func TestOperatorSeesTheServersOwnCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,7 +1,7 @@
 package e2e
 
-// These tests check how admission and the audit log see the server's own writes. They are made by
-// the accounts of kube-controller-manager.
+// These tests check how admission and the audit log see the server's own writes. The server uses
+// the accounts of kube-controller-manager for these writes.
 
 import (
 	"fmt"
@@ -53,8 +53,8 @@ func TestCollectorPassesAdmission(t *testing.T) {
 	}
 }
 
-// The namespace controller deletes the objects of a namespace and writes its status and its
-// finalizers.
+// The writes of the namespace controller must pass admission. These are the deletes of the objects
+// and the updates of the namespace itself.
 func TestEmptyingPassesAdmission(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")

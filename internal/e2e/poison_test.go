@@ -28,7 +28,7 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// A victim is an object that a test makes bad.
+// A victim is an object that a test will damage.
 type victim struct{ collection, body, key string }
 
 const (
@@ -37,9 +37,9 @@ const (
 	hooksPath = "/apis/admissionregistration.k8s.io/v1/"
 )
 
-// victims returns objects of each type that a worker processes. Their names end with the name of
-// the poison. There are also sound objects of the same types. The Namespace is named "doomed-..."
-// and contains one of the other victims.
+// victims returns objects of all types with a background worker. The name of the poison is appended
+// to their names. There are also sound objects of the same types. The Namespace is named
+// "doomed-..." and contains one of the other victims.
 func (s *poisoned) victims(poison string) []victim {
 	const meta = `{"metadata":{"name":"bad"}`
 	all := []victim{
@@ -85,7 +85,7 @@ func accountSecret(name, account string) string {
 	return `{"type":"kubernetes.io/service-account-token","metadata":{"name":"` + name + `","annotations":{"kubernetes.io/service-account.name":"` + account + `"}}}`
 }
 
-// A poison makes objects in a stopped file bad: the victims whose names end with its name.
+// A poison modifies the objects in a stopped file whose names end with the name of the poison.
 type poison struct {
 	name string
 	only []string // plurals of types; nil means all
@@ -146,7 +146,7 @@ func TestOneBadObjectStopsNothingElse(t *testing.T) {
 	}
 }
 
-// A poisoned is a server whose file has bad objects.
+// A poisoned is a server with bad objects in its data file.
 type poisoned struct {
 	*testServer
 	what   string
@@ -192,7 +192,7 @@ func poisonedServer(t *testing.T, what string, poisons []poison) *poisoned {
 	return s
 }
 
-// plantForgotten adds objects of a type that has no definition. Their owner does not exist.
+// plantForgotten adds objects without a definition for their type and without an existing owner.
 func (s *poisoned) plantForgotten() {
 	s.t.Helper()
 	st, err := store.Open(s.flag("data"), store.Options{})
@@ -384,8 +384,8 @@ func (s *poisoned) checkTold() {
 	}
 }
 
-// removeBad deletes the bad objects: one by one, or with their collection, namespace or definition.
-// Afterwards the server must be healthy.
+// removeBad deletes the bad objects individually or with their collection, namespace or definition.
+// Afterwards, the server must be healthy.
 func (s *poisoned) removeBad() {
 	s.t.Helper()
 	w := s.watch(shopPath+"configmaps?watch=1&timeoutSeconds=60&resourceVersion="+fmt.Sprint(int64(s.wantMetric("apilet_store_revision"))), s.headers...)
@@ -408,7 +408,7 @@ func (s *poisoned) removeBad() {
 	}
 	for _, v := range s.bad {
 		apitest.WaitFor(s.t, v.key+" is gone", func() bool {
-			a, err := s.try("GET", v.path(), "") // a response is truncated if its large object is deleted meanwhile
+			a, err := s.try("GET", v.path(), "") // the response may be truncated if a large object is being deleted
 			return err == nil && a.code == 404
 		})
 		if !strings.HasPrefix(v.key, "/example.org/") {
@@ -420,7 +420,7 @@ func (s *poisoned) removeBad() {
 	}
 	apitest.WaitFor(s.t, "the definition is gone", func() bool { return s.send("GET", definitionsPath+"/widgets.example.org", "").code == 404 })
 	if s.what == "damaged" {
-		for f := range w.frames { // deletions before that are still delivered, then the watch has to start again
+		for f := range w.frames { // the watch may first return events of earlier deletions
 			if f.kind == "ERROR" && f.object.Get("code").Int() == 410 {
 				w = nil
 				break

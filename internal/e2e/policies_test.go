@@ -1,7 +1,7 @@
 package e2e
 
 // This file replays recorded conversations with kube-apiserver about admission policies. Each line
-// of testdata/policies/kube-apiserver-1.36.jsonl is a request and its response. The recording
+// of testdata/policies/kube-apiserver-1.36.jsonl contains a request and the response. The recording
 // needed pauses, because kube-apiserver notices a policy some time after it is written. The replay
 // does not pause.
 
@@ -176,7 +176,8 @@ func equalJSON(a, b []byte) bool {
 	return bytes.Equal(x, y)
 }
 
-// A policy's status has the type errors of its expressions and the generation that was checked.
+// The status of a policy must contain the type errors of its expressions and the observed
+// generation.
 func TestPolicyStatusTellsOfTypes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

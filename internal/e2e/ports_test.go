@@ -22,7 +22,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// TestTLSSpeaksHTTP2 checks HTTP/2, over which client-go sends all its watches in one connection.
+// TestTLSSpeaksHTTP2 checks that HTTP/2 is supported, because client-go uses one connection for all
+// its watches.
 func TestTLSSpeaksHTTP2(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

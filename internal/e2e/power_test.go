@@ -3,9 +3,9 @@
 package e2e
 
 // This file simulates power cuts. The built program serves as a traced child (powertrace_test.go)
-// while clients write over HTTP and history is compacted. It is backed up, stopped, defragmented,
-// and started again. Then the test builds hundreds of images of the disk, each in a state in which
-// a power cut at some moment could have left it. Synced data is present. Any part of the data that
+// while clients write over HTTP and history is compacted. The test also runs a backup and a
+// defragmentation. Then the test builds hundreds of images of the disk, each in a state in which a
+// power cut at some moment could have left it. Synced data is present. Any part of the data that
 // was not synced may be missing, down to single sectors of a write, and new file names may be
 // missing. A store must open from each image, pass all checks, and accept further writes. For every
 // object it must have a state between the last acknowledged one and the last requested one.
@@ -84,7 +84,7 @@ func recordWork(t *testing.T, dir string) *diskRecording {
 	return p.diskRecording
 }
 
-// backUp makes a backup in a new file, and records when it begins and ends.
+// backUp creates a backup, and records its start and its end.
 func (p *powerWork) backUp(name string, from ...string) {
 	p.say("backing-up %s", name)
 	p.run(append(append([]string{"backup"}, from...), filepath.Join(p.dir, name))...)
@@ -139,7 +139,7 @@ func (p *powerWork) must(err error) {
 	}
 }
 
-// crowd runs eight clients concurrently. Each performs the steps from up to to on its objects.
+// crowd runs eight clients concurrently. Each client performs the given steps on its own objects.
 func (p *powerWork) crowd(from, to int) {
 	var clients sync.WaitGroup
 	for c := range 8 {
@@ -205,7 +205,7 @@ func (p *powerWork) write(name string, step int) {
 
 // ---- The disk after a power cut
 
-// powerFile is the content of a file. Its pages are immutable; a write replaces them.
+// powerFile is the content of a file. A write replaces its pages and never modifies them.
 type powerFile struct {
 	pages map[int64][]byte
 	size  int64
@@ -260,11 +260,11 @@ func (f *powerFile) save(path string) error {
 	return file.Truncate(f.size)
 }
 
-// powerDisk is a directory on a disk, with its durable state and the operations that were not
-// synced yet.
+// powerDisk simulates a directory on a disk. It contains the durable state and all operations that
+// have not been synced yet.
 type powerDisk struct {
 	files   map[int]*powerFile
-	pending map[int][]diskEvent // by file; 0 stands for operations on names
+	pending map[int][]diskEvent // by file number; 0 is used for operations on names
 	names   map[string]int
 }
 
@@ -294,8 +294,8 @@ func (d *powerDisk) step(ev diskEvent) {
 	}
 }
 
-// cut splits a write at the bounds of a sync's range: the bytes before it, within it and after it.
-// If the sync has no range, or if ev is not a write, all of ev is within it.
+// cut splits a write at the start and the end of the range of a sync. If the sync has no range, or
+// if ev is not a write, all of ev is within it.
 func (ev diskEvent) cut(sync diskEvent) (before, within, after diskEvent) {
 	within = ev
 	if ev.op != diskWrite || sync.until == 0 {
@@ -337,8 +337,8 @@ func rename(names map[string]int, ev diskEvent) {
 	}
 }
 
-// cut simulates the power cut. Of the pending operations it keeps none, all, or a random selection,
-// in which a write may also be torn.
+// cut simulates the power cut. It keeps no pending operations, all of them, or a random selection.
+// In a random selection, a write may be torn.
 func (d *powerDisk) cut(rnd *rand.Rand) (names map[string]int, files map[int]*powerFile) {
 	keep := [...]func() bool{
 		func() bool { return false }, func() bool { return true },
@@ -645,7 +645,7 @@ func (p *powerCampaign) choose(n int) map[int]int {
 		if i%10 == 0 {
 			at = rare[p.rnd.IntN(len(rare))]
 		} else if ev := p.events[at]; ev.op == diskWrite && !bytes.ContainsFunc(ev.data, func(r rune) bool { return r != 0 }) {
-			continue // one of many writes of zeros that extend a log
+			continue // a write of zeros, which only extends the log
 		}
 		chosen[at]++
 		i++

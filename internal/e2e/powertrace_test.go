@@ -2,15 +2,15 @@
 
 package e2e
 
-// This file records the changes that programs make to the files of one directory, as the kernel
-// receives them: each write with its bytes, each change of a size or a name, and each sync, in
-// order. A program runs as a traced child that stops at every system call. The program does not
+// This file records all changes that a program makes to the files in one directory, in the order in
+// which the kernel receives them. These are writes with their data, changes of sizes and names, and
+// syncs. A program runs as a traced child that stops at every system call. The program does not
 // notice this. If it omits a sync, or syncs the wrong file, the recording shows it, which hooks in
 // our own code could not. A tracer can also make system calls fail, as a broken disk would.
 //
 // The clients of a program add lines to the recording: one before each request and one after each
-// response. The line of a request comes before the first write that the request causes. The line of
-// a response comes after the last sync that the response waits for.
+// response. Therefore, the line of a request always precedes the resulting writes, and the line of
+// a response always follows the necessary syncs.
 
 import (
 	"encoding/binary"
@@ -62,7 +62,7 @@ type diskRecording struct {
 
 	mu     sync.Mutex     // guards the fields below
 	names  map[string]int // the current names in the directory
-	files  map[uint64]int // by inode, as long as the file has a name
+	files  map[uint64]int // by inode; only files with a name
 	ends   map[int]int64  // the offset of the next sequential write
 	last   int
 	events []diskEvent
@@ -78,7 +78,7 @@ type diskTracer struct {
 	// fault returns the error with which a call fails, or 0 if it succeeds. If fault is nil, no
 	// call fails.
 	fault func(diskEvent) syscall.Errno
-	// denied has the error of each thread whose current call is made to fail.
+	// denied contains the error for each thread whose current system call must fail.
 	denied map[int]syscall.Errno
 }
 
@@ -111,7 +111,7 @@ func (r *diskRecording) place(t *testing.T, path string, content []byte) {
 	defer r.mu.Unlock()
 	r.last++
 	r.files[info.Sys().(*syscall.Stat_t).Ino], r.names[path] = r.last, r.last
-	for _, ev := range []diskEvent{ // the file gets its name after its content is durable
+	for _, ev := range []diskEvent{ // create the name only after the content is durable
 		{op: diskWrite, file: r.last, data: content}, {op: diskSync, file: r.last}, {op: diskCreate, file: r.last, name: path}, {op: diskSync},
 	} {
 		r.add(ev)
@@ -151,7 +151,7 @@ func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 
 // traceHere is like trace, on the current thread.
 func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
-	// wait4 finds the child's threads, and no other process, by their process group.
+	// With its own process group, wait4 can wait for the threads of this child only.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err

@@ -264,7 +264,7 @@ func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
 		return rec
 	})
 	s.start()
-	for range 2 { // the list finds it, and knows it afterwards
+	for range 2 { // the first list finds the object, the second already knows it
 		apitest.Expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 1500)
 		apitest.Expect(t, s.want(200, "GET", path+"?limit=1400", "", onlyProtobuf).get("items.#"), 1400)
 	}

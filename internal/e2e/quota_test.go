@@ -29,8 +29,8 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// TestQuotaScenes replays testdata/quota/*.txtar. Each section is a scene in its own namespace,
-// with these lines:
+// TestQuotaScenes replays testdata/quota/*.txtar. Each section runs in its own namespace. It
+// consists of these lines:
 //
 //	quota NAME SPEC      creates a ResourceQuota
 //	used NAME LIST       waits until its status.used is LIST
@@ -313,7 +313,7 @@ func TestQuotaOfCustomResources(t *testing.T) {
 	s.want(201, "POST", widgets, body)
 }
 
-// waitForUsed waits until a quota's status has the values want.
+// waitForUsed waits until the status of the quota contains the given values.
 func (s *testServer) waitForUsed(path string, want corev1.ResourceList) {
 	s.t.Helper()
 	var got corev1.ResourceQuota

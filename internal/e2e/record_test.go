@@ -12,8 +12,8 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// The expected events are those of kube-apiserver 1.36 for the same requests at level Metadata
-// without RequestReceived.
+// The expected events were recorded from kube-apiserver 1.36 with level Metadata and without the
+// stage RequestReceived.
 func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")

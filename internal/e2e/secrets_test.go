@@ -22,7 +22,7 @@ const (
 	guess = "unheard-of-xq"
 )
 
-// telling starts a server that logs and audits as much as possible.
+// telling starts a server with a verbose log and an audit log.
 func telling(t *testing.T) (s *testServer, auditPath string) {
 	t.Helper()
 	auditPath = filepath.Join(t.TempDir(), "audit")
@@ -76,7 +76,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 	s.expectSilence(auditPath, hush, "root-token", encoded)
 }
 
-// expectSilence checks that none of the words is in the logs, metrics and deprecations.
+// expectSilence checks that the logs, the metrics and the deprecations do not contain any of the
+// words.
 func (s *testServer) expectSilence(auditPath string, words ...string) {
 	s.t.Helper()
 	audit, err := os.ReadFile(auditPath)

@@ -6,7 +6,7 @@ import (
 )
 
 // TestRuntimeConfig checks that a version that is enabled by a flag serves the same objects as the
-// stable version. The bodies and responses are those of kube-apiserver.
+// stable version. The requests and responses were recorded from kube-apiserver.
 func TestRuntimeConfig(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--runtime-config", "api/all=true", "--controllers=false")

@@ -131,7 +131,7 @@ func command(t testing.TB, args ...string) string {
 
 // ---- A server under test ----
 
-// A testServer is a server in its own process, with an HTTP client for it.
+// A testServer is a server process and its HTTP client.
 type testServer struct {
 	t       testing.TB
 	program string // "" means the program that build returns
@@ -147,13 +147,13 @@ type testServer struct {
 	stopped bool
 }
 
-// everyTest are the default flags of a server under test: a free loopback port, and a temporary
-// file without fsync.
+// everyTest contains the default flags for servers under test. They use a free loopback port and a
+// temporary file without fsync.
 var everyTest = []string{"--listen=127.0.0.1:0", "--ephemeral", "--log-format=json", "--compaction-interval=0",
 	// Most tests do not need ServiceAccounts and their tokens.
 	"--disable-admission-plugins=ServiceAccount",
-	// With the race detector on a busy machine, a request may take longer than the default of one
-	// minute.
+	// If the machine is busy and the race detector is enabled, a request can take longer than the
+	// default of one minute.
 	"--request-timeout=10m",
 }
 
@@ -333,8 +333,8 @@ func (s *testServer) compactNow(rev int64) {
 	s.start()
 }
 
-// spoil stops the server, replaces a part of an object's document in its data file without any
-// validation, and starts it again.
+// spoil replaces a part of an object in the data file without any validation. It stops the server
+// and starts it again.
 func (s *testServer) spoil(key, old, by string) {
 	s.t.Helper()
 	s.halt()
@@ -403,7 +403,7 @@ func (l *serverLog) Write(p []byte) (int, error) {
 	}
 }
 
-// errors returns the lines of the log whose level is above warn.
+// errors returns all lines of the log with a level above warn.
 func (l *serverLog) errors() string {
 	var out strings.Builder
 	for line := range strings.Lines(l.String()) {
@@ -443,7 +443,7 @@ func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
 
 func (a answer) token() string { return a.get("metadata.continue").String() }
 
-// names returns the names of a list's items. The list may be a Table.
+// names returns the names of the items of a list. The list may be a Table.
 func (a answer) names() string {
 	var names []string
 	for _, path := range []string{"items.#.metadata.name", "rows.#.object.metadata.name"} {
@@ -573,8 +573,8 @@ func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA)
 	return s, clients
 }
 
-// allocated returns the number of bytes that the server has allocated since its start, including
-// those that it has freed.
+// allocated returns the total number of bytes that the server has allocated, including freed
+// memory.
 func (s *testServer) allocated() float64 {
 	s.t.Helper()
 	bytes := metricValue(s, "go_memstats_alloc_bytes_total")

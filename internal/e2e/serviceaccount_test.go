@@ -74,7 +74,8 @@ func claimsOf(t *testing.T, token string) gjson.Result {
 	return gjson.ParseBytes(payload)
 }
 
-// reviewOf returns the status of a TokenReview: the user's name and the audiences, or the error.
+// reviewOf returns the result of a TokenReview. This is either the user's name with the audiences
+// or the error.
 func (s *testServer) reviewOf(token string, audiences ...string) string {
 	s.t.Helper()
 	body, _ := json.Marshal(map[string]any{"spec": map[string]any{"token": token, "audiences": audiences}})
@@ -267,7 +268,7 @@ func keyOf(t *testing.T, token string) string {
 	return gjson.GetBytes(head, "kid").String()
 }
 
-// forge signs a good token's claims with the server's own key after edit has changed them. Only a
+// forge modifies the claims of a valid token and signs them with the server's own key. Only a
 // server with a wrong clock would issue such a token.
 func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) string {
 	t.Helper()
@@ -422,7 +423,7 @@ func tokenSecret(account, metadata string) string {
 	return `{"type":"kubernetes.io/service-account-token","metadata":{"annotations":{"kubernetes.io/service-account.name":"` + account + `"},` + metadata + `}}`
 }
 
-// filled waits until the Secret has a token, and returns both.
+// filled waits until the Secret contains a token. It returns the Secret and the token.
 func (s *testServer) filled(name string) (secret answer, token string) {
 	s.t.Helper()
 	apitest.WaitFor(s.t, "the token of Secret "+name, func() bool {

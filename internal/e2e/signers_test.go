@@ -1,6 +1,6 @@
 package e2e
 
-// The status codes and messages that these tests expect were compared with those of kube-apiserver.
+// The expected status codes and messages were verified with kube-apiserver.
 
 import (
 	"crypto/ecdsa"
@@ -203,8 +203,7 @@ func TestCertificatesOfAStatusArePEM(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreKeptAndStamped checks that a signer who writes the status cannot change the
-// conditions of a decision.
+// TestDecisionsAreKeptAndStamped checks that an update of the status cannot change a decision.
 func TestDecisionsAreKeptAndStamped(t *testing.T) {
 	t.Parallel()
 	s := startSigning(t)

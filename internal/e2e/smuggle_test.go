@@ -23,7 +23,7 @@ func TestSmuggledRequestsAreNotServed(t *testing.T) {
 	visible := configMap("visible")
 	for _, c := range []struct {
 		title, head, body string
-		code              int // of the only response; 0 means that there is none
+		code              int // expected status code; 0 means no response
 	}{
 		{"a length that ends before the chunks do", "Content-Length: 4\r\nTransfer-Encoding: chunked", "", 400},
 		{"a length that ends after the chunks do", fmt.Sprintf("Content-Length: %d\r\nTransfer-Encoding: chunked", 5+len(hiddenRequest)), "0\r\n\r\n", 400},

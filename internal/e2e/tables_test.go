@@ -10,7 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Table of a scale has the columns of kube-apiserver, also after a PUT and for custom resources.
+// The Table of a scale must contain the same columns as in kube-apiserver. This includes the
+// response to a PUT and the scales of custom resources.
 func TestScalesHaveColumns(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

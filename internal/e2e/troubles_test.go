@@ -64,8 +64,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 		}
 	}
 	expect("writing (quota)", 1, 0)
-	// Only one object is deleted. The delete of another one would need space again after a
-	// compaction in between.
+	// Delete only one object. After a compaction, another delete would need more space again.
 	s.want(200, "DELETE", maps+"/large0", "")
 	apitest.WaitFor(t, "room below the quota", func() bool { return s.send("POST", maps, configMap("b")).code == 201 })
 	expect("writing (quota)", 1, 1)
@@ -95,7 +94,7 @@ func TestQuotaShortensHistoryAndTheLogSaysSo(t *testing.T) {
 	}
 }
 
-// The metrics are the sizes of the files.
+// The metrics must be equal to the sizes of the files.
 func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -118,8 +117,8 @@ func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
 	})
 }
 
-// Only users who may read the check's own page can see the reason of its failure, as in
-// kube-apiserver.
+// As in kube-apiserver, the reason of a failure is only shown to users with access to the check's
+// own page.
 func TestReadyzTellsTheReasonToWhoeverMayReadIt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")

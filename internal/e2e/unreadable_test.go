@@ -258,8 +258,8 @@ func unpackPoisoned(t testing.TB) string {
 	return path
 }
 
-// TestOwnersThatCannotBeReadAreDropped checks custom resources. The server decodes their
-// managedFields in each request, as kube-apiserver does.
+// TestOwnersThatCannotBeReadAreDropped checks custom resources. Like kube-apiserver, the server
+// only decodes the managedFields that a request contains.
 func TestOwnersThatCannotBeReadAreDropped(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -321,7 +321,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles"} {
 		s.want(200, "DELETE", path+"/late", "")
 	}
-	for _, name := range []string{"deeps", "gears", "widgets"} { // gears has an object, and widgets has one that is nested too deeply
+	for _, name := range []string{"deeps", "gears", "widgets"} { // gears has an object, and a widget is nested too deeply
 		s.want(200, "DELETE", definitionsPath+"/"+name+".example.org", "")
 	}
 	s.want(200, "PATCH", shop+"configmaps/late", `{"metadata":{"finalizers":null}}`, asMergePatch)

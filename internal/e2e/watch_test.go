@@ -23,7 +23,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A frame is one event of a stream.
+// A frame is an event from a watch.
 type frame struct {
 	kind   string
 	object gjson.Result
@@ -47,7 +47,7 @@ func (f frame) String() string {
 	return f.kind + " " + f.object.Get("metadata.name").String()
 }
 
-// A watcher is a client that reads one stream.
+// A watcher is the client of a watch.
 type watcher struct {
 	t      testing.TB
 	code   int
@@ -392,8 +392,8 @@ func TestWatchResumesAfterRestart(t *testing.T) {
 	apitest.Expect(t, f.object.Get("metadata.labels.odd"), "y")
 }
 
-// TestSlowReaderLosesNothing checks that a client that does not read only falls behind. The events
-// are kept on the disk, so the server does not need memory for them.
+// TestSlowReaderLosesNothing checks that a slow client eventually receives all events. The server
+// reads them from the disk, so it does not need to buffer them.
 func TestSlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)

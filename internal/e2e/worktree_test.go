@@ -8,7 +8,7 @@ import (
 )
 
 // If the files of a server are in a git work tree, the log reports once which of them `git add -A`
-// would commit. If all of them are ignored, it reports nothing.
+// would commit. It must not report files that git ignores.
 func TestStartInAWorkTreeWarnsOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -432,9 +432,9 @@ func TestDeleteCollection(t *testing.T) {
 	s.want(400, "DELETE", s.p1+"?labelSelector=!!x", "")
 }
 
-// Although the objects of a collection are deleted concurrently, a watch shows them in the order of
-// their keys. This includes objects that are only marked for deletion. For Pods, which are first
-// marked and then removed, it applies to both.
+// The server deletes the objects of a collection concurrently, but a watch must return the events
+// in the order of the keys. This includes objects that are only marked for deletion. Pods are
+// marked first and then removed, and both events must be in order.
 func TestCollectionsGoInOrder(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -470,8 +470,8 @@ func TestCollectionsGoInOrder(t *testing.T) {
 	}
 }
 
-// If a Pod is marked for deletion and nothing blocks it any more, a delete removes it in one step.
-// The propagation policy of this delete is not stored first.
+// The last delete of a Pod must remove it in one step. It must not store its propagation policy
+// before that.
 func TestLastDeletionOfAPodIsOneStep(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--controllers=false")
