@@ -98,7 +98,7 @@ func (h *hookStub) bundle() string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}))
 }
 
-// take returns the requests that were received since the previous call.
+// take returns all requests since the last call to take.
 func (h *hookStub) take() []hookAsked {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,8 +107,8 @@ func (h *hookStub) take() []hookAsked {
 	return asked
 }
 
-// told returns a short form of the requests since the previous call: path, operation, resource,
-// subresource and name.
+// told is like take, but returns only the path, operation, resource, subresource and name of each
+// request.
 func (h *hookStub) told() string {
 	var lines []string
 	for _, a := range h.take() {
@@ -374,7 +374,7 @@ func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	// Nothing listens on port 1. A port that was free a moment ago could be in use again.
+	// Nothing listens on port 1. A recently used port could be in use again.
 	const address = "127.0.0.1:1"
 	h := startHook(t, allowing(""))
 	other := startHook(t, allowing(""))
@@ -430,7 +430,7 @@ func TestTheRequestsOwnDeadlineBoundsTheCall(t *testing.T) {
 	})
 	s.mutating(h.hookAt("a", "", `"failurePolicy":"Ignore","timeoutSeconds":30`))
 	s.want(504, "POST", hookedMaps+"?timeout=1s", hookedMap("slow"))
-	for _, asked := range h.take() { // there is none if the host is so slow that the second has already passed
+	for _, asked := range h.take() { // it may not be called at all on a slow machine
 		if asked.query != "timeout=1s" {
 			t.Errorf("the webhook was told %q", asked.query)
 		}
@@ -466,8 +466,8 @@ func TestAHungUpClientEndsTheCall(t *testing.T) {
 	}
 }
 
-// Webhooks that do not respond occupy seats only until their timeout. Reads do not need webhooks
-// and have separate seats.
+// If a webhook does not respond, the request must release its seat after the timeout. Reads do not
+// need webhooks and have separate seats.
 func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--enable-priority-and-fairness=false", "--max-mutating-requests-inflight=2", "--max-requests-inflight=2")
@@ -1085,7 +1085,8 @@ func TestAuditAnnotationsOfWebhooks(t *testing.T) {
 	}
 }
 
-// The objects of a collection are deleted concurrently, and the webhook is called for each of them.
+// If a collection is deleted, the webhook must be called for each object. These calls run
+// concurrently.
 func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -37,8 +37,8 @@ import (
 
 // ---- An extension API server ----
 
-// An extension is an API server for one group version. It only stores the names of its objects,
-// which are called things.
+// An extension is an API server for one group version. It serves the resource things and only
+// stores their names.
 type extension struct {
 	*httptest.Server
 	bundle string // base64 of the CA certificate
@@ -241,7 +241,7 @@ func TestAggregationIsKubeAPIServers(t *testing.T) {
 		t.Parallel()
 	}
 	s, e := startKnown(t), startExtension(t)
-	var shared map[string]any // a type that both servers have, with a group version kind of the extension
+	var shared map[string]any // both servers define this type
 	_ = json.Unmarshal([]byte(s.want(200, "GET", "/openapi/v2", "").get("definitions."+strings.ReplaceAll(metaTypes, ".", `\.`)+"DeleteOptions").Raw), &shared)
 	shared["x-kubernetes-group-version-kind"] = []any{map[string]string{"group": "ext.example.com", "kind": "DeleteOptions", "version": "v1"}}
 	e.shared, _ = json.Marshal(shared)
@@ -453,7 +453,7 @@ func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
 	}
 }
 
-// An extension server that misbehaves only affects the clients that use it.
+// If an extension server misbehaves, only its own clients may be affected.
 func TestHostileServersBehind(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t, "--request-timeout=6s"), startExtension(t)
@@ -508,7 +508,7 @@ func TestHostileServersBehind(t *testing.T) {
 		s.want(200, "PATCH", apiServices+"/v1.ext.example.com", fmt.Sprintf(`{"spec":{"versionPriority":%d}}`, time.Now().UnixNano()%900+16), asMergePatch)
 		s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", fmt.Sprintf(`{"metadata":{"labels":{"a":"x%d"}}}`, time.Now().UnixNano()), asMergePatch)
 		for _, path := range []string{"/apis", "/openapi/v3", "/apis/apps/v1", "/apis/ext.example.com", "/openapi/v2"} {
-			apitest.WaitFor(t, path, func() bool { // a busy server may need more than one attempt, since a request has only six seconds
+			apitest.WaitFor(t, path, func() bool { // retry, because a request on a busy machine may exceed its six seconds
 				a, err := s.try("GET", path, "")
 				return err == nil && a.code == 200
 			})
@@ -693,14 +693,14 @@ func TestProxiesInFrontSayWhoAsks(t *testing.T) {
 		"--cert-dir="+filepath.Join(t.TempDir(), "certs"), "--authorization-mode=AlwaysAllow")
 	const review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	for _, c := range []struct {
-		name    string // name in the certificate; "" means no certificate
+		name    string // name in the certificate, or "" for a request without a certificate
 		headers []string
 		want    string
 	}{
 		{"proxy", []string{"X-Remote-User: alice", "X-Remote-Uid: 7", "X-Remote-Group: dev", "X-Remote-Extra-Example.com%2fTeam: red"},
 			`201 {"username":"alice","uid":"7","groups":["dev","system:authenticated"],"extra":{"example.com/team":["red"]}}`},
 		{"proxy", []string{"X-Also: bob"}, `201 {"username":"bob","groups":["system:authenticated"]}`},
-		{"proxy", nil, "401 "}, // a proxy's certificate does not authenticate a client
+		{"proxy", nil, "401 "}, // the certificate of a proxy is not sufficient to authenticate a client
 		{"other", []string{"X-Remote-User: alice"}, "401 "},
 		{"", []string{"X-Remote-User: alice"}, `201 {"username":"system:anonymous","groups":["system:unauthenticated"]}`},
 	} {

@@ -1,7 +1,7 @@
 package e2e
 
-// This file tests responses about deleted objects, about additional rights for a write, and for
-// paths of single objects.
+// This file tests responses for deleted objects, for writes that require additional permissions,
+// and for watches of single objects.
 
 import (
 	"fmt"

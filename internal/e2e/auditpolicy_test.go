@@ -94,8 +94,8 @@ func (r auditedRequest) send(t *testing.T, client *http.Client, url string, toke
 	return resp.StatusCode
 }
 
-// ask sends all requests. The event of the last request shows that the events of the others have
-// been written.
+// ask sends all requests. When the event of the last request appears in the log, all other events
+// have been written.
 func ask(t *testing.T, url string, tokens map[string]string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
@@ -288,9 +288,9 @@ func compareAudit(t *testing.T, got, want map[string][]any) {
 	}
 }
 
-// sortByManager sorts each list of managedFields in a document by manager. Kubernetes sorts the
-// entries by their times first. These are whole seconds, so the order depends on whether a second
-// has passed between two requests.
+// sortByManager sorts each list of managedFields in a document by manager. The server first sorts
+// the entries by time in seconds. Therefore, the order may change if a second passes between two
+// requests.
 func sortByManager(doc any) {
 	switch doc := doc.(type) {
 	case []any:
@@ -318,7 +318,7 @@ func short(v any) string {
 	return string(text[:min(len(text), 300)])
 }
 
-// differences returns the differences between two documents as lines with a path and both values.
+// differences returns a line for each difference between two documents.
 func differences(at string, got, want any) (all []string) {
 	if reflect.DeepEqual(got, want) {
 		return nil
@@ -352,7 +352,7 @@ func differences(at string, got, want any) (all []string) {
 	return []string{fmt.Sprintf("%s: %s, kube-apiserver has %s", at, short(got), short(want))}
 }
 
-// Events are sent to a webhook, and events that could not be sent are counted.
+// Audit events must be sent to the webhook. If this fails, the metric must be incremented.
 func TestAuditEventsReachAWebhook(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1000)

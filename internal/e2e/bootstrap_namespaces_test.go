@@ -22,7 +22,8 @@ const (
 	ownAccount = inFresh + "serviceaccounts/default"
 )
 
-// startSecured starts a server with its own CA and uses its administrator's client.
+// startSecured starts a server that creates its own CA. Requests use the administrator's
+// certificate.
 func startSecured(t *testing.T, flags ...string) *testServer {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -156,8 +157,8 @@ func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
 	s.want(404, "GET", ownRootCA, "")
 }
 
-// TestRefusedFirstObjectsAreTriedAgain checks that an object that a quota rejected is created when
-// the quota permits it. Other objects do not wait for it.
+// TestRefusedFirstObjectsAreTriedAgain checks that the server tries again if a quota rejects a
+// default object. Other objects must not wait for it.
 func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)

@@ -99,9 +99,9 @@ func (j *joinable) createToken(id string, values ...string) {
 	}
 }
 
-// TestNodesJoinWithABootstrapToken performs a TLS bootstrap. A node that only has a token finds the
-// server's CA, requests a certificate, and uses it as a node. The test signs the certificate in
-// place of kube-controller-manager.
+// TestNodesJoinWithABootstrapToken performs a TLS bootstrap. With only a token, a node gets the CA
+// of the server and requests a client certificate. The test signs the certificate in place of
+// kube-controller-manager.
 func TestNodesJoinWithABootstrapToken(t *testing.T) {
 	t.Parallel()
 	j := startJoinable(t)
@@ -223,8 +223,8 @@ func TestBootstrapTokensAreOffByDefault(t *testing.T) {
 	s.want(403, "GET", clusterInfoPath, "")
 }
 
-// TestStrangersReadClusterInfoOnly checks that anonymous users can only read cluster-info, and only
-// as long as its RoleBinding exists.
+// TestStrangersReadClusterInfoOnly checks that anonymous users can read cluster-info if the
+// RoleBinding exists, and no other object.
 func TestStrangersReadClusterInfoOnly(t *testing.T) {
 	t.Parallel()
 	j := startJoinable(t, onSomeFile(t))

@@ -211,8 +211,8 @@ func (talk *conversation) normal(body []byte) string {
 }
 
 // sortManagedFields sorts the entries of managedFields in indented objects by their text. The
-// server sorts them by time first, so their order depends on whether two requests were in the same
-// second.
+// server first sorts them by time in seconds. Therefore, the order may change if a second passes
+// between two requests.
 func sortManagedFields(text string) string {
 	return managedFieldsBlock.ReplaceAllStringFunc(text, func(block string) string {
 		m := managedFieldsBlock.FindStringSubmatch(block)

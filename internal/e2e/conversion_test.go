@@ -1,7 +1,7 @@
 package e2e
 
-// This file tests conversion webhooks. The stub converts between two versions: v1 has size and
-// color, v2 has extent and shade, and a mode that v1 keeps in an annotation. For each kind of wrong
+// This file tests conversion webhooks. The stub converts between v1 with the fields size and color,
+// and v2 with extent, shade and mode. In v1 the mode is an annotation. For each kind of wrong
 // response, the stub uses a separate path and a separate resource. The expected responses come from
 // a real kube-apiserver. Record them again with -oracle URL -token TOKEN -run
 // TestConversionIsAsInKubeAPIServer.
@@ -92,8 +92,8 @@ type convertAnswer struct {
 	Response   map[string]any `json:"response,omitempty"`
 }
 
-// misbehaviours contains functions that return a wrong or unusual response. The key is the last
-// part of the path. They receive the converted objects.
+// misbehaviours contains functions that return a wrong or unusual response. They are selected by
+// the last part of the path. They receive the converted objects.
 var misbehaviours = map[string]func(a *convertAnswer, objects []any) []any{
 	"good":    func(_ *convertAnswer, objects []any) []any { return objects },
 	"v1beta1": func(_ *convertAnswer, objects []any) []any { return objects },
@@ -271,7 +271,7 @@ var (
 	conversionToken = regexp.MustCompile(`"continue":"[^"]+"`)
 )
 
-// timeless returns a response without the parts that vary.
+// timeless replaces all values in a response that can change between runs.
 func timeless(body []byte) json.RawMessage {
 	var compact bytes.Buffer
 	if json.Compact(&compact, body) != nil {
@@ -302,7 +302,7 @@ func sortEntries(value any) {
 		for name, member := range value {
 			if entries, ok := member.([]any); ok && name == "managedFields" {
 				for _, entry := range entries {
-					delete(entry.(map[string]any), "time") // kube-apiserver does not set it in the entry of a scale
+					delete(entry.(map[string]any), "time") // kube-apiserver does not set it for a scale
 				}
 				slices.SortFunc(entries, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 			}
@@ -791,9 +791,9 @@ func TestConversionByService(t *testing.T) {
 	}
 }
 
-// TestScaleKeepsOwnersOfOtherVersions changes the scale in one version after fields were applied in
-// another version that needs no conversion. The resulting managedFields are those of
-// kube-apiserver, even if the versions have their replicas at different paths.
+// TestScaleKeepsOwnersOfOtherVersions applies an object in one version and then updates the scale
+// in another version. The managedFields must be the same as in kube-apiserver, even if the path of
+// the replicas differs between the versions.
 func TestScaleKeepsOwnersOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -865,8 +865,8 @@ func BenchmarkConversion(b *testing.B) {
 }
 
 // TestThePastAsksNoWebhookThatTheServerDoesNot checks that old versions of objects are converted by
-// the webhook that is configured now. If there is none, they are only available in the version in
-// which they were stored.
+// the webhook that is configured now. If there is no webhook, they can only be read in the version
+// that was stored.
 func TestThePastAsksNoWebhookThatTheServerDoesNot(t *testing.T) {
 	t.Parallel()
 	s, before, now := startTest(t), startConverter(t), startConverter(t)

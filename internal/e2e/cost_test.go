@@ -1,8 +1,8 @@
 package e2e
 
-// This file sends requests whose cost could grow faster than their size, with n and with 4n
-// elements. A request, or an object that it stores, may only cost time and memory that are linear
-// in its size. Four times the bytes may cost about four times as much, but never sixteen times.
+// This file sends requests with n and with 4n elements. The time and memory of a request must be
+// linear in its size and in the size of the stored object. If the size is four times larger, the
+// cost may be about four times higher, but not sixteen times.
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ func listed(n int, format string) string {
 	return strings.TrimPrefix(apitest.Numbered(n, ","+format), ",")
 }
 
-// posting returns an attack that sends one body.
+// posting returns an attack that sends the given body.
 func posting(title string, n int, method, path, codes string, body func(n int) string, headers ...string) attack {
 	return attack{title: title, n: n, send: func(s *testServer, n int) {
 		if a := s.send(method, path, body(n), headers...); !strings.Contains(codes, fmt.Sprint(a.code)) {
@@ -203,8 +203,8 @@ func buildCounting(t *testing.T) (path string) {
 	return path
 }
 
-// stepsOf returns the number of statements that a server executes from its start to its exit.
-// Meanwhile serve sends it requests.
+// stepsOf returns the total number of statements that a server executes. It calls serve while the
+// server is running.
 func stepsOf(t *testing.T, program string, serve func(*testServer)) (steps int) {
 	t.Helper()
 	counters, profile := t.TempDir(), filepath.Join(t.TempDir(), "profile")
@@ -225,8 +225,7 @@ func stepsOf(t *testing.T, program string, serve func(*testServer)) (steps int) 
 	return steps
 }
 
-// BenchmarkGrowth prints the factors by which a request's time and memory grow when its size
-// doubles.
+// BenchmarkGrowth prints how much the time and memory of a request grow if its size is doubled.
 func BenchmarkGrowth(b *testing.B) {
 	s := startTest(b)
 	for _, a := range attacks() {
@@ -252,7 +251,7 @@ func BenchmarkGrowth(b *testing.B) {
 
 // ---- Optimized code gives the same results ----
 
-// TestNoPortIsLookedForInAFullRange creates a Service that needs more ports than there are.
+// TestNoPortIsLookedForInAFullRange creates a Service with more ports than the range contains.
 func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

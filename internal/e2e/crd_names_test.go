@@ -55,7 +55,7 @@ func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t), "--authorization-mode=RBAC")
 	s.want(201, "POST", "/apis/node.k8s.io/v1/runtimeclasses", `{"metadata":{"name":"mine"},"handler":"h"}`)
-	tried, bases := map[string]bool{}, map[string]bool{} // by the definition's name, and by the key prefix of a type
+	tried, bases := map[string]bool{}, map[string]bool{} // by name of the definition and by key prefix of the type
 	before := s.revision()
 	for _, res := range testRows() {
 		name := res.Plural + "." + res.Group
@@ -88,8 +88,8 @@ func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 	}
 }
 
-// wantNoneTouched checks the events of a type after a revision. Only definitions may have been
-// deleted, and no object may be named x. The server's own writes are allowed.
+// wantNoneTouched checks all events of a type after the given revision. There must not be any
+// deletes, except for definitions, or any object with the name x.
 func wantNoneTouched(t *testing.T, st *store.Store, base string, after int64) {
 	t.Helper()
 	events, _, err := st.Events(base, after, 1<<20, nil)
@@ -127,7 +127,8 @@ func TestNamesOfBuiltInTypesAreTaken(t *testing.T) {
 	}
 }
 
-// TestGroupsOfKubernetesAskForApproval compares the responses with those of kube-apiserver 1.36.
+// TestGroupsOfKubernetesAskForApproval checks that the responses are identical to kube-apiserver
+// 1.36.
 func TestGroupsOfKubernetesAskForApproval(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -1,8 +1,9 @@
 package e2e
 
-// This file keeps connections open: thousands of idle ones, bodies that arrive slowly or never,
-// watches and lists that the client does not read, and HTTP/2 streams that are reset immediately. A
-// client that spends little must not cost the server much, and other clients must still be served.
+// This file tests many open connections. There are thousands of idle connections, slow or
+// incomplete bodies, lists and watches without a reader, and HTTP/2 streams that are reset
+// immediately. A cheap request must not be expensive for the server, and other clients must still
+// be served.
 
 import (
 	"bufio"
@@ -318,8 +319,8 @@ func TestEndlessHTTP2(t *testing.T) {
 	s.expectMemory(before, 8<<20)
 }
 
-// TestStreamsThatNobodyReads checks that the streams of one HTTP/2 connection count as separate
-// requests, and that the server closes a connection that is blocked.
+// TestStreamsThatNobodyReads checks that each HTTP/2 stream is counted as a separate request. If a
+// connection is blocked, the server must close it.
 func TestStreamsThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	const n, size = 40, 2 << 20

@@ -82,8 +82,8 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if n := strings.Count(s.log.String(), `"message":"the data file is damaged"`); n < 1 || n != int(metricValue(s, "apilet_store_damaged_places")) {
 		t.Errorf("%d lines in the log:\n%s", n, s.log.String())
 	}
-	// After a kill, the log has all writes since the checkpoint, before and after the damage. The
-	// next start rewrites the pages.
+	// After a kill, the log still contains all writes since the checkpoint, including the writes
+	// before the damage. The next start rewrites the pages.
 	killed, _ := os.ReadFile(path)
 	log, _ := os.ReadFile(path + "-wal")
 	left := storetest.WriteFile(t, killed)

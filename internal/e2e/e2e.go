@@ -6,10 +6,10 @@
 //	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request with an expected status
 //	s.halt()                                                // SIGTERM, and it must exit cleanly
 //
-// The program is only built once, by the first test that needs it. The program has the race
-// detector if the tests have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names
-// another program. A server starts in about ten milliseconds. Therefore, each test can start its
-// own. A test also fails if its server logged a panic or detected a race.
+// The program is built once, when the first test needs it. The program has the race detector if the
+// tests have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names another program. A
+// server starts in about ten milliseconds, so each test uses a separate one. A test also fails if
+// its server logged a panic or detected a race.
 //
 // Tests of a server's internals, such as the scheduler, the clock or a failing store, are at the
 // top level and run in process. Rules that need no server, such as Kubernetes' rules for single

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// emptiesDefinition has every kind of map that an apply can make empty.
+// emptiesDefinition contains all kinds of maps that can become empty.
 const emptiesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"es.f.example"},"spec":{"group":"f.example",
 	"scope":"Namespaced","names":{"plural":"es","singular":"e","kind":"E"},"versions":[{"name":"v1","served":true,"storage":true,
 	"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{
@@ -21,8 +21,9 @@ const emptiesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"Custo
 	"list":{"type":"array","items":{"type":"string"}},
 	"defaulted":{"type":"object","default":{"x":"d"},"properties":{"x":{"type":"string"}}}}}}}}}]}}`
 
-// TestApplyKeepsEmptyObjects applies one configuration after another. Each begins with the name of
-// a manager, or with "create" for a POST. The results are those of kube-apiserver 1.36.0.
+// TestApplyKeepsEmptyObjects applies one configuration after another. Each step starts with the
+// name of the manager, or with "create" for a POST request. The results are those of kube-apiserver
+// 1.36.0.
 func TestApplyKeepsEmptyObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

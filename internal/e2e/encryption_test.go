@@ -123,8 +123,9 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 }
 
 // TestKeysComeAndGo checks that without its key an object cannot be read, written or deleted. The
-// errors name it, and other objects are still served. With the key it is available again. If its
-// key is an old one, a write without any change encrypts it with the current key.
+// errors name it, and other objects are still served. With the key it is available again. If the
+// object was encrypted with an old key, a write without changes must encrypt it with the current
+// one.
 func TestKeysComeAndGo(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("ETCD_SERVERS") != "" {

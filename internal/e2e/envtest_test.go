@@ -87,8 +87,8 @@ func TestUnknownAPIServerArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestCalledAsAPIServer runs the commands that tools run before they start a server. envtest
-// searches the help for a flag that 1.24 has removed.
+// TestCalledAsAPIServer checks the help text, because envtest uses it to detect whether a flag
+// exists.
 func TestCalledAsAPIServer(t *testing.T) {
 	help := runAs(t, "kube-apiserver", "--help")
 	if help.code != 0 || help.errs != "" {

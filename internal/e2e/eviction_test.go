@@ -109,8 +109,8 @@ func TestWhichPodsAskTheirBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetWithTooManyUnconfirmedEvictions tests a budget whose disruption controller is too slow.
-// The response is that of kube-apiserver.
+// TestBudgetWithTooManyUnconfirmedEvictions tests an eviction if the disruption controller is too
+// slow. The response must be identical to kube-apiserver.
 func TestBudgetWithTooManyUnconfirmedEvictions(t *testing.T) {
 	t.Parallel()
 	s := startEvictions(t)

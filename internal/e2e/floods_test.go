@@ -1,8 +1,8 @@
 package e2e
 
 // This file sends floods of HTTP/2 frames to a server. Each flood has a limited number of frames.
-// The tests depend on counts instead of times: the number of concurrent requests, the remaining
-// goroutines and bytes, and whether another client is served meanwhile.
+// To be independent of timing, the tests check the number of concurrent requests, the number of
+// goroutines and the memory afterwards. Other clients must be served at the same time.
 
 import (
 	"encoding/binary"

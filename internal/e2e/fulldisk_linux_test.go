@@ -72,7 +72,7 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 // fills the disk to the last byte, tries all operations that need space, frees space again, and
 // checks that no object is lost. The test ends if the server exits.
 func fillTheDisk(t *testing.T, dir string) {
-	// Compaction starts without its interval when space is short.
+	// If there is not enough space, the server does not wait for the compaction interval.
 	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db")), "--quota-backend-bytes=-1", "--compaction-interval=24h"),
 		dir: dir, dest: filepath.Join(dir, "copy.db")}
 	f.maps = f.namespace("full")
@@ -119,7 +119,7 @@ func (f *fullDisk) create(size int) answer {
 	return f.send("POST", f.maps, configMap(fmt.Sprintf("m%d", f.next), "pad", strings.Repeat("x", size)))
 }
 
-// fill creates objects until the server rejects one, even after compaction.
+// fill creates objects until the disk is full, even after a compaction.
 func (f *fullDisk) fill(size int) {
 	f.t.Helper()
 	for again := true; again; {

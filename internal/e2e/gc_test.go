@@ -1,8 +1,8 @@
 package e2e
 
 // These tests check the garbage collector and the deletion of namespaces over the API. No test
-// sleeps to give the collector time. A test that expects no change waits until the collector has
-// processed an object that was written later.
+// sleeps to give the collector time. To check that nothing is deleted, a test creates another
+// object and waits until the collector deletes it.
 
 import (
 	"fmt"
@@ -256,10 +256,10 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 	c.awaitGone("cm/of-node")
 }
 
-// TestOwnerInAnotherNamespaceIsReported checks that a dependent with an owner in another namespace
-// causes the same event as in kube-controller-manager. The event outlives the dependent. There is
-// no event if the owner does not exist or the reference is correct. A dependent that remains does
-// not get a second event after a restart.
+// TestOwnerInAnotherNamespaceIsReported checks that the server creates the same event as
+// kube-controller-manager if the owner of an object is in another namespace. The event outlives the
+// dependent. There is no event if the owner does not exist or the reference is correct. A dependent
+// that remains does not get a second event after a restart.
 func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir() + "/db"
@@ -281,7 +281,7 @@ func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
 		c.create("cm/other/right", "", ref("cm/far", far))
 		c.awaitGone("cm/lost", "cm/absent", "cm/wrong-uid")
 		c.awaitOwners("cm/kept", "near")
-		for range 3 { // Each change of the references makes the collector examine the object again, without another event.
+		for range 3 { // The collector processes each change of the references, but must not create another event.
 			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+blocking("cm/far", far)+`]}}`, 200)
 			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+ref("cm/far", far)+`]}}`, 200)
 		}
@@ -352,8 +352,8 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.awaitGone("cm/bystander")
 }
 
-// TestStrangersHoldNoOwnerBack checks that a reference from another namespace, or one with the
-// wrong kind, does not block an owner's deletion, even if it has the owner's UID.
+// TestStrangersHoldNoOwnerBack checks that the deletion of an owner is not blocked by references
+// from another namespace or with a wrong kind, even if the UID is correct.
 func TestStrangersHoldNoOwnerBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -503,7 +503,7 @@ func TestRestartAtEachStep(t *testing.T) {
 			c.create("cm/orphan", "", ref("cm/orphaning", uids["orphaning"]))
 		},
 		func(c *cluster) {
-			c.idle() // the collector stops, and the consequences of the deletions are left to the next server
+			c.idle() // the collector is disabled, so the next server must process the deletes
 			c.delete("cm/a", "Foreground")
 			c.delete("cm/b", "")
 			c.delete("cm/orphaning", "Orphan")
@@ -654,8 +654,8 @@ func TestQuietWhileWaiting(t *testing.T) {
 	maps.want("ADDED marker")
 }
 
-// TestManyNamespacesAtOnce deletes many namespaces and removes the finalizers of their objects at
-// the same time.
+// TestManyNamespacesAtOnce deletes many namespaces concurrently. The objects have finalizers, which
+// the test removes.
 func TestManyNamespacesAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -781,13 +781,13 @@ func BenchmarkCascade(b *testing.B) {
 
 // ---- Random graphs against an ownerModel ----
 
-// An ownerModel predicts which objects remain if objects own each other. The key is the name of an
-// object, and the value contains the names of its owners. A name is never used again, so it
-// identifies an object like a UID.
+// An ownerModel predicts which objects remain if objects own each other. It maps the name of each
+// object to the names of its owners. A name is never used again, so it identifies an object like a
+// UID.
 type ownerModel map[string][]string
 
-// settle applies the rules until nothing changes. An object is deleted if all of its owners have
-// been deleted. Otherwise, the references to deleted owners are removed.
+// settle applies the rules until nothing changes. An object is deleted if it has owners and all of
+// them have been deleted. Otherwise, the references to deleted owners are removed.
 func (m ownerModel) settle() {
 	for changed := true; changed; {
 		changed = false
@@ -914,7 +914,7 @@ func (g *graphTest) rewire() {
 	g.want[name] = owners
 }
 
-// remove deletes an object, unless the collector has already deleted it.
+// remove deletes an object if the collector has not already deleted it.
 func (g *graphTest) remove(policy string) {
 	name := g.names[g.random.IntN(len(g.names))]
 	if err := g.try("DELETE", pathAt("cm/"+name), `{"propagationPolicy":"`+policy+`"}`); err != nil {
@@ -923,7 +923,8 @@ func (g *graphTest) remove(policy string) {
 	g.want.remove(name, policy)
 }
 
-// compare waits until the server's state matches the ownerModel, and checks that it stays so.
+// compare waits until the state of the server is equal to the ownerModel. Then it checks that the
+// state does not change any more.
 func (g *graphTest) compare() {
 	g.Helper()
 	got := ""
@@ -953,10 +954,9 @@ func (g *graphTest) state() string {
 	return fmt.Sprint(have)
 }
 
-// TestClientsAtOnce has concurrent clients create and delete owners and dependents, so that
-// dependents are created immediately before, during and after the deletion of their owners. At the
-// end no reference may point to a missing owner, and no object may be deleted that has an owner
-// that was never deleted.
+// TestClientsAtOnce runs clients that concurrently create and delete owners and dependents.
+// Therefore, some dependents are created while their owner is being deleted. At the end, there must
+// not be any reference to a missing owner. Objects with an existing owner must not be deleted.
 func TestClientsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")

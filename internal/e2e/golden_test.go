@@ -1,8 +1,8 @@
 package e2e
 
 // These tests open data files of earlier versions. testdata/golden has a file that was closed and
-// the files of a killed server, compressed with gzip. Each has one line of JSON for each live
-// object and for each event in the history.
+// the files of a killed server, compressed with gzip. For each of them, there is a file with a line
+// of JSON for each live object and for each event.
 //
 // A new format gets new files. go test -run TestGolden -update writes the missing files. It never
 // replaces existing ones, because users have such files on their disks.
@@ -155,9 +155,9 @@ func goldenLines(t *testing.T, st *store.Store) string {
 	return b.String()
 }
 
-// makeGolden creates files that cover a format. The objects were updated, deleted, created again,
-// or are being deleted. A part of the history is compacted. If killed is set, the files include the
-// log of a killed server.
+// makeGolden creates a data file with objects in all states. Some have been updated, deleted or
+// recreated, and some are waiting for a finalizer. A part of the history is compacted. If killed is
+// set, the files include the log of a killed server.
 func makeGolden(t *testing.T, name string, killed bool) {
 	path := filepath.Join(t.TempDir(), "golden.db")
 	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")

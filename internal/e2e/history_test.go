@@ -1,7 +1,7 @@
 package e2e
 
-// These tests check the history: the author and time of each revision, the history that a user with
-// limited rights receives, and the API at an earlier moment, through the paths below /at/.
+// These tests check the author and time of each revision, the history for users with limited
+// permissions, and the API at an earlier moment with paths below /at/.
 
 import (
 	"bytes"
@@ -133,8 +133,8 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	s.want(405, "DELETE", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps/m", "")
 }
 
-// The whole API can be read in the past. This includes lists in chunks, selectors, tables,
-// protobuf, scales, and custom resources with their earlier definition.
+// The whole API can be read in the past. This includes chunks, selectors, tables, protobuf and
+// scales. Custom resources use the definition of the same moment.
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	audit := filepath.Join(t.TempDir(), "audit.log")
@@ -342,7 +342,8 @@ func TestHistoryIsFollowed(t *testing.T) {
 	}
 }
 
-// grant gives a user a role in a namespace, or in all namespaces if namespace is "".
+// grant creates a role with the given rules and binds it to a user. If namespace is "", it creates
+// a ClusterRole.
 func (s *testServer) grant(user, namespace, rules string) {
 	s.t.Helper()
 	group, kind := "/apis/rbac.authorization.k8s.io/v1/", "Cluster"
@@ -356,9 +357,9 @@ func (s *testServer) grant(user, namespace, rules string) {
 		`{metadata: {name: %s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %sRole, name: %s}, subjects: [{kind: User, name: %s, apiGroup: rbac.authorization.k8s.io}]}`, name, kind, name, user)))
 }
 
-// If a namespace or an object gets the name of a deleted one, its users cannot see the earlier one:
-// not below /at/, not with a LIST at an old revision or with a continue token, not with a watch
-// from then on, not in the history and not in findings.
+// If a namespace or an object is deleted and created again, users of the new one must not see the
+// previous one. This applies to paths below /at/, lists at an old revision, continue tokens,
+// watches, the history and findings.
 func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--authorization-mode=RBAC", "--controllers=true")
@@ -432,8 +433,8 @@ func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 		t.Errorf("the keeper is told of %d findings", n)
 	}
 
-	// A user with rights on one name can see the past of the object that has the name now, or had
-	// it last.
+	// If a user may only read one name, the user can see the past of the current or the last object
+	// with that name.
 	s.grant("nina", "team", `{apiGroups: [""], resources: [secrets, secrets/status], resourceNames: [db, late], verbs: [get, list, watch]}`)
 	before := s.revision()
 	s.want(200, "GET", at(before, secrets+"/db"), "", as("nina", "x")...)

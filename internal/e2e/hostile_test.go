@@ -1,8 +1,8 @@
 package e2e
 
-// This file sends requests that no honest client sends: bodies that are truncated, huge or deeply
-// nested, paths that try to leave their directory, and connections that stall. Each must soon get
-// the Status of kube-apiserver, or at least a 4xx, and must not leave anything behind.
+// This file sends malicious requests. The bodies are truncated, huge or deeply nested, the paths
+// try to leave their directory, or the connection stalls. Each must soon get the Status of
+// kube-apiserver, or at least a 4xx, and must not leave anything behind.
 
 import (
 	"bytes"
@@ -60,8 +60,7 @@ func TestBadBodies(t *testing.T) {
 	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
-// TestHugeInputs checks that a request that is cheap for the client is not expensive for the
-// server.
+// TestHugeInputs checks that the server does not spend too much time or memory on a single request.
 func TestHugeInputs(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -212,7 +211,7 @@ func TestObjectsDoNotGrowForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		json, revAt := scheme.WithoutRevision(rec.JSON)
-		// This stands for many patches that extend the object.
+		// This has the same effect as many patches.
 		json = bytes.Replace(json, []byte(`"image":"i"`), []byte(`"image":"`+strings.Repeat("i", 9_300_000)+`"`), 1)
 		if _, err = st.Commit(t.Context(), store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}); err != nil {
 			t.Fatal(err)
@@ -226,8 +225,8 @@ func TestObjectsDoNotGrowForEver(t *testing.T) {
 	}
 }
 
-// An empty list element has three bytes in JSON and becomes a struct of more than 400 bytes. With
-// copies, 3 MB once became 2.4 GB.
+// An empty list element requires three bytes in JSON, but more than 400 bytes in memory. In the
+// past, a request of 3 MB required 2.4 GB.
 func TestEmptyElementsAreWeighed(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

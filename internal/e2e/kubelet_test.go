@@ -72,7 +72,7 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	k.answer(w, r)
 }
 
-// requests returns the requests that the kubelet has received.
+// requests returns all requests to the kubelet.
 func (k *fakeKubelet) requests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,7 +188,8 @@ func TestLogsComeFromTheKubelet(t *testing.T) {
 	}
 }
 
-// The server does not send requests to a kubelet whose certificate has another issuer.
+// The server must not send a request if the kubelet's certificate was not issued by the configured
+// CA.
 func TestKubeletsAreVerified(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
@@ -208,8 +209,8 @@ func TestKubeletsAreVerified(t *testing.T) {
 	}
 }
 
-// By default the server uses a client certificate from its own CA. The certificate's user has the
-// necessary rights on kubelets.
+// By default the server uses a client certificate from its own CA. The user in this certificate
+// must have sufficient permissions for kubelets.
 func TestServerHasACertificateForKubelets(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
@@ -296,7 +297,7 @@ func TestExecIsAConnectionToTheKubelet(t *testing.T) {
 		}
 		conn.Close()
 		select {
-		case <-ended: // the server closes its connection to the kubelet after the client has left
+		case <-ended: // the server must also close the connection to the kubelet
 		case <-apitest.Timeout(t):
 			t.Errorf("%s: the connection to the kubelet is still open", asked)
 		}

@@ -1,9 +1,9 @@
 package e2e
 
-// This file compares the effects of metadata that has a meaning. The tests add, change and remove
-// each annotation and label below. They use each kind of write, for objects and for subresources.
-// testdata/metadata.txt.gz contains the responses of kube-apiserver 1.37, except for changes that
-// are simply stored:
+// This file tests annotations and labels that affect the behavior of the server. The tests add,
+// change and remove each annotation and label below. They use each kind of write, for objects and
+// for subresources. testdata/metadata.txt.gz contains the responses of kube-apiserver 1.37, except
+// for changes that are simply stored:
 //
 //	go test -run TestMetadataChangesAsInKubernetes -oracle URL -token TOKEN ./internal/e2e    records the file again
 
@@ -34,13 +34,13 @@ type noteKind struct {
 	path  string // of the collection
 	title string
 	body  string // an object without metadata
-	subs  string // the names of its subresources, separated by spaces
+	subs  string // subresources, separated by spaces
 	notes []string
 }
 
-// A note is a key and two values, separated by spaces. "-" means the empty value. A key that begins
-// with ":" is a label. If it begins with "!", it is written in every form and by every subresource.
-// The others are only written by merge patches of the object and its status.
+// A note is a key and two values, separated by spaces. "-" means the empty value. The prefix ":"
+// marks a label. If the key starts with "!", all forms of writes and all subresources are used.
+// Otherwise, only merge patches of the object and its status are used.
 var (
 	podNotes = []string{
 		"!container.apparmor.security.beta.kubernetes.io/c unconfined runtime/default",
@@ -282,7 +282,7 @@ func (c *noteCase) object(value string, with bool) map[string]any {
 	return obj
 }
 
-// note sets the note in an object. A nil value removes it, as in a merge patch.
+// note sets the note in an object. If value is nil, the note is removed by a merge patch.
 func (c *noteCase) note(obj map[string]any, value any) {
 	path := []string{"metadata", c.notesField()}
 	if c.template != "" {

@@ -20,7 +20,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A nodeServer is a server with the directory that node-bootstrap writes for it.
+// A nodeServer is a server with a directory for the output of node-bootstrap.
 type nodeServer struct {
 	*testServer
 	certDir, kubeconfig, dir string

@@ -27,15 +27,15 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// An operated is a server with methods that check its health.
+// An operated is a server under test with additional methods for health checks and metrics.
 type operated struct{ *testServer }
 
 func operate(t *testing.T, flags ...string) *operated {
 	return &operated{startTest(t, flags...)}
 }
 
-// says checks that a check of /readyz has the state how: "ok", "warns" (the server stays ready) or
-// "failed". The reason must contain why.
+// says verifies the state of a check of /readyz. It is "ok", "failed", or "warns" if the server is
+// still ready. The reason must contain why.
 func (o *operated) says(check, how, why string) {
 	o.t.Helper()
 	mark := map[string]string{"ok": "[+]" + check + " ok", "warns": "[!]" + check + " warns: ", "failed": "[-]" + check + " failed: "}[how]

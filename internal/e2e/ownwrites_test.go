@@ -53,8 +53,8 @@ func TestCollectorPassesAdmission(t *testing.T) {
 	}
 }
 
-// The writes of the namespace controller must pass admission. These are the deletes of the objects
-// and the updates of the namespace itself.
+// The writes of the namespace controller must pass admission. It deletes the objects and then
+// updates the namespace.
 func TestEmptyingPassesAdmission(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -77,7 +77,7 @@ func TestEmptyingPassesAdmission(t *testing.T) {
 	}
 }
 
-// auditCodes returns the verbs and status codes of a user's events for a path.
+// auditCodes returns the verb and the status code of each event with the given user and path.
 func auditCodes(t *testing.T, file, user, path string) (codes string) {
 	t.Helper()
 	var text []byte

@@ -75,7 +75,8 @@ func TestSecondsOnLostNodesAreFlags(t *testing.T) {
 }
 
 // TestNodeGetsTokensThatItsPodsMount tests requests that NodeRestriction permits, which the
-// recorded conversations cannot cover. It also tests a change of a claim that a node may not make.
+// recorded conversations cannot cover. It also checks that a node cannot make certain changes to a
+// claim.
 func TestNodeGetsTokensThatItsPodsMount(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--enable-admission-plugins=NodeRestriction", "--authorization-mode=RBAC")
@@ -136,8 +137,7 @@ func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 	}
 }
 
-// TestPodSecurityIsCounted compares the metrics with those of kube-apiserver 1.36 after the same
-// requests.
+// TestPodSecurityIsCounted checks that the metrics are identical to kube-apiserver 1.36.
 func TestPodSecurityIsCounted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -37,7 +37,7 @@ type policyAnswer struct {
 	Reason, Message string
 	Causes          []metav1.StatusCause
 	Warnings        []string
-	Annotations     map[string]string // audit annotations, except for those of the authorizer
+	Annotations     map[string]string // audit annotations, without the authorizer's
 	Result          json.RawMessage   // the parts of the object that resultOf returns
 }
 
@@ -83,7 +83,7 @@ func answerOf(a answer) policyAnswer {
 		return got
 	}
 	var status metav1.Status
-	// A body that is not a Status gives a different answer.
+	// If the body is not a Status, the comparison fails later.
 	_ = json.Unmarshal(generatedSuffix.ReplaceAll([]byte(a.body), []byte("gen-*****")), &status)
 	got.Reason, got.Message = string(status.Reason), status.Message
 	if status.Details != nil {
@@ -143,7 +143,7 @@ func comparePolicyAnswers(t *testing.T, line int, e *policyExchange, got *policy
 	}
 }
 
-// resultOf returns the parts of an object that are compared.
+// resultOf returns the fields of an object that the test compares.
 func resultOf(body []byte) []byte {
 	obj, picked := gjson.ParseBytes(body), map[string]any{}
 	if labels, ok := obj.Get("metadata.labels").Value().(map[string]any); ok {
@@ -202,8 +202,7 @@ func TestPolicyStatusTellsOfTypes(t *testing.T) {
 	}
 }
 
-// TestPoliciesAreCounted compares the metrics with those of kube-apiserver for the same policies
-// and writes.
+// TestPoliciesAreCounted checks that the metrics are identical to kube-apiserver.
 func TestPoliciesAreCounted(t *testing.T) {
 	t.Parallel()
 	const group = "/apis/admissionregistration.k8s.io/v1"

@@ -1,7 +1,7 @@
 package e2e
 
-// This file tests the ports: which clients, credentials and web pages have access, and the paths
-// for health and version.
+// This file tests access to the ports with different clients, credentials and web pages. It also
+// tests the health checks and the version.
 
 import (
 	"bufio"

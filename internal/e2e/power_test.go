@@ -4,11 +4,11 @@ package e2e
 
 // This file simulates power cuts. The built program serves as a traced child (powertrace_test.go)
 // while clients write over HTTP and history is compacted. The test also runs a backup and a
-// defragmentation. Then the test builds hundreds of images of the disk, each in a state in which a
-// power cut at some moment could have left it. Synced data is present. Any part of the data that
-// was not synced may be missing, down to single sectors of a write, and new file names may be
-// missing. A store must open from each image, pass all checks, and accept further writes. For every
-// object it must have a state between the last acknowledged one and the last requested one.
+// defragmentation. Then the test creates hundreds of disk images. Each image is a possible state
+// after a power cut. Synced data is present. Any part of the data that was not synced may be
+// missing, down to single sectors of a write, and new file names may be missing. A store must open
+// from each image, pass all checks, and accept further writes. For every object it must have a
+// state between the last acknowledged one and the last requested one.
 //
 // To show that the test detects errors, it also replays the recording without some of the syncs, as
 // if the program had not made them. It must find data loss each time.
@@ -84,14 +84,14 @@ func recordWork(t *testing.T, dir string) *diskRecording {
 	return p.diskRecording
 }
 
-// backUp creates a backup, and records its start and its end.
+// backUp runs the backup command and records when it starts and when it has finished.
 func (p *powerWork) backUp(name string, from ...string) {
 	p.say("backing-up %s", name)
 	p.run(append(append([]string{"backup"}, from...), filepath.Join(p.dir, name))...)
 	p.say("backed-up %s", name)
 }
 
-// traced returns a command whose system calls are recorded.
+// traced returns the command that will be recorded.
 func (p *powerWork) traced(log io.Writer, args ...string) *exec.Cmd {
 	cmd := exec.Command(p.program, args...)
 	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1") // fewer signals mean fewer stops
@@ -205,7 +205,7 @@ func (p *powerWork) write(name string, step int) {
 
 // ---- The disk after a power cut
 
-// powerFile is the content of a file. A write replaces its pages and never modifies them.
+// powerFile is the content of a file. Each write replaces the affected pages.
 type powerFile struct {
 	pages map[int64][]byte
 	size  int64
@@ -337,8 +337,8 @@ func rename(names map[string]int, ev diskEvent) {
 	}
 }
 
-// cut simulates the power cut. It keeps no pending operations, all of them, or a random selection.
-// In a random selection, a write may be torn.
+// cut simulates the power cut. It applies either none, all or some of the pending operations. If a
+// write is selected randomly, it may be torn.
 func (d *powerDisk) cut(rnd *rand.Rand) (names map[string]int, files map[int]*powerFile) {
 	keep := [...]func() bool{
 		func() bool { return false }, func() bool { return true },
@@ -568,7 +568,7 @@ func (p *powerCampaign) play(chosen map[int]int, skip func(n int, ev diskEvent) 
 	}
 }
 
-// cut makes one image and checks the data file and the backups in it.
+// cut creates an image and verifies the data file and the backups.
 func (p *powerCampaign) cut(n int, disk *powerDisk, claims *powerClaims) {
 	names, files := disk.cut(p.rnd)
 	p.cuts++
@@ -693,8 +693,8 @@ func TestPowerCutLosesNothing(t *testing.T) {
 }
 
 // missingSyncs replays the recording without some syncs, as if the programs had not made them, and
-// checks that the loss is detected for each kind of sync. Only the long form includes the kinds of
-// which only a few images show the loss.
+// checks that the loss is detected for each kind of sync. If only a few images show the loss, the
+// kind is only tested in the long form.
 func missingSyncs(t *testing.T, p *powerCampaign) {
 	logs := p.logs()
 	afterHead := func(n int) bool { // reports whether the sync follows the write of the log's head

@@ -2,15 +2,15 @@
 
 package e2e
 
-// This file records all changes that a program makes to the files in one directory, in the order in
-// which the kernel receives them. These are writes with their data, changes of sizes and names, and
-// syncs. A program runs as a traced child that stops at every system call. The program does not
-// notice this. If it omits a sync, or syncs the wrong file, the recording shows it, which hooks in
-// our own code could not. A tracer can also make system calls fail, as a broken disk would.
+// This file records the system calls of a program that change files in a directory. It records
+// writes with their data, truncates, renames and syncs. A program runs as a traced child that stops
+// at every system call. The program does not notice this. If it omits a sync, or syncs the wrong
+// file, the recording shows it, which hooks in our own code could not. A tracer can also make
+// system calls fail, as a broken disk would.
 //
-// The clients of a program add lines to the recording: one before each request and one after each
-// response. Therefore, the line of a request always precedes the resulting writes, and the line of
-// a response always follows the necessary syncs.
+// The clients also add a line to the recording before each request and after each response.
+// Therefore, the line of a request always precedes the resulting writes, and the line of a response
+// always follows the necessary syncs.
 
 import (
 	"encoding/binary"
@@ -42,7 +42,8 @@ const (
 	diskSaid   // name is a line from a client
 )
 
-// A diskEvent is one system call. Files have numbers from 1 on, because their names change.
+// A diskEvent is one system call. Files are identified by a number, starting with 1, because their
+// names can change.
 type diskEvent struct {
 	op       diskOp
 	file     int
@@ -62,7 +63,7 @@ type diskRecording struct {
 
 	mu     sync.Mutex     // guards the fields below
 	names  map[string]int // the current names in the directory
-	files  map[uint64]int // by inode; only files with a name
+	files  map[uint64]int // by inode, for files that still have a name
 	ends   map[int]int64  // the offset of the next sequential write
 	last   int
 	events []diskEvent
@@ -209,8 +210,8 @@ func (tr *diskTracer) run() error {
 	}
 }
 
-// note adds the event of the call that a thread is about to make. The kernel reports the call's
-// number and arguments in the same form on every architecture.
+// note is called before a thread makes a system call, and adds the event. The kernel reports the
+// call's number and arguments in the same form on every architecture.
 func (tr *diskTracer) note(tid int) error {
 	var info [88]byte
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
@@ -355,8 +356,7 @@ func (tr *diskTracer) noteName(op diskOp, folder, from, to uint64) error {
 	return nil
 }
 
-// forget removes a file's inode once the file has no name, since another file may get the same
-// inode.
+// forget removes the inode of a file without a name, because the inode can be reused.
 func (tr *diskTracer) forget(id int) {
 	for _, other := range tr.names {
 		if other == id {

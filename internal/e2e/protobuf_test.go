@@ -1,8 +1,8 @@
 package e2e
 
-// This file tests responses in protobuf. Each type is encoded as kube-apiserver encodes it, byte
-// for byte. Every protobuf response has the same content as in JSON. The length of a list is
-// correct, although it is sent before the items. Streams are framed.
+// This file tests responses in protobuf. The encoding of each type must be identical to
+// kube-apiserver's. A response in protobuf must be equivalent to the response in JSON. The length
+// of a list must be correct, although it is sent before the items. Streams must be framed.
 //
 // The helpers send and want of server_test.go, and the watchers of watch_test.go, convert a
 // protobuf response to JSON.
@@ -78,7 +78,7 @@ func readFrames(in io.Reader, pass func(frame)) error {
 
 // ---- Requests ----
 
-// protobufScene starts a server that has objects with more than one representation.
+// protobufScene starts a server and creates the objects for the tests below.
 func protobufScene(t *testing.T) *testServer {
 	s := startTest(t)
 	pod := `{"metadata":{"labels":{"app":"d"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1500m","memory":"0.5Gi"}},

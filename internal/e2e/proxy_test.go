@@ -50,8 +50,8 @@ func TestProxyPathsNameAnObject(t *testing.T) {
 	}
 }
 
-// TestProxyRightsAreForTheWholeSegment checks that a role for the name s does not include
-// https:s:web, as in kube-apiserver.
+// TestProxyRightsAreForTheWholeSegment checks that a role for the name s does not apply to
+// https:s:web.
 func TestProxyRightsAreForTheWholeSegment(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

@@ -148,7 +148,8 @@ func (sc *quotaScene) ask(method, path, body string) (int, string) {
 	return a.code, strings.TrimSpace(status.Get("reason").Str + " " + status.Get("message").Str)
 }
 
-// used waits until a quota's status has these values. On kube-apiserver it writes them.
+// used waits until the status of the quota contains the given values. If the server is
+// kube-apiserver, it writes them.
 func (sc *quotaScene) used(name, text string) {
 	sc.t.Helper()
 	var want corev1.ResourceList
@@ -168,8 +169,8 @@ func (sc *quotaScene) used(name, text string) {
 	sc.waitForUsed(path, want)
 }
 
-// TestQuotaRace has 64 clients create objects concurrently under a quota of 50. Half of them also
-// send dry runs, and some send objects that cannot be stored.
+// TestQuotaRace runs 64 clients that concurrently create objects with a quota of 50. Some clients
+// also send dry runs or invalid objects.
 func TestQuotaRace(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -291,8 +292,8 @@ func TestQuotaSwitchedOff(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`)
 }
 
-// TestQuotaOfCustomResources checks quotas for a custom resource before its definition exists and
-// after it is deleted.
+// TestQuotaOfCustomResources uses a quota for a custom resource before its definition is created
+// and after it is deleted.
 func TestQuotaOfCustomResources(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// hush is a part of every confidential value. It is valid base64, so that a Secret can have it
+	// hush is included in all confidential values. It is valid base64, so that a Secret can have it
 	// as data.
 	hush = "Zm9yYmlkZGVu"
-	// guess is a part of everything that a client can choose freely.
+	// guess is included in all values that a client can choose freely.
 	guess = "unheard-of-xq"
 )
 

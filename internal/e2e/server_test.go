@@ -1,7 +1,7 @@
 package e2e
 
-// This file builds the program, starts it as a server, and sends HTTP requests to it. All other
-// tests use the helpers at its top: startTest, send and want.
+// This file builds the program, starts it as a server, and sends HTTP requests to it. The helpers
+// startTest, send and want are used by all other tests.
 
 import (
 	"bufio"
@@ -287,7 +287,7 @@ func (s *testServer) end(how syscall.Signal) {
 	}
 }
 
-// restart stops the server and starts it again with the same file, on another port.
+// restart stops the server and starts it again. The port may change.
 func (s *testServer) restart() {
 	s.t.Helper()
 	s.halt()
@@ -333,8 +333,8 @@ func (s *testServer) compactNow(rev int64) {
 	s.start()
 }
 
-// spoil replaces a part of an object in the data file without any validation. It stops the server
-// and starts it again.
+// spoil restarts the server. While it is stopped, spoil replaces a part of an object in the data
+// file without any validation.
 func (s *testServer) spoil(key, old, by string) {
 	s.t.Helper()
 	s.halt()
@@ -443,7 +443,7 @@ func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
 
 func (a answer) token() string { return a.get("metadata.continue").String() }
 
-// names returns the names of the items of a list. The list may be a Table.
+// names returns the names of all items in a list or in a Table.
 func (a answer) names() string {
 	var names []string
 	for _, path := range []string{"items.#.metadata.name", "rows.#.object.metadata.name"} {
@@ -505,7 +505,7 @@ func (s *testServer) want(code int, method, path, body string, headers ...string
 	return a
 }
 
-// checkStatus checks the properties that every Status in a response has in common.
+// checkStatus checks that the response contains a valid Status.
 func (s *testServer) checkStatus(a answer) {
 	s.t.Helper()
 	kind := fmt.Sprintf("%s %s %s %s", a.get("kind"), a.get("apiVersion"), a.get("status"), a.get("code"))

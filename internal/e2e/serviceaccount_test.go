@@ -93,7 +93,7 @@ func boundTo(kind, name string) string {
 	return fmt.Sprintf(`"boundObjectRef":{"kind":%q,"apiVersion":"v1","name":%q}`, kind, name)
 }
 
-// TestTokenRequestIsKubernetes compares the responses with those of kube-apiserver 1.36.
+// TestTokenRequestIsKubernetes checks that the responses are identical to kube-apiserver 1.36.
 func TestTokenRequestIsKubernetes(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -140,8 +140,8 @@ func TestTokenRequestIsKubernetes(t *testing.T) {
 	}
 }
 
-// TestTokenSaysWhoItsBearerIs checks a token's claims and their defaults, and the user that the
-// server sees in a request with the token.
+// TestTokenSaysWhoItsBearerIs checks the claims in a token, the defaults of a request for a token,
+// and the user of a request with the token.
 func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -193,8 +193,8 @@ func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 	}
 }
 
-// TestTokenDiesWithWhatItIsBoundTo checks that a token becomes invalid immediately when its object
-// is deleted. A new object of the same name does not make it valid again.
+// TestTokenDiesWithWhatItIsBoundTo checks that a token is no longer valid after its object is
+// deleted, even if a new object with the same name is created.
 func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -268,8 +268,8 @@ func keyOf(t *testing.T, token string) string {
 	return gjson.GetBytes(head, "kid").String()
 }
 
-// forge modifies the claims of a valid token and signs them with the server's own key. Only a
-// server with a wrong clock would issue such a token.
+// forge returns a modified token that is signed with the server's own key. Only a server with a
+// wrong clock would issue such a token.
 func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) string {
 	t.Helper()
 	claims := jwt.MapClaims(claimsOf(t, good).Value().(map[string]any))
@@ -311,7 +311,7 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 		if c.want != "" {
 			want = "[invalid bearer token, " + c.want + "]"
 		}
-		for asked := false; !asked; { // repeat until the reviews finish before the token is another thirty seconds older
+		for asked := false; !asked; { // repeat until the reviews finish within 25 seconds
 			begin := time.Now()
 			token := forge(t, key, good, c.edit)
 			first, second := s.reviewOf(token), s.reviewOf(token) // the second review finds the verified signature in the cache
@@ -322,7 +322,7 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	}
 }
 
-// TestTokenReviewKnowsAudiences compares the responses with those of kube-apiserver.
+// TestTokenReviewKnowsAudiences checks that the responses are identical to kube-apiserver.
 func TestTokenReviewKnowsAudiences(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -507,8 +507,8 @@ func TestSecretsGetTheirTokenLater(t *testing.T) {
 	}
 }
 
-// TestWritesShowNoTokens checks that a user who may create Secrets, but may not read them or create
-// tokens, does not get a token.
+// TestWritesShowNoTokens checks that the permission to create Secrets is not sufficient to get a
+// token.
 func TestWritesShowNoTokens(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -690,8 +690,9 @@ func (s *testServer) withoutCertificate(method, path, body, token string) []byte
 	return a.body
 }
 
-// TestWhatADataFileGivesAway checks which secrets a stolen data file contains: every Secret, and
-// the key that signs account tokens unless it has its own file. The file has no other credentials.
+// TestWhatADataFileGivesAway checks which confidential data a stolen data file contains. It
+// contains every Secret. It also contains the key for signing account tokens, unless the key is in
+// a separate file. It must not contain any other credentials.
 func TestWhatADataFileGivesAway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

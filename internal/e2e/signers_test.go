@@ -79,8 +79,8 @@ func startSigning(t *testing.T, signers ...string) *testServer {
 	return s
 }
 
-// decisionWrites are all ways to write a subresource of a signing request. %s stands for the
-// members of its status.
+// decisionWrites contains all kinds of writes to a subresource of a signing request. %s is replaced
+// by the members of the status.
 var decisionWrites = []struct{ method, query, body, contentType string }{
 	{"PATCH", "", `{"status":{%s}}`, "application/merge-patch+json"},
 	{"PATCH", "", `{"status":{%s}}`, "application/strategic-merge-patch+json"},

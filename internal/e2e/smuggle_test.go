@@ -1,8 +1,8 @@
 package e2e
 
 // This file sends requests whose end is ambiguous, and requests to switch the connection to another
-// protocol. A proxy may have forwarded them. Data that is hidden in one request must not become
-// another request.
+// protocol. A proxy may have forwarded them. The server must not process hidden data as another
+// request.
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ func TestSmuggledRequestsAreNotServed(t *testing.T) {
 	visible := configMap("visible")
 	for _, c := range []struct {
 		title, head, body string
-		code              int // expected status code; 0 means no response
+		code              int // expected status code, or 0 if there must be no response
 	}{
 		{"a length that ends before the chunks do", "Content-Length: 4\r\nTransfer-Encoding: chunked", "", 400},
 		{"a length that ends after the chunks do", fmt.Sprintf("Content-Length: %d\r\nTransfer-Encoding: chunked", 5+len(hiddenRequest)), "0\r\n\r\n", 400},

@@ -47,7 +47,7 @@ func TestScalesHaveColumns(t *testing.T) {
 	}
 }
 
-// A Table of a dry run has no revision.
+// If the request is a dry run, the Table must not contain a revision.
 func TestTablesOfDryRunsHaveNoRevision(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -64,7 +64,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 		}
 	}
 	expect("writing (quota)", 1, 0)
-	// Delete only one object. After a compaction, another delete would need more space again.
+	// Delete only one object. If a compaction runs in between, another delete may need more space.
 	s.want(200, "DELETE", maps+"/large0", "")
 	apitest.WaitFor(t, "room below the quota", func() bool { return s.send("POST", maps, configMap("b")).code == 201 })
 	expect("writing (quota)", 1, 1)
@@ -117,8 +117,8 @@ func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
 	})
 }
 
-// As in kube-apiserver, the reason of a failure is only shown to users with access to the check's
-// own page.
+// As in kube-apiserver, the reason of a failure is only visible to users who can access the check
+// itself.
 func TestReadyzTellsTheReasonToWhoeverMayReadIt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")

@@ -1,12 +1,12 @@
 package e2e
 
-// These tests store, or try to store, objects that could not be decoded again, and open a file that
-// has many of them. The file, testdata/poisoned/apilet.db.gz, was written by an old version that
-// did not check for this. In it "late" (a Role and ClusterRole, Lease, Event, Service, ConfigMap,
-// Secret, Pod, PodDisruptionBudget, webhook configuration, flow schema and level, PriorityClass,
-// Namespace, Widget) has a time in the year 10000. The definition of Gears has one in its
-// managedFields. The definition of Deeps (protobuf) and the Widget "deep" are nested too deeply.
-// Each of them has a "sound" counterpart.
+// These tests try to store objects that cannot be decoded again. They also open a file that
+// contains many such objects. The file, testdata/poisoned/apilet.db.gz, was written by an old
+// version that did not check for this. In it "late" (a Role and ClusterRole, Lease, Event, Service,
+// ConfigMap, Secret, Pod, PodDisruptionBudget, webhook configuration, flow schema and level,
+// PriorityClass, Namespace, Widget) has a time in the year 10000. In the definition of Gears, such
+// a time is in the managedFields. The definition of Deeps (protobuf) and the Widget "deep" are
+// nested too deeply. Each of them has a "sound" counterpart.
 //
 // The file can only be written again with that old version, which stored these bodies unchanged.
 
@@ -43,8 +43,7 @@ const (
 	asStrategic = "Content-Type: application/strategic-merge-patch+json"
 )
 
-// lateMeta returns the metadata of an object whose managedFields have a time that cannot be written
-// as JSON.
+// lateMeta returns metadata with managedFields. Their time cannot be encoded as JSON.
 func lateMeta(apiVersion, name, more string) string {
 	return fmt.Sprintf(`"metadata":{"name":%q,`+lateEntry+`%s}`, name, apiVersion, more)
 }
@@ -54,8 +53,8 @@ func nested(depth int) string {
 	return strings.Repeat(`{"a":`, depth-1) + "{}" + strings.Repeat("}", depth-1)
 }
 
-// nestedField returns a protobuf field that contains itself depth times. It is built backwards, so
-// that the time is linear in its size.
+// nestedField returns a protobuf field that contains itself depth times. To run in linear time, it
+// builds the field backwards.
 func nestedField(number, depth int) []byte {
 	var backwards []byte
 	for range depth {
@@ -321,7 +320,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles"} {
 		s.want(200, "DELETE", path+"/late", "")
 	}
-	for _, name := range []string{"deeps", "gears", "widgets"} { // gears has an object, and a widget is nested too deeply
+	for _, name := range []string{"deeps", "gears", "widgets"} { // there are a gear and a deeply nested widget
 		s.want(200, "DELETE", definitionsPath+"/"+name+".example.org", "")
 	}
 	s.want(200, "PATCH", shop+"configmaps/late", `{"metadata":{"finalizers":null}}`, asMergePatch)
@@ -360,8 +359,8 @@ func poisonedKeys(report string) (keys []string) {
 	return keys
 }
 
-// checkToldOnce checks that the log has each key once, that the metric counts the objects, and that
-// the health check does not disclose their names.
+// checkToldOnce checks that each key is logged exactly once and that the metric is correct. The
+// health check must not contain any names.
 func checkToldOnce(t *testing.T, s *testServer, keys []string) {
 	s.want(500, "POST", "/api/v1/namespaces/shop/pods/late/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"late"}}`)
 	s.want(200, "GET", "/api/v1/namespaces/shop/secrets", "", asTable)

@@ -378,7 +378,7 @@ func TestWatchEnds(t *testing.T) {
 	plain, marked := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)&allowWatchBookmarks=true")
 	s.halt()
 	plain.end()
-	marked.want("BOOKMARK") // kube-apiserver does not send it; it lets clients resume at the newest revision
+	marked.want("BOOKMARK") // unlike kube-apiserver, so that clients can resume at the newest revision
 	marked.end()
 }
 

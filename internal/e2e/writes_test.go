@@ -46,8 +46,8 @@ type writeCase struct {
 	header                    string
 }
 
-// write runs the cases in order on one server. Paths are relative to p1's ConfigMaps unless they
-// begin with /api.
+// write runs the cases in the given order. Paths are relative to p1's ConfigMaps unless they begin
+// with /api.
 func (s *listScene) write(t *testing.T, cases []writeCase) {
 	for _, c := range cases {
 		t.Run(c.title, func(t *testing.T) {
