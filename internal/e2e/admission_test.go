@@ -35,7 +35,7 @@ import (
 
 // ---- A webhook under test
 
-// A hookStub is a webhook that records the requests it receives.
+// A hookStub is a webhook that records all requests.
 type hookStub struct {
 	*httptest.Server
 	closed atomic.Int64 // number of closed connections

@@ -693,7 +693,7 @@ func TestProxiesInFrontSayWhoAsks(t *testing.T) {
 		"--cert-dir="+filepath.Join(t.TempDir(), "certs"), "--authorization-mode=AlwaysAllow")
 	const review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	for _, c := range []struct {
-		name    string // name in the certificate, or "" for a request without a certificate
+		name    string // common name, or "" if there is no certificate
 		headers []string
 		want    string
 	}{

@@ -12,8 +12,8 @@ import (
 	"apilet/internal/kinds/strategy"
 )
 
-// TestNothingGoneComesBack checks that a request with a UID or revision is for an existing object
-// and never creates a new one.
+// TestNothingGoneComesBack checks that an update does not create an object if it contains a UID or
+// a revision.
 func TestNothingGoneComesBack(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)

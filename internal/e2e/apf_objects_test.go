@@ -99,7 +99,7 @@ func TestFlowObjectsAreDefaulted(t *testing.T) {
 	}
 }
 
-// narrowLevel returns the JSON of a level with one share.
+// narrowLevel returns the JSON of a priority level with one share.
 func narrowLevel(name string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
 }

@@ -14,7 +14,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// This simulates logrotate without copytruncate while clients send requests: a rename, then SIGHUP.
+// This simulates logrotate without copytruncate. The file is renamed while clients send requests,
+// and then the server receives SIGHUP.
 func TestSighupReopensTheAuditLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")

@@ -1,7 +1,7 @@
 package e2e
 
-// This file compares audit events with those of kube-apiserver for the same requests under ten
-// policies. testdata/record-audit.sh recorded them.
+// This file checks that the audit events for ten policies are identical to kube-apiserver's, which
+// were recorded by testdata/record-audit.sh.
 
 import (
 	"bytes"
@@ -118,8 +118,8 @@ var (
 	anyAddress  = regexp.MustCompile(`"serverAddress":"[^"]+"`)
 )
 
-// auditEvents returns the events of a log by the ID of their request. Values that vary between runs
-// are replaced.
+// auditEvents returns all events in a log. The key is the ID of the request. Values that vary
+// between runs are replaced.
 func auditEvents(t *testing.T, log []byte) map[string][]any {
 	t.Helper()
 	events := map[string][]any{}
@@ -318,7 +318,7 @@ func short(v any) string {
 	return string(text[:min(len(text), 300)])
 }
 
-// differences returns a line for each difference between two documents.
+// differences compares two documents and returns a line for each difference.
 func differences(at string, got, want any) (all []string) {
 	if reflect.DeepEqual(got, want) {
 		return nil

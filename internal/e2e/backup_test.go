@@ -19,7 +19,7 @@ import (
 )
 
 // Each writer creates a chain of objects. It only creates the next object after the previous one
-// was acknowledged. A backup must not contain an object without its predecessor.
+// was acknowledged. If the backup contains an object, it must also contain its predecessor.
 func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))

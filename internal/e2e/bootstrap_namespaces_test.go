@@ -22,8 +22,7 @@ const (
 	ownAccount = inFresh + "serviceaccounts/default"
 )
 
-// startSecured starts a server that creates its own CA. Requests use the administrator's
-// certificate.
+// startSecured starts a server with a new CA. Requests use the administrator's certificate.
 func startSecured(t *testing.T, flags ...string) *testServer {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")

@@ -29,8 +29,8 @@ import (
 // first resourceVersion in the file, uid1 is the first UID, and token1 the first continue token.
 //
 // The responses were recorded from a new kube-apiserver 1.37 with -update -oracle URL -token TOKEN.
-// Those in differences.txtar are from apilet, where it deliberately differs. A file's first lines
-// may have flags for both servers:
+// Those in differences.txtar are from apilet, where it deliberately differs. The first lines of a
+// file can set flags for both servers:
 //
 //   - "plugins: A,B" is --enable-admission-plugins.
 //   - "gates: A=true,B=true" is --feature-gates.
@@ -154,7 +154,7 @@ var (
 	ownPort     = regexp.MustCompile(`("port": 443,\s+"targetPort": )\d+`)
 	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
 	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
-	// It has submatches for the first line, the indentation and the entries.
+	// The submatches are the first line, the indentation and the entries.
 	managedFieldsBlock = regexp.MustCompile(`(?s)(( +)"managedFields": \[\n)(.*?)\n +\]`)
 
 	ageCell = regexp.MustCompile(`"\d+m?s"`)

@@ -92,8 +92,8 @@ type convertAnswer struct {
 	Response   map[string]any `json:"response,omitempty"`
 }
 
-// misbehaviours contains functions that return a wrong or unusual response. They are selected by
-// the last part of the path. They receive the converted objects.
+// misbehaviours contains functions that return a wrong or unusual response. The last part of the
+// path selects the function. They receive the converted objects.
 var misbehaviours = map[string]func(a *convertAnswer, objects []any) []any{
 	"good":    func(_ *convertAnswer, objects []any) []any { return objects },
 	"v1beta1": func(_ *convertAnswer, objects []any) []any { return objects },
@@ -176,7 +176,7 @@ func withMeta(name string, value any) func(*convertAnswer, []any) []any {
 	}
 }
 
-// rawAnswers are the responses that are not a ConversionReview.
+// rawAnswers contains the responses without a ConversionReview.
 var rawAnswers = map[string]func(w http.ResponseWriter){
 	"html": func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/html")
@@ -255,7 +255,7 @@ func widgetBody(group, version, name, parts string) string {
 
 // ---- Responses of kube-apiserver
 
-// A conversionStep is a request with its recorded response, without the parts that vary.
+// A conversionStep is a request and the recorded response without variable values.
 type conversionStep struct {
 	Way, Method, Path string
 	Headers           []string `json:",omitempty"`
@@ -271,7 +271,7 @@ var (
 	conversionToken = regexp.MustCompile(`"continue":"[^"]+"`)
 )
 
-// timeless replaces all values in a response that can change between runs.
+// timeless replaces the variable values in a response.
 func timeless(body []byte) json.RawMessage {
 	var compact bytes.Buffer
 	if json.Compact(&compact, body) != nil {
@@ -302,7 +302,7 @@ func sortEntries(value any) {
 		for name, member := range value {
 			if entries, ok := member.([]any); ok && name == "managedFields" {
 				for _, entry := range entries {
-					delete(entry.(map[string]any), "time") // kube-apiserver does not set it for a scale
+					delete(entry.(map[string]any), "time") // not set by kube-apiserver in the entry for a scale
 				}
 				slices.SortFunc(entries, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 			}
@@ -418,7 +418,7 @@ func (c *conversionTalk) right(storage string) {
 	c.ask("GET", "WIDGETS1", "")
 }
 
-// converse runs the conversation of one kind of webhook.
+// converse runs the conversation for the given kind of webhook.
 func converse(t *testing.T, s *testServer, h *hookStub, way string) []conversionStep {
 	c := &conversionTalk{s: s, hook: h, way: way}
 	switch way {
@@ -623,8 +623,8 @@ func TestWatchersShareConversionsOverWritesOfTheDefinition(t *testing.T) {
 	}
 }
 
-// TestStorageVersionMoves checks that objects stay in the version in which they were stored until
-// they are written again.
+// TestStorageVersionMoves checks that an object is stored in the new version only when it is
+// written again.
 func TestStorageVersionMoves(t *testing.T) {
 	t.Parallel()
 	s, h := startTest(t, onSomeFile(t)), startConverter(t)
@@ -791,9 +791,9 @@ func TestConversionByService(t *testing.T) {
 	}
 }
 
-// TestScaleKeepsOwnersOfOtherVersions applies an object in one version and then updates the scale
-// in another version. The managedFields must be the same as in kube-apiserver, even if the path of
-// the replicas differs between the versions.
+// TestScaleKeepsOwnersOfOtherVersions applies an object in one version and updates the scale in
+// another version. The managedFields must be the same as in kube-apiserver, even if the path of the
+// replicas differs between the versions.
 func TestScaleKeepsOwnersOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -132,8 +132,8 @@ func (a *attack) costOf(s *testServer, n int) (bytes float64) {
 	return s.allocated() - before
 }
 
-// TestCostIsLinear measures the bytes that the server allocates. With 4n elements, each of these
-// attacks once took some seconds or hundreds of megabytes.
+// TestCostIsLinear measures the bytes that the server allocates. In earlier versions, each of these
+// attacks used some seconds or hundreds of megabytes with 4n elements.
 func TestCostIsLinear(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

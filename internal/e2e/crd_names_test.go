@@ -216,15 +216,15 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	}
 }
 
-// TestStatusCannotPointADefinitionAtOthersObjects checks that the accepted plural is the
-// definition's own, or empty.
+// TestStatusCannotPointADefinitionAtOthersObjects checks that the accepted plural is either empty
+// or the plural in the spec.
 func TestStatusCannotPointADefinitionAtOthersObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	for _, body := range []string{
 		kubetest.SimpleDefinition(t, "Bar", "example.com", "{type: object}", ""),
 		strings.Replace(kubetest.SimpleDefinition(t, "Other", "example.com", "{type: object}", ""), `"kind":"Other"`, `"kind":"Other","shortNames":["foos"]`, 1),
-		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""), // its plural is the short name of the previous definition
+		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""), // its plural conflicts with a short name of the previous definition
 	} {
 		s.want(201, "POST", definitionsPath, body)
 	}

@@ -635,8 +635,8 @@ func BenchmarkIdleDefinition(b *testing.B) {
 	runtime.KeepAlive(s)
 }
 
-// realisticDefinition returns a definition as large as those of the Gateway API. Its schema
-// contains descriptions, patterns, defaults, lists with map keys and CEL rules.
+// realisticDefinition returns a definition as large as those of the Gateway API. The schema uses
+// all features that are common in practice, such as patterns, defaults and CEL rules.
 func realisticDefinition(n int) string {
 	lore := strings.Repeat("Describes at length what this field is for and which values implementations support. ", 3)
 	field := func(i int) string {

@@ -22,7 +22,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// collectOften makes the server collect garbage often, so that heldMemory does not wait long.
+// collectOften makes the server run the garbage collector more often, because heldMemory waits for
+// it.
 const collectOften = "GOGC=50"
 
 // heldMemory returns the bytes of the server's heap and stacks after a garbage collection. Its own

@@ -6,12 +6,12 @@
 //	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request with an expected status
 //	s.halt()                                                // SIGTERM, and it must exit cleanly
 //
-// The program is built once, when the first test needs it. The program has the race detector if the
-// tests have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names another program. A
-// server starts in about ten milliseconds, so each test uses a separate one. A test also fails if
-// its server logged a panic or detected a race.
+// The program is built when the first test needs it. The program has the race detector if the tests
+// have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names another program. Each
+// test uses a separate server, because a server starts in about ten milliseconds. A test also fails
+// if its server logged a panic or detected a race.
 //
 // Tests of a server's internals, such as the scheduler, the clock or a failing store, are at the
-// top level and run in process. Rules that need no server, such as Kubernetes' rules for single
-// types, are tested in their own packages.
+// top level and run in process. Other rules, such as the validation of single types, are tested in
+// their own packages.
 package e2e

@@ -48,8 +48,8 @@ func leaks(t *testing.T, dir string, texts ...string) (found []string) {
 }
 
 // TestAThiefLearnsNothingOfWhatIsEncrypted checks that no file contains the text of a Secret, after
-// any request, kill or command. Without the flag the files contain it, which shows that the test
-// searches the correct files.
+// any request, kill or command. If encryption is disabled, the files must contain it. This verifies
+// the test itself.
 func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
 	t.Parallel()
 	const value, member = "planted-value-7Kq", "planted-member-9Xw"
@@ -103,7 +103,7 @@ func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
 	}
 }
 
-// runCommands runs the commands that use a server's files.
+// runCommands runs all commands that access the files of a server.
 func (s *testServer) runCommands(on bool, keys, dir string) {
 	s.t.Helper()
 	data := "--data=" + filepath.Join(dir, "data.db")
@@ -122,10 +122,10 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 	}
 }
 
-// TestKeysComeAndGo checks that without its key an object cannot be read, written or deleted. The
-// errors name it, and other objects are still served. With the key it is available again. If the
-// object was encrypted with an old key, a write without changes must encrypt it with the current
-// one.
+// TestKeysComeAndGo checks that an object cannot be read, written or deleted if its key is missing.
+// The errors name it, and other objects are still served. With the key it is available again. If
+// the object was encrypted with an old key, a write without changes must encrypt it with the
+// current one.
 func TestKeysComeAndGo(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("ETCD_SERVERS") != "" {

@@ -87,8 +87,8 @@ func TestUnknownAPIServerArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestCalledAsAPIServer checks the help text, because envtest uses it to detect whether a flag
-// exists.
+// TestCalledAsAPIServer checks --help, --version and unknown flags. envtest uses the help text to
+// detect whether a flag exists.
 func TestCalledAsAPIServer(t *testing.T) {
 	help := runAs(t, "kube-apiserver", "--help")
 	if help.code != 0 || help.errs != "" {

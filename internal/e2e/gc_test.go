@@ -1,8 +1,8 @@
 package e2e
 
 // These tests check the garbage collector and the deletion of namespaces over the API. No test
-// sleeps to give the collector time. To check that nothing is deleted, a test creates another
-// object and waits until the collector deletes it.
+// sleeps to give the collector time. If a test expects that an object is not deleted, it waits
+// until the collector deletes another object.
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ import (
 	"apilet/internal/registry"
 )
 
-// A cluster is a server under test, with methods that name objects in a short form.
+// A cluster is a server under test with methods that take short names of objects.
 type cluster struct {
 	testing.TB
 	*testServer
@@ -384,7 +384,7 @@ func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
 	c.create("cm/blocker", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
 	c.delete("cm/a", "Foreground")
 	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/blocker"), "metadata.deletionTimestamp").Exists() })
-	c.create("cm/late", "", blocking("cm/a", a)) // has the same reference that was valid for the first blocker
+	c.create("cm/late", "", blocking("cm/a", a)) // uses the same reference as the first blocker
 	c.awaitGone("cm/late")
 	c.stays("cm/a", "cm/blocker")
 }
@@ -605,8 +605,8 @@ func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
-// TestNamespaceGoesAfterItsGrace checks that a namespace is deleted, but not before its grace
-// period has passed.
+// TestNamespaceGoesAfterItsGrace checks that a namespace is not deleted before the end of the grace
+// period.
 func TestNamespaceGoesAfterItsGrace(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -636,7 +636,7 @@ func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
-// TestQuietWhileWaiting checks that there are no writes while a namespace waits for a finalizer.
+// TestQuietWhileWaiting checks that a waiting namespace does not cause any writes.
 func TestQuietWhileWaiting(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -654,8 +654,8 @@ func TestQuietWhileWaiting(t *testing.T) {
 	maps.want("ADDED marker")
 }
 
-// TestManyNamespacesAtOnce deletes many namespaces concurrently. The objects have finalizers, which
-// the test removes.
+// TestManyNamespacesAtOnce deletes many namespaces concurrently. Meanwhile, the test removes the
+// finalizers of their objects.
 func TestManyNamespacesAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -786,8 +786,8 @@ func BenchmarkCascade(b *testing.B) {
 // UID.
 type ownerModel map[string][]string
 
-// settle applies the rules until nothing changes. An object is deleted if it has owners and all of
-// them have been deleted. Otherwise, the references to deleted owners are removed.
+// settle applies the rules until nothing changes. If all owners of an object have been deleted, the
+// object is deleted. Otherwise, the references to deleted owners are removed.
 func (m ownerModel) settle() {
 	for changed := true; changed; {
 		changed = false
@@ -822,8 +822,8 @@ type graphTest struct {
 	names  []string // of all objects that were ever created
 }
 
-// TestRandomGraphs waits until the server has processed each step. It restarts the server several
-// times.
+// TestRandomGraphs compares the server and the model after each step. It restarts the server
+// several times.
 func TestRandomGraphs(t *testing.T) {
 	t.Parallel()
 	for round := range apitest.Rounds(5) {
@@ -903,7 +903,7 @@ func (g *graphTest) add() {
 	g.want[name], g.names = owners, append(g.names, name)
 }
 
-// rewire replaces the owners of an object, which may create a cycle.
+// rewire replaces the owners of an object. This may create a cycle.
 func (g *graphTest) rewire() {
 	name := g.names[g.random.IntN(len(g.names))]
 	if _, there := g.want[name]; !there {
@@ -924,7 +924,7 @@ func (g *graphTest) remove(policy string) {
 }
 
 // compare waits until the state of the server is equal to the ownerModel. Then it checks that the
-// state does not change any more.
+// state remains the same.
 func (g *graphTest) compare() {
 	g.Helper()
 	got := ""

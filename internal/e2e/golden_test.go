@@ -1,8 +1,8 @@
 package e2e
 
 // These tests open data files of earlier versions. testdata/golden has a file that was closed and
-// the files of a killed server, compressed with gzip. For each of them, there is a file with a line
-// of JSON for each live object and for each event.
+// the files of a killed server, compressed with gzip. For both, there is a file with a line of JSON
+// for each live object and each event.
 //
 // A new format gets new files. go test -run TestGolden -update writes the missing files. It never
 // replaces existing ones, because users have such files on their disks.
@@ -23,7 +23,8 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// A goldenLine is one live object ("object") or one event ("event", or "gone" for a tombstone).
+// A goldenLine describes a live object or an event. What is "object", "event", or "gone" if the
+// event is a tombstone.
 type goldenLine struct {
 	What      string
 	Key       string

@@ -29,7 +29,7 @@ func as(user, agent string, groups ...string) []string {
 	return headers
 }
 
-// lines requests the history and returns its lines.
+// lines requests the history and returns the lines of the response.
 func (s *testServer) lines(query string, headers ...string) []gjson.Result {
 	s.t.Helper()
 	var lines []gjson.Result
@@ -133,8 +133,8 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	s.want(405, "DELETE", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps/m", "")
 }
 
-// The whole API can be read in the past. This includes chunks, selectors, tables, protobuf and
-// scales. Custom resources use the definition of the same moment.
+// The whole API can be read in the past. This also applies to chunks, selectors, tables, protobuf
+// and scales. Custom resources use the definition of the same moment.
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	audit := filepath.Join(t.TempDir(), "audit.log")
@@ -224,7 +224,7 @@ func TestTimeTravel(t *testing.T) {
 	if a := s.want(200, "GET", history.PathAt+"-0s"+maps+"/m1", ""); a.get("data.k").String() != "second" {
 		t.Errorf("now, through /at/: %s", a.body)
 	}
-	// A revision after the moment is in its future. Earlier revisions can be requested.
+	// Requests for a later revision must fail. Earlier revisions are allowed.
 	at := history.PathAt + fmt.Sprint(rev)
 	s.want(504, "GET", at+maps+fmt.Sprintf("?resourceVersion=%d", rev+1), "")
 	if a := s.want(200, "GET", at+maps+fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", rev-5), ""); a.rev() != rev-5 {

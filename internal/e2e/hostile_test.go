@@ -211,7 +211,7 @@ func TestObjectsDoNotGrowForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		json, revAt := scheme.WithoutRevision(rec.JSON)
-		// This has the same effect as many patches.
+		// The same can be done with many patches.
 		json = bytes.Replace(json, []byte(`"image":"i"`), []byte(`"image":"`+strings.Repeat("i", 9_300_000)+`"`), 1)
 		if _, err = st.Commit(t.Context(), store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}); err != nil {
 			t.Fatal(err)

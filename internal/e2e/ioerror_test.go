@@ -74,7 +74,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 	}
 }
 
-// TestWritingChild is not a test. It runs in the process whose disk fails.
+// TestWritingChild is not a test. It runs in the traced process.
 func TestWritingChild(t *testing.T) {
 	path := os.Getenv("APILET_WRITE_PATH")
 	if path == "" {

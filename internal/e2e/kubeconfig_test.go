@@ -1,7 +1,7 @@
 package e2e
 
-// These tests start a server whose kubeconfig file already exists. It may be from another program
-// or from the server itself, possibly with additions.
+// These tests start a server whose kubeconfig file already exists. It may have been written by
+// another program, or by the server and then modified.
 
 import (
 	"encoding/json"

@@ -422,7 +422,7 @@ func TestBadTokensAre400(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.list("continue="+url.QueryEscape(token)), bad) })
 	}
-	for text, want := range map[string]string{ // apilet never creates such tokens, and returns the same errors as kube-apiserver
+	for text, want := range map[string]string{ // for other tokens, the errors are the same as in kube-apiserver
 		"hello": "invalid character 'h' looking for beginning of value",
 		`{"v":"meta.k8s.io/v2","rv":3,"start":"b\u0000"}`:            "server does not recognize this encoded version meta.k8s.io/v2",
 		`{"v":"meta.k8s.io/v1","rv":3,"start":""}`:                   "encoded start key empty (version meta.k8s.io/v1)",
@@ -659,7 +659,7 @@ func TestSelectors(t *testing.T) {
 	t.Run("events", func(t *testing.T) { checkEventSelectors(t, s) })
 }
 
-// TestPodsOfANode tests the index for the requests of kubelets. It uses lists, pages, old
+// TestPodsOfANode tests the index for the requests of kubelets. The requests use pages, old
 // revisions, and a watch with initial events.
 func TestPodsOfANode(t *testing.T) {
 	t.Parallel()

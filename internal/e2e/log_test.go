@@ -105,8 +105,7 @@ func TestLogByFields(t *testing.T) {
 	}
 }
 
-// TestDiffComparesMoments compares one type, all types, and a type that was only defined at one of
-// the moments.
+// TestDiffComparesMoments compares two moments. The type may be defined at only one of them.
 func TestDiffComparesMoments(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -29,7 +29,7 @@ import (
 
 const metadataFile = "testdata/metadata.txt.gz"
 
-// A noteKind is a type with the annotations and labels that are changed in its objects.
+// A noteKind is a type of objects and the notes to be changed in them.
 type noteKind struct {
 	path  string // of the collection
 	title string
@@ -38,8 +38,8 @@ type noteKind struct {
 	notes []string
 }
 
-// A note is a key and two values, separated by spaces. "-" means the empty value. The prefix ":"
-// marks a label. If the key starts with "!", all forms of writes and all subresources are used.
+// A note contains a key and two values, separated by spaces. "-" means the empty value. The prefix
+// ":" marks a label. If the key starts with "!", all forms of writes and all subresources are used.
 // Otherwise, only merge patches of the object and its status are used.
 var (
 	podNotes = []string{

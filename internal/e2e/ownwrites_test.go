@@ -1,7 +1,7 @@
 package e2e
 
-// These tests check how admission and the audit log see the server's own writes. The server uses
-// the accounts of kube-controller-manager for these writes.
+// These tests check that the server's own writes pass admission and that they are audited. The
+// server uses the accounts of kube-controller-manager for these writes.
 
 import (
 	"fmt"

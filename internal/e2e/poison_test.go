@@ -455,7 +455,7 @@ func (s *poisoned) checkStopped() {
 	s.t.Helper()
 	report, err := store.Check(s.flag("data"))
 	for _, problem := range report.Problems {
-		if !strings.Contains(problem, "missing") { // the history of such a record cannot be found
+		if !strings.Contains(problem, "missing") { // there is no way to find the history of such a record
 			err = errors.Join(err, errors.New(problem))
 		}
 	}

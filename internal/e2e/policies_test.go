@@ -24,7 +24,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A policyExchange is a request and its response.
+// A policyExchange is a request with the expected response.
 type policyExchange struct {
 	Note, Method, Path, Type string
 	Body                     json.RawMessage

@@ -75,8 +75,8 @@ func recordWork(t *testing.T, dir string) *diskRecording {
 	}
 	p.serve(data, func() {
 		p.crowd(before+10, before+20)
-		// These objects exceed the 16 MiB by which the file grows. They come last, because then few
-		// images are large.
+		// These objects exceed the 16 MiB by which the file grows. This is done at the end so that
+		// only a few images are large.
 		for i := range 18 {
 			p.write(fmt.Sprintf("big-%d", i), 0)
 		}
@@ -84,7 +84,7 @@ func recordWork(t *testing.T, dir string) *diskRecording {
 	return p.diskRecording
 }
 
-// backUp runs the backup command and records when it starts and when it has finished.
+// backUp runs the backup command. It adds a line to the recording before and after the command.
 func (p *powerWork) backUp(name string, from ...string) {
 	p.say("backing-up %s", name)
 	p.run(append(append([]string{"backup"}, from...), filepath.Join(p.dir, name))...)
@@ -139,7 +139,8 @@ func (p *powerWork) must(err error) {
 	}
 }
 
-// crowd runs eight clients concurrently. Each client performs the given steps on its own objects.
+// crowd runs eight clients concurrently. Each client has its own objects and runs the given range
+// of steps.
 func (p *powerWork) crowd(from, to int) {
 	var clients sync.WaitGroup
 	for c := range 8 {
@@ -152,8 +153,8 @@ func (p *powerWork) crowd(from, to int) {
 	clients.Wait()
 }
 
-// powerMethod returns the method of a step. An object is created, updated three times and deleted,
-// and then created again.
+// powerMethod returns the method of a step. The steps are a create, three updates and a delete.
+// After that, the object is created again.
 func powerMethod(step int) string {
 	return [...]string{http.MethodPost, http.MethodPut, http.MethodPut, http.MethodPut, http.MethodDelete}[step%5]
 }
@@ -171,8 +172,8 @@ func powerFill(name string, step int) string {
 	return strings.Repeat(string(rune('a'+step%26)), size)
 }
 
-// write performs one step over HTTP. It records the request before it is sent and the response
-// after it was received.
+// write performs one step over HTTP. It adds a line to the recording before the request and after
+// the response.
 func (p *powerWork) write(name string, step int) {
 	method, url := powerMethod(step), p.url+"/api/v1/namespaces/default/configmaps"
 	if method != http.MethodPost {
@@ -264,7 +265,7 @@ func (f *powerFile) save(path string) error {
 // have not been synced yet.
 type powerDisk struct {
 	files   map[int]*powerFile
-	pending map[int][]diskEvent // by file number; 0 is used for operations on names
+	pending map[int][]diskEvent // by file number, or 0 for operations on names
 	names   map[string]int
 }
 
@@ -552,8 +553,8 @@ type powerCampaign struct {
 	failed                        int
 }
 
-// play replays the recording and cuts the power before the chosen events, as often as chosen says.
-// It ignores the syncs for which skip returns true.
+// play replays the recording. It cuts the power before the chosen events, and chosen contains the
+// number of cuts. It ignores the syncs for which skip returns true.
 func (p *powerCampaign) play(chosen map[int]int, skip func(n int, ev diskEvent) bool) {
 	disk, claims := newPowerDisk(), newPowerClaims()
 	for n, ev := range p.events {

@@ -2,11 +2,11 @@
 
 package e2e
 
-// This file records the system calls of a program that change files in a directory. It records
-// writes with their data, truncates, renames and syncs. A program runs as a traced child that stops
-// at every system call. The program does not notice this. If it omits a sync, or syncs the wrong
-// file, the recording shows it, which hooks in our own code could not. A tracer can also make
-// system calls fail, as a broken disk would.
+// This file records the system calls of a program that change files in a directory. It includes the
+// data of each write. A program runs as a traced child that stops at every system call. The program
+// does not notice this. If it omits a sync, or syncs the wrong file, the recording shows it, which
+// hooks in our own code could not. A tracer can also make system calls fail, as a broken disk
+// would.
 //
 // The clients also add a line to the recording before each request and after each response.
 // Therefore, the line of a request always precedes the resulting writes, and the line of a response
@@ -63,7 +63,7 @@ type diskRecording struct {
 
 	mu     sync.Mutex     // guards the fields below
 	names  map[string]int // the current names in the directory
-	files  map[uint64]int // by inode, for files that still have a name
+	files  map[uint64]int // by inode, without deleted files
 	ends   map[int]int64  // the offset of the next sequential write
 	last   int
 	events []diskEvent
@@ -119,7 +119,7 @@ func (r *diskRecording) place(t *testing.T, path string, content []byte) {
 	}
 }
 
-// record runs the child until it exits, and records its changes to the files in dir. It skips the
+// record runs the child until it exits and records the changes to all files in dir. It skips the
 // test if tracing is not permitted.
 func (tr *diskTracer) record(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
@@ -141,8 +141,8 @@ func forbidden(err error) bool {
 func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 	done := make(chan error)
 	go func() {
-		// The kernel accepts the tracer's requests only from this thread. The thread must not exit
-		// either, because servers that it has started would end with it (Pdeathsig).
+		// The kernel accepts the tracer's requests only from this thread. If the thread exited, the
+		// kernel would also kill the servers that it has started (Pdeathsig).
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		done <- tr.traceHere(cmd)
@@ -178,7 +178,7 @@ func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
 	return err
 }
 
-// run resumes the child's threads after each stop until the child has exited.
+// run resumes the threads after each system call until the child has exited.
 func (tr *diskTracer) run() error {
 	for tid, signal := tr.pid, 0; ; {
 		if err := syscall.PtraceSyscall(tid, signal); err != nil && err != syscall.ESRCH { // the thread may have exited meanwhile
@@ -210,8 +210,8 @@ func (tr *diskTracer) run() error {
 	}
 }
 
-// note is called before a thread makes a system call, and adds the event. The kernel reports the
-// call's number and arguments in the same form on every architecture.
+// note adds the event for the next system call of a stopped thread. The kernel reports the call's
+// number and arguments in the same form on every architecture.
 func (tr *diskTracer) note(tid int) error {
 	var info [88]byte
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
@@ -309,8 +309,8 @@ func (tr *diskTracer) noteWrite(plain bool, args [6]uint64) error {
 	return nil
 }
 
-// file returns the number of the file that one of the child's descriptors refers to, or 0 for a
-// directory and for files elsewhere.
+// file returns the path and the number of the child's open file fd. The number is 0 if the file is
+// a directory or outside of the recorded directory.
 func (tr *diskTracer) file(fd uint64) (id int, path string) {
 	link := fmt.Sprintf("/proc/%d/fd/%d", tr.pid, fd)
 	path, err := os.Readlink(link)

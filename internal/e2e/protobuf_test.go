@@ -294,7 +294,7 @@ func TestWatchInProtobuf(t *testing.T) {
 		apitest.Expect(t, partial.want("MODIFIED a").object.Get("kind"), "PartialObjectMetadata")
 	}
 	apitest.Expect(t, odd.want("MODIFIED a").object.Get("data.k"), "new")
-	gone := odd.want("DELETED a") // has the state in which it matched the selector, with the revision of the change
+	gone := odd.want("DELETED a") // contains the last state that matched the selector, but the revision of the change
 	apitest.Expect(t, gone.object.Get("metadata.labels.odd"), "y")
 	for _, each := range []*watcher{w, same, partial, asJSON} {
 		each.want("DELETED b")

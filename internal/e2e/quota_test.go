@@ -1,7 +1,7 @@
 package e2e
 
-// These tests use quotas on a running server. They compare responses with those of kube-apiserver,
-// run concurrent clients, and kill the server while they write.
+// These tests use quotas on a running server. They check that responses are identical to
+// kube-apiserver, run concurrent clients, and kill the server.
 
 import (
 	"bytes"
@@ -185,7 +185,7 @@ func TestQuotaRace(t *testing.T) {
 					s.send("POST", path+"?dryRun=All", `{"metadata":{"generateName":"dry-"}}`)
 				}
 				if i%4 == 0 {
-					// The quota is charged before the store rejects it.
+					// This is rejected by the store after the quota has been charged.
 					s.send("POST", path, `{"metadata":{"name":"r","resourceVersion":"7"}}`)
 				}
 				switch a := s.send("POST", path, fmt.Sprintf(`{"metadata":{"generateName":"r%d-"}}`, i)); a.code {
@@ -292,8 +292,8 @@ func TestQuotaSwitchedOff(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`)
 }
 
-// TestQuotaOfCustomResources uses a quota for a custom resource before its definition is created
-// and after it is deleted.
+// TestQuotaOfCustomResources checks that a quota can be created before the definition and that it
+// is updated when the definition is deleted.
 func TestQuotaOfCustomResources(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

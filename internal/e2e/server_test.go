@@ -196,8 +196,7 @@ func onEtcd(flags []string) []string {
 	return flags
 }
 
-// onFile returns a flag that stores the data in the file at path, where a restarted server finds it
-// again.
+// onFile returns the flag for a persistent data file.
 func onFile(path string) string { return "--data=" + path }
 
 // onSomeFile is like onFile, with a file in the test's temporary directory.
@@ -287,7 +286,7 @@ func (s *testServer) end(how syscall.Signal) {
 	}
 }
 
-// restart stops the server and starts it again. The port may change.
+// restart calls halt and start. The port may change.
 func (s *testServer) restart() {
 	s.t.Helper()
 	s.halt()
@@ -414,7 +413,7 @@ func (l *serverLog) errors() string {
 	return out.String()
 }
 
-// flag returns the value of one of the server's flags.
+// flag returns the value of a flag of the server.
 func (s *testServer) flag(name string) (value string) {
 	for _, flag := range s.flags {
 		if v, ok := strings.CutPrefix(flag, "--"+name+"="); ok {
@@ -454,7 +453,7 @@ func (a answer) names() string {
 	return strings.Join(names, " ")
 }
 
-// failure returns an error's code, reason and message as one line.
+// failure returns the code, the reason and the message of an error, separated by spaces.
 func (a answer) failure() string {
 	return fmt.Sprintf("%d %s %s", a.code, a.get("reason"), a.get("message"))
 }

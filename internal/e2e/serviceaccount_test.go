@@ -140,8 +140,8 @@ func TestTokenRequestIsKubernetes(t *testing.T) {
 	}
 }
 
-// TestTokenSaysWhoItsBearerIs checks the claims in a token, the defaults of a request for a token,
-// and the user of a request with the token.
+// TestTokenSaysWhoItsBearerIs checks the claims in the token, their defaults, and the user of
+// requests with the token.
 func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -268,8 +268,8 @@ func keyOf(t *testing.T, token string) string {
 	return gjson.GetBytes(head, "kid").String()
 }
 
-// forge returns a modified token that is signed with the server's own key. Only a server with a
-// wrong clock would issue such a token.
+// forge modifies a token and signs it with the server's own key. Only a server with a wrong clock
+// would issue such a token.
 func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) string {
 	t.Helper()
 	claims := jwt.MapClaims(claimsOf(t, good).Value().(map[string]any))

@@ -454,7 +454,7 @@ func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
 func TestHeadersComeBeforeTheFirstEvent(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
-	w := s.follow("resourceVersion=r(z)") // returns after the header, before any event
+	w := s.follow("resourceVersion=r(z)") // returns after the response header
 	apitest.Expect(t, w.header.Get("Content-Type"), "application/json")
 	s.marker(t, w)
 }
