@@ -195,8 +195,8 @@ func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	}
 }
 
-// A status code that HTTP does not have once closed the client's connection and logged a stack
-// trace.
+// In earlier versions, an invalid status code in a webhook's response closed the client's
+// connection and logged a stack trace.
 func TestWebhookCodesAreHTTP(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -945,7 +945,7 @@ func TestWebhookMatchConditions(t *testing.T) {
 }
 
 // If a webhook denies the deletion of a namespace, the server must report the reason in the
-// namespace's status and try again. The pod that an eviction deletes is not a separate write.
+// namespace's status and try again. It is not called for the delete of an evicted pod.
 func TestWebhookHoldsANamespaceUp(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

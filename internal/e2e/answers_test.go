@@ -54,8 +54,8 @@ func TestNothingGoneComesBack(t *testing.T) {
 	}
 }
 
-// TestAnUpdateThatCreatesTakesCreate checks that such a request without the right to create gets
-// the 403 of a create, even if it is a dry run.
+// TestAnUpdateThatCreatesTakesCreate checks that an update can only create an object if the user
+// may create it. The error is the 403 of a create, even for a dry run.
 func TestAnUpdateThatCreatesTakesCreate(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

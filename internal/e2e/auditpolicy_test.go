@@ -380,7 +380,7 @@ func TestAuditEventsReachAWebhook(t *testing.T) {
 }
 
 // TestStrictAuditRefuses checks that mode blocking-strict rejects a request whose event cannot be
-// written. The error is that of kube-apiserver. The other two modes serve the request.
+// written. The error must match kube-apiserver. The other two modes serve the request.
 func TestStrictAuditRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/dev/full"); err != nil {

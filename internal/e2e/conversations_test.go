@@ -29,8 +29,8 @@ import (
 // first resourceVersion in the file, uid1 is the first UID, and token1 the first continue token.
 //
 // The responses were recorded from a new kube-apiserver 1.37 with -update -oracle URL -token TOKEN.
-// Those in differences.txtar are from apilet, where it deliberately differs. The first lines of a
-// file can set flags for both servers:
+// The responses in differences.txtar are from apilet, which deliberately differs. The first lines
+// of a file can set flags for both servers:
 //
 //   - "plugins: A,B" is --enable-admission-plugins.
 //   - "gates: A=true,B=true" is --feature-gates.

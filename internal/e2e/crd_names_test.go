@@ -127,8 +127,7 @@ func TestNamesOfBuiltInTypesAreTaken(t *testing.T) {
 	}
 }
 
-// TestGroupsOfKubernetesAskForApproval checks that the responses are identical to kube-apiserver
-// 1.36.
+// TestGroupsOfKubernetesAskForApproval checks that the responses match kube-apiserver 1.36.
 func TestGroupsOfKubernetesAskForApproval(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -150,8 +149,8 @@ func TestGroupsOfKubernetesAskForApproval(t *testing.T) {
 	}
 }
 
-// TestSharedDefinitionOfAnEarlierServerDeletesNothing checks such a definition from an earlier
-// version, which could be established or terminating.
+// TestSharedDefinitionOfAnEarlierServerDeletesNothing tests a definition that shares its keys with
+// a built-in type. Earlier versions could establish such definitions or start to delete them.
 func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 	for name, terminating := range map[string]bool{"in use": false, "on its way out": true} {
 		t.Run(name, func(t *testing.T) {

@@ -69,8 +69,8 @@ func TestApplyKeepsEmptyObjects(t *testing.T) {
 			t.Errorf("%s: no manager owns %s: %s", c.steps, c.owned, last.get("metadata.managedFields").Raw)
 		}
 	}
-	// Otherwise, managedFields could contain a field that was dropped. Therefore a null that the
-	// schema does not permit is rejected.
+	// If the schema does not allow a null, the request must be rejected. Otherwise, managedFields
+	// could contain a field that was dropped.
 	for i, steps := range []string{
 		`m {"n":null}`, `m {"labels":null}`, `m {"list":null}`, `m {"items":null}`, `m {"items":[{"name":"a","o":null}]}`, `m {"atomic":{"x":"1"}}; m {"atomic":null}`,
 		`m {"n":{"x":"1"}}; m {"n":null}`, `m {"items":[{"name":"a"}]}; m {"items":null}`,

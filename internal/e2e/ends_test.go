@@ -13,8 +13,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestStopLetsRequestsEnd stops a server while it receives a request body. This request succeeds,
-// /readyz fails, and new connections are rejected.
+// TestStopLetsRequestsEnd stops a server while it receives a request body. This request must
+// succeed, /readyz must fail, and other requests must be rejected.
 func TestStopLetsRequestsEnd(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))

@@ -123,7 +123,7 @@ func FuzzAPIServerArguments(f *testing.F) {
 	})
 }
 
-// TestEtcdSaysItsVersion checks that scripts can find the version as in the output of etcd.
+// TestEtcdSaysItsVersion checks that the output has the format of etcd, because scripts parse it.
 func TestEtcdSaysItsVersion(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--version", "-version"} {

@@ -110,7 +110,7 @@ func TestWhichPodsAskTheirBudget(t *testing.T) {
 }
 
 // TestBudgetWithTooManyUnconfirmedEvictions tests an eviction if the disruption controller is too
-// slow. The response must be identical to kube-apiserver.
+// slow. The response must match kube-apiserver.
 func TestBudgetWithTooManyUnconfirmedEvictions(t *testing.T) {
 	t.Parallel()
 	s := startEvictions(t)

@@ -281,7 +281,8 @@ func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
 		c.create("cm/other/right", "", ref("cm/far", far))
 		c.awaitGone("cm/lost", "cm/absent", "cm/wrong-uid")
 		c.awaitOwners("cm/kept", "near")
-		for range 3 { // The collector processes each change of the references, but must not create another event.
+		// The collector processes each change of the references, but must not create another event.
+		for range 3 {
 			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+blocking("cm/far", far)+`]}}`, 200)
 			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+ref("cm/far", far)+`]}}`, 200)
 		}
@@ -647,7 +648,8 @@ func TestQuietWhileWaiting(t *testing.T) {
 	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
 	from := fmt.Sprintf("?watch=1&resourceVersion=%d", c.revision())
 	namespaces, maps := c.watch("/api/v1/namespaces"+from), c.watch("/api/v1/configmaps"+from)
-	time.Sleep(2 * time.Second) // There is no condition to wait for, because nothing should happen.
+	// There is no condition to wait for, because nothing should happen.
+	time.Sleep(2 * time.Second)
 	c.create("ns/marker", "")
 	c.create("cm/marker", "")
 	namespaces.want("ADDED marker")

@@ -1,8 +1,8 @@
 package e2e
 
 // This file sends malicious requests. The bodies are truncated, huge or deeply nested, the paths
-// try to leave their directory, or the connection stalls. Each must soon get the Status of
-// kube-apiserver, or at least a 4xx, and must not leave anything behind.
+// try to leave their directory, or the connection stalls. The response must be the Status of
+// kube-apiserver, or at least a 4xx. It must not take long, and nothing may be stored.
 
 import (
 	"bytes"
@@ -211,7 +211,7 @@ func TestObjectsDoNotGrowForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		json, revAt := scheme.WithoutRevision(rec.JSON)
-		// The same can be done with many patches.
+		// A client could do the same with many patches.
 		json = bytes.Replace(json, []byte(`"image":"i"`), []byte(`"image":"`+strings.Repeat("i", 9_300_000)+`"`), 1)
 		if _, err = st.Commit(t.Context(), store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}); err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 	}{
 		{"sync", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 24},
 		{"the sync behind it", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 25},
-		// The log only grows after hundreds of writes.
+		// Extending the log takes hundreds of writes.
 		{"write", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off >= 2*powerPage }, 1500},
 		{"write of a meta page", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off < 2*powerPage }, 15},
 	} {

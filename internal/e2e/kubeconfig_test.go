@@ -129,7 +129,7 @@ func TestPortInUseLeavesNoFileAndNamesTheFlag(t *testing.T) {
 	}
 }
 
-// apilet backup has the user of the kubeconfig.
+// apilet backup authenticates as the user of the kubeconfig.
 func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")

@@ -1,7 +1,7 @@
 package e2e
 
 // This file tests the reads of list.go from outside. The expected responses were observed on
-// kube-apiserver 1.36. If apilet differs deliberately, there is a comment.
+// kube-apiserver 1.36. If apilet differs deliberately, the test case says so.
 //
 // Most tests use a listScene: ConfigMaps a to e in namespace p1 and z in p2, created in this order.
 // Responses are compared in the form of a line:
@@ -448,7 +448,7 @@ func TestBadTokensAre400(t *testing.T) {
 		t.Errorf("a token that was cut: %s", got)
 	}
 	for _, token := range []string{`"rv":3,"start":"b\u0000"`, `"rv":99999999,"start":"b\u0000"`, `"rv":-1,"start":"b\u0000"`} {
-		t.Run("kube-apiserver's "+token, func(t *testing.T) { // such a token is never used
+		t.Run("kube-apiserver's "+token, func(t *testing.T) { // such a token is always rejected
 			got := s.list("continue=" + encode([]byte(`{"v":"meta.k8s.io/v1",`+token+`}`)))
 			if !strings.HasPrefix(got, "410 Expired The provided continue parameter is a kube-apiserver's") {
 				t.Error(got)

@@ -105,7 +105,7 @@ func TestLogByFields(t *testing.T) {
 	}
 }
 
-// TestDiffComparesMoments compares two moments. The type may be defined at only one of them.
+// TestDiffComparesMoments compares two moments. Between them, one of the types is defined.
 func TestDiffComparesMoments(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

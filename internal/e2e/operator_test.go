@@ -1,9 +1,9 @@
 package e2e
 
-// These tests cause the problems that an operator must be able to detect. For each they check the
-// check of /readyz and its effect on readiness, the metric, and the log lines for the begin and the
-// end. The test of a full disk is in fulldisk_linux_test.go. The tests in testdata/etcd cover a
-// lost etcd and a slow replica.
+// These tests cause the problems that an operator must be able to detect. They verify the check of
+// /readyz and its effect on readiness, the metric, and the log lines at the start and the end of
+// the problem. The test of a full disk is in fulldisk_linux_test.go. The tests in testdata/etcd
+// cover a lost etcd and a slow replica.
 
 import (
 	"crypto/tls"
@@ -56,7 +56,7 @@ func (o *operated) figure(series string, want float64) {
 	}
 }
 
-// told checks the number of log lines for the begin and the end of a problem.
+// told checks how often the log reports the start and the end of a problem.
 func (o *operated) told(what string, begun, over int) {
 	o.t.Helper()
 	if b, e := o.troubleLines(what); b != begun || e != over {
@@ -64,7 +64,7 @@ func (o *operated) told(what string, begun, over int) {
 	}
 }
 
-// troubleLines returns the numbers of log lines for the begin and the end of a problem.
+// troubleLines returns how often the log reports the start and the end of a problem.
 func (s *testServer) troubleLines(what string) (begun, over int) {
 	for line := range strings.Lines(s.log.String()) {
 		if gjson.Get(line, "what").String() != what {

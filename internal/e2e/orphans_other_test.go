@@ -4,6 +4,6 @@ package e2e
 
 import "os/exec"
 
-// endWithTests does nothing, because only Linux supports this. Elsewhere a server continues to run
-// after a panic in a test.
+// endWithTests does nothing, because only Linux supports this. On other systems, a server continues
+// to run after a panic in a test.
 func endWithTests(*exec.Cmd) {}

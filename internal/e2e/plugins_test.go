@@ -137,7 +137,7 @@ func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 	}
 }
 
-// TestPodSecurityIsCounted checks that the metrics are identical to kube-apiserver 1.36.
+// TestPodSecurityIsCounted checks that the metrics match kube-apiserver 1.36.
 func TestPodSecurityIsCounted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -202,7 +202,7 @@ func TestPolicyStatusTellsOfTypes(t *testing.T) {
 	}
 }
 
-// TestPoliciesAreCounted checks that the metrics are identical to kube-apiserver.
+// TestPoliciesAreCounted checks that the metrics match kube-apiserver.
 func TestPoliciesAreCounted(t *testing.T) {
 	t.Parallel()
 	const group = "/apis/admissionregistration.k8s.io/v1"

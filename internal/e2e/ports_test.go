@@ -218,7 +218,7 @@ func TestHealthVersionMetrics(t *testing.T) {
 	if a := s.send("GET", "/readyz?verbose", ""); !strings.Contains(string(a.body), "[+]store ok") {
 		t.Errorf("readyz?verbose does not name the store: %s", a.body)
 	}
-	const roles = "/readyz/poststarthook/rbac/bootstrap-roles" // the roles only exist if an authorizer uses them
+	const roles = "/readyz/poststarthook/rbac/bootstrap-roles" // the check only exists if RBAC is enabled
 	if a := s.send("GET", roles, ""); a.code != 404 {
 		t.Errorf("roles where none count: %d %s", a.code, a.body)
 	}

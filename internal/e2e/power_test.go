@@ -4,11 +4,11 @@ package e2e
 
 // This file simulates power cuts. The built program serves as a traced child (powertrace_test.go)
 // while clients write over HTTP and history is compacted. The test also runs a backup and a
-// defragmentation. Then the test creates hundreds of disk images. Each image is a possible state
-// after a power cut. Synced data is present. Any part of the data that was not synced may be
-// missing, down to single sectors of a write, and new file names may be missing. A store must open
-// from each image, pass all checks, and accept further writes. For every object it must have a
-// state between the last acknowledged one and the last requested one.
+// defragmentation. Then the test creates many disk images. Each image is a possible state after a
+// power cut. Synced data is present. Any part of the data that was not synced may be missing, down
+// to single sectors of a write, and new file names may be missing. A store must open from each
+// image, pass all checks, and accept further writes. For every object it must have a state between
+// the last acknowledged one and the last requested one.
 //
 // To show that the test detects errors, it also replays the recording without some of the syncs, as
 // if the program had not made them. It must find data loss each time.

@@ -7,8 +7,8 @@ import (
 )
 
 // TestHostileQuantitiesAreRefused sends quantities that would use a CPU for hours beyond every
-// deadline, by each kind of write. For an invalid quantity, the status codes must be equal to the
-// ones of kube-apiserver. This includes the 500 of an apply.
+// deadline, by each kind of write. The status codes must match kube-apiserver for an invalid
+// quantity. This includes the 500 of an apply.
 func TestHostileQuantitiesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -1,7 +1,7 @@
 package e2e
 
-// These tests use quotas on a running server. They check that responses are identical to
-// kube-apiserver, run concurrent clients, and kill the server.
+// These tests use quotas on a running server. They check that responses match kube-apiserver, run
+// concurrent clients, and kill the server.
 
 import (
 	"bytes"
@@ -292,8 +292,8 @@ func TestQuotaSwitchedOff(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`)
 }
 
-// TestQuotaOfCustomResources checks that a quota can be created before the definition and that it
-// is updated when the definition is deleted.
+// TestQuotaOfCustomResources checks that a quota can be created before the definition of its
+// resource.
 func TestQuotaOfCustomResources(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

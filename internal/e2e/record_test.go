@@ -117,7 +117,7 @@ func TestMetricsAreFed(t *testing.T) {
 	s.want(401, "GET", "/version", "", "Authorization: Bearer nope")
 	s.want(403, "GET", "/metrics", "")
 	s.headers = []string{root}
-	_, _ = http.Get(strings.Replace(s.url, "https", "http", 1)) // fails without a handshake
+	_, _ = http.Get(strings.Replace(s.url, "https", "http", 1)) // causes a failed TLS handshake
 	for series, least := range map[string]float64{
 		`apiserver_watch_events_total{group="",resource="namespaces",version="v1"}`:                                5, // four events and a bookmark
 		`apiserver_watch_events_sizes_count{group="",resource="namespaces",version="v1"}`:                          5,

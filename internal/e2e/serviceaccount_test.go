@@ -93,7 +93,7 @@ func boundTo(kind, name string) string {
 	return fmt.Sprintf(`"boundObjectRef":{"kind":%q,"apiVersion":"v1","name":%q}`, kind, name)
 }
 
-// TestTokenRequestIsKubernetes checks that the responses are identical to kube-apiserver 1.36.
+// TestTokenRequestIsKubernetes checks that the responses match kube-apiserver 1.36.
 func TestTokenRequestIsKubernetes(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -322,7 +322,7 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	}
 }
 
-// TestTokenReviewKnowsAudiences checks that the responses are identical to kube-apiserver.
+// TestTokenReviewKnowsAudiences checks that the responses match kube-apiserver.
 func TestTokenReviewKnowsAudiences(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)

@@ -144,8 +144,8 @@ func TestSigningRequestsAreDecidedByTheirSigners(t *testing.T) {
 	}
 }
 
-// TestNobodyAsksToBecomeAMaster checks that even a member of system:masters cannot request such a
-// certificate.
+// TestNobodyAsksToBecomeAMaster checks that not even a member of system:masters can request a
+// certificate for that group.
 func TestNobodyAsksToBecomeAMaster(t *testing.T) {
 	t.Parallel()
 	s := startSigning(t)

@@ -38,8 +38,8 @@ func torture(t *testing.T, controller string, mended bool, flags ...string) run 
 		t.Fatal(err)
 	}
 	args := append([]string{"torture", "--setup=" + zooFolder + "/setup.yaml", "--objects=" + zooFolder + "/basic.yaml", "--patience=3s", "--parallel=2"}, flags...)
-	// The server's garbage collection is ten times slower. A pause of 300 ms may only mean that it
-	// is slow.
+	// With the race detector, garbage collection is ten times slower. If the server is quiet for
+	// 300 ms, it may just be slow.
 	if apitest.Race {
 		args = append(args, "--quiet=3s", "--patience=20s")
 	}

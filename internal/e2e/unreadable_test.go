@@ -115,7 +115,7 @@ const (
 	rolesPath  = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
 	leasesPath = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 	widgets    = "/apis/example.org/v1/namespaces/default/widgets"
-	year10000  = 253402304399 // in seconds, with some minutes of the new year
+	year10000  = 253402304399 // in the first hour of the year 10000
 )
 
 func widget(name, more string) string {

@@ -1,8 +1,8 @@
 package e2e
 
 // This file tests WATCH from outside. A watcher reads events in the background, and want compares
-// the next ones with lines like "ADDED a". To check that there is no event, a test writes a marker
-// object, which must be the next event. It does not wait.
+// the next ones with lines like "ADDED a". To check that there is no event, a test does not wait.
+// It writes a marker object, which must be the next event.
 
 import (
 	"bufio"
