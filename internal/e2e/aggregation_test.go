@@ -508,7 +508,8 @@ func TestHostileServersBehind(t *testing.T) {
 		s.want(200, "PATCH", apiServices+"/v1.ext.example.com", fmt.Sprintf(`{"spec":{"versionPriority":%d}}`, time.Now().UnixNano()%900+16), asMergePatch)
 		s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", fmt.Sprintf(`{"metadata":{"labels":{"a":"x%d"}}}`, time.Now().UnixNano()), asMergePatch)
 		for _, path := range []string{"/apis", "/openapi/v3", "/apis/apps/v1", "/apis/ext.example.com", "/openapi/v2"} {
-			apitest.WaitFor(t, path, func() bool { // retry, because a request on a busy machine may exceed its six seconds
+			// Retry, because a request on a busy machine may exceed its six seconds.
+			apitest.WaitFor(t, path, func() bool {
 				a, err := s.try("GET", path, "")
 				return err == nil && a.code == 200
 			})
@@ -516,7 +517,8 @@ func TestHostileServersBehind(t *testing.T) {
 		apitest.WaitFor(t, "the server's own types", func() bool { return s.send("GET", "/api/v1/namespaces/default/configmaps", "").code == 200 })
 	}
 	s.awaitAvailable("ext.example.com", "FailedDiscoveryCheck")
-	apitest.WaitFor(t, "requests to be refused at once", func() bool { // the router notices the condition shortly after it is stored
+	// The router notices the condition shortly after it is stored.
+	apitest.WaitFor(t, "requests to be refused at once", func() bool {
 		a := s.send("GET", extPath+"/namespaces/a/things", "")
 		return a.code == 503 && string(a.body) == "service unavailable\n"
 	})
@@ -547,7 +549,8 @@ func TestStreamsPassThrough(t *testing.T) {
 	if names := s.want(200, "GET", extPath+"/namespaces/a/things", "").names(); names != "one" {
 		t.Errorf("got %q", names)
 	}
-	s.flags = append(s.flags, "--request-timeout=2s") // set only now, because a busy machine may need longer for the requests above
+	// Set only now, because a busy machine may need longer for the requests above.
+	s.flags = append(s.flags, "--request-timeout=2s")
 	s.restart()
 	apitest.WaitFor(t, "the extension to be served again", func() bool {
 		return s.send("GET", extPath+"/namespaces/a/things", "").code == 200

@@ -265,7 +265,8 @@ func withoutAnswer(event any) any {
 func compareAudit(t *testing.T, got, want map[string][]any) {
 	t.Helper()
 	for _, r := range auditedRequests(t) {
-		if r.body == "{" && len(want[r.id]) < len(got[r.id]) { // for a patch that is not JSON, kube-apiserver fails to write its event
+		// For a patch that is not JSON, kube-apiserver fails to write its event.
+		if r.body == "{" && len(want[r.id]) < len(got[r.id]) {
 			continue
 		}
 		if strings.Contains(r.path, "token=") { // apilet writes REDACTED instead of the token

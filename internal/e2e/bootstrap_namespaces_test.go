@@ -200,7 +200,8 @@ func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 		return events
 	})
 	for i, ev := range events {
-		if i > 1 || !strings.HasSuffix(ev.Key, "/default/kubernetes") { // the Endpoints and the EndpointSlice contain the new port
+		// The Endpoints and the EndpointSlice contain the new port.
+		if i > 1 || !strings.HasSuffix(ev.Key, "/default/kubernetes") {
 			t.Errorf("a start with nothing to do wrote %s", ev.Key)
 		}
 	}

@@ -223,7 +223,8 @@ func TestStatusCannotPointADefinitionAtOthersObjects(t *testing.T) {
 	for _, body := range []string{
 		kubetest.SimpleDefinition(t, "Bar", "example.com", "{type: object}", ""),
 		strings.Replace(kubetest.SimpleDefinition(t, "Other", "example.com", "{type: object}", ""), `"kind":"Other"`, `"kind":"Other","shortNames":["foos"]`, 1),
-		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""), // its plural conflicts with a short name of the previous definition
+		// Its plural conflicts with a short name of the previous definition.
+		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""),
 	} {
 		s.want(201, "POST", definitionsPath, body)
 	}

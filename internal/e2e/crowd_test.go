@@ -141,7 +141,8 @@ func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
 	})
 	if a := s.send("GET", "/api/v1/namespaces/default/configmaps", "", "Impersonate-User: bob"); a.code != 200 {
-		t.Errorf("beside 40 bodies that trickle, a request gets %d", a.code) // it would get a 429 if the slow requests kept their seats
+		// It would get a 429 if the slow requests kept their seats.
+		t.Errorf("beside 40 bodies that trickle, a request gets %d", a.code)
 	}
 }
 

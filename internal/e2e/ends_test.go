@@ -13,8 +13,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestStopLetsRequestsEnd stops a server while it receives a request body. This request must
-// succeed, /readyz must fail, and other requests must be rejected.
+// TestStopLetsRequestsEnd stops a server while it receives a request body. The server must close
+// its listener, but this request must still succeed.
 func TestStopLetsRequestsEnd(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))

@@ -314,7 +314,8 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 		for asked := false; !asked; { // repeat until the reviews finish within 25 seconds
 			begin := time.Now()
 			token := forge(t, key, good, c.edit)
-			first, second := s.reviewOf(token), s.reviewOf(token) // the second review finds the verified signature in the cache
+			// The second review finds the verified signature in the cache.
+			first, second := s.reviewOf(token), s.reviewOf(token)
 			if asked = time.Since(begin) < 25*time.Second; asked && (first != want || second != want) {
 				t.Errorf("%s: %s, then %s, want %s", c.title, first, second, want)
 			}

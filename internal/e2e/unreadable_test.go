@@ -257,8 +257,8 @@ func unpackPoisoned(t testing.TB) string {
 	return path
 }
 
-// TestOwnersThatCannotBeReadAreDropped checks custom resources. Like kube-apiserver, the server
-// only decodes the managedFields that a request contains.
+// TestOwnersThatCannotBeReadAreDropped checks that the managedFields of a custom resource are
+// dropped if they cannot be decoded. Like kube-apiserver, the server decodes them in each request.
 func TestOwnersThatCannotBeReadAreDropped(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -327,7 +327,8 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	s.spoil("//namespaces//other", `"status":{`, `"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"10000-01-01T00:59:59Z"}],`)
 	s.want(201, "POST", "/api/v1/namespaces/other/configmaps", configMap("inside"))
 	s.want(500, "GET", "/api/v1/namespaces/other", "")
-	for _, name := range []string{"other", "late", "shop"} { // other and late cannot be decoded, and shop contains such objects
+	// The namespaces other and late cannot be decoded, and shop contains such objects.
+	for _, name := range []string{"other", "late", "shop"} {
 		s.want(200, "DELETE", "/api/v1/namespaces/"+name, "")
 	}
 	apitest.WaitFor(t, "all are gone", func() bool { return s.unreadable() == 0 && s.send("GET", "/readyz", "").code == 200 })
