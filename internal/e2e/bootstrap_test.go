@@ -46,7 +46,7 @@ func TestClusterAddressIsTaken(t *testing.T) {
 
 // TestSecondFamilyComesAndGoes adds a second IP family, removes it, and starts the server with a
 // range that the cluster does not have. The expected responses were observed on kube-apiserver 1.36
-// after the same restarts. The users' objects are only changed by their own requests.
+// after the same restarts. The server must not modify objects that were created by users.
 func TestSecondFamilyComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"), "--service-cluster-ip-range=10.96.0.0/16")

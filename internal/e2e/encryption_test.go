@@ -123,9 +123,9 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 }
 
 // TestKeysComeAndGo checks that an object cannot be read, written or deleted if its key is missing.
-// The errors name it, and other objects are still served. With the key it is available again. If
-// the object was encrypted with an old key, a write without changes must encrypt it with the
-// current one.
+// The errors must contain its name. Other objects must still be served. With the key it is
+// available again. If the object was encrypted with an old key, a write without changes must
+// encrypt it with the current one.
 func TestKeysComeAndGo(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("ETCD_SERVERS") != "" {

@@ -24,7 +24,7 @@ import (
 	"apilet/internal/registry"
 )
 
-// A cluster is a server under test with methods that take short names of objects.
+// A cluster is a server under test. Its methods use short names for objects.
 type cluster struct {
 	testing.TB
 	*testServer
@@ -656,8 +656,8 @@ func TestQuietWhileWaiting(t *testing.T) {
 	maps.want("ADDED marker")
 }
 
-// TestManyNamespacesAtOnce deletes many namespaces concurrently. Meanwhile, the test removes the
-// finalizers of their objects.
+// TestManyNamespacesAtOnce deletes many namespaces. It removes the finalizers of the objects while
+// the server is deleting them.
 func TestManyNamespacesAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")

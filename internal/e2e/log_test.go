@@ -105,7 +105,8 @@ func TestLogByFields(t *testing.T) {
 	}
 }
 
-// TestDiffComparesMoments compares two moments. Between them, one of the types is defined.
+// TestDiffComparesMoments compares two moments. One of the types is not defined at the first
+// moment.
 func TestDiffComparesMoments(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -2,7 +2,7 @@ package e2e
 
 import "syscall"
 
-// skipCall prevents the system call that a stopped thread is about to make.
+// skipCall skips the next system call of a stopped thread.
 func skipCall(tid int) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

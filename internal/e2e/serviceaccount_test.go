@@ -268,8 +268,8 @@ func keyOf(t *testing.T, token string) string {
 	return gjson.GetBytes(head, "kid").String()
 }
 
-// forge modifies a token and signs it with the server's own key. Only a server with a wrong clock
-// would issue such a token.
+// forge modifies the given token and signs it again with the same key. Only a server with a wrong
+// clock would issue such a token.
 func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) string {
 	t.Helper()
 	claims := jwt.MapClaims(claimsOf(t, good).Value().(map[string]any))

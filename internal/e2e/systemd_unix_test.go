@@ -2,8 +2,8 @@
 
 package e2e
 
-// This file plays the part of systemd. The server notifies it that it is ready, alive, reopening
-// its log, or stopping.
+// This file tests the notifications to systemd. The server must report that it is ready, that it is
+// alive, that it reopens its log, and that it is stopping.
 
 import (
 	"net"
