@@ -36,7 +36,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	stdlog "log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -85,8 +84,11 @@ import (
 	"apilet/internal/health"
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
+	"apilet/internal/instrumentation"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/kubelet"
+	"apilet/internal/logging"
+	"apilet/internal/metrics"
 	"apilet/internal/nodebootstrap"
 	"apilet/internal/notify"
 	"apilet/internal/options"
@@ -145,8 +147,8 @@ func main() {
 // serve runs the server until SIGTERM or SIGINT. A second signal ends the process immediately.
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
-	c.log = newLogger(stderr, c.LogFormat)
-	defer limitOtherLogs(c.log)()
+	c.log = logging.New(stderr, c.LogFormat)
+	defer logging.CaptureGlobal(c.log)()
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
 		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
 		os.Exit(1)
@@ -204,22 +206,6 @@ func (c *config) toldManager(err error) {
 	}
 }
 
-func newLogger(out io.Writer, format string) zerolog.Logger {
-	if format != "json" {
-		file, ok := out.(*os.File)
-		terminal := ok && isTerminal(file)
-		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.RFC3339, NoColor: !terminal}
-	}
-	return zerolog.New(out).With().Timestamp().Logger()
-}
-
-func newConsole(out io.Writer) zerolog.Logger { return newLogger(out, "console") }
-
-func isTerminal(file *os.File) bool {
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
 // ---- The server ----
 
 // A server is a running apilet. It owns the start, the background work and the shutdown. Its api
@@ -229,7 +215,7 @@ type server struct {
 	log      zerolog.Logger
 	clock    *clock.Clock
 	troubles *troubles.Log
-	metrics  *metrics
+	metrics  *metrics.Metrics
 	audit    *audit.Log // nil if neither audit flag is set
 	storage  *storage
 	auth     *auth.Authenticator
@@ -332,7 +318,7 @@ func startServer(c *config) (*server, error) {
 func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
-	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: newMetrics(speaks()), failed: make(chan error, 1),
+	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: metrics.New(speaks()), failed: make(chan error, 1),
 		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
 		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
@@ -370,7 +356,7 @@ func (s *server) reach(ctx context.Context) error {
 	if s.auth, err = auth.New(s.cfg.Auth); err != nil {
 		return err
 	}
-	s.audit, err = openAudit(&s.cfg.Audit, s.api.types, s.metrics, s.troubles, s.log)
+	s.audit, err = instrumentation.OpenAudit(&s.cfg.Audit, s.api.types, s.metrics, s.troubles, s.log)
 	return err
 }
 
@@ -440,8 +426,8 @@ func (s *server) assemble(context.Context) (err error) {
 	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
 		news: notify.New(st)}
 	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
-	a.instruments = &instrumentation{reg: types, metrics: s.metrics, audit: s.audit, findings: findings.New(findings.Logged(s.log)), log: s.log,
-		verbosity: c.Verbosity, timeout: c.RequestTimeout, bytes: shares.NewBytes(c.RequestTimeout / 4)}
+	a.instruments = &instrumentation.Recorder{Types: types, Metrics: s.metrics, Audit: s.audit, Findings: findings.New(findings.Logged(s.log)), Log: s.log,
+		Verbosity: c.Verbosity, Timeout: c.RequestTimeout, Bytes: shares.NewBytes(c.RequestTimeout / 4), Warnings: newWarningRecorder}
 	return nil
 }
 
@@ -449,19 +435,19 @@ func (s *server) assemble(context.Context) (err error) {
 func (s *server) admit(context.Context) error {
 	st, types, wr := s.storage.st, s.api.types, s.api.wr
 	s.beside.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
-		Called: s.metrics.webhookCalled, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
+		Called: s.metrics.WebhookCalled, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
 	s.beside.webhooks.Reload()
 	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
 	s.beside.policies = &policy.Policies{Store: st, Types: types, Unreadable: wr.Unreadable, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
-		Fields: wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.policyChecked}
+		Fields: wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.PolicyChecked}
 	s.beside.policies.Reload()
 	mutating, validating := plugins.Policies(s.beside.policies)
 	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.beside.webhooks,
 		MutatingPolicy: mutating, ValidatingPolicy: validating, Configuration: *configuration,
-		PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
+		PodChecked: s.metrics.PodChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
 	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
 	if err != nil {
 		return err
@@ -482,13 +468,13 @@ func (s *server) admit(context.Context) error {
 // observe registers the collectors of metrics.
 func (s *server) observe(context.Context) error {
 	m := s.metrics
-	m.registry.MustRegister(s.api.instruments.findings, certificateFigures(s.entrance.endpoint.Certificates), clusterFigures{s.storage.cluster},
+	m.Registry.MustRegister(s.api.instruments.Findings, metrics.CertificateCollector(s.entrance.endpoint.Certificates), metrics.ClusterCollector{Cluster: s.storage.cluster},
 		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.lost, Tracked: s.api.wr.Tracked.Load})
-	m.registry.MustRegister(s.storage.keys.Collectors()...)
-	m.clockBehind(s.clock.Behind)
-	m.leader(s.storage.leads.Load)
-	m.featureGates(options.FeatureGates())
-	m.buildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(speaks()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
+	m.Registry.MustRegister(s.storage.keys.Collectors()...)
+	m.ClockBehind(s.clock.Behind)
+	m.Leader(s.storage.leads.Load)
+	m.FeatureGates(options.FeatureGates())
+	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(speaks()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	return nil
 }
@@ -509,9 +495,9 @@ func (s *server) populate(ctx context.Context) error {
 	}
 	if s.cfg.FlowControl {
 		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.stored)
-		s.metrics.registry.MustRegister(fc.dispatcher)
+		s.metrics.Registry.MustRegister(fc.dispatcher)
 		if fc.followMachine(st, s.log); fc.auto != nil {
-			s.metrics.registry.MustRegister(fc.auto.Metrics())
+			s.metrics.Registry.MustRegister(fc.auto.Metrics())
 		}
 		s.api.fc, s.beside.flows = fc, bootstrap.NewFlowReconciler(st, types, wr, fc.configure)
 		if err := s.beside.flows.Start(ctx); err != nil {
@@ -541,14 +527,14 @@ func (s *server) aggregate(ctx context.Context) error {
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
 		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
-		Unavailable: s.metrics.apiServiceUnavailable, Upgrades: s.api.upgrades}
+		Unavailable: s.metrics.APIServiceUnavailable, Upgrades: s.api.upgrades}
 	g.Begin = func() {
 		if err := s.introduce(); err != nil {
 			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
 		}
 		s.publishAuthorities(ctx)
 	}
-	s.metrics.registry.MustRegister(g)
+	s.metrics.Registry.MustRegister(g)
 	s.api.aggregated = g
 	if !s.cfg.Auth.Insecure {
 		if err := s.introduce(); err != nil {
@@ -657,7 +643,7 @@ func (s *server) serve(context.Context) error {
 		MaxHeaderBytes: 64 << 10,
 		ConnContext:    withConn,
 		ConnState:      s.entrance.resting.Note,
-		ErrorLog:       stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
+		ErrorLog:       logging.HTTPErrors(s.log, s.metrics.TLSHandshakeErrors.Inc),
 	}
 	if err := s.entrance.endpoint.WriteKubeconfig(); err != nil {
 		return err
@@ -693,7 +679,7 @@ func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &gc.Collector{Store: s.storage.st, Maintenance: s.storage.upkeep, Types: s.api.types, Writer: s.api.wr, EventTTL: s.cfg.EventTTL,
-		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.own, Elsewhere: s.api.aggregated.Empty}
+		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.BeginInternal, Elsewhere: s.api.aggregated.Empty}
 	work := &s.work
 	work.Go("the controllers", func() { s.storage.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
 	if s.storage.cluster != nil {
@@ -704,7 +690,7 @@ func (s *server) startWorkers() {
 	work.Go("keeping up with other servers", func() { s.api.aggregated.Run(ctx) })
 	work.Go("following admission policies", func() { s.beside.policies.Run(ctx) })
 	work.Go("the scrub of the data file", func() { s.storage.scrub.Run(ctx) })
-	work.Go("the findings", func() { s.api.instruments.findings.Run(ctx) })
+	work.Go("the findings", func() { s.api.instruments.Findings.Run(ctx) })
 	work.Go("the search for objects that cannot be read", func() {
 		if err := s.api.rd.lost.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
@@ -935,7 +921,7 @@ func (s *server) clockRight() error {
 // logs the checks that no other part of the server logs.
 func (s *server) observed(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
-		s.metrics.checked(endpoint, check, err == nil)
+		s.metrics.HealthChecked(endpoint, check, err == nil)
 		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.storage.backing().told...)
 		if endpoint == "readyz" && slices.Contains(told, check) {
 			s.troubles.Tell("/readyz/"+check, err)
@@ -959,7 +945,7 @@ type api struct {
 	upgrades    *shares.Places          // limits upgraded connections of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
-	instruments *instrumentation
+	instruments *instrumentation.Recorder
 	usage       *deprecations.Tracker
 	shown       dashboard.Watches  // the running watches
 	health      []*health.Endpoint // /livez, /healthz and /readyz
@@ -971,10 +957,10 @@ type api struct {
 func (a *api) handler() http.Handler {
 	way := a.routes()
 	steps := []func(http.Handler) http.Handler{
-		a.instruments.record, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
+		a.instruments.Record, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
 	}
-	if log := a.instruments.audit; log != nil && log.Policy != nil {
-		steps = slices.Insert(steps, 2, a.instruments.received)
+	if log := a.instruments.Audit; log != nil && log.Policy != nil {
+		steps = slices.Insert(steps, 2, a.instruments.Received)
 	}
 	for _, step := range slices.Backward(steps) {
 		way = step(way)
@@ -1009,14 +995,14 @@ func (a *api) routes() http.Handler {
 		r.Handle("/.well-known/openid-configuration", a.withAuthorization(document("application/json", config)))
 		r.Handle("/openid/v1/jwks", a.withAuthorization(document("application/jwk-set+json", a.auth.Accounts.KeySet())))
 	}
-	r.Handle("/metrics", a.withAuthorization(a.instruments.metrics.handler().ServeHTTP))
+	r.Handle("/metrics", a.withAuthorization(a.instruments.Metrics.Handler().ServeHTTP))
 	r.Handle("/openapi/v2", a.withAuthorization(a.serveSwagger))
 	r.Handle("/openapi/v3", a.withAuthorization(a.serveOpenAPI))
 	r.Handle("/openapi/v3/*", a.withAuthorization(a.serveOpenAPI))
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
 	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		a.instruments.findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.timeSince})
+		a.instruments.Findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.timeSince})
 	})
 	if a.fc != nil {
 		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
@@ -1231,7 +1217,7 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 	}
 	switch info.Verb {
 	case "watch":
-		defer a.instruments.watching(info)()
+		defer a.instruments.CountWatch(info)()
 		hooks, done := a.watchHooks(r, rec, res)
 		defer done()
 		return a.wt.serve(w, r, rec, res, hooks)
@@ -1257,15 +1243,15 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 // watchHooks connects a watch with flow control, metrics and the dashboard. The caller must call
 // done when the watch ends.
 func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
-	labels := a.instruments.watchLabels(&rec.Info)
+	labels := a.instruments.WatchLabels(&rec.Info)
 	options, _ := rec.Info.ListOptions() // invalid options are rejected later
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
 		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
 	a.shown.Begin(shown)
 	return watchHooks{
 		begun:  func() { watchBegun(r.Context()) },
-		listed: func() { a.instruments.metrics.watchListDone(labels, time.Since(rec.Received)) },
-		sent:   a.instruments.metrics.longRunning(labels).sent,
+		listed: func() { a.instruments.Metrics.WatchListDone(labels, time.Since(rec.Received)) },
+		sent:   a.instruments.Metrics.LongRunning(labels).Sent,
 		opened: shown.Follow,
 	}, func() { a.shown.End(shown) }
 }
@@ -1303,10 +1289,10 @@ func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *requ
 
 // noteUse records the use of a deprecated version.
 func (a *api) noteUse(r *http.Request, rec *request.Request, res *scheme.Resource) {
-	labels, release := a.instruments.labels(r, rec), removedRelease(res.Deprecation)
+	labels, release := a.instruments.Labels(r, rec), removedRelease(res.Deprecation)
 	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
-		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
-	a.instruments.metrics.deprecatedUse(labels, release)
+		Resource: res.Plural, Subresource: labels.Subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
+	a.instruments.Metrics.DeprecatedUse(labels, release)
 }
 
 func serveVersion(w http.ResponseWriter, r *http.Request) {
@@ -1335,13 +1321,13 @@ func program() *commandline.Program {
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
 		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
-	}, datacmd.Commands(newConsole), []commandline.Command{
+	}, datacmd.Commands(logging.Console), []commandline.Command{
 		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder of assets for envtest, and print the shell line that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
 			}}},
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
-	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())
+	}, nodebootstrap.Commands(logging.Console), torture.Commands(), logcmd.Commands())
 }
 
 // commandAs runs the program under the name called: as apilet, as the kubectl plug-in, or in place

@@ -1390,7 +1390,7 @@ func (s *doorScene) checkThen(t *testing.T, u *tenant, k *knock, did outcome) {
 		root  string
 	}{
 		{s.doors, fmt.Sprintf("/at/%d", before)},
-		{s.api.instruments.record(s.auth.Authenticate(http.HandlerFunc(then.serveAPI))), ""},
+		{s.api.instruments.Record(s.auth.Authenticate(http.HandlerFunc(then.serveAPI))), ""},
 	} {
 		did["then"]++
 		a := s.tryAt(way.doors, u.name, k.method, way.root+k.path()+"?"+k.query, k.body, k.contentType)
@@ -1491,7 +1491,7 @@ func TestRecordIsLookedUpOnce(t *testing.T) {
 		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.path, strings.NewReader(c.body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		s.api.instruments.record(counted).ServeHTTP(w, r)
+		s.api.instruments.Record(counted).ServeHTTP(w, r)
 		if w.Code >= 300 || lookups > 4 {
 			t.Errorf("%s %s: %d, %d lookups, want at most 4", c.method, c.path, w.Code, lookups)
 		}

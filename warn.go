@@ -52,6 +52,8 @@ type warningRecorder struct {
 	said *warningSet // nil before the first warning
 }
 
+func newWarningRecorder(header http.Header) warning.Recorder { return &warningRecorder{header: header} }
+
 // A warningSet holds the warnings of a response, and writes the headers.
 type warningSet struct {
 	header  http.Header
