@@ -28,12 +28,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,12 +49,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/features"
-	kubestorage "k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/apierror"
 	"apilet/internal/auth"
+	"apilet/internal/continuetoken"
 	"apilet/internal/discovery"
 	"apilet/internal/history"
 	"apilet/internal/registry"
@@ -84,7 +78,7 @@ const (
 // reads handles GET and LIST.
 type reads struct {
 	st     *store.Store
-	tokens *tokenCodec
+	tokens *continuetoken.Codec
 	lost   *unreadable.Unreadables // nil when reading the past, which cannot be repaired
 
 	// readSlots limits the number of lists that read and encode concurrently to half of the
@@ -342,7 +336,7 @@ type position struct {
 	rev       int64  // 0 means the newest revision
 	start     string // the first key; "" means the beginning
 	remaining int64  // number of objects from start on; -1 if unknown
-	token     *continueToken
+	token     *continuetoken.Token
 }
 
 // locate implements the decision table at the top of this file.
@@ -364,26 +358,26 @@ func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
 
 // resume returns the position in the continue token.
 func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
-	token, err := rd.tokens.open(q.Continue, &q.match)
+	token, err := rd.tokens.Open(q.Continue, &q.match)
 	if err != nil {
 		return position{}, err
 	}
 	if q.ResourceVersion != "" && q.ResourceVersion != "0" {
 		return position{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
-	if token.rev == 0 && rd.at != 0 {
-		token.rev, token.lineage = rd.at, lineageMark(rd.st)
+	if token.Rev == 0 && rd.at != 0 {
+		token.Rev, token.Lineage = rd.at, continuetoken.LineageOf(rd.st)
 	}
-	if token.rev == 0 { // the newest revision, as without a token
+	if token.Rev == 0 { // the newest revision, as without a token
 		if _, err := rd.st.Current(ctx); err != nil {
 			return position{}, err
 		}
 		// Another server on the same cluster may be ahead.
-	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil {
-		return position{}, rd.tooLarge(strconv.FormatInt(token.rev, 10))
+	} else if token.Lineage == continuetoken.LineageOf(rd.st) && rd.st.Upcoming(ctx, uint64(token.Rev), revisionPatience) != nil {
+		return position{}, rd.tooLarge(strconv.FormatInt(token.Rev, 10))
 	}
-	pos := position{rev: token.rev, start: q.match.Prefix + token.start, remaining: token.remaining, token: token}
-	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.Compacted()) {
+	pos := position{rev: token.Rev, start: q.match.Prefix + token.Start, remaining: token.Remaining, token: token}
+	if token.Rev != 0 && (token.Lineage != continuetoken.LineageOf(rd.st) || token.Rev < rd.st.Compacted()) {
 		return pos, rd.expired(&q.match, token)
 	}
 	return pos, nil
@@ -391,12 +385,12 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 
 // expired returns a 410 with a new token. With it the client can continue from the same key at the
 // newest revision.
-func (rd *reads) expired(m *selector.Matcher, token *continueToken) error {
+func (rd *reads) expired(m *selector.Matcher, token *continuetoken.Token) error {
 	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
 		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the " +
 		"remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, " +
 		"modified, or deleted between the time the first chunk was returned and now may show up in the list.")
-	err.ErrStatus.Continue = rd.tokens.seal(continueToken{start: token.start, remaining: -1, lineage: lineageMark(rd.st)}, m)
+	err.ErrStatus.Continue = rd.tokens.Seal(continuetoken.Token{Start: token.Start, Remaining: -1, Lineage: continuetoken.LineageOf(rd.st)}, m)
 	return err
 }
 
@@ -499,15 +493,15 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 	if err != nil || l.end == "" {
 		return rest, meta, err
 	}
-	token := continueToken{rev: l.rev, start: strings.TrimPrefix(l.end, l.q.match.Prefix), remaining: -1, lineage: lineageMark(rd.st)}
+	token := continuetoken.Token{Rev: l.rev, Start: strings.TrimPrefix(l.end, l.q.match.Prefix), Remaining: -1, Lineage: continuetoken.LineageOf(rd.st)}
 	if l.q.match.Everything() {
 		left, err := l.left()
 		if err != nil {
 			return rest, meta, err
 		}
-		token.remaining, meta.Remaining = left, &left
+		token.Remaining, meta.Remaining = left, &left
 	}
-	meta.Cont = rd.tokens.seal(token, &l.q.match)
+	meta.Cont = rd.tokens.Seal(token, &l.q.match)
 	return rest, meta, nil
 }
 
@@ -910,156 +904,6 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 		}
 	}
 	return nil
-}
-
-// ---- Continue tokens ----
-
-// A continue token is opaque to clients. This is its format:
-//
-//	OFFSET  SIZE  MEANING
-//	0       1     version, 1
-//	1       4     key id
-//	5       16    tag: HMAC-SHA-256 of everything below and of the list's identity, truncated
-//	21      -     AES-CTR ciphertext (the tag is its IV) of: lineage u32, revision varint, remaining varint, start key
-//
-// The tag is used as a synthetic IV, so that equal lists have equal tokens and no unique nonce is
-// needed. The tag also covers the list's key prefix and selectors, so that a token is only valid
-// for the same list. The start key is encrypted because it may name an object that the client may
-// not see. The base64 is strict, URL-safe and without padding, so that each token has only one
-// spelling.
-type continueToken struct {
-	rev       int64  // 0 means the newest revision, for continuing after a token has expired
-	start     string // relative to the list's prefix
-	remaining int64  // number of objects from start on; -1 if unknown
-	lineage   uint32
-}
-
-const (
-	tokenVersion = 1
-	tokenHeader  = 1 + 4 + 16
-	maxToken     = 4096 // in characters; keys are at most half as long
-)
-
-// lineageMark returns a prefix of the file's lineage ID, which is included in tokens.
-func lineageMark(st *store.Store) uint32 {
-	id := st.Lineage()
-	return binary.BigEndian.Uint32(id[:])
-}
-
-// A tokenCodec encrypts and decrypts continue tokens. To allow rotation, it encrypts with the first
-// key and decrypts with any key.
-type tokenCodec struct{ keys []tokenKey }
-
-type tokenKey struct {
-	id    [4]byte
-	mac   []byte
-	block cipher.Block
-}
-
-// newTokenCodec derives a signing key and an encryption key from each secret. The caller must pass
-// at least one secret of at least 32 bytes.
-func newTokenCodec(secrets [][]byte) *tokenCodec {
-	c := &tokenCodec{}
-	for _, secret := range secrets {
-		derive := func(purpose string) []byte {
-			mac := hmac.New(sha256.New, secret)
-			mac.Write([]byte("apilet continue token " + purpose))
-			return mac.Sum(nil)
-		}
-		block, err := aes.NewCipher(derive("encryption"))
-		if err != nil {
-			panic(err) // a SHA-256 sum is a valid AES-256 key
-		}
-		key := tokenKey{mac: derive("signature"), block: block}
-		copy(key.id[:], derive("id"))
-		c.keys = append(c.keys, key)
-	}
-	return c
-}
-
-// tag signs a plaintext for the list that m selects.
-func (k *tokenKey) tag(plain []byte, m *selector.Matcher) []byte {
-	mac := hmac.New(sha256.New, k.mac)
-	var length [8]byte
-	for _, part := range []string{m.Prefix, m.Selectors} {
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		mac.Write(length[:])
-		mac.Write([]byte(part))
-	}
-	mac.Write(plain)
-	return mac.Sum(nil)[:16]
-}
-
-// seal returns an encrypted token for the list that m selects.
-func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
-	k := &c.keys[0]
-	plain := binary.BigEndian.AppendUint32(nil, t.lineage)
-	plain = binary.AppendVarint(binary.AppendVarint(plain, t.rev), t.remaining)
-	plain = append(plain, t.start...)
-	tag := k.tag(plain, m)
-	cipher.NewCTR(k.block, tag).XORKeyStream(plain, plain)
-	out := append(append([]byte{tokenVersion}, k.id[:]...), tag...)
-	return base64.RawURLEncoding.EncodeToString(append(out, plain...))
-}
-
-// open decrypts a token. If the token is from another program, the error follows kube-apiserver.
-// For an apilet token that is invalid or belongs to another list, the error is a 400 without a
-// reason.
-func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, error) {
-	const invalid = "invalid continue token: continue key is not valid"
-	bad := apierrors.NewBadRequest(invalid)
-	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // the decoder would ignore line breaks
-		return nil, bad
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(raw) == 0 || raw[0] != tokenVersion {
-		return nil, foreignToken(text)
-	}
-	if len(raw) < tokenHeader || base64.RawURLEncoding.EncodeToString(raw) != text {
-		return nil, bad
-	}
-	for i := range c.keys {
-		k := &c.keys[i]
-		if !bytes.Equal(raw[1:5], k.id[:]) {
-			continue
-		}
-		plain := make([]byte, len(raw)-tokenHeader)
-		cipher.NewCTR(k.block, raw[5:tokenHeader]).XORKeyStream(plain, raw[tokenHeader:])
-		if !hmac.Equal(k.tag(plain, m), raw[5:tokenHeader]) {
-			return nil, bad
-		}
-		if t, ok := parseToken(plain); ok {
-			return t, nil
-		}
-	}
-	return nil, bad
-}
-
-// foreignToken returns the error for a token that apilet has not created. If kube-apiserver has
-// created it, the error is a 410, since both servers may use the same etcd behind the same load
-// balancer. The client then starts a new list. After a 400 it would give up.
-func foreignToken(text string) error {
-	if _, _, err := kubestorage.DecodeContinue(text, "/"); err != nil {
-		return apierrors.NewBadRequest("invalid continue token: " + err.Error())
-	}
-	return apierrors.NewResourceExpired("The provided continue parameter is a kube-apiserver's and leads nowhere here: start a new list without the continue parameter.")
-}
-
-func parseToken(plain []byte) (*continueToken, bool) {
-	if len(plain) < 4 {
-		return nil, false
-	}
-	t := &continueToken{lineage: binary.BigEndian.Uint32(plain)}
-	plain = plain[4:]
-	var n, m int
-	if t.rev, n = binary.Varint(plain); n <= 0 || t.rev < 0 {
-		return nil, false
-	}
-	if t.remaining, m = binary.Varint(plain[n:]); m <= 0 {
-		return nil, false
-	}
-	t.start = string(plain[n+m:])
-	return t, true
 }
 
 // ---- The API of one moment ----

@@ -71,6 +71,7 @@ import (
 	"apilet/internal/cel/policy"
 	"apilet/internal/clock"
 	"apilet/internal/commandline"
+	"apilet/internal/continuetoken"
 	"apilet/internal/crd"
 	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
@@ -421,7 +422,7 @@ func (s *server) assemble(context.Context) (err error) {
 	tell := lost.NoteSealed
 	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
-	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: newTokenCodec(keys),
+	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: continuetoken.NewCodec(keys),
 		podsByNode: st.NewIndex(podKeys, podNode), storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
 		news: notify.New(st)}

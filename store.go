@@ -15,21 +15,18 @@ package main
 // Compaction deletes the records that no readable revision needs.
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
 	"apilet/internal/auth/certs"
 	"apilet/internal/clock"
+	"apilet/internal/continuetoken"
 	"apilet/internal/datafile"
 	"apilet/internal/encryption"
 	"apilet/internal/etcd"
@@ -249,32 +246,12 @@ func (h *storage) noteShortened(done store.Compaction) {
 // continueKeys returns the keys in --continue-key-file, or the key that is stored in the data file.
 func (h *storage) continueKeys() ([][]byte, error) {
 	if h.options.ContinueKeyFile == "" {
-		key, err := h.st.Secret("continue-key", func() []byte {
-			key := make([]byte, 32)
-			_, _ = rand.Read(key) // never fails
-			return key
-		})
+		key, err := h.st.Secret("continue-key", continuetoken.NewKey)
 		return [][]byte{key}, err
 	}
-	file, err := os.Open(h.options.ContinueKeyFile)
+	keys, err := continuetoken.ReadKeys(h.options.ContinueKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("--continue-key-file: %w", err)
-	}
-	defer file.Close()
-	var keys [][]byte
-	for lines, n := bufio.NewScanner(file), 1; lines.Scan(); n++ {
-		text := strings.TrimSpace(lines.Text())
-		if text == "" {
-			continue
-		}
-		key, err := base64.StdEncoding.DecodeString(text)
-		if err != nil || len(key) < 32 {
-			return nil, fmt.Errorf("--continue-key-file: line %d is not the base64 of at least 32 bytes", n)
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("--continue-key-file: no key in it")
 	}
 	return keys, nil
 }
