@@ -25,13 +25,13 @@ import (
 // TestWaitingForATurnEnds: lists that read do not hold up others for longer than these have time.
 func TestWaitingForATurnEnds(t *testing.T) {
 	s := startTest(t)
-	for range cap(s.rd.readSlots) {
-		s.rd.readSlots <- struct{}{} // lists that read, and do not end
+	for range cap(s.rd.Slots) {
+		s.rd.Slots <- struct{}{} // lists that read, and do not end
 	}
 	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
 	apitest.Expect(t, a.get("reason"), "Timeout")
-	for range cap(s.rd.readSlots) {
-		<-s.rd.readSlots
+	for range cap(s.rd.Slots) {
+		<-s.rd.Slots
 	}
 	s.want(200, "GET", "/api/v1/namespaces", "")
 }

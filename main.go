@@ -98,6 +98,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/routing"
+	"apilet/internal/scan"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/internalversion"
 	"apilet/internal/serving"
@@ -422,10 +423,10 @@ func (s *server) assemble(context.Context) (err error) {
 	tell := lost.NoteSealed
 	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
-	a.rd = &reads{st: st, past: history.Reach{Store: st, May: may(s.auth)}, lost: lost, tokens: continuetoken.NewCodec(keys),
-		podsByNode: st.NewIndex(podKeys, podNode), storage: s.storage.backing().check, readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-	a.wt = &watching{reads: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout, shuttingDown: s.leave.stopping,
-		news: notify.New(st)}
+	a.rd = &readHandler{Source: scan.NewSource(st, lost), tokens: continuetoken.NewCodec(keys), storage: s.storage.backing().check,
+		past: history.Reach{Store: st, May: may(s.auth)}}
+	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout,
+		shuttingDown: s.leave.stopping, news: notify.New(st)}
 	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
 	a.instruments = &instrumentation.Recorder{Types: types, Metrics: s.metrics, Audit: s.audit, Findings: findings.New(findings.Logged(s.log)), Log: s.log,
 		Verbosity: c.Verbosity, Timeout: c.RequestTimeout, Bytes: shares.NewBytes(c.RequestTimeout / 4), Warnings: newWarningRecorder}
@@ -470,7 +471,7 @@ func (s *server) admit(context.Context) error {
 func (s *server) observe(context.Context) error {
 	m := s.metrics
 	m.Registry.MustRegister(s.api.instruments.Findings, metrics.CertificateCollector(s.entrance.endpoint.Certificates), metrics.ClusterCollector{Cluster: s.storage.cluster},
-		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.lost, Tracked: s.api.wr.Tracked.Load})
+		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.Unreadable, Tracked: s.api.wr.Tracked.Load})
 	m.Registry.MustRegister(s.storage.keys.Collectors()...)
 	m.ClockBehind(s.clock.Behind)
 	m.Leader(s.storage.leads.Load)
@@ -693,7 +694,7 @@ func (s *server) startWorkers() {
 	work.Go("the scrub of the data file", func() { s.storage.scrub.Run(ctx) })
 	work.Go("the findings", func() { s.api.instruments.Findings.Run(ctx) })
 	work.Go("the search for objects that cannot be read", func() {
-		if err := s.api.rd.lost.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
+		if err := s.api.rd.Unreadable.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
 		}
 	})
@@ -889,7 +890,7 @@ func (s *server) started() []health.Check {
 // and deletes, and administrators need access to fix the problem.
 func (s *server) readiness() []health.Check {
 	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
-		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.lost.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
+		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.Unreadable.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
 		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
@@ -939,7 +940,7 @@ func speaks() [2]int { return serverVersion("1", strings.Split(scheme.Kubernetes
 type api struct {
 	readAPI
 	wr          *registry.Writer
-	wt          *watching
+	wt          *watchHandler
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // forwards requests to other API servers
 	connector   *kubelet.Connector      // forwards requests to kubelets and Pods
@@ -1122,7 +1123,7 @@ func (a *api) timeSince(u request.User, info request.Info) time.Time {
 	case err != nil: // if the file is damaged, the scrub reports it
 		return time.Now()
 	case rev > 0:
-		return a.rd.st.TimeOf(rev)
+		return a.rd.Store.TimeOf(rev)
 	}
 	return time.Time{}
 }
@@ -1196,7 +1197,7 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 	info := &rec.Info
 	// Reserve memory before the write starts. Later the request can no longer be rejected.
 	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.Connects(info.Subresource) {
-		_, size, _ := a.rd.st.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
+		_, size, _ := a.rd.Store.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
 		if err := shares.Hold(r.Context(), w, size); err != nil {
 			return err
 		}
@@ -1236,7 +1237,7 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 		if err != nil {
 			return err
 		}
-		return a.rd.listAnd(w, r, rec, res, removeEach)
+		return a.rd.list(w, r, rec, res, removeEach)
 	}
 	return apierror.MethodNotAllowed()
 }

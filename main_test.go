@@ -82,8 +82,8 @@ type inside struct {
 	st     *store.Store
 	upkeep *store.Maintenance
 	reg    *scheme.Registry
-	rd     *reads
-	wt     *watching
+	rd     *readHandler
+	wt     *watchHandler
 	wr     *registry.Writer
 	lost   *unreadable.Unreadables
 	fc     *flowControl
@@ -92,7 +92,7 @@ type inside struct {
 }
 
 func lookInto(s *server) inside {
-	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.lost, fc: s.api.fc,
+	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.Unreadable, fc: s.api.fc,
 		http: s.entrance.http, url: s.entrance.url}
 }
 

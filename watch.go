@@ -24,13 +24,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +42,7 @@ import (
 	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
+	"apilet/internal/scan"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
 	"apilet/internal/shares"
@@ -56,15 +55,15 @@ const (
 	lastCall    = 2 * time.Second
 )
 
-// watching handles WATCH.
-type watching struct {
-	*reads
+// A watchHandler handles WATCH.
+type watchHandler struct {
+	*readHandler
 	minTimeout   time.Duration    // minimum duration of a watch if timeoutSeconds is not set
 	bookmarks    time.Duration    // interval between bookmarks
 	patience     time.Duration    // timeout for a client that does not read
 	news         *notify.Notifier // wakes watches
 	shuttingDown <-chan struct{}  // closed when watches must end
-	sealed       sealedLog        // a cache of events encoded as protobuf
+	encoded      response.EventCache
 }
 
 // watchHooks are called as a watch proceeds.
@@ -82,7 +81,7 @@ type watchHooks struct {
 
 // A stream is one running watch.
 type stream struct {
-	wt         *watching
+	wt         *watchHandler
 	hooks      watchHooks
 	sub        *notify.Subscription // wakes the stream
 	w          http.ResponseWriter
@@ -116,7 +115,7 @@ var errStreamEnd = errors.New("end of stream")
 
 // serve sends a stream of events. It returns errors before the first byte, and sends later ones as
 // an ERROR event.
-func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, hooks watchHooks) error {
+func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, hooks watchHooks) error {
 	defer hooks.begun()
 	if wt.leaving() {
 		return errLeaving()
@@ -159,7 +158,7 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	if s.fresh() {
 		// Read the revision before the client receives the head. The client expects events for its
 		// writes after that.
-		s.pos = wt.st.Revision()
+		s.pos = wt.Store.Revision()
 	}
 	w.Header().Set("Content-Type", v.StreamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
@@ -180,11 +179,11 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 
 // mayResume returns an error if the log after from holds events that are hidden from the user. In
 // this case the client lists again and does not miss any event.
-func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
+func (wt *watchHandler) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
 	}
-	since, err := wt.visibleSince(ctx, res)
+	since, err := wt.past.OfRequest(ctx, res)
 	if err == nil && from+1 < since {
 		return errTooOld(res, from, since-1)
 	}
@@ -213,7 +212,7 @@ func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
 }
 
 // leaving reports whether the server is shutting down.
-func (wt *watching) leaving() bool {
+func (wt *watchHandler) leaving() bool {
 	select {
 	case <-wt.shuttingDown:
 		return true
@@ -263,10 +262,10 @@ func (s *stream) run(ctx context.Context) {
 // oldest returns the first revision after pos from which the client can watch. Where the log is
 // damaged, that is the current revision.
 func (s *stream) oldest() int64 {
-	if compacted := s.wt.st.Compacted(); compacted > s.pos {
+	if compacted := s.wt.Store.Compacted(); compacted > s.pos {
 		return compacted
 	}
-	return s.wt.st.Revision()
+	return s.wt.Store.Revision()
 }
 
 // begin sends the initial events, if the client expects any, and sets pos to their revision.
@@ -297,51 +296,45 @@ func (s *stream) fresh() bool { return s.q.ResourceVersion == "" || s.q.Resource
 
 // sendAll sends an ADDED event for each object. All objects are read at the same revision.
 func (s *stream) sendAll(ctx context.Context) error {
-	c := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(c)
-	at := store.Span{Prefix: s.q.match.Span}
+	sc, m := s.wt.NewScan(s.w, s.v.Res), &s.q.match
+	sc.NoSlot, sc.BeforeWait = true, s.write
+	defer sc.Release()
+	span := store.Span{Prefix: m.Span}
 	// Use the revision from before the client received the head. Objects that the client has
 	// deleted since then still existed.
 	if s.fresh() {
-		at.Rev = s.pos
+		span.Rev = s.pos
 	}
-	at.Keys, at.Rev = s.wt.keysOf(ctx, &s.q.match, at.Rev)
-	for {
-		if err := s.wt.st.Chunk(at, c); err != nil {
-			return err
-		}
-		large := heavy(c.Records)
-		if !shares.Fits(ctx, s.w, large) {
-			at.Rev = c.Rev
-			*c = store.Chunk{}
-			if err := s.hold(ctx, large); err != nil {
+	for span.Keys, span.Rev = s.wt.Keys(ctx, m, span.Rev); ; {
+		err := sc.Read(ctx, span, func(c *store.Chunk) error {
+			span.Rev, span.Start = c.Rev, c.Next
+			if err := s.wt.Convert(ctx, s.v.Res, c.Records, len(c.Records)); err != nil {
 				return err
 			}
-			continue
-		}
-		if err := s.convertAll(ctx, c.Records); err != nil {
+			for i := range c.Records {
+				rec := &c.Records[i]
+				if !m.Matches(rec.Key, rec.JSON) {
+					continue
+				}
+				if err := s.send("ADDED", rec); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		switch {
+		case ctx.Err() != nil && (err != nil || span.Start != ""):
+			return errStreamEnd
+		case err != nil:
 			return err
 		}
-		for i := range c.Records {
-			rec := &c.Records[i]
-			if !s.q.match.Matches(rec.Key, rec.JSON) {
-				continue
-			}
-			if err := s.send("ADDED", rec); err != nil {
-				return err
-			}
-		}
-		at.Rev, at.Start = c.Rev, c.Next
-		if large > 0 {
-			*c = store.Chunk{Rev: c.Rev, Next: c.Next}
+		if sc.Large > 0 {
+			sc.Release()
 			s.lighten()
 		}
-		if c.Next == "" {
-			s.pos = c.Rev
+		if span.Start == "" {
+			s.pos = span.Rev
 			return nil
-		}
-		if ctx.Err() != nil {
-			return errStreamEnd
 		}
 	}
 }
@@ -432,13 +425,13 @@ func (s *stream) lastBookmark() error {
 func (s *stream) drain(ctx context.Context) error {
 	s.logged = true
 	for {
-		newest := s.wt.st.Revision()
-		events, upTo, err := s.wt.st.Events(s.resource, s.pos, watchBatch, s.events[:0])
+		newest := s.wt.Store.Revision()
+		events, upTo, err := s.wt.Store.Events(s.resource, s.pos, watchBatch, s.events[:0])
 		if err != nil {
 			return err
 		}
 		s.events = events
-		large := heavyEvents(events)
+		large := scan.SizeOfLarge(events)
 		if !shares.Fits(ctx, s.w, large) {
 			clear(events)
 			if err := s.hold(ctx, large); err != nil {
@@ -446,7 +439,7 @@ func (s *stream) drain(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := s.convertEvents(ctx, events); err != nil {
+		if err := s.wt.ConvertEvents(ctx, s.v.Res, events, &s.q.match); err != nil {
 			return err
 		}
 		for i := range events {
@@ -489,61 +482,6 @@ func (s *stream) lighten() {
 	shares.Release(s.w)
 }
 
-// heavyEvents returns the memory that the events of large objects need, including their previous
-// versions and frames. They are counted even if the log has them in memory, because a slow client
-// may keep them for longer than the log.
-func heavyEvents(events []store.Event) (n int) {
-	for i := range events {
-		if size := len(events[i].JSON); size > shares.Large {
-			n += 2*size + len(events[i].Prev)
-		}
-	}
-	return n
-}
-
-// convertAll converts the objects if the type has a conversion webhook. It runs before selectors
-// are applied.
-func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
-	if !s.v.Res.Converts() {
-		return nil
-	}
-	var readable []*store.Record
-	for i := range records {
-		if !s.wt.lost.Has(&records[i]) {
-			readable = append(readable, &records[i])
-		}
-	}
-	return response.Convert(ctx, s.v.Res, readable...)
-}
-
-// convertEvents is like convertAll for events. It also converts the previous versions if there are
-// selectors.
-func (s *stream) convertEvents(ctx context.Context, events []store.Event) error {
-	if !s.v.Res.Converts() {
-		return nil
-	}
-	var at []*[]byte
-	for i := range events {
-		ev := &events[i]
-		if !strings.HasPrefix(ev.Key, s.q.match.Span) || s.wt.lost.Has(&ev.Record) {
-			continue
-		}
-		at = append(at, &ev.JSON)
-		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.Everything() {
-			at = append(at, &ev.Prev)
-		}
-	}
-	docs := make([][]byte, len(at))
-	for i := range at {
-		docs[i] = *at[i]
-	}
-	err := s.v.Res.Custom.Webhook.Watch(ctx, docs)
-	for i := range at {
-		*at[i] = docs[i]
-	}
-	return err
-}
-
 // deliver sends an event of the log, if the selectors match the object before or after the change.
 func (s *stream) deliver(ev *store.Event) error {
 	m := &s.q.match
@@ -576,12 +514,16 @@ func withRevision(json []byte, rev int64) []byte {
 
 // send appends a frame, and writes the buffer when it is full.
 func (s *stream) send(kind string, rec *store.Record) (err error) {
-	if s.wt.lost.Has(rec) {
+	if s.wt.Unreadable.Has(rec) {
 		return nil
 	}
 	before := len(s.buf)
+	var cache *response.EventCache
+	if s.logged {
+		cache = &s.wt.encoded
+	}
 	// If the object cannot be decoded, omit it and continue.
-	if s.buf, err = s.frame(s.buf, kind, rec); errors.Is(err, scheme.ErrUnreadable) {
+	if s.buf, err = s.v.AppendEvent(s.buf, kind, rec, cache); errors.Is(err, scheme.ErrUnreadable) {
 		s.buf = s.buf[:before]
 		return nil
 	}
@@ -595,16 +537,6 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	}
 	defer s.stalled.Stop()
 	return s.push()
-}
-
-// frame appends an event.
-func (s *stream) frame(dst []byte, kind string, rec *store.Record) ([]byte, error) {
-	if s.v.Media.Format == scheme.ProtobufFormat {
-		return s.sealedFrame(dst, kind, rec)
-	}
-	dst = append(append(append(dst, `{"type":"`...), kind...), `","object":`...)
-	dst, err := s.v.Object(dst, rec)
-	return append(dst, "}\n"...), err
 }
 
 // write writes the pending frames and flushes.
@@ -683,22 +615,10 @@ func (s *stream) bookmark(annotations map[string]string) error {
 
 // sendError sends an ERROR event. Its object is always a Status.
 func (s *stream) sendError(status *apierrors.StatusError) {
-	doc, _ := response.ErrorStatus(status)
-	doc.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	if s.v.Media.Format == scheme.ProtobufFormat {
-		sealed, err := response.SealObject(&doc)
-		if err != nil {
-			return
-		}
-		s.buf = response.AppendFrame(s.buf, "ERROR", sealed)
-	} else {
-		body, err := json.Marshal(&doc)
-		if err != nil {
-			return
-		}
-		s.buf = append(append(append(s.buf, `{"type":"ERROR","object":`...), body...), "}\n"...)
+	buf, err := s.v.AppendError(s.buf, status)
+	if s.buf = buf; err == nil {
+		_ = s.write()
 	}
-	_ = s.write()
 }
 
 // bookmarkOf returns the stored form of an empty object.
@@ -706,57 +626,4 @@ func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byt
 	obj := res.NewObject()
 	obj.SetAnnotations(annotations)
 	return res.EncodeStored(obj)
-}
-
-// sealedFrame appends an event as protobuf. Encoded events of the log are cached, so that an event
-// is usually encoded only once for all watchers.
-func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []byte, err error) {
-	var sealed []byte
-	if s.logged {
-		sealed = s.wt.sealed.find(s.v, rec)
-	}
-	if sealed == nil {
-		if sealed, err = s.v.Sealed(nil, rec); err != nil {
-			return dst, err
-		}
-		if s.logged {
-			s.wt.sealed.remember(s.v, rec, sealed)
-		}
-	}
-	return response.AppendFrame(dst, kind, sealed), nil
-}
-
-const (
-	sealedEvents = 64
-)
-
-// A sealedLog caches the newest encoded events by revision. There are no locks, so that two
-// watchers may encode the same event concurrently.
-type sealedLog [sealedEvents]atomic.Pointer[sealedEvent]
-
-func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {
-	e := l[rec.Rev%sealedEvents].Load()
-	if e == nil || e.res != v.Res || e.as != v.Media.As || e.version != v.Media.Version ||
-		len(e.json) != len(rec.JSON) || &e.json[0] != &rec.JSON[0] {
-		return nil
-	}
-	return e.sealed
-}
-
-func (l *sealedLog) remember(v *response.View, rec *store.Record, sealed []byte) {
-	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > response.SealedMost {
-		return
-	}
-	l[rec.Rev%sealedEvents].Store(&sealedEvent{v.Res, v.Media.As, v.Media.Version, rec.JSON, sealed})
-}
-
-// A sealedEvent is the encoded form of a record in one view.
-type sealedEvent struct {
-	res         *scheme.Resource
-	as, version string
-	// json identifies the record by its address, since stored JSON is immutable. The revision is
-	// not enough: if an object no longer matches a selector, the watcher receives other JSON with
-	// the same revision.
-	json   []byte
-	sealed []byte
 }

@@ -1,7 +1,13 @@
 package history
 
 import (
+	"context"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/warning"
+
 	"apilet/internal/request"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -57,4 +63,22 @@ func (p *Reach) Since(u request.User, info request.Info, key string) (rev int64,
 		rev = min(rev, inNamespace)
 	}
 	return rev, nil
+}
+
+// OfRequest returns the first revision at which the user of the request in ctx may see the
+// requested objects.
+func (p *Reach) OfRequest(ctx context.Context, res *scheme.Resource) (int64, error) {
+	rec := request.From(ctx)
+	return p.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
+}
+
+// Hides reports whether the user may not see the requested objects as they were at revision rev. If
+// so, it warns the client that the name may have belonged to an older object.
+func (p *Reach) Hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
+	since, err := p.OfRequest(ctx, res)
+	if err != nil || rev >= since {
+		return false, err
+	}
+	warning.AddWarning(ctx, "", fmt.Sprintf("what is asked for begins after revision %d: what had its name before, or its namespace's, is not shown", rev))
+	return true, nil
 }
