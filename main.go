@@ -31,7 +31,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -40,7 +39,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -53,7 +51,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/version"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
@@ -96,7 +93,6 @@ import (
 	"apilet/internal/proxy"
 	"apilet/internal/registry"
 	"apilet/internal/request"
-	"apilet/internal/response"
 	"apilet/internal/routing"
 	"apilet/internal/scan"
 	"apilet/internal/scheme"
@@ -148,7 +144,7 @@ func main() {
 
 // serve runs the server until SIGTERM or SIGINT. A second signal ends the process immediately.
 func (c *config) serve(stderr io.Writer) error {
-	defer outliveHangups()()
+	defer drain.IgnoreHangups()()
 	c.log = logging.New(stderr, c.LogFormat)
 	defer logging.CaptureGlobal(c.log)()
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
@@ -158,7 +154,7 @@ func (c *config) serve(stderr io.Writer) error {
 	defer forget()
 	c.starting = stop
 	c.manager = health.FindServiceManager(os.Getenv)
-	context.AfterFunc(stop, func() { c.toldManager(c.manager.Stopping()) })
+	context.AfterFunc(stop, func() { c.logNotified(c.manager.Stopping()) })
 	var serving atomic.Pointer[server] // nil while a server starts or stops
 	watched, unwatch := context.WithCancel(context.Background())
 	defer unwatch()
@@ -201,8 +197,8 @@ func (c *config) serve(stderr io.Writer) error {
 	}
 }
 
-// toldManager logs an error from notifying the service manager.
-func (c *config) toldManager(err error) {
+// logNotified logs an error from notifying the service manager.
+func (c *config) logNotified(err error) {
 	if err != nil {
 		c.log.Warn().Err(err).Msg("cannot notify systemd")
 	}
@@ -320,7 +316,7 @@ func startServer(c *config) (*server, error) {
 func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
-	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: metrics.New(speaks()), failed: make(chan error, 1),
+	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: metrics.New(scheme.MinorVersion()), failed: make(chan error, 1),
 		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
 		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
@@ -422,7 +418,7 @@ func (s *server) assemble(context.Context) (err error) {
 	lost := unreadable.NewUnreadables(st, s.log)
 	tell := lost.NoteSealed
 	s.storage.sealed.Store(&tell)
-	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: speaks(), denied: c.DenyDeprecated, used: a.noteUse}
+	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: scheme.MinorVersion(), denied: c.DenyDeprecated, used: a.noteUse}
 	a.rd = &readHandler{Source: scan.NewSource(st, lost), tokens: continuetoken.NewCodec(keys), storage: s.storage.backing().check,
 		past: history.Reach{Store: st, May: may(s.auth)}}
 	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout,
@@ -476,7 +472,7 @@ func (s *server) observe(context.Context) error {
 	m.ClockBehind(s.clock.Behind)
 	m.Leader(s.storage.leads.Load)
 	m.FeatureGates(options.FeatureGates())
-	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(speaks()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
+	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.MinorVersion()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	return nil
 }
@@ -582,7 +578,7 @@ func (s *server) secure(context.Context) (err error) {
 // continues.
 func (s *server) found(ctx context.Context) error {
 	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at(), s.api.wr.Allocator.Blocks
-	initializer.Warn = func(text string) { s.log.Warn().Msg(text) }
+	initializer.Warn, initializer.Log = func(text string) { s.log.Warn().Msg(text) }, s.log
 	s.beside.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
 		Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
 	s.beside.founded = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.beside.endpoints.Start(ctx, at))
@@ -590,51 +586,24 @@ func (s *server) found(ctx context.Context) error {
 		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
 	}
 	s.publishAuthorities(ctx)
-	s.publishClusterInfo(ctx, initializer)
+	initializer.PublishClusterInfo(ctx, &s.cfg.Auth, s.entrance.url, at, blocks[0].Addr().Is6())
 	return nil
-}
-
-// publishClusterInfo publishes the URL and the CA of this server for nodes that join with a
-// bootstrap token. If the administrator provides the serving certificate, the server does not know
-// its CA and publishes nothing.
-func (s *server) publishClusterInfo(ctx context.Context, initializer bootstrap.Initializer) {
-	switch {
-	case !s.cfg.Auth.BootstrapTokens:
-		return
-	case s.cfg.Auth.OwnCA == nil:
-		s.log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the authority that has signed the certificate of --tls-cert-file is unknown")
-		return
-	}
-	url := bootstrap.URLForNodes(s.entrance.url, s.entrance.at(), s.api.wr.Allocator.Blocks[0].Addr().Is6())
-	if err := initializer.ClusterInfo(ctx, url, s.cfg.Auth.OwnCA); err != nil {
-		s.log.Error().Err(err).Msg("cannot publish ConfigMap cluster-info in kube-public")
-	}
 }
 
 // publishAuthorities publishes the CAs of accepted client certificates and of the front proxy for
 // other programs in the cluster. Changes to the CA files are published at the next start.
 func (s *server) publishAuthorities(ctx context.Context) {
-	pem, err := s.cfg.Auth.Authorities()
-	proxies, problem := s.cfg.Auth.RequestHeader.Published()
-	if own := s.beside.proxy.Own(); own != nil {
-		proxies = proxies.With(own.Authority(), certs.FrontProxyName)
-	}
-	if err = cmp.Or(err, problem); err == nil && (len(pem) > 0 || len(proxies.Authorities) > 0) {
-		err = bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}.ClientAuthorities(ctx, pem, proxies)
-	}
-	if err != nil {
-		s.log.Error().Err(err).Msg("cannot publish the client CA")
-	}
+	bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log}.PublishAuthorities(ctx, &s.cfg.Auth, s.beside.proxy.Own())
 }
 
 // serve starts to handle requests in the background.
 func (s *server) serve(context.Context) error {
-	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.plugins()...)}, {Name: "readyz", Checks: s.readiness()}}
+	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.storage.keyChecks()...)}, {Name: "readyz", Checks: s.readiness()}}
 	for _, endpoint := range s.api.health {
 		endpoint.Observed = s.observed(endpoint.Name)
 	}
 	s.entrance.http = &http.Server{
-		Handler:           s.closing(s.api.handler()),
+		Handler:           drain.CloseConnections(s.leave.leaving, s.api.handler()),
 		TLSConfig:         s.entrance.secured,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       s.cfg.RequestTimeout + 5*time.Second,
@@ -655,7 +624,7 @@ func (s *server) serve(context.Context) error {
 	go s.api.wt.news.Run(s.leave.stopping)
 	go s.accept()
 	s.log.Info().Str("url", s.entrance.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
-	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
+	s.cfg.logNotified(s.cfg.manager.Ready("serving " + s.entrance.url))
 	return nil
 }
 
@@ -669,117 +638,125 @@ func (s *server) alive(ctx context.Context) error {
 	return errors.Join(s.entrance.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
 }
 
-// typeChecker returns the controller that writes the status of admission policies.
-func (s *server) typeChecker() *policy.TypeChecker {
-	return &policy.TypeChecker{Store: s.storage.st, Types: s.api.types, Schemas: discovery.KindSchemas,
-		Tell: s.stands("checking the types of admission policies"), Write: s.api.wr.SavePolicyStatus}
-}
-
-// startWorkers starts the background work of kube-apiserver and the controllers of
-// kube-controller-manager. stop ends them.
-func (s *server) startWorkers() {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.idle = cancel
-	gc := &gc.Collector{Store: s.storage.st, Maintenance: s.storage.upkeep, Types: s.api.types, Writer: s.api.wr, EventTTL: s.cfg.EventTTL,
-		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: s.api.instruments.BeginInternal, Elsewhere: s.api.aggregated.Empty}
-	work := &s.work
-	work.Go("the controllers", func() { s.storage.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
-	if s.storage.cluster != nil {
-		work.Go("following what other servers write", func() { s.api.wr.FollowOthers(ctx) })
-	}
-	work.Go("following what pods refer to", func() { s.auth.Nodes.Run(ctx) })
-	work.Go("following definitions of types", func() { s.beside.definitions.Run(ctx) })
-	work.Go("keeping up with other servers", func() { s.api.aggregated.Run(ctx) })
-	work.Go("following admission policies", func() { s.beside.policies.Run(ctx) })
-	work.Go("the scrub of the data file", func() { s.storage.scrub.Run(ctx) })
-	work.Go("the findings", func() { s.api.instruments.Findings.Run(ctx) })
-	work.Go("the search for objects that cannot be read", func() {
-		if err := s.api.rd.Unreadable.Survey(ctx, unreadable.NewDecodeCheck(s.api.types)); err != nil && ctx.Err() == nil {
-			s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
-		}
-	})
-	if s.storage.keys.On() {
-		work.Go("looking at the file about encryption", func() { s.storage.keys.Run(ctx) })
-	}
-	work.Go("heeding hangups", func() { s.heedHangups(ctx) })
-	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
-	work.Go("the checks of /readyz", func() { ready.Run(ctx, health.LookEvery) })
-	work.Go("watching the clock", func() { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) })
-	work.Go("renewing certificates", func() { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) })
-	work.Go("telling where this server is", func() { s.beside.endpoints.Run(ctx, s.leave.leaving) })
-	work.Go("compaction", func() {
-		s.storage.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) { s.storage.afterCompaction(ctx, gc, done, err) })
-	})
-	if s.beside.flows != nil {
-		work.Go("flow control", func() { s.api.fc.run(ctx) })
-		work.Go("following flow schemas", func() {
-			s.beside.flows.Run(ctx, s.beside.flows.Apply, s.stands("reading flow schemas and priority levels"))
-		})
-	}
-}
-
-// heedHangups reopens the audit log at each SIGHUP until ctx ends. Without an audit log it only
-// notifies the service manager, which may wait for the reload.
-func (s *server) heedHangups(ctx context.Context) {
-	hangup := make(chan os.Signal, 1) // one reload is enough for several signals
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangup:
-		}
-		s.cfg.toldManager(s.cfg.manager.Reloading())
-		if s.audit != nil {
-			if err := s.audit.Reopen(); err != nil {
-				s.log.Error().Err(err).Msg("cannot reopen the audit log")
-			}
-		}
-		s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.entrance.url))
-	}
-}
-
 // stands returns a function that logs when the named work begins to fail and when it recovers.
 func (s *server) stands(what string) func(error) {
 	return func(err error) { s.troubles.Tell(what, err) }
 }
 
+// A worker does background work until its context ends.
+type worker struct {
+	name string
+	on   bool // whether this server has the work
+	run  func(context.Context)
+}
+
+// workers returns the background work of kube-apiserver.
+func (s *server) workers() []worker {
+	st, types, api, parts := s.storage, s.api.types, s.api, &s.beside
+	collector := &gc.Collector{Store: st.st, Maintenance: st.upkeep, Types: types, Writer: api.wr, EventTTL: s.cfg.EventTTL,
+		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: api.instruments.BeginInternal, Elsewhere: api.aggregated.Empty}
+	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
+	return []worker{
+		{"the controllers", true, func(ctx context.Context) {
+			st.lead(ctx, func(ctx context.Context) { s.runControllers(ctx, collector) })
+		}},
+		{"following what other servers write", st.cluster != nil, api.wr.FollowOthers},
+		{"following what pods refer to", true, s.auth.Nodes.Run},
+		{"following definitions of types", true, parts.definitions.Run},
+		{"keeping up with other servers", true, api.aggregated.Run},
+		{"following admission policies", true, parts.policies.Run},
+		{"the scrub of the data file", true, st.scrub.Run},
+		{"the findings", true, api.instruments.Findings.Run},
+		{"the search for objects that cannot be read", true, func(ctx context.Context) {
+			err := api.rd.Unreadable.Survey(ctx, unreadable.NewDecodeCheck(types))
+			if err != nil && ctx.Err() == nil {
+				s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
+			}
+		}},
+		{"looking at the file about encryption", st.keys.On(), st.keys.Run},
+		{"heeding hangups", true, func(ctx context.Context) {
+			s.cfg.manager.ReloadOnHangup(ctx, "serving "+s.entrance.url, s.reopenAudit, s.cfg.logNotified)
+		}},
+		{"the checks of /readyz", true, func(ctx context.Context) { ready.Run(ctx, health.LookEvery) }},
+		{"watching the clock", true, func(ctx context.Context) { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) }},
+		{"renewing certificates", true, func(ctx context.Context) { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) }},
+		{"telling where this server is", true, func(ctx context.Context) { parts.endpoints.Run(ctx, s.leave.leaving) }},
+		{"compaction", true, func(ctx context.Context) {
+			st.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) {
+				st.afterCompaction(ctx, collector, done, err)
+			})
+		}},
+		{"flow control", parts.flows != nil, func(ctx context.Context) { api.fc.run(ctx) }},
+		{"following flow schemas", parts.flows != nil, func(ctx context.Context) {
+			parts.flows.Run(ctx, parts.flows.Apply, s.stands("reading flow schemas and priority levels"))
+		}},
+	}
+}
+
+// runControllers runs the controllers of kube-controller-manager. If several servers share an etcd
+// cluster, only the leader runs them.
+func (s *server) runControllers(ctx context.Context, collector *gc.Collector) {
+	st, types, wr, on := s.storage.st, s.api.types, s.api.wr, s.cfg.Controllers
+	policies := policy.TypeChecker{Store: st, Types: types, Schemas: discovery.KindSchemas,
+		Tell: s.stands("checking the types of admission policies"), Write: wr.SavePolicyStatus}
+	tokens := bootstrap.NewTokenReconciler(st, types, wr, s.log)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, c := range []worker{
+		{"collecting garbage", on, collector.Run},
+		{"checking the types of admission policies", on, policies.Run},
+		{"filling Secrets with tokens", on, func(ctx context.Context) {
+			collector.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error {
+				return tokens.Run(ctx, s.stands("tokens for Secrets"))
+			})
+		}},
+		{"reconciling namespaces", s.beside.namespaces != nil, func(ctx context.Context) {
+			collector.KeepUp(ctx, "reconciling namespaces", s.beside.namespaces.Run)
+		}},
+		{"repairing cluster IPs and node ports", true, wr.Allocator.Run},
+		{"writing the status of ResourceQuotas", true, func(ctx context.Context) {
+			wr.WriteQuotas(ctx, s.stands("writing what is used into the status of ResourceQuotas"))
+		}},
+		{"keeping the APIServices of custom resources", true, func(ctx context.Context) {
+			s.beside.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
+		}},
+	} {
+		if c.on {
+			running.Go(func() { c.run(ctx) })
+		}
+	}
+}
+
+// startWorkers starts the background work. stop ends it.
+func (s *server) startWorkers() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.idle = cancel
+	for _, w := range s.workers() {
+		if w.on {
+			s.work.Go(w.name, func() { w.run(ctx) })
+		}
+	}
+}
+
+// reopenAudit reopens the audit log after a rotation.
+func (s *server) reopenAudit() {
+	if s.audit == nil {
+		return
+	}
+	if err := s.audit.Reopen(); err != nil {
+		s.log.Error().Err(err).Msg("cannot reopen the audit log")
+	}
+}
+
 // noteClockSet logs that the machine's clock was set, and triggers a check of the certificates.
 // Package clock decides whether the new time is plausible.
 func (s *server) noteClockSet(step time.Duration) {
-	s.log.Warn().Str("by", step.Round(time.Second).String()).Time("now", s.clock.Now()).Msg("the machine's clock has been set")
+	s.log.Warn().Str("by", step.Round(time.Second).String()).Time("now", s.clock.Now()).
+		Msg("the machine's clock has been set")
 	select {
 	case s.entrance.clockSet <- struct{}{}:
 	default: // a check is already pending
 	}
-}
-
-// workOff runs the controllers. If several servers share an etcd cluster, only the leader runs
-// them.
-func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
-	var running sync.WaitGroup
-	defer running.Wait()
-	if s.cfg.Controllers {
-		running.Go(func() { gc.Run(ctx) })
-		running.Go(func() { s.typeChecker().Run(ctx) })
-		tokens := bootstrap.NewTokenReconciler(s.storage.st, s.api.types, s.api.wr, s.log)
-		running.Go(func() {
-			gc.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, s.stands("tokens for Secrets")) })
-		})
-	}
-	if s.beside.namespaces != nil {
-		running.Go(func() {
-			gc.KeepUp(ctx, "reconciling namespaces", s.beside.namespaces.Run)
-		})
-	}
-	running.Go(func() { s.api.wr.Allocator.Run(ctx) })
-	running.Go(func() {
-		s.api.wr.WriteQuotas(ctx, s.stands("writing what is used into the status of ResourceQuotas"))
-	})
-	running.Go(func() {
-		s.beside.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
-	})
 }
 
 // accept serves until the listener is closed.
@@ -802,20 +779,6 @@ func (s *server) sendAway(delay time.Duration) {
 		s.failed <- err
 	case <-s.storage.cluster.Lost():
 	}
-}
-
-// closing is a middleware that sets Connection: close during shutdown. The client then opens a new
-// connection, and a load balancer routes it to another server. In HTTP/2 the header causes a
-// GOAWAY, and running requests continue.
-func (s *server) closing(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-s.leave.leaving:
-			w.Header().Set("Connection", "close")
-		default:
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // stop waits for running requests, ends watches and closes the store. All waits are limited. If a
@@ -863,26 +826,11 @@ func (s *server) close() error {
 // liveness returns the checks of /livez and /healthz. If the storage is unavailable they only warn,
 // because a restart would not help.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.started()...)
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.startHooks()...)
 }
 
-// started returns one check for each of kube-apiserver's start hooks. It omits hooks that this
-// server does not run, or that it runs after the start.
-func (s *server) started() []health.Check {
-	const hook = "poststarthook/"
-	checks := health.Done(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
-		hook+"start-apiextensions-controllers", hook+"crd-informer-synced", hook+"start-system-namespaces-controller", hook+"storage-readiness",
-		hook+"apiservice-registration-controller", hook+"kube-apiserver-autoregistration", "autoregister-completion")
-	if s.auth.Enforcing() {
-		checks = append(checks, health.Done(hook+"rbac/bootstrap-roles")...)
-	}
-	if s.beside.flows != nil {
-		checks = append(checks, health.Done(hook+"priority-and-fairness-config-consumer", hook+"priority-and-fairness-config-producer", hook+"priority-and-fairness-filter")...)
-	}
-	for _, name := range []string{"scheduling/bootstrap-system-priority-classes", "bootstrap-controller", "start-kubernetes-service-cidr-controller"} {
-		checks = append(checks, health.Check{Name: hook + name, Err: func() error { return s.beside.founded }, Warns: true})
-	}
-	return checks
+func (s *server) startHooks() []health.Check {
+	return health.StartHooks(s.auth.Enforcing(), s.beside.flows != nil, func() error { return s.beside.founded })
 }
 
 // readiness returns the checks of /readyz. A failed check makes the server unready, because the
@@ -891,32 +839,14 @@ func (s *server) started() []health.Check {
 func (s *server) readiness() []health.Check {
 	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
 		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.Unreadable.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
-		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
+		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clock.Check, Warns: true}}
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
 	}
 	holds := s.storage.backing() // under the names of kube-apiserver's storage checks
 	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
-	return slices.Concat(checks, s.plugins(), health.Done("informer-sync"), s.started())
-}
-
-// plugins returns the check of the KMS plugins, if any are configured. /livez does not include it,
-// because a restart does not bring a plugin back.
-func (s *server) plugins() []health.Check {
-	if !s.storage.keys.HasHealth() {
-		return nil
-	}
-	return []health.Check{{Name: "kms-providers", Err: s.storage.keys.Health}}
-}
-
-// clockRight returns an error if the machine's clock is too far behind to be trusted.
-func (s *server) clockRight() error {
-	if by := s.clock.Behind(); by > 0 {
-		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
-			by.Round(time.Second))
-	}
-	return nil
+	return slices.Concat(checks, s.storage.keyChecks(), health.Done("informer-sync"), s.startHooks())
 }
 
 // observed returns a function that records the result of a check in a metric. For readyz it also
@@ -932,9 +862,6 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 }
 
 // ---- The chain and the routes ----
-
-// speaks returns the version of Kubernetes that this server implements.
-func speaks() [2]int { return serverVersion("1", strings.Split(scheme.KubernetesVersion, ".")[1]) }
 
 // An api handles requests about the present. For requests about the past it creates a readAPI.
 type api struct {
@@ -991,11 +918,11 @@ func (a *api) routes() http.Handler {
 		r.Handle("/"+endpoint.Name, a.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+endpoint.Name+"/*", a.withAuthorization(endpoint.ServeHTTP))
 	}
-	r.Handle("/version", a.withAuthorization(serveVersion))
-	r.Handle("/version/", a.withAuthorization(serveVersion))
+	r.Handle("/version", a.withAuthorization(discovery.ServeVersion(gitVersion)))
+	r.Handle("/version/", a.withAuthorization(discovery.ServeVersion(gitVersion)))
 	if config, ok := a.auth.Accounts.OpenIDConfiguration(cmp.Or(a.options.JWKSURI, a.keysURL)); ok {
-		r.Handle("/.well-known/openid-configuration", a.withAuthorization(document("application/json", config)))
-		r.Handle("/openid/v1/jwks", a.withAuthorization(document("application/jwk-set+json", a.auth.Accounts.KeySet())))
+		r.Handle("/.well-known/openid-configuration", a.withAuthorization(routing.Document("application/json", config)))
+		r.Handle("/openid/v1/jwks", a.withAuthorization(routing.Document("application/jwk-set+json", a.auth.Accounts.KeySet())))
 	}
 	r.Handle("/metrics", a.withAuthorization(a.instruments.Metrics.Handler().ServeHTTP))
 	r.Handle("/openapi/v2", a.withAuthorization(a.serveSwagger))
@@ -1031,19 +958,6 @@ func (a *api) routes() http.Handler {
 	return r
 }
 
-// document serves bytes that do not change while the server runs.
-func document(contentType string, body []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			response.WriteError(w, r, apierror.MethodNotAllowed())
-			return
-		}
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(body) // fails only if the client is gone
-	}
-}
-
 // withAuthorization authorizes each request before calling next.
 func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -1058,7 +972,7 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 // throughTime serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
 // now.
 func (a *api) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: a.moments(), Has: hadAnswer, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
+	past := history.Past{Moments: a.moments(), Has: history.AnswerOf, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -1073,23 +987,11 @@ func (a *api) moments() history.Moments {
 	return history.Moments{Store: a.storage.st, Maintenance: a.storage.upkeep}
 }
 
-// hadAnswer reports how a path can be served as of the past, if at all.
-func hadAnswer(path string) history.Answer {
-	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	switch {
-	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
-		return history.Typed
-	case path == "/version" || path == "/version/":
-		return history.Timeless
-	}
-	return history.Nothing
-}
-
 // serveThen serves a request as of revision rev. If types is nil, the response does not depend on
 // time.
 func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
 	if types == nil {
-		serveVersion(w, r)
+		discovery.ServeVersion(gitVersion)(w, r)
 		return
 	}
 	then := a.at(types, rev)
@@ -1291,22 +1193,10 @@ func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *requ
 
 // noteUse records the use of a deprecated version.
 func (a *api) noteUse(r *http.Request, rec *request.Request, res *scheme.Resource) {
-	labels, release := a.instruments.Labels(r, rec), removedRelease(res.Deprecation)
+	labels, release := a.instruments.Labels(r, rec), deprecations.RemovedRelease(res.Deprecation)
 	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
-		Resource: res.Plural, Subresource: labels.Subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
+		Resource: res.Plural, Subresource: labels.Subresource, Removed: release, UseInstead: deprecations.Replacement(res.Deprecation)}, time.Now())
 	a.instruments.Metrics.DeprecatedUse(labels, release)
-}
-
-func serveVersion(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
-		return
-	}
-	minor := strconv.Itoa(speaks()[1])
-	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minor, EmulationMajor: "1", EmulationMinor: minor,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(speaks()[1] - 1), GitVersion: gitVersion, GitTreeState: "clean",
-		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
-	response.WriteJSON(w, r, http.StatusOK, body)
 }
 
 // ---- The command line ----
@@ -1335,46 +1225,17 @@ func (c *config) commands() []commandline.Command {
 // commandAs runs the program under the name called: as apilet, as the kubectl plug-in, or in place
 // of etcd or kube-apiserver in tests.
 func commandAs(called string, args []string, stdout, stderr io.Writer) int {
-	var err error
 	name := envtest.ProgramName(called)
 	switch name {
 	case logcmd.PluginName:
 		return logcmd.Plugin(printVersion).Run(args, stdout, stderr)
 	case "etcd":
-		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-		defer cancel()
-		context.AfterFunc(ctx, cancel) // a second signal ends the process
-		defer outliveHangups()()
-		err = envtest.ServeAsEtcd(ctx, args, stdout, stderr)
+		return envtest.RunAsEtcd(args, stdout, stderr)
 	case "kube-apiserver":
 		_, own := newConfig(stderr)
-		args, err = envtest.TranslateAPIServer(args, own, stderr)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			envtest.PrintAPIServerHelp(stdout, own)
-			return 0
-		case errors.Is(err, envtest.ErrShowVersion):
-			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
-			return 0
-		case err == nil:
-			return program().Run(append(args, envtest.BaseBeside(called)...), stdout, stderr)
-		}
-	default:
-		return program().Run(args, stdout, stderr)
+		return envtest.RunAsAPIServer(called, args, own, gitVersion, program().Run, stdout, stderr)
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, name+":", err)
-		return 1
-	}
-	return 0
-}
-
-// outliveHangups ignores SIGHUP until stop is called. Closing a terminal sends SIGHUP, and so does
-// logrotate even if no audit log is configured.
-func outliveHangups() (stop func()) {
-	heard := make(chan os.Signal, 1) // never read; further signals are dropped
-	signal.Notify(heard, syscall.SIGHUP)
-	return func() { signal.Stop(heard) }
+	return program().Run(args, stdout, stderr)
 }
 
 // printVersion prints the version of apilet, the format of its data files, and the Kubernetes

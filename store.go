@@ -31,6 +31,7 @@ import (
 	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
+	"apilet/internal/health"
 	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -178,6 +179,15 @@ func (h *storage) clusterSeen() error {
 		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
 	}
 	return nil
+}
+
+// keyChecks returns the check of the KMS plugins, if any are configured. /livez does not include it,
+// because a restart does not bring a plugin back.
+func (h *storage) keyChecks() []health.Check {
+	if !h.keys.HasHealth() {
+		return nil
+	}
+	return []health.Check{{Name: "kms-providers", Err: h.keys.Health}}
 }
 
 // diskLost ends the process after a disk error. After a failed sync the contents of the file are

@@ -26,6 +26,7 @@ package clock
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -82,6 +83,15 @@ func (c *Clock) Behind() time.Duration {
 		return by
 	}
 	return 0
+}
+
+// Check returns an error if the machine's clock is too far behind to be trusted.
+func (c *Clock) Check() error {
+	if by := c.Behind(); by > 0 {
+		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
+			by.Round(time.Second))
+	}
+	return nil
 }
 
 // Passed records a time that has passed. It must be called before Run, and not concurrently.

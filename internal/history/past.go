@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,18 @@ const (
 	Timeless               // the response does not depend on the time
 	Typed                  // the response depends on the types and objects of that moment
 )
+
+// AnswerOf is the Has of a server with Kubernetes' paths.
+func AnswerOf(path string) Answer {
+	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch {
+	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
+		return Typed
+	case path == "/version" || path == "/version/":
+		return Timeless
+	}
+	return Nothing
+}
 
 // ServeHTTP resolves the moment in the request's record to a revision and its types, and calls
 // Show. It checks the path first, so that an unknown path causes no expensive work.
