@@ -524,7 +524,7 @@ func (s *server) populate(ctx context.Context) error {
 func (s *server) aggregate(ctx context.Context) error {
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
-		Delegated: watchBegun, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
+		Delegated: returnWatchSeats, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
 		Unavailable: s.metrics.APIServiceUnavailable, Upgrades: s.api.upgrades}
 	g.Begin = func() {
 		if err := s.introduce(); err != nil {
@@ -1015,7 +1015,7 @@ func (a *api) at(types *scheme.Registry, rev int64) *readAPI {
 // allowed to list.
 func (a *api) history() *history.Log {
 	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayAnything: a.auth.MayListAnything,
-		Begun: watchBegun, Fail: a.fail, Reach: a.rd.past,
+		Begun: returnWatchSeats, Fail: a.fail, Reach: a.rd.past,
 		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
 }
 
@@ -1153,7 +1153,7 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
 	a.shown.Begin(shown)
 	return watchHooks{
-		begun:  func() { watchBegun(r.Context()) },
+		begun:  func() { returnWatchSeats(r.Context()) },
 		listed: func() { a.instruments.Metrics.WatchListDone(labels, time.Since(rec.Received)) },
 		sent:   a.instruments.Metrics.LongRunning(labels).Sent,
 		opened: shown.Follow,
