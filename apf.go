@@ -31,7 +31,6 @@ import (
 	"bytes"
 	"context"
 	"math"
-	"math/bits"
 	"net"
 	"net/http"
 	"slices"
@@ -266,24 +265,10 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 	fc.auto.Learn(workClass(rec, plain), list, est)
 }
 
-// workClass returns a hash that is equal for similar requests. They have the same verb and
-// resource, and a similar number of seats. The hash also depends on whether the request is limited
-// to a namespace, and on whether it is about the past.
+// workClass returns the class of requests whose running times are learned together.
 func workClass(rec *request.Request, seats int) uint64 {
-	info, h := &rec.Info, uint64(14695981039346656037) // FNV-1a
-	for _, word := range [...]string{info.Verb, info.Group, info.Resource, info.Subresource} {
-		for i := range len(word) {
-			h = (h ^ uint64(word[i])) * 1099511628211
-		}
-		h *= 1099511628211
-	}
-	if info.Namespace != "" {
-		h = (h ^ 1) * 1099511628211
-	}
-	if rec.At != "" {
-		h = (h ^ 2) * 1099511628211
-	}
-	return (h ^ uint64(bits.Len(uint(seats)))) * 1099511628211
+	info := &rec.Info
+	return flowcontrol.WorkClass(seats, info.Namespace != "", rec.At != "", info.Verb, info.Group, info.Resource, info.Subresource)
 }
 
 // listSeats estimates the seats of a LIST or WATCH from the number and the bytes of the stored

@@ -551,18 +551,6 @@ type readAPI struct {
 	log        zerolog.Logger
 }
 
-func (ra *readAPI) serveDiscovery(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeDiscovery(ra.types, w, r)
-}
-
-func (ra *readAPI) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeOpenAPI(ra.types, "", w, r)
-}
-
-func (ra *readAPI) serveSwagger(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeSwagger(ra.types, nil, w, r)
-}
-
 // serveAPI handles all requests below /api/ and /apis/.
 func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 	rec := request.From(r.Context())
@@ -578,7 +566,7 @@ func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.Request) (*scheme.Resource, error) {
 	info := &rec.Info
 	if !info.ResourceRequest {
-		ra.serveDiscovery(w, r)
+		discovery.ServeDiscovery(ra.types, w, r)
 		return nil, nil
 	}
 	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // such as /apis//v1/pods

@@ -364,7 +364,7 @@ func (s *server) preflight(context.Context) (err error) {
 	if err = s.storage.preflight(); err != nil {
 		return err
 	}
-	s.guardSecrets()
+	s.protectSecrets()
 	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
 	if s.auth.Accounts, err = serviceaccount.New(s.storage.st, s.cfg.Accounts); err != nil {
 		return err
@@ -382,18 +382,18 @@ func (s *server) preflight(context.Context) (err error) {
 // token.
 const verbosityOfRefusals = 3
 
-// guardSecrets restricts access to the data file and warns about readable files with secrets.
-// Package certs does the same for the key files that it creates.
-func (s *server) guardSecrets() {
-	if !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, s.storage.st.File.Path); err != nil {
+// protectSecrets restricts access to the data file, and warns about files with secrets that other
+// users can read or that git would commit.
+func (s *server) protectSecrets() {
+	written := s.cfg.WrittenSecrets()
+	if path := s.storage.st.File.Path; !s.cfg.Ephemeral {
+		if _, err := certs.Hide(s.log, path); err != nil {
 			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
+		written = append(written, path, path+store.LogSuffix)
 	}
-	given := []string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.EncryptionConfig, s.cfg.ContinueKeyFile, s.cfg.Aggregation.ProxyKey,
-		s.cfg.Accounts.SigningKeyFile, s.cfg.Audit.Webhook, s.cfg.Auth.TokenHook.File, s.cfg.Hook.File}
-	certs.TellExposed(s.log, append(given, s.cfg.Accounts.KeyFiles...)...)
-	s.storage.warnOfCommittable()
+	certs.TellExposed(s.log, s.cfg.SecretFiles()...)
+	datafile.WarnOfCommittable(s.log, written...)
 }
 
 // assemble creates the components that use the store.
@@ -931,7 +931,7 @@ func (a *api) routes() http.Handler {
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
 	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		a.instruments.Findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.timeSince})
+		a.instruments.Findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.rd.past.TimeSince})
 	})
 	if a.fc != nil {
 		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
@@ -948,7 +948,7 @@ func (a *api) routes() http.Handler {
 	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
 	r.HandleFunc(request.PathUI+"*", page.ServePage) // no authorization, since the page contains no data
 	r.Handle(dashboard.DataPath, a.withAuthorization(page.ServeData))
-	r.Handle("/api", a.withAuthorization(a.serveDiscovery))
+	r.Handle("/api", a.withAuthorization(a.serveVersions))
 	r.Handle("/apis", a.withAuthorization(a.serveGroups))
 	r.HandleFunc("/api/*", a.serveAPI)
 	r.HandleFunc("/apis/*", a.serveAPI)
@@ -997,7 +997,7 @@ func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Re
 	then := a.at(types, rev)
 	switch asked := request.From(r.Context()).Info.Path; {
 	case asked == "/openapi/v2":
-		then.serveSwagger(w, r)
+		discovery.ServeSwagger(types, nil, w, r)
 	case strings.HasPrefix(asked, "/openapi/"):
 		// The URLs contain the revision, so that clients may cache the documents for a year.
 		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r)
@@ -1017,17 +1017,6 @@ func (a *api) history() *history.Log {
 	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayAnything: a.auth.MayListAnything,
 		Begun: returnWatchSeats, Fail: a.fail, Reach: a.rd.past,
 		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
-}
-
-// timeSince returns the time since which the user may see the requested objects.
-func (a *api) timeSince(u request.User, info request.Info) time.Time {
-	switch rev, err := a.rd.past.Since(u, info, ""); {
-	case err != nil: // if the file is damaged, the scrub reports it
-		return time.Now()
-	case rev > 0:
-		return a.rd.Store.TimeOf(rev)
-	}
-	return time.Time{}
 }
 
 // may returns a function that reports whether the current rules allow a request.
@@ -1059,13 +1048,18 @@ func (a *api) serveGroups(w http.ResponseWriter, r *http.Request) {
 		discovery.ServeMerged(a.types, others, w, r)
 		return
 	}
-	a.serveDiscovery(w, r)
+	a.serveVersions(w, r)
+}
+
+// serveVersions handles /api, and /apis without aggregated servers.
+func (a *api) serveVersions(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeDiscovery(a.types, w, r)
 }
 
 // serveOpenAPI handles /openapi/v3 and the paths below it.
 func (a *api) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
 	if !a.aggregated.ServeOpenAPI(w, r) {
-		a.readAPI.serveOpenAPI(w, r)
+		discovery.ServeOpenAPI(a.types, "", w, r)
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -143,20 +142,6 @@ func (h *storage) preflight() (err error) {
 	h.upkeep.Yields = h.options.History == nil // an explicit --history is kept even if space runs out
 	h.scrub = &datafile.Scrub{Store: h.st, Maintenance: h.upkeep, Log: h.log}
 	return nil
-}
-
-// warnOfCommittable logs a warning if git would commit files with secrets that the server writes.
-func (h *storage) warnOfCommittable() {
-	files := []string{h.options.Kubeconfig, h.options.Audit.Path}
-	if h.options.OwnCerts && h.options.CertDir != "" {
-		for _, name := range []string{"ca.key", "apiserver.key", "front-proxy-ca.key", "front-proxy-client.key"} {
-			files = append(files, filepath.Join(h.options.CertDir, name))
-		}
-	}
-	if !h.options.Ephemeral {
-		files = append(files, h.st.File.Path, h.st.File.Path+store.LogSuffix)
-	}
-	datafile.WarnOfCommittable(h.log, files...)
 }
 
 // A backing contains the health checks of the storage, which is the data file or the etcd cluster.

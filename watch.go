@@ -28,12 +28,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -498,18 +496,10 @@ func (s *stream) deliver(ev *store.Event) error {
 		return s.send("ADDED", &ev.Record)
 	case !created && !m.Everything() && m.Matches(ev.Key, ev.Prev):
 		gone := ev.Record
-		gone.JSON = withRevision(ev.Prev, ev.Rev)
+		gone.JSON = store.WithRevision(ev.Prev, ev.Rev)
 		return s.send("DELETED", &gone)
 	}
 	return nil
-}
-
-// withRevision returns a copy of the stored JSON with another resourceVersion.
-func withRevision(json []byte, rev int64) []byte {
-	at := gjson.GetBytes(json, "metadata.resourceVersion")
-	out := append(make([]byte, 0, len(json)+8), json[:at.Index]...)
-	out = append(strconv.AppendInt(append(out, '"'), rev, 10), '"')
-	return append(out, json[at.Index+len(at.Raw):]...)
 }
 
 // send appends a frame, and writes the buffer when it is full.
@@ -602,12 +592,11 @@ func (s *stream) bookmarkNow() error {
 // bookmark sends an object that contains only its resourceVersion, and the annotation that ends the
 // initial events if it is given.
 func (s *stream) bookmark(annotations map[string]string) error {
-	json, revAt, err := bookmarkOf(s.v.Res, annotations)
+	rec, err := response.Bookmark(s.v.Res, annotations, s.pos)
 	if err != nil {
 		return err
 	}
-	spliced := store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, s.pos)
-	if err := s.send("BOOKMARK", &store.Record{Rev: s.pos, JSON: spliced}); err != nil {
+	if err := s.send("BOOKMARK", rec); err != nil {
 		return err
 	}
 	return s.write()
@@ -619,11 +608,4 @@ func (s *stream) sendError(status *apierrors.StatusError) {
 	if s.buf = buf; err == nil {
 		_ = s.write()
 	}
-}
-
-// bookmarkOf returns the stored form of an empty object.
-func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byte, revAt int, err error) {
-	obj := res.NewObject()
-	obj.SetAnnotations(annotations)
-	return res.EncodeStored(obj)
 }

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apiserver/pkg/warning"
 
@@ -81,4 +82,15 @@ func (p *Reach) Hides(ctx context.Context, res *scheme.Resource, rev int64) (boo
 	}
 	warning.AddWarning(ctx, "", fmt.Sprintf("what is asked for begins after revision %d: what had its name before, or its namespace's, is not shown", rev))
 	return true, nil
+}
+
+// TimeSince returns the time since which the user may see the requested objects.
+func (p *Reach) TimeSince(u request.User, info request.Info) time.Time {
+	switch rev, err := p.Since(u, info, ""); {
+	case err != nil: // if the file is damaged, the scrub reports it
+		return time.Now()
+	case rev > 0:
+		return p.Store.TimeOf(rev)
+	}
+	return time.Time{}
 }

@@ -46,6 +46,17 @@ func (v *View) AppendError(dst []byte, status *apierrors.StatusError) ([]byte, e
 	return append(append(append(dst, `{"type":"ERROR","object":`...), body...), "}\n"...), nil
 }
 
+// Bookmark returns an object that contains only its resourceVersion and the annotations.
+func Bookmark(res *scheme.Resource, annotations map[string]string, rev int64) (*store.Record, error) {
+	obj := res.NewObject()
+	obj.SetAnnotations(annotations)
+	json, revAt, err := res.EncodeStored(obj)
+	if err != nil {
+		return nil, err
+	}
+	return &store.Record{Rev: rev, JSON: store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)}, nil
+}
+
 // cachedEvents is the number of events in an EventCache.
 const cachedEvents = 64
 
