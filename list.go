@@ -83,8 +83,8 @@ func (rd *readHandler) asOf(rev int64) *readHandler {
 // ---- GET ----
 
 // get returns one object. resourceVersion is a lower bound, so the newest version is always valid.
-func (rd *readHandler) get(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, asked, res)
+func (rd *readHandler) get(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (rd *readHandler) get(w http.ResponseWriter, r *http.Request, asked *reques
 	if _ = runtime.Convert_Slice_string_To_bool(&exports, &export, nil); export {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
-	info := &asked.Info
+	info := &req.Info
 	key := res.Key(res.Scope(info.Namespace), info.Name)
 	rec, err := rd.Get(r.Context(), w, key, func(stored int) int { return v.Weight(r, stored) })
 	if err == nil {
@@ -169,15 +169,15 @@ func (rd *readHandler) tooLarge(rv string) error {
 }
 
 // components handles GET and LIST of componentstatuses, which are not stored.
-func (rd *readHandler) components(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	if asked.Info.Form.Named {
-		return health.ServeComponent(w, r, asked, res, rd.storage)
+func (rd *readHandler) components(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource) error {
+	if req.Info.Form.Named {
+		return health.ServeComponent(w, r, req, res, rd.storage)
 	}
-	q, err := parseQuery(res, &asked.Info)
+	q, err := parseQuery(res, &req.Info)
 	if err != nil {
 		return err
 	}
-	return health.ListComponents(w, r, asked, res, rd.storage, &q.match, rd.At)
+	return health.ListComponents(w, r, req, res, rd.storage, &q.match, rd.At)
 }
 
 // ---- LIST ----
@@ -275,12 +275,12 @@ func (rd *readHandler) expired(m *selector.Matcher, token *continuetoken.Token) 
 
 // list handles a LIST. If each is not nil, list calls it with the objects of each chunk before it
 // sends them; DELETE of a collection deletes them there.
-func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, each eachFunc) error {
-	v, err := response.NewView(r, asked, res)
+func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource, each eachFunc) error {
+	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
 	}
-	q, err := parseQuery(res, &asked.Info)
+	q, err := parseQuery(res, &req.Info)
 	if err != nil {
 		return err
 	}

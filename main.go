@@ -16,7 +16,7 @@
 // handles requests and does not depend on the life cycle. The api contains the handler chain, the
 // route table and the handlers at its ends. The command line comes last.
 //
-//	record ──▶ deadline ──▶ Authenticate ──▶ Impersonate ──▶ seated ──▶ throughTime ──▶ routes ──▶ serveAPI ──▶ serveResource
+//	record ──▶ deadline ──▶ Authenticate ──▶ Impersonate ──▶ limitConcurrency ──▶ withPast ──▶ routes ──▶ serveAPI ──▶ serveResource
 //
 // Two types handle requests. A readAPI (list.go) serves reads of types, objects and lists at a
 // single revision. An api serves the present. It adds a writer, watches and pages about the server.
@@ -108,7 +108,7 @@ import (
 )
 
 const (
-	bookmarkEvery = time.Minute
+	bookmarkInterval = time.Minute
 	// stoppingGrace limits the wait for running requests at shutdown. Background work has a fifth
 	// of it.
 	stoppingGrace = 20 * time.Second
@@ -182,12 +182,12 @@ func (c *config) serve(stderr io.Writer) error {
 		select {
 		case <-stop.Done():
 			c.log.Info().Stringer("shutdown-delay-duration", c.ShutdownDelay).Msg("stopping")
-			s.sendAway(c.ShutdownDelay)
+			s.announceShutdown(c.ShutdownDelay)
 		case err = <-s.failed:
 		case why := <-s.storage.cluster.Lost():
 			c.log.Error().Err(why).Msg("the replica of etcd is lost; restarting the server within this process")
 			serving.Store(nil)
-			c.Listen = s.entrance.listening // keep the port that the system has assigned
+			c.Listen = s.frontend.address // keep the port that the system has assigned
 			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
 				return err
 			}
@@ -209,41 +209,41 @@ func (c *config) logNotified(err error) {
 // A server is a running apilet. It owns the start, the background work and the shutdown. Its api
 // handles requests.
 type server struct {
-	cfg      *config
-	log      zerolog.Logger
-	clock    *clock.Clock
-	troubles *troubles.Log
-	metrics  *metrics.Metrics
-	audit    *audit.Log // nil if neither audit flag is set
-	storage  *storage
-	auth     *auth.Authenticator
-	api      *api
-	entrance entrance
-	beside   beside
-	leave    departure
-	idle     context.CancelFunc // cancels the background work
-	work     drain.Work         // the background work
-	failed   chan error         // receives an error if the server ends unexpectedly
+	cfg        *config
+	log        zerolog.Logger
+	clock      *clock.Clock
+	troubles   *troubles.Log
+	metrics    *metrics.Metrics
+	audit      *audit.Log // nil if neither audit flag is set
+	storage    *storage
+	auth       *auth.Authenticator
+	api        *api
+	frontend   frontend
+	components components
+	shutdown   shutdown
+	cancelWork context.CancelFunc // cancels the background work
+	work       drain.Work         // the background work
+	failed     chan error         // receives an error if the server ends unexpectedly
 }
 
-// An entrance holds the listener, the certificates and the HTTP server.
-type entrance struct {
+// A frontend holds the listener, the certificates and the HTTP server.
+type frontend struct {
 	endpoint  serving.Endpoint
 	listener  net.Listener
-	listening string // the address, with the assigned port
+	address   string // the address, with the assigned port
 	url       string
-	secured   *tls.Config // nil means plain HTTP
+	tlsConfig *tls.Config // nil means plain HTTP
 	http      *http.Server
-	resting   drain.Conns
+	conns     drain.Conns
 	probe     health.Probe  // checks this server over its own port
 	clockSet  chan struct{} // has a token if the machine's clock was set, so that certificates are checked
 }
 
-// at returns the address of the listener.
-func (e *entrance) at() netip.AddrPort { return e.listener.Addr().(*net.TCPAddr).AddrPort() }
+// addrPort returns the address of the listener.
+func (f *frontend) addrPort() netip.AddrPort { return f.listener.Addr().(*net.TCPAddr).AddrPort() }
 
-// beside holds the components that run in the background.
-type beside struct {
+// components holds the components that run in the background.
+type components struct {
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
 	definitions *crd.Definitions
@@ -252,15 +252,15 @@ type beside struct {
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults or --controllers
 	flows       *bootstrap.FlowReconciler      // reloads the configuration of flow control; nil without flow control
 	endpoints   *bootstrap.Endpoints
-	founded     error // the error of creating the default objects, if any
+	defaultsErr error // the error of creating the default objects, if any
 }
 
-// A departure announces the shutdown of a server.
-type departure struct {
-	// leaving is closed when the shutdown begins. From then on /readyz fails.
-	leaving  chan struct{}
-	once     sync.Once     // closes leaving
-	stopping chan struct{} // closed when the server stops serving; watches end then
+// A shutdown announces the shutdown of a server.
+type shutdown struct {
+	// announced is closed when the shutdown begins. From then on /readyz fails.
+	announced chan struct{}
+	once      sync.Once     // closes announced
+	stopping  chan struct{} // closed when the server stops serving; watches end then
 }
 
 // phases are called in this order. The first error ends the start. The last column shows which
@@ -270,17 +270,17 @@ type departure struct {
 // omitted until they are repaired.
 var phases = []func(*server, context.Context) error{
 	//                    WHAT                                                                      NEEDS OF THE FILE
-	(*server).listen,    // bind the port before creating any file
-	(*server).reach,     // connect to etcd, read certificates and users, open the audit log
-	(*server).open,      // open the data file, or the replica of etcd                                its meta pages, format, lineage
-	(*server).preflight, // read the required parts of the file, and restrict its permissions         maintenance's marks, the accounts' key
-	(*server).assemble,  // create the reader, the writer and the api
-	(*server).admit,     // build the chain of admission plug-ins
-	(*server).observe,   // register the collectors of metrics
-	(*server).populate,  // load the stored configuration and create the required objects
-	(*server).secure,    // set up TLS on the listener
-	(*server).found,     // create the default Services, endpoints and CA bundles
-	(*server).serve,     // start to handle requests, and start the background work
+	(*server).listen,          // bind the port before creating any file
+	(*server).prepare,         // connect to etcd, read certificates and users, open the audit log
+	(*server).open,            // open the data file, or the replica of etcd                                its meta pages, format, lineage
+	(*server).preflight,       // read the required parts of the file, and restrict its permissions         maintenance's marks, the accounts' key
+	(*server).assemble,        // create the reader, the writer and the api
+	(*server).buildAdmission,  // build the chain of admission plug-ins
+	(*server).registerMetrics, // register the collectors of metrics
+	(*server).populate,        // load the stored configuration and create the required objects
+	(*server).secure,          // set up TLS on the listener
+	(*server).createDefaults,  // create the default Services, endpoints and CA bundles
+	(*server).serve,           // start to handle requests, and start the background work
 }
 
 // startServer runs the phases of a start. It returns a server that serves in the background. The
@@ -306,7 +306,7 @@ func startServer(c *config) (*server, error) {
 	s := newServer(c, scheme.NewRegistry(rows...))
 	for _, phase := range phases {
 		if err := phase(s, c.starting); err != nil {
-			return nil, s.giveUp(err)
+			return nil, s.abort(err)
 		}
 	}
 	return s, nil
@@ -317,37 +317,37 @@ func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
 	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: metrics.New(scheme.MinorVersion()), failed: make(chan error, 1),
-		entrance: entrance{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
-		leave:    departure{leaving: make(chan struct{}), stopping: make(chan struct{})}}
+		frontend: frontend{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
+		shutdown: shutdown{announced: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
 	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options,
 		upgrades: shares.NewUpgrades()}
 	return s
 }
 
-// giveUp cleans up after a failed start.
-func (s *server) giveUp(err error) error {
-	if s.entrance.listener == nil {
+// abort cleans up after a failed start.
+func (s *server) abort(err error) error {
+	if s.frontend.listener == nil {
 		return err
 	}
-	return errors.Join(s.storage.giveUp(err), s.entrance.listener.Close())
+	return errors.Join(s.storage.abort(err), s.frontend.listener.Close())
 }
 
 func (s *server) listen(context.Context) (err error) {
-	if s.entrance.listener, err = s.entrance.endpoint.Listen(); err == nil {
-		s.entrance.listening = s.entrance.listener.Addr().String()
+	if s.frontend.listener, err = s.frontend.endpoint.Listen(); err == nil {
+		s.frontend.address = s.frontend.listener.Addr().String()
 	}
 	return err
 }
 
-func (s *server) reach(ctx context.Context) error {
+func (s *server) prepare(ctx context.Context) error {
 	if err := s.storage.readKeys(); err != nil {
 		return err
 	}
 	if err := s.storage.reachEtcd(ctx); err != nil {
 		return err
 	}
-	err := s.entrance.endpoint.Open(s.storage.authorityShared(ctx))
+	err := s.frontend.endpoint.Open(s.storage.authorityShared(ctx))
 	if err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
@@ -400,7 +400,7 @@ func (s *server) protectSecrets() {
 func (s *server) assemble(context.Context) (err error) {
 	c, st, types, a := s.cfg, s.storage.st, s.api.types, s.api
 	if s.auth.WantsNodes() {
-		s.auth.Nodes = node.New(st, types, s.stands("reading what the pods of nodes refer to"))
+		s.auth.Nodes = node.New(st, types, s.reporter("reading what the pods of nodes refer to"))
 	}
 	keys, err := s.storage.continueKeys()
 	if err != nil {
@@ -412,38 +412,38 @@ func (s *server) assemble(context.Context) (err error) {
 	}
 	alloc := allocator.New(st, blocks...)
 	alloc.Shared = s.storage.cluster != nil
-	if alloc.Failed = s.stands("cluster IPs and node ports"); c.ManagedFields {
+	if alloc.Failed = s.reporter("cluster IPs and node ports"); c.ManagedFields {
 		alloc.Manager = "apilet"
 	}
 	lost := unreadable.NewUnreadables(st, s.log)
 	tell := lost.NoteSealed
 	s.storage.sealed.Store(&tell)
-	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: scheme.MinorVersion(), denied: c.DenyDeprecated, used: a.noteUse}
+	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: scheme.MinorVersion(), denied: c.DenyDeprecated, used: a.recordDeprecated}
 	a.rd = &readHandler{Source: scan.NewSource(st, lost), tokens: continuetoken.NewCodec(keys), storage: s.storage.backing().check,
 		past: history.Reach{Store: st, May: may(s.auth)}}
-	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkEvery, patience: c.RequestTimeout,
-		shuttingDown: s.leave.stopping, news: notify.New(st)}
+	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkInterval, patience: c.RequestTimeout,
+		shuttingDown: s.shutdown.stopping, notifier: notify.New(st)}
 	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
 	a.instruments = &instrumentation.Recorder{Types: types, Metrics: s.metrics, Audit: s.audit, Findings: findings.New(findings.Logged(s.log)), Log: s.log,
 		Verbosity: c.Verbosity, Timeout: c.RequestTimeout, Bytes: shares.NewBytes(c.RequestTimeout / 4), Warnings: newWarningRecorder}
 	return nil
 }
 
-// admit builds the chain of admission plug-ins for writes.
-func (s *server) admit(context.Context) error {
+// buildAdmission builds the chain of admission plug-ins for writes.
+func (s *server) buildAdmission(context.Context) error {
 	st, types, wr := s.storage.st, s.api.types, s.api.wr
-	s.beside.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
+	s.components.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
 		Called: s.metrics.WebhookCalled, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
-	s.beside.webhooks.Reload()
+	s.components.webhooks.Reload()
 	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
-	s.beside.policies = &policy.Policies{Store: st, Types: types, Unreadable: wr.Unreadable, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+	s.components.policies = &policy.Policies{Store: st, Types: types, Unreadable: wr.Unreadable, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
 		Fields: wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.PolicyChecked}
-	s.beside.policies.Reload()
-	mutating, validating := plugins.Policies(s.beside.policies)
-	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.beside.webhooks,
+	s.components.policies.Reload()
+	mutating, validating := plugins.Policies(s.components.policies)
+	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.components.webhooks,
 		MutatingPolicy: mutating, ValidatingPolicy: validating, Configuration: *configuration,
 		PodChecked: s.metrics.PodChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
 	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
@@ -451,22 +451,22 @@ func (s *server) admit(context.Context) error {
 		return err
 	}
 	wr.Admission, wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
-	wr.Committed = append(wr.Committed, s.beside.webhooks.Committed, s.beside.policies.Committed)
+	wr.Committed = append(wr.Committed, s.components.webhooks.Committed, s.components.policies.Committed)
 	if on["ResourceQuota"] {
 		if wr.Quotas, err = quota.New(st, types); err != nil {
 			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
 		}
 	}
-	s.beside.definitions = crd.NewDefinitions(st, types, wr, s.log)
-	s.beside.definitions.Stands = s.stands("definitions of custom resources")
-	s.api.definitions = s.beside.definitions
+	s.components.definitions = crd.NewDefinitions(st, types, wr, s.log)
+	s.components.definitions.Stands = s.reporter("definitions of custom resources")
+	s.api.definitions = s.components.definitions
 	return nil
 }
 
-// observe registers the collectors of metrics.
-func (s *server) observe(context.Context) error {
+// registerMetrics registers the collectors of metrics.
+func (s *server) registerMetrics(context.Context) error {
 	m := s.metrics
-	m.Registry.MustRegister(s.api.instruments.Findings, metrics.CertificateCollector(s.entrance.endpoint.Certificates), metrics.ClusterCollector{Cluster: s.storage.cluster},
+	m.Registry.MustRegister(s.api.instruments.Findings, metrics.CertificateCollector(s.frontend.endpoint.Certificates), metrics.ClusterCollector{Cluster: s.storage.cluster},
 		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.Unreadable, Tracked: s.api.wr.Tracked.Load})
 	m.Registry.MustRegister(s.storage.keys.Collectors()...)
 	m.ClockBehind(s.clock.Behind)
@@ -481,32 +481,32 @@ func (s *server) observe(context.Context) error {
 // objects that every server needs.
 func (s *server) populate(ctx context.Context) error {
 	st, types, wr := s.storage.st, s.api.types, s.api.wr
-	if err := errors.Join(bootstrap.Initializer{Writer: wr, Types: types}.Namespaces(ctx), s.beside.definitions.Sync(ctx)); err != nil {
+	if err := errors.Join(bootstrap.Initializer{Writer: wr, Types: types}.Namespaces(ctx), s.components.definitions.Sync(ctx)); err != nil {
 		return err
 	}
 	if s.cfg.Controllers && s.cfg.NamespaceDefaults {
-		s.beside.namespaces = bootstrap.NewNamespaceReconciler(st, types, wr, s.cfg.Auth.OwnCA, s.log)
-		if err := s.beside.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
+		s.components.namespaces = bootstrap.NewNamespaceReconciler(st, types, wr, s.cfg.Auth.OwnCA, s.log)
+		if err := s.components.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
-		wr.NamespaceCreated = s.beside.namespaces.NamespaceCreated
+		wr.NamespaceCreated = s.components.namespaces.NamespaceCreated
 	}
 	if s.cfg.FlowControl {
-		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.stored)
+		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.countStored)
 		s.metrics.Registry.MustRegister(fc.dispatcher)
 		if fc.followMachine(st, s.log); fc.auto != nil {
 			s.metrics.Registry.MustRegister(fc.auto.Metrics())
 		}
-		s.api.fc, s.beside.flows = fc, bootstrap.NewFlowReconciler(st, types, wr, fc.configure)
-		if err := s.beside.flows.Start(ctx); err != nil {
+		s.api.fc, s.components.flows = fc, bootstrap.NewFlowReconciler(st, types, wr, fc.configure)
+		if err := s.components.flows.Start(ctx); err != nil {
 			return err
 		}
 	}
-	s.beside.apiServices = bootstrap.NewAPIServiceReconciler(st, types, wr)
-	if err := s.beside.apiServices.Reconcile(ctx, true); err != nil {
+	s.components.apiServices = bootstrap.NewAPIServiceReconciler(st, types, wr)
+	if err := s.components.apiServices.Reconcile(ctx, true); err != nil {
 		return err
 	}
-	if err := cmp.Or(s.aggregate(ctx), s.connect()); err != nil {
+	if err := cmp.Or(s.aggregate(ctx), s.connectKubelets()); err != nil {
 		return err
 	}
 	if s.auth.Enforcing() {
@@ -522,12 +522,12 @@ func (s *server) populate(ctx context.Context) error {
 // aggregate creates the aggregator, which forwards requests to other API servers. Without TLS, the
 // client certificate is created and published only when the first APIService names another server.
 func (s *server) aggregate(ctx context.Context) error {
-	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.beside.webhooks.Services, Certificate: s.beside.proxy.Certificate,
+	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.components.webhooks.Services, Certificate: s.components.proxy.Certificate,
 		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
-		Delegated: returnWatchSeats, Fail: s.api.fail, Stopping: s.leave.stopping, Stands: s.stands("keeping up with the servers that APIServices name"),
+		Delegated: returnWatchSeats, Fail: s.api.fail, Stopping: s.shutdown.stopping, Stands: s.reporter("keeping up with the servers that APIServices name"),
 		Unavailable: s.metrics.APIServiceUnavailable, Upgrades: s.api.upgrades}
 	g.Begin = func() {
-		if err := s.introduce(); err != nil {
+		if err := s.openProxyCertificate(); err != nil {
 			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
 		}
 		s.publishAuthorities(ctx)
@@ -535,17 +535,17 @@ func (s *server) aggregate(ctx context.Context) error {
 	s.metrics.Registry.MustRegister(g)
 	s.api.aggregated = g
 	if !s.cfg.Auth.Insecure {
-		if err := s.introduce(); err != nil {
+		if err := s.openProxyCertificate(); err != nil {
 			return err
 		}
 	}
 	return g.Load(ctx)
 }
 
-// connect creates the connector, which forwards requests to kubelets and Pods.
-func (s *server) connect() error {
+// connectKubelets creates the connector, which forwards requests to kubelets and Pods.
+func (s *server) connectKubelets() error {
 	flags := &s.cfg.Kubelet
-	certificate, err := s.entrance.endpoint.KubeletCertificate()
+	certificate, err := s.frontend.endpoint.KubeletCertificate()
 	if err != nil {
 		return err
 	}
@@ -558,53 +558,53 @@ func (s *server) connect() error {
 		config.Authorities = authorities.Now
 	}
 	s.api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: s.api.types, Admission: s.api.wr.Admission,
-		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Places: s.api.upgrades, Stopping: s.leave.stopping}, Fail: s.api.fail}
+		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Places: s.api.upgrades, Stopping: s.shutdown.stopping}, Fail: s.api.fail}
 	return nil
 }
 
-// introduce reads or creates the client certificate for other servers.
-func (s *server) introduce() error {
+// openProxyCertificate reads or creates the client certificate for other servers.
+func (s *server) openProxyCertificate() error {
 	flags := &s.cfg.Aggregation
-	return s.beside.proxy.Open(certs.Config{Dir: s.cfg.CertDir, Now: s.cfg.Auth.Now, Log: s.log}, flags.ProxyCert, flags.ProxyKey)
+	return s.components.proxy.Open(certs.Config{Dir: s.cfg.CertDir, Now: s.cfg.Auth.Now, Log: s.log}, flags.ProxyCert, flags.ProxyKey)
 }
 
 func (s *server) secure(context.Context) (err error) {
-	s.entrance.url, s.entrance.secured, err = s.entrance.endpoint.Secure(s.entrance.listener, s.auth.AskedCertificates())
-	s.api.keysURL = s.entrance.url + "/openid/v1/jwks"
+	s.frontend.url, s.frontend.tlsConfig, err = s.frontend.endpoint.Secure(s.frontend.listener, s.auth.AskedCertificates())
+	s.api.keysURL = s.frontend.url + "/openid/v1/jwks"
 	return err
 }
 
-// found creates objects such as the default Services. If that fails, it logs the error and
+// createDefaults creates objects such as the default Services. If that fails, it logs the error and
 // continues.
-func (s *server) found(ctx context.Context) error {
-	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.entrance.at(), s.api.wr.Allocator.Blocks
+func (s *server) createDefaults(ctx context.Context) error {
+	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.frontend.addrPort(), s.api.wr.Allocator.Blocks
 	initializer.Warn, initializer.Log = func(text string) { s.log.Warn().Msg(text) }, s.log
-	s.beside.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
+	s.components.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
 		Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
-	s.beside.founded = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.beside.endpoints.Start(ctx, at))
-	if s.beside.founded != nil {
-		s.log.Error().Err(s.beside.founded).Msg("cannot create some of the objects that every cluster has")
+	s.components.defaultsErr = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.components.endpoints.Start(ctx, at))
+	if s.components.defaultsErr != nil {
+		s.log.Error().Err(s.components.defaultsErr).Msg("cannot create some of the objects that every cluster has")
 	}
 	s.publishAuthorities(ctx)
-	initializer.PublishClusterInfo(ctx, &s.cfg.Auth, s.entrance.url, at, blocks[0].Addr().Is6())
+	initializer.PublishClusterInfo(ctx, &s.cfg.Auth, s.frontend.url, at, blocks[0].Addr().Is6())
 	return nil
 }
 
 // publishAuthorities publishes the CAs of accepted client certificates and of the front proxy for
 // other programs in the cluster. Changes to the CA files are published at the next start.
 func (s *server) publishAuthorities(ctx context.Context) {
-	bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log}.PublishAuthorities(ctx, &s.cfg.Auth, s.beside.proxy.Own())
+	bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log}.PublishAuthorities(ctx, &s.cfg.Auth, s.components.proxy.Own())
 }
 
 // serve starts to handle requests in the background.
 func (s *server) serve(context.Context) error {
 	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.storage.keyChecks()...)}, {Name: "readyz", Checks: s.readiness()}}
 	for _, endpoint := range s.api.health {
-		endpoint.Observed = s.observed(endpoint.Name)
+		endpoint.Observed = s.recordCheck(endpoint.Name)
 	}
-	s.entrance.http = &http.Server{
-		Handler:           drain.CloseConnections(s.leave.leaving, s.api.handler()),
-		TLSConfig:         s.entrance.secured,
+	s.frontend.http = &http.Server{
+		Handler:           drain.CloseConnections(s.shutdown.announced, s.api.handler()),
+		TLSConfig:         s.frontend.tlsConfig,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       s.cfg.RequestTimeout + 5*time.Second,
 		WriteTimeout:      s.cfg.RequestTimeout + 10*time.Second,
@@ -613,18 +613,18 @@ func (s *server) serve(context.Context) error {
 		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout},
 		MaxHeaderBytes: 64 << 10,
 		ConnContext:    withConn,
-		ConnState:      s.entrance.resting.Note,
+		ConnState:      s.frontend.conns.Note,
 		ErrorLog:       logging.HTTPErrors(s.log, s.metrics.TLSHandshakeErrors.Inc),
 	}
-	if err := s.entrance.endpoint.WriteKubeconfig(); err != nil {
+	if err := s.frontend.endpoint.WriteKubeconfig(); err != nil {
 		return err
 	}
-	s.entrance.probe = health.NewProbe(s.entrance.at(), s.entrance.secured != nil)
+	s.frontend.probe = health.NewProbe(s.frontend.addrPort(), s.frontend.tlsConfig != nil)
 	s.startWorkers()
-	go s.api.wt.news.Run(s.leave.stopping)
+	go s.api.wt.notifier.Run(s.shutdown.stopping)
 	go s.accept()
-	s.log.Info().Str("url", s.entrance.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
-	s.cfg.logNotified(s.cfg.manager.Ready("serving " + s.entrance.url))
+	s.log.Info().Str("url", s.frontend.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
+	s.cfg.logNotified(s.cfg.manager.Ready("serving " + s.frontend.url))
 	return nil
 }
 
@@ -635,11 +635,11 @@ func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.entrance.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
+	return errors.Join(s.frontend.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
 }
 
-// stands returns a function that logs when the named work begins to fail and when it recovers.
-func (s *server) stands(what string) func(error) {
+// reporter returns a function that logs when the named work begins to fail and when it recovers.
+func (s *server) reporter(what string) func(error) {
 	return func(err error) { s.troubles.Tell(what, err) }
 }
 
@@ -652,10 +652,10 @@ type worker struct {
 
 // workers returns the background work of kube-apiserver.
 func (s *server) workers() []worker {
-	st, types, api, parts := s.storage, s.api.types, s.api, &s.beside
+	st, types, api, parts := s.storage, s.api.types, s.api, &s.components
 	collector := &gc.Collector{Store: st.st, Maintenance: st.upkeep, Types: types, Writer: api.wr, EventTTL: s.cfg.EventTTL,
 		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: api.instruments.BeginInternal, Elsewhere: api.aggregated.Empty}
-	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
+	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.recordCheck("readyz")}
 	return []worker{
 		{"the controllers", true, func(ctx context.Context) {
 			st.lead(ctx, func(ctx context.Context) { s.runControllers(ctx, collector) })
@@ -675,12 +675,12 @@ func (s *server) workers() []worker {
 		}},
 		{"looking at the file about encryption", st.keys.On(), st.keys.Run},
 		{"heeding hangups", true, func(ctx context.Context) {
-			s.cfg.manager.ReloadOnHangup(ctx, "serving "+s.entrance.url, s.reopenAudit, s.cfg.logNotified)
+			s.cfg.manager.ReloadOnHangup(ctx, "serving "+s.frontend.url, s.reopenAudit, s.cfg.logNotified)
 		}},
 		{"the checks of /readyz", true, func(ctx context.Context) { ready.Run(ctx, health.LookEvery) }},
 		{"watching the clock", true, func(ctx context.Context) { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) }},
-		{"renewing certificates", true, func(ctx context.Context) { s.entrance.endpoint.Run(ctx, s.entrance.clockSet) }},
-		{"telling where this server is", true, func(ctx context.Context) { parts.endpoints.Run(ctx, s.leave.leaving) }},
+		{"renewing certificates", true, func(ctx context.Context) { s.frontend.endpoint.Run(ctx, s.frontend.clockSet) }},
+		{"telling where this server is", true, func(ctx context.Context) { parts.endpoints.Run(ctx, s.shutdown.announced) }},
 		{"compaction", true, func(ctx context.Context) {
 			st.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) {
 				st.afterCompaction(ctx, collector, done, err)
@@ -688,7 +688,7 @@ func (s *server) workers() []worker {
 		}},
 		{"flow control", parts.flows != nil, func(ctx context.Context) { api.fc.run(ctx) }},
 		{"following flow schemas", parts.flows != nil, func(ctx context.Context) {
-			parts.flows.Run(ctx, parts.flows.Apply, s.stands("reading flow schemas and priority levels"))
+			parts.flows.Run(ctx, parts.flows.Apply, s.reporter("reading flow schemas and priority levels"))
 		}},
 	}
 }
@@ -698,7 +698,7 @@ func (s *server) workers() []worker {
 func (s *server) runControllers(ctx context.Context, collector *gc.Collector) {
 	st, types, wr, on := s.storage.st, s.api.types, s.api.wr, s.cfg.Controllers
 	policies := policy.TypeChecker{Store: st, Types: types, Schemas: discovery.KindSchemas,
-		Tell: s.stands("checking the types of admission policies"), Write: wr.SavePolicyStatus}
+		Tell: s.reporter("checking the types of admission policies"), Write: wr.SavePolicyStatus}
 	tokens := bootstrap.NewTokenReconciler(st, types, wr, s.log)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -707,18 +707,18 @@ func (s *server) runControllers(ctx context.Context, collector *gc.Collector) {
 		{"checking the types of admission policies", on, policies.Run},
 		{"filling Secrets with tokens", on, func(ctx context.Context) {
 			collector.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error {
-				return tokens.Run(ctx, s.stands("tokens for Secrets"))
+				return tokens.Run(ctx, s.reporter("tokens for Secrets"))
 			})
 		}},
-		{"reconciling namespaces", s.beside.namespaces != nil, func(ctx context.Context) {
-			collector.KeepUp(ctx, "reconciling namespaces", s.beside.namespaces.Run)
+		{"reconciling namespaces", s.components.namespaces != nil, func(ctx context.Context) {
+			collector.KeepUp(ctx, "reconciling namespaces", s.components.namespaces.Run)
 		}},
 		{"repairing cluster IPs and node ports", true, wr.Allocator.Run},
 		{"writing the status of ResourceQuotas", true, func(ctx context.Context) {
-			wr.WriteQuotas(ctx, s.stands("writing what is used into the status of ResourceQuotas"))
+			wr.WriteQuotas(ctx, s.reporter("writing what is used into the status of ResourceQuotas"))
 		}},
 		{"keeping the APIServices of custom resources", true, func(ctx context.Context) {
-			s.beside.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
+			s.components.apiServices.Run(ctx, s.reporter("keeping the APIServices of custom resources"))
 		}},
 	} {
 		if c.on {
@@ -730,7 +730,7 @@ func (s *server) runControllers(ctx context.Context, collector *gc.Collector) {
 // startWorkers starts the background work. stop ends it.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
-	s.idle = cancel
+	s.cancelWork = cancel
 	for _, w := range s.workers() {
 		if w.on {
 			s.work.Go(w.name, func() { w.run(ctx) })
@@ -754,22 +754,22 @@ func (s *server) noteClockSet(step time.Duration) {
 	s.log.Warn().Str("by", step.Round(time.Second).String()).Time("now", s.clock.Now()).
 		Msg("the machine's clock has been set")
 	select {
-	case s.entrance.clockSet <- struct{}{}:
+	case s.frontend.clockSet <- struct{}{}:
 	default: // a check is already pending
 	}
 }
 
 // accept serves until the listener is closed.
 func (s *server) accept() {
-	if err := serving.Accept(s.entrance.http, s.entrance.listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := serving.Accept(s.frontend.http, s.frontend.listener); !errors.Is(err, http.ErrServerClosed) {
 		s.failed <- err
 	}
 }
 
-// sendAway announces the shutdown and keeps serving for delay, so that clients and load balancers
+// announceShutdown announces the shutdown and keeps serving for delay, so that clients and load balancers
 // switch to other servers.
-func (s *server) sendAway(delay time.Duration) {
-	s.leave.once.Do(func() { close(s.leave.leaving) })
+func (s *server) announceShutdown(delay time.Duration) {
+	s.shutdown.once.Do(func() { close(s.shutdown.announced) })
 	if delay <= 0 {
 		return
 	}
@@ -785,18 +785,18 @@ func (s *server) sendAway(delay time.Duration) {
 // limit is reached, stop logs a warning and continues. No acknowledged write is lost, since writes
 // are in the file or in etcd before their responses.
 func (s *server) stop() error {
-	s.sendAway(0)
+	s.announceShutdown(0)
 	// Watches end after the listener is closed, because their clients reconnect immediately.
-	s.entrance.http.RegisterOnShutdown(func() { close(s.leave.stopping) })
+	s.frontend.http.RegisterOnShutdown(func() { close(s.shutdown.stopping) })
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.grace)
 	defer cancel()
-	time.AfterFunc(drain.Delay, s.entrance.resting.Close)
-	err := s.entrance.http.Shutdown(ctx)
+	time.AfterFunc(drain.Delay, s.frontend.conns.Close)
+	err := s.frontend.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn().Int("connections", s.entrance.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("shutdown: closing the connections of requests that do not end")
-		err = s.entrance.http.Close()
+		s.log.Warn().Int("connections", s.frontend.conns.Busy()).Stringer("waited", s.cfg.grace).Msg("shutdown: closing the connections of requests that do not end")
+		err = s.frontend.http.Close()
 	}
-	s.idle()
+	s.cancelWork()
 	if unfinished := s.work.Wait(s.cfg.grace / 5); unfinished != nil {
 		s.log.Warn().Err(unfinished).Msg("shutdown: abandoning background work")
 	}
@@ -809,8 +809,8 @@ func (s *server) close() error {
 	var closing drain.Work
 	var stored, audited error
 	closing.Go("closing the data file", func() {
-		s.api.wt.news.Close()
-		s.beside.webhooks.Close()
+		s.api.wt.notifier.Close()
+		s.components.webhooks.Close()
 		s.api.connector.Clients.Close()
 		stored = s.storage.close()
 	})
@@ -830,16 +830,16 @@ func (s *server) liveness() []health.Check {
 }
 
 func (s *server) startHooks() []health.Check {
-	return health.StartHooks(s.auth.Enforcing(), s.beside.flows != nil, func() error { return s.beside.founded })
+	return health.StartHooks(s.auth.Enforcing(), s.components.flows != nil, func() error { return s.components.defaultsErr })
 }
 
 // readiness returns the checks of /readyz. A failed check makes the server unready, because the
 // server cannot do its work. A check with Warns set leaves it ready: the server still answers reads
 // and deletes, and administrators need access to fix the problem.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.leave.leaving), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
+	checks := []health.Check{health.Ping, health.Shutdown(s.shutdown.announced), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
 		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.Unreadable.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
-		{Name: "certificates", Err: s.entrance.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clock.Check, Warns: true}}
+		{Name: "certificates", Err: s.frontend.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clock.Check, Warns: true}}
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
 	}
@@ -849,12 +849,12 @@ func (s *server) readiness() []health.Check {
 	return slices.Concat(checks, s.storage.keyChecks(), health.Done("informer-sync"), s.startHooks())
 }
 
-// observed returns a function that records the result of a check in a metric. For readyz it also
+// recordCheck returns a function that records the result of a check in a metric. For readyz it also
 // logs the checks that no other part of the server logs.
-func (s *server) observed(endpoint string) func(check string, err error) {
+func (s *server) recordCheck(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.HealthChecked(endpoint, check, err == nil)
-		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.storage.backing().told...)
+		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.storage.backing().logged...)
 		if endpoint == "readyz" && slices.Contains(told, check) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
@@ -876,7 +876,7 @@ type api struct {
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation.Recorder
 	usage       *deprecations.Tracker
-	shown       dashboard.Watches  // the running watches
+	watches     dashboard.Watches  // the running watches
 	health      []*health.Endpoint // /livez, /healthz and /readyz
 	options     *options.Options
 	keysURL     string // URL of the keys that verify the tokens of service accounts
@@ -886,7 +886,7 @@ type api struct {
 func (a *api) handler() http.Handler {
 	way := a.routes()
 	steps := []func(http.Handler) http.Handler{
-		a.instruments.Record, a.auth.Authenticate, a.auth.Impersonate, a.seated, a.throughTime,
+		a.instruments.Record, a.auth.Authenticate, a.auth.Impersonate, a.limitConcurrency, a.withPast,
 	}
 	if log := a.instruments.Audit; log != nil && log.Policy != nil {
 		steps = slices.Insert(steps, 2, a.instruments.Received)
@@ -897,9 +897,9 @@ func (a *api) handler() http.Handler {
 	return way
 }
 
-// seated limits the number of concurrent requests: by flow control, or by a plain count if flow
+// limitConcurrency limits the number of concurrent requests: by flow control, or by a plain count if flow
 // control is disabled.
-func (a *api) seated(next http.Handler) http.Handler {
+func (a *api) limitConcurrency(next http.Handler) http.Handler {
 	if a.fc == nil {
 		return maxInFlight(a.options.MaxReadonly, a.options.MaxMutating, next)
 	}
@@ -914,7 +914,7 @@ func (a *api) routes() http.Handler {
 		for _, check := range endpoint.Checks {
 			checked = append(checked, "/"+endpoint.Name+"/"+check.Name)
 		}
-		endpoint.Shows = a.maySee
+		endpoint.Shows = a.mayGet
 		r.Handle("/"+endpoint.Name, a.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+endpoint.Name+"/*", a.withAuthorization(endpoint.ServeHTTP))
 	}
@@ -969,10 +969,10 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// throughTime serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
+// withPast serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
 // now.
-func (a *api) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: a.moments(), Has: history.AnswerOf, Types: a.definitions.At, Show: a.serveThen, Fail: a.fail}
+func (a *api) withPast(now http.Handler) http.Handler {
+	past := history.Past{Moments: a.moments(), Has: history.AnswerOf, Types: a.definitions.At, Show: a.serveAsOf, Fail: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -987,9 +987,9 @@ func (a *api) moments() history.Moments {
 	return history.Moments{Store: a.storage.st, Maintenance: a.storage.upkeep}
 }
 
-// serveThen serves a request as of revision rev. If types is nil, the response does not depend on
+// serveAsOf serves a request as of revision rev. If types is nil, the response does not depend on
 // time.
-func (a *api) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
+func (a *api) serveAsOf(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
 	if types == nil {
 		discovery.ServeVersion(gitVersion)(w, r)
 		return
@@ -1027,14 +1027,14 @@ func may(by *auth.Authenticator) func(u request.User, info request.Info) bool {
 	}
 }
 
-// maySee reports whether the user of r may get another path.
-func (a *api) maySee(r *http.Request, path string) bool {
+// mayGet reports whether the user of r may get another path.
+func (a *api) mayGet(r *http.Request, path string) bool {
 	return a.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
 }
 
 // page returns the dashboard, which is served at /debug/ui/.
 func (a *api) page() *dashboard.Page {
-	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.shown, Version: gitVersion, Kept: a.options.Kept(),
+	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.watches, Version: gitVersion, Kept: a.options.Kept(),
 		Deprecations: func(most int) any { return a.usage.List(most) }}
 	if a.fc != nil {
 		p.Flows = a.fc.dispatcher
@@ -1145,13 +1145,13 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 	options, _ := rec.Info.ListOptions() // invalid options are rejected later
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
 		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
-	a.shown.Begin(shown)
+	a.watches.Begin(shown)
 	return watchHooks{
-		begun:  func() { returnWatchSeats(r.Context()) },
-		listed: func() { a.instruments.Metrics.WatchListDone(labels, time.Since(rec.Received)) },
-		sent:   a.instruments.Metrics.LongRunning(labels).Sent,
-		opened: shown.Follow,
-	}, func() { a.shown.End(shown) }
+		started: func() { returnWatchSeats(r.Context()) },
+		listed:  func() { a.instruments.Metrics.WatchListDone(labels, time.Since(rec.Received)) },
+		sent:    a.instruments.Metrics.LongRunning(labels).Sent,
+		opened:  shown.Follow,
+	}, func() { a.watches.End(shown) }
 }
 
 // serveSubresource handles a request for a subresource.
@@ -1185,8 +1185,8 @@ func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *requ
 	return apierror.MethodNotAllowed()
 }
 
-// noteUse records the use of a deprecated version.
-func (a *api) noteUse(r *http.Request, rec *request.Request, res *scheme.Resource) {
+// recordDeprecated records the use of a deprecated version.
+func (a *api) recordDeprecated(r *http.Request, rec *request.Request, res *scheme.Resource) {
 	labels, release := a.instruments.Labels(r, rec), deprecations.RemovedRelease(res.Deprecation)
 	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
 		Resource: res.Plural, Subresource: labels.Subresource, Removed: release, UseInstead: deprecations.Replacement(res.Deprecation)}, time.Now())

@@ -46,13 +46,13 @@ type storage struct {
 	log      zerolog.Logger
 	troubles *troubles.Log
 
-	keys    *encryption.Providers // for encryption at rest
-	forget  context.CancelFunc    // stops the work for the keys; nil until readKeys
-	cluster *etcd.Cluster         // nil without --etcd-servers
-	st      *store.Store          // nil until open
-	upkeep  *store.Maintenance    // maintenance of st
-	scrub   *datafile.Scrub       // scrub of st
-	leads   atomic.Bool           // whether this server is the leader of the cluster
+	keys     *encryption.Providers // for encryption at rest
+	stopKeys context.CancelFunc    // stops the work for the keys; nil until readKeys
+	cluster  *etcd.Cluster         // nil without --etcd-servers
+	st       *store.Store          // nil until open
+	upkeep   *store.Maintenance    // maintenance of st
+	scrub    *datafile.Scrub       // scrub of st
+	leads    atomic.Bool           // whether this server is the leader of the cluster
 
 	// shortened is true if history was deleted for lack of space since the last regular compaction.
 	// Only the goroutine of the compaction uses it.
@@ -66,7 +66,7 @@ type storage struct {
 // readKeys loads --encryption-provider-config. The caller must call close.
 func (h *storage) readKeys() (err error) {
 	var ctx context.Context
-	ctx, h.forget = context.WithCancel(context.Background())
+	ctx, h.stopKeys = context.WithCancel(context.Background())
 	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig, Reload: h.options.EncryptionReload, Log: h.log,
 		Changed: func() { h.cluster.KeysChanged() }})
 	return err
@@ -149,14 +149,14 @@ type backing struct {
 	// seen is check without waiting. It returns the result of the last check of /readyz.
 	check, seen func() error
 	quota       func() error // returns an error if no space is left for writes
-	told        []string     // the checks of /readyz that no other part of the server logs
+	logged      []string     // the checks of /readyz that no other part of the server logs
 }
 
 func (h *storage) backing() backing {
 	if h.cluster == nil {
 		return backing{check: h.st.File.Writable, seen: h.st.File.Writable, quota: h.st.WithinQuota}
 	}
-	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota, told: []string{"quota", "etcd"}}
+	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota, logged: []string{"quota", "etcd"}}
 }
 
 func (h *storage) clusterSeen() error {
@@ -182,9 +182,9 @@ func (h *storage) diskLost(err error) {
 	os.Exit(1)
 }
 
-// giveUp cleans up after a failed start. It marks a damaged replica so that the next start does not
+// abort cleans up after a failed start. It marks a damaged replica so that the next start does not
 // use it. No data is lost, because etcd has all of it.
-func (h *storage) giveUp(err error) error {
+func (h *storage) abort(err error) error {
 	if h.st != nil && errors.Is(err, store.ErrDamaged) {
 		h.st.Distrust()
 	}
@@ -198,8 +198,8 @@ func replicaFailed(o *options.Options, err error) bool {
 }
 
 func (h *storage) close() (err error) {
-	if h.forget != nil {
-		defer h.forget()
+	if h.stopKeys != nil {
+		defer h.stopKeys()
 	}
 	err = h.cluster.Close()
 	if h.st != nil {
@@ -219,7 +219,7 @@ func (h *storage) lead(ctx context.Context, work func(context.Context)) {
 
 // afterCompaction logs the result of a compaction and deletes expired Events.
 func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done store.Compaction, err error) {
-	h.noteShortened(done)
+	h.logShortened(done)
 	if err == nil && h.leads.Load() && (done.Deleted > 0 || !done.ForSpace) {
 		err = gc.ExpireEvents(ctx)
 	}
@@ -228,8 +228,8 @@ func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done st
 	}
 }
 
-// noteShortened logs that history was deleted early, at most once between two regular compactions.
-func (h *storage) noteShortened(done store.Compaction) {
+// logShortened logs that history was deleted early, at most once between two regular compactions.
+func (h *storage) logShortened(done store.Compaction) {
 	early := done.ForSpace && done.Deleted > 0 && h.upkeep.Yields
 	if early && !h.shortened {
 		h.log.Warn().Int64("compact-revision", done.Rev).Int("versions", done.Deleted).
@@ -251,8 +251,8 @@ func (h *storage) continueKeys() ([][]byte, error) {
 	return keys, nil
 }
 
-// stored returns the number of stored objects and their bytes for flow control.
-func (h *storage) stored(group, resource, namespace string) (objects, bytes int64) {
+// countStored returns the number of stored objects and their bytes for flow control.
+func (h *storage) countStored(group, resource, namespace string) (objects, bytes int64) {
 	for _, res := range h.types.All() {
 		if res.Group == group && res.Plural == resource {
 			objects, bytes, _ = h.st.Count(res.KeyPrefix(namespace))

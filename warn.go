@@ -48,8 +48,8 @@ var kubernetesWarningLimits = warningLimits{total: 4096, each: 256}
 type warningRecorder struct {
 	header http.Header // of the response
 
-	mu   sync.Mutex  // guards said and header, since webhooks warn concurrently
-	said *warningSet // nil before the first warning
+	mu  sync.Mutex  // guards set and header, since webhooks warn concurrently
+	set *warningSet // nil before the first warning
 }
 
 func newWarningRecorder(header http.Header) warning.Recorder { return &warningRecorder{header: header} }
@@ -75,10 +75,10 @@ func (rec *warningRecorder) AddWarning(agent, text string) {
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if rec.said == nil {
-		rec.said = &warningSet{header: rec.header, limits: kubernetesWarningLimits, seen: map[string]bool{}}
+	if rec.set == nil {
+		rec.set = &warningSet{header: rec.header, limits: kubernetesWarningLimits, seen: map[string]bool{}}
 	}
-	rec.said.add(message{agent, text})
+	rec.set.add(message{agent, text})
 }
 
 // add follows kube-apiserver exactly, because the order of these checks determines which texts are

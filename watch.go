@@ -59,7 +59,7 @@ type watchHandler struct {
 	minTimeout   time.Duration    // minimum duration of a watch if timeoutSeconds is not set
 	bookmarks    time.Duration    // interval between bookmarks
 	patience     time.Duration    // timeout for a client that does not read
-	news         *notify.Notifier // wakes watches
+	notifier     *notify.Notifier // wakes watches
 	shuttingDown <-chan struct{}  // closed when watches must end
 	encoded      response.EventCache
 }
@@ -69,8 +69,8 @@ type watchHooks struct {
 	// opened is called when the watch is running. at returns the revision up to which all events
 	// were sent.
 	opened func(at func() int64)
-	// begun is called at least once, when the initial events were sent or if there are none.
-	begun func()
+	// started is called at least once, when the initial events were sent or if there are none.
+	started func()
 	// listed is called after the bookmark that ends the initial events.
 	listed func()
 	// sent is called for each event.
@@ -79,22 +79,22 @@ type watchHooks struct {
 
 // A stream is one running watch.
 type stream struct {
-	wt         *watchHandler
-	hooks      watchHooks
-	sub        *notify.Subscription // wakes the stream
-	w          http.ResponseWriter
-	flush      func() error
-	stalled    *time.Timer // runs while the stream waits for the client, and closes the connection
-	v          *response.View
-	q          *query
-	resource   string      // the prefix of the resource's keys in the store
-	pos        int64       // all events up to this revision were sent
-	tell       atomic.Bool // a bookmark is due
-	*workspace             // nil while the stream sleeps
-	dirty      bool        // data was written since the last flush
-	// logged is true if the events are read from the log. Their JSON is immutable, because all
+	wt          *watchHandler
+	hooks       watchHooks
+	sub         *notify.Subscription // wakes the stream
+	w           http.ResponseWriter
+	flush       func() error
+	stalled     *time.Timer // runs while the stream waits for the client, and closes the connection
+	v           *response.View
+	q           *query
+	resource    string      // the prefix of the resource's keys in the store
+	pos         int64       // all events up to this revision were sent
+	bookmarkDue atomic.Bool // a bookmark is due
+	*workspace              // nil while the stream sleeps
+	dirty       bool        // data was written since the last flush
+	// fromLog is true if the events are read from the log. Their JSON is immutable, because all
 	// readers of the log share it.
-	logged bool
+	fromLog bool
 }
 
 // A workspace holds the buffers that a stream needs while it is not sleeping.
@@ -104,8 +104,8 @@ type workspace struct {
 }
 
 var (
-	workspaces = sync.Pool{New: func() any { return &workspace{buf: make([]byte, 0, watchBuffer+4096)} }}
-	errOver    = errors.New("the type has changed") // or was deleted
+	workspaces     = sync.Pool{New: func() any { return &workspace{buf: make([]byte, 0, watchBuffer+4096)} }}
+	errTypeChanged = errors.New("the type has changed") // or was deleted
 )
 
 // errStreamEnd ends a stream without an ERROR event.
@@ -113,12 +113,12 @@ var errStreamEnd = errors.New("end of stream")
 
 // serve sends a stream of events. It returns errors before the first byte, and sends later ones as
 // an ERROR event.
-func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, hooks watchHooks) error {
-	defer hooks.begun()
-	if wt.leaving() {
-		return errLeaving()
+func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource, hooks watchHooks) error {
+	defer hooks.started()
+	if wt.stopping() {
+		return errShuttingDown()
 	}
-	v, err := response.NewView(r, asked, res)
+	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, asked *req
 	if v.Media.As == "PartialObjectMetadataList" {
 		v.Media.As = "PartialObjectMetadata"
 	}
-	q, err := parseQuery(res, &asked.Info)
+	q, err := parseQuery(res, &req.Info)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, asked *req
 	if err := s.flush(); err != nil {
 		return nil
 	}
-	s.sub = wt.news.Subscribe(interest(res, &q.match))
+	s.sub = wt.notifier.Subscribe(interest(res, &q.match))
 	defer s.sub.Close()
 	hooks.opened(s.sub.At)
 	s.run(ctx)
@@ -209,8 +209,8 @@ func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
 	return in
 }
 
-// leaving reports whether the server is shutting down.
-func (wt *watchHandler) leaving() bool {
+// stopping reports whether the server is shutting down.
+func (wt *watchHandler) stopping() bool {
 	select {
 	case <-wt.shuttingDown:
 		return true
@@ -219,9 +219,9 @@ func (wt *watchHandler) leaving() bool {
 	}
 }
 
-// errLeaving returns an error that makes client-go resume its watch after a moment. If the watch
+// errShuttingDown returns an error that makes client-go resume its watch after a moment. If the watch
 // started and then ended immediately, client-go would list again.
-func errLeaving() error {
+func errShuttingDown() error {
 	return apierrors.NewTooManyRequests("The apiserver is shutting down, please try again later.", 1)
 }
 
@@ -237,9 +237,9 @@ func lifetimeOf(q *query, least time.Duration) time.Duration {
 // run sends the initial events and then the log, until the client, the deadline or the server ends
 // the stream.
 func (s *stream) run(ctx context.Context) {
-	defer s.rest()
+	defer s.releaseWorkspace()
 	err := s.begin(ctx)
-	s.hooks.begun()
+	s.hooks.started()
 	if err == nil {
 		err = s.follow(ctx)
 	}
@@ -328,7 +328,7 @@ func (s *stream) sendAll(ctx context.Context) error {
 		}
 		if sc.Large > 0 {
 			sc.Release()
-			s.lighten()
+			s.releaseLarge()
 		}
 		if span.Start == "" {
 			s.pos = span.Rev
@@ -344,27 +344,27 @@ func (s *stream) follow(ctx context.Context) error {
 	if reminder != nil {
 		defer reminder.Stop()
 	}
-	var over <-chan struct{} // closed when the definition of a custom type changes or is deleted
+	var typeChanged <-chan struct{} // closed when the definition of a custom type changes or is deleted
 	if s.v.Res.Custom != nil {
-		over = s.v.Res.Custom.Over
+		typeChanged = s.v.Res.Custom.Over
 	}
 	for {
-		if err := s.drain(ctx); err != nil {
+		if err := s.sendEvents(ctx); err != nil {
 			return err
 		}
-		if s.tell.Swap(false) {
+		if s.bookmarkDue.Swap(false) {
 			if err := s.bookmark(nil); err != nil {
 				return err
 			}
 			reminder.Reset(s.untilBookmark(ctx))
 		}
-		if s.wt.leaving() {
+		if s.wt.stopping() {
 			return s.lastBookmark()
 		}
-		switch err := s.sleep(ctx, over); err {
+		switch err := s.sleep(ctx, typeChanged); err {
 		case nil:
-		case errOver:
-			_ = s.drain(ctx) // send the deletions before the end; this fails if the type is already gone
+		case errTypeChanged:
+			_ = s.sendEvents(ctx) // send the deletions before the end; this fails if the type is already gone
 			return errStreamEnd
 		default:
 			return err
@@ -374,15 +374,15 @@ func (s *stream) follow(ctx context.Context) error {
 
 // sleep waits for new events. It then sets pos to the revision of the last commit that was
 // irrelevant for this watch.
-func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
-	s.rest()
+func (s *stream) sleep(ctx context.Context, typeChanged <-chan struct{}) error {
+	s.releaseWorkspace()
 	defer func() { s.workspace = workspaces.Get().(*workspace) }()
 	select {
 	case <-s.sub.C:
 		s.pos = max(s.pos, s.sub.Quiet())
 		return nil
-	case <-over:
-		return errOver
+	case <-typeChanged:
+		return errTypeChanged
 	case <-ctx.Done():
 		return errStreamEnd
 	}
@@ -395,7 +395,7 @@ func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 		return nil
 	}
 	return time.AfterFunc(s.untilBookmark(ctx), func() {
-		s.tell.Store(true)
+		s.bookmarkDue.Store(true)
 		s.sub.Ring()
 	})
 }
@@ -419,9 +419,9 @@ func (s *stream) lastBookmark() error {
 	return errStreamEnd
 }
 
-// drain sends all events up to the newest revision and flushes the connection.
-func (s *stream) drain(ctx context.Context) error {
-	s.logged = true
+// sendEvents sends all events up to the newest revision and flushes the connection.
+func (s *stream) sendEvents(ctx context.Context) error {
+	s.fromLog = true
 	for {
 		newest := s.wt.Store.Revision()
 		events, upTo, err := s.wt.Store.Events(s.resource, s.pos, watchBatch, s.events[:0])
@@ -448,14 +448,14 @@ func (s *stream) drain(ctx context.Context) error {
 		clear(events) // the log may drop these events
 		s.pos = upTo
 		if large > 0 {
-			s.lighten()
+			s.releaseLarge()
 		}
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
 		s.sub.Saw(upTo)
 	}
-	s.logged = false
+	s.fromLog = false
 	return s.write()
 }
 
@@ -471,9 +471,9 @@ func (s *stream) hold(ctx context.Context, n int) error {
 	return err
 }
 
-// lighten releases the memory after large objects were sent. Frames that are still pending are not
+// releaseLarge releases the memory after large objects were sent. Frames that are still pending are not
 // large.
-func (s *stream) lighten() {
+func (s *stream) releaseLarge() {
 	if cap(s.buf) > 2*watchBuffer {
 		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
 	}
@@ -509,7 +509,7 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	}
 	before := len(s.buf)
 	var cache *response.EventCache
-	if s.logged {
+	if s.fromLog {
 		cache = &s.wt.encoded
 	}
 	// If the object cannot be decoded, omit it and continue.
@@ -568,9 +568,9 @@ func (s *stream) push() (err error) {
 	return nil
 }
 
-// rest returns the workspace to its pool. A sleeping watch then needs only its connection and its
+// releaseWorkspace returns the workspace to its pool. A sleeping watch then needs only its connection and its
 // goroutine.
-func (s *stream) rest() {
+func (s *stream) releaseWorkspace() {
 	clear(s.events)
 	s.buf, s.events = s.buf[:0], s.events[:0]
 	if cap(s.buf) <= 2*watchBuffer && cap(s.events) <= 2*watchBatch {
@@ -583,7 +583,7 @@ func (s *stream) rest() {
 // bookmarkNow sends all pending events and then a bookmark with the newest revision, even if the
 // last commits changed other resources.
 func (s *stream) bookmarkNow() error {
-	if err := s.drain(context.Background()); err != nil {
+	if err := s.sendEvents(context.Background()); err != nil {
 		return err
 	}
 	return s.bookmark(nil)
