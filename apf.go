@@ -1,14 +1,15 @@
 package main
 
-// This file connects the HTTP server with internal/flowcontrol. The middleware estimates the number
-// of seats that a request needs and waits until they are available. If the dispatcher rejects the
-// request, the middleware sends a 429. This file also serves the debug pages of the dispatcher.
+// This file connects the HTTP server with internal/flowcontrol. It follows KEP-1040; see
+// docs/flow-control.md for its sections. The middleware estimates the number of seats that a request
+// needs and waits until they are available. If the dispatcher rejects the request, the middleware
+// sends a 429. This file also serves the debug pages of the dispatcher.
 //
-//	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: lends the seats while the client blocks ─▶ next
+//	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: holds the seats ─▶ next
 //
 // The estimates follow Kubernetes. In seats:
 //
-//	LIST    one per 100,000 bytes that it reads, at most 100; at most 10 if kube-apiserver would serve it from its cache
+//	LIST    one per 100,000 bytes that it reads, at most 100; at most 10 if kube-apiserver would use its cache
 //	WATCH   like a LIST of its initial events, or 1 if it has none; the seats are returned once the events are sent
 //	write   1; after it, one for every 10 watchers of the object for 5 ms. Beyond 10 seats the time grows instead
 //	other   1
@@ -17,15 +18,12 @@ package main
 // Only a non-resource request keeps its whole path, since /at/5/readyz is not a probe. Requests
 // about the past are never served from a cache, and their running times are learned separately.
 //
-// Two things differ from kube-apiserver. The numbers of objects and bytes come directly from the
-// store and are always current. While a request waits for a slow client, other requests can use its
-// seats. Package shares limits the memory that such requests hold. The same applies while a request
-// waits for memory.
+// Two things differ from kube-apiserver. The numbers of objects and bytes come from the store and
+// are always current. A request lends its seats while it waits for a slow client or for memory
+// (package lending).
 //
 // With --max-requests-inflight=auto, the estimates are corrected by the running times of similar
 // requests, and each request reports its running time at the end.
-//
-// The design follows KEP-1040. See docs/flow-control.md for its sections.
 
 import (
 	"bytes"
@@ -118,7 +116,8 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := request.From(r.Context())
 		if rec == nil || rec.User.Name == "" {
-			http.Error(w, "request without user or request information reached flow control", http.StatusInternalServerError)
+			http.Error(w, "request without user or request information reached flow control",
+				http.StatusInternalServerError)
 			return
 		}
 		if rec.Info.Verb != "watch" && request.LongRunning(&rec.Info) {
@@ -143,7 +142,8 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 }
 
 // serve calls next while the request holds its seats, and lends them while the client blocks.
-func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *request.Request, t *flowcontrol.Ticket, next http.Handler) {
+func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *request.Request, t *flowcontrol.Ticket,
+	next http.Handler) {
 	loan := &lending.Loan{Ticket: t}
 	r.Body, w = loan.Body(r.Body), loan.Writer(w)
 	if t.Digest.Verb != "watch" && !rec.Follows {
@@ -198,9 +198,9 @@ func digestOf(rec *request.Request) flowcontrol.Digest {
 	if rec.At != "" {
 		path = history.PathThen + rec.At + path
 	}
-	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Path: path,
-		Group: info.Group, Version: info.Version, Namespace: info.Namespace, Resource: info.Resource, Subresource: info.Subresource,
-		Name: info.Name, Received: rec.Received}
+	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest,
+		Verb: info.Verb, Path: path, Group: info.Group, Version: info.Version, Namespace: info.Namespace,
+		Resource: info.Resource, Subresource: info.Subresource, Name: info.Name, Received: rec.Received}
 }
 
 // maxInFlight replaces flow control if that is disabled. It limits the number of concurrent reads
@@ -268,7 +268,8 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 // workClass returns the class of requests whose running times are learned together.
 func workClass(rec *request.Request, seats int) uint64 {
 	info := &rec.Info
-	return flowcontrol.WorkClass(seats, info.Namespace != "", rec.At != "", info.Verb, info.Group, info.Resource, info.Subresource)
+	return flowcontrol.WorkClass(seats, info.Namespace != "", rec.At != "", info.Verb, info.Group, info.Resource,
+		info.Subresource)
 }
 
 // listSeats estimates the seats of a LIST or WATCH from the number and the bytes of the stored
@@ -352,7 +353,8 @@ func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 		return store.CommitBounds[:], stats.CommitBuckets[:]
 	}
 	fc.auto.Changed = func(from, to int, state autoseats.State) {
-		log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
+		log.Info().Int("from", from).Int("to", to).
+			Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
 			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
 	}
 }

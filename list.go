@@ -111,18 +111,6 @@ func (rd *readHandler) get(w http.ResponseWriter, r *http.Request, req *request.
 	return v.Respond(w, r, http.StatusOK, &rec)
 }
 
-// checkVisible returns a 404 if the request names an object of the past that the user may not see.
-func (rd *readHandler) checkVisible(ctx context.Context, rec *request.Request, res *scheme.Resource) error {
-	info := &rec.Info
-	if rd.At == 0 || !info.Form.Named {
-		return nil
-	}
-	if hidden, err := rd.past.Hides(ctx, res, rd.At); err != nil || !hidden {
-		return err
-	}
-	return apierrors.NewNotFound(res.GroupResource(), info.Name)
-}
-
 // lowerBound parses a resourceVersion and waits until the store has reached it. If rv is empty, it
 // waits for the newest revision; if rv is 0, it does not wait. It returns an error if the revision
 // does not arrive. what is a prefix of the error message.
@@ -154,22 +142,22 @@ func (rd *readHandler) lowerBound(ctx context.Context, rv, what string) (int64, 
 	return int64(n), nil
 }
 
-// tooLarge returns the error for a future revision. Like kube-apiserver, a replica waits three
-// seconds for the revision and returns an error with Retry-After. With a data file no other server
-// can be ahead. In that case tooLarge omits Retry-After and lowerBound does not wait. Otherwise
-// client-go would retry ten times before it lists again.
+// tooLarge returns the error for a future revision. With a data file no other server can be ahead.
+// The error then has no Retry-After, because client-go would retry ten times before it lists again.
 func (rd *readHandler) tooLarge(rv string) error {
 	current, retry := cmp.Or(rd.At, rd.Store.Revision()), 0
 	if rd.At == 0 && rd.Store.Shared() {
 		retry = 1
 	}
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), retry)
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	cause := metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{cause}
 	return err
 }
 
 // components handles GET and LIST of componentstatuses, which are not stored.
-func (rd *readHandler) components(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource) error {
+func (rd *readHandler) components(w http.ResponseWriter, r *http.Request, req *request.Request,
+	res *scheme.Resource) error {
 	if req.Info.Form.Named {
 		return health.ServeComponent(w, r, req, res, rd.storage)
 	}
@@ -194,16 +182,20 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	q := &query{ListOptions: internalversion.ListOptions{Watch: info.Verb == "watch", AllowWatchBookmarks: options.AllowWatchBookmarks,
-		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch, TimeoutSeconds: options.TimeoutSeconds,
-		Limit: max(options.Limit, 0), Continue: options.Continue, SendInitialEvents: options.SendInitialEvents}}
+	q := &query{ListOptions: internalversion.ListOptions{
+		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch,
+		Limit: max(options.Limit, 0), Continue: options.Continue, Watch: info.Verb == "watch",
+		AllowWatchBookmarks: options.AllowWatchBookmarks, SendInitialEvents: options.SendInitialEvents,
+		TimeoutSeconds: options.TimeoutSeconds,
+	}}
 	terms, err := selector.Read(options.LabelSelector, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
 	checked := q.ListOptions
 	internalversion.SetListOptionsDefaults(&checked, true)
-	if errs := listvalidation.ValidateListOptions(&checked, utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
+	if errs := listvalidation.ValidateListOptions(&checked,
+		utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	q.match, err = terms.For(res, info)
@@ -247,16 +239,17 @@ func (rd *readHandler) resume(ctx context.Context, q *query) (position, error) {
 	if token.Rev == 0 && rd.At != 0 {
 		token.Rev, token.Lineage = rd.At, continuetoken.LineageOf(rd.Store)
 	}
+	ours := token.Lineage == continuetoken.LineageOf(rd.Store)
 	if token.Rev == 0 { // the newest revision, as without a token
 		if _, err := rd.Store.Current(ctx); err != nil {
 			return position{}, err
 		}
 		// Another server on the same cluster may be ahead.
-	} else if token.Lineage == continuetoken.LineageOf(rd.Store) && rd.Store.Upcoming(ctx, uint64(token.Rev), revisionPatience) != nil {
+	} else if ours && rd.Store.Upcoming(ctx, uint64(token.Rev), revisionPatience) != nil {
 		return position{}, rd.tooLarge(strconv.FormatInt(token.Rev, 10))
 	}
 	pos := position{rev: token.Rev, start: q.match.Prefix + token.Start, remaining: token.Remaining, token: token}
-	if token.Rev != 0 && (token.Lineage != continuetoken.LineageOf(rd.Store) || token.Rev < rd.Store.Compacted()) {
+	if token.Rev != 0 && (!ours || token.Rev < rd.Store.Compacted()) {
 		return pos, rd.expired(&q.match, token)
 	}
 	return pos, nil
@@ -265,17 +258,20 @@ func (rd *readHandler) resume(ctx context.Context, q *query) (position, error) {
 // expired returns a 410 with a new token. With it the client can continue from the same key at the
 // newest revision.
 func (rd *readHandler) expired(m *selector.Matcher, token *continuetoken.Token) error {
-	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
-		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the " +
-		"remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, " +
-		"modified, or deleted between the time the first chunk was returned and now may show up in the list.")
-	err.ErrStatus.Continue = rd.tokens.Seal(continuetoken.Token{Start: token.Start, Remaining: -1, Lineage: continuetoken.LineageOf(rd.Store)}, m)
+	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list " +
+		"result. You can start a new list without the continue parameter, or use the continue token in this response " +
+		"to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent " +
+		"list - objects that were created, modified, or deleted between the time the first chunk was returned and " +
+		"now may show up in the list.")
+	next := continuetoken.Token{Start: token.Start, Remaining: -1, Lineage: continuetoken.LineageOf(rd.Store)}
+	err.ErrStatus.Continue = rd.tokens.Seal(next, m)
 	return err
 }
 
 // list handles a LIST. If each is not nil, list calls it with the objects of each chunk before it
 // sends them; DELETE of a collection deletes them there.
-func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource, each eachFunc) error {
+func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource,
+	each eachFunc) error {
 	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
@@ -380,7 +376,8 @@ func (l *lister) limit(ctx context.Context, meta *response.ListMeta) error {
 		return err
 	}
 	st, m := l.rd.Store, &l.q.match
-	token := continuetoken.Token{Rev: l.rev, Start: strings.TrimPrefix(page.end, m.Prefix), Remaining: -1, Lineage: continuetoken.LineageOf(st)}
+	token := continuetoken.Token{Rev: l.rev, Start: strings.TrimPrefix(page.end, m.Prefix), Remaining: -1,
+		Lineage: continuetoken.LineageOf(st)}
 	if m.Everything() {
 		left, err := l.remaining(&page)
 		if err != nil {
@@ -540,8 +537,6 @@ func (l *lister) send(w http.ResponseWriter, r *http.Request, meta response.List
 
 // ---- The API of one moment ----
 
-const lateAnswer = 5 * time.Second // time to write an error after the request's deadline
-
 // A readAPI serves reads at one moment.
 type readAPI struct {
 	types      *scheme.Registry
@@ -558,7 +553,7 @@ func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if res != nil && err == nil {
 		err = ra.serveResource(w, r, rec, res)
 	}
-	ra.end(w, r, err)
+	ra.finish(w, r, err)
 }
 
 // typeOf returns the type of the requested resource, after checking the path and the method. It
@@ -587,13 +582,15 @@ func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.R
 		return nil, routed
 	}
 	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
+		text := fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";"))
+		return nil, apierrors.NewBadRequest(text)
 	}
-	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed) // a deprecated custom version warns even if the subresource does not exist
+	// A deprecated custom version warns even if the subresource does not exist.
+	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed)
 }
 
-// end sends err to the client, if it is not nil.
-func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
+// finish sends err to the client, if it is not nil.
+func (ra *readAPI) finish(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, response.ErrAborted) {
 		panic(http.ErrAbortHandler)
 	}
@@ -602,24 +599,16 @@ func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail sends an error to the client and logs unexpected errors. It does not log a request that ran
-// out of time.
+// fail sends an error to the client and logs unexpected errors.
 func (ra *readAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // the write deadline may have passed during a long computation
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
-	}
-	if unexpected := response.Refuse(w, r, err); unexpected != nil {
-		ra.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", request.From(r.Context()).ID).Msg("internal error")
-	}
+	response.Fail(w, r, err, ra.log)
 }
 
 // serveResource handles a read of a known resource.
-func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request,
+	res *scheme.Resource) error {
 	info := &rec.Info
-	if err := ra.rd.checkVisible(r.Context(), rec, res); err != nil {
+	if err := ra.rd.past.Check(r.Context(), res, ra.rd.At); err != nil {
 		return err
 	}
 	if info.Subresource != "" {
@@ -637,7 +626,8 @@ func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *re
 }
 
 // serveSubresource handles a read of a subresource.
-func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request,
+	res *scheme.Resource) error {
 	info := &rec.Info
 	if err := routing.HasVerb(res, info); err != nil {
 		return err

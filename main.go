@@ -1,30 +1,29 @@
-// Apilet is a Kubernetes-compatible API server in one program with one bbolt file. It needs no etcd
-// and no cluster. Unmodified kubectl, client-go and controller-runtime work with it. A request
-// passes the parts below in this order. Names without .go are packages under internal/.
+// Apilet is a Kubernetes-compatible API server in one program with one bbolt file. Unmodified
+// kubectl, client-go and controller-runtime work with it. A request passes the parts below in this
+// order. Names without .go are packages under internal/.
 //
-//	         ┌───────────────────────────── an api ──────────────────────────────┐
-//	request ─▶ record · warn.go · deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ route │
-//	         └──────────────────────────────────────────────────────────────┬────┘
-//	                         ┌──────────────────────────────────────────────┤
-//	                         ▼ reads                                        ▼ writes
-//	                  list.go, watch.go        registry ──▶ patch, fieldmanager, defaults, strategy, admission, validation
-//	                         │                                    │
-//	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which collects garbage after deletes
+//	         ┌──────────────────────────────── an api ────────────────────────────────┐
+//	request ─▶ record, warn.go, deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ routes  │
+//	         └───────────────────────────────────────────────────────────┬────────────┘
+//	                       ┌─────────────────────────────────────────────┤
+//	                       ▼ reads                                       ▼ writes
+//	                list.go, watch.go       registry ──▶ patch, fieldmanager, admission, kinds
+//	                       │                                             │
+//	                       └────────▶ store ◀────────────────────────────┘ ◀── gc
 //
-// This file implements the life cycle of a server. The first half starts the server, runs its
-// background work and health checks, and stops it. The second half defines the api type, which
-// handles requests and does not depend on the life cycle. The api contains the handler chain, the
-// route table and the handlers at its ends. The command line comes last.
+// The first half of this file starts the server, runs its background work and health checks, and
+// stops it. The second half defines the api type, which handles requests and does not depend on
+// the life cycle. It contains the handler chain, the route table and the handlers at its ends. The
+// command line comes last.
 //
-//	record ──▶ deadline ──▶ Authenticate ──▶ Impersonate ──▶ limitConcurrency ──▶ withPast ──▶ routes ──▶ serveAPI ──▶ serveResource
+//	Record, Authenticate, Impersonate, limitConcurrency, withPast ──▶ routes ──▶ serveAPI ──▶ serveResource
 //
-// Two types handle requests. A readAPI (list.go) serves reads of types, objects and lists at a
-// single revision. An api serves the present. It adds a writer, watches and pages about the server.
-// For a request about the past (/at/MOMENT/...) the api creates a readAPI.
+// Two types handle requests. A readAPI (list.go) serves reads of types, objects and lists at one
+// revision. An api serves the present, and adds writes, watches and pages about the server. For a
+// request about the past (/at/MOMENT/...) the api creates a readAPI.
 //
 // Invariant: every route checks authorization. Most handlers are wrapped in withAuthorization.
-// serveAPI authorizes the request itself. The other handlers authorize each object that they
-// return.
+// serveAPI authorizes the request itself. The others authorize each object that they return.
 package main
 
 import (
@@ -148,7 +147,8 @@ func (c *config) serve(stderr io.Writer) error {
 	c.log = logging.New(stderr, c.LogFormat)
 	defer logging.CaptureGlobal(c.log)()
 	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
-		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was acknowledged is kept")
+		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was " +
+			"acknowledged is kept")
 		os.Exit(1)
 	}, syscall.SIGTERM, syscall.SIGINT)
 	defer forget()
@@ -161,12 +161,12 @@ func (c *config) serve(stderr io.Writer) error {
 	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
 		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
-	for again := false; ; {
+	for retried := false; ; {
 		own := *c // startServer completes this copy
 		s, err := startServer(&own)
-		if !again && replicaFailed(&c.Options, err) {
+		if !retried && replicaFailed(&c.Options, err) {
 			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; starting once more with a new one")
-			again = true
+			retried = true
 			continue
 		}
 		if err != nil && stop.Err() != nil {
@@ -176,7 +176,7 @@ func (c *config) serve(stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		again = false
+		retried = false
 		serving.Store(s)
 		go startgc.Collect()
 		select {
@@ -263,17 +263,16 @@ type shutdown struct {
 	stopping  chan struct{} // closed when the server stops serving; watches end then
 }
 
-// phases are called in this order. The first error ends the start. The last column shows which
-// parts of the data file a phase requires. The packages that own these parts return an error if
-// they cannot read them. preflight calls these packages before anything is written, so that a
-// rejected file is not changed. No phase requires an object: unreadable objects are logged and
-// omitted until they are repaired.
+// phases are called in this order. The first error ends the start. A phase returns an error if it
+// cannot read the parts of the data file in the last column. preflight reads all of them before
+// anything is written, so that a rejected file is not changed. No phase requires an object:
+// unreadable objects are logged and omitted until they are repaired.
 var phases = []func(*server, context.Context) error{
-	//                    WHAT                                                                      NEEDS OF THE FILE
+	//                            WHAT                                           NEEDS OF THE FILE
 	(*server).listen,          // bind the port before creating any file
 	(*server).prepare,         // connect to etcd, read certificates and users, open the audit log
-	(*server).open,            // open the data file, or the replica of etcd                                its meta pages, format, lineage
-	(*server).preflight,       // read the required parts of the file, and restrict its permissions         maintenance's marks, the accounts' key
+	(*server).open,            // open the data file, or the replica of etcd     meta pages, format, lineage
+	(*server).preflight,       // read secrets and restrict access to the file   marks of maintenance, key of accounts
 	(*server).assemble,        // create the reader, the writer and the api
 	(*server).buildAdmission,  // build the chain of admission plug-ins
 	(*server).registerMetrics, // register the collectors of metrics
@@ -316,12 +315,14 @@ func startServer(c *config) (*server, error) {
 func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
-	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log), metrics: metrics.New(scheme.MinorVersion()), failed: make(chan error, 1),
-		frontend: frontend{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now}, clockSet: make(chan struct{}, 1)},
+	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log),
+		metrics: metrics.New(scheme.MinorVersion()), failed: make(chan error, 1),
+		frontend: frontend{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now},
+			clockSet: make(chan struct{}, 1)},
 		shutdown: shutdown{announced: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
-	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, usage: deprecations.NewTracker(), options: &c.Options,
-		upgrades: shares.NewUpgrades()}
+	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, options: &c.Options,
+		usage: deprecations.NewTracker(), upgrades: shares.NewUpgrades()}
 	return s
 }
 
@@ -418,78 +419,88 @@ func (s *server) assemble(context.Context) (err error) {
 	lost := unreadable.NewUnreadables(st, s.log)
 	tell := lost.NoteSealed
 	s.storage.sealed.Store(&tell)
-	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: scheme.MinorVersion(), denied: c.DenyDeprecated, used: a.recordDeprecated}
-	a.rd = &readHandler{Source: scan.NewSource(st, lost), tokens: continuetoken.NewCodec(keys), storage: s.storage.backing().check,
-		past: history.Reach{Store: st, May: may(s.auth)}}
-	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkInterval, patience: c.RequestTimeout,
-		shuttingDown: s.shutdown.stopping, notifier: notify.New(st)}
-	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost, Validating: c.Validate, ManagedFields: c.ManagedFields}
-	a.instruments = &instrumentation.Recorder{Types: types, Metrics: s.metrics, Audit: s.audit, Findings: findings.New(findings.Logged(s.log)), Log: s.log,
-		Verbosity: c.Verbosity, Timeout: c.RequestTimeout, Bytes: shares.NewBytes(c.RequestTimeout / 4), Warnings: newWarningRecorder}
+	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: scheme.MinorVersion(), denied: c.DenyDeprecated,
+		used: a.recordDeprecated}
+	a.rd = &readHandler{Source: scan.NewSource(st, lost), tokens: continuetoken.NewCodec(keys),
+		storage: s.storage.backing().check, past: history.Reach{Store: st, May: allows(s.auth)}}
+	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkInterval,
+		patience: c.RequestTimeout, shuttingDown: s.shutdown.stopping, notifier: notify.New(st)}
+	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost,
+		Validating: c.Validate, ManagedFields: c.ManagedFields}
+	a.instruments = &instrumentation.Recorder{Types: types, Metrics: s.metrics, Audit: s.audit,
+		Findings: findings.New(findings.Logged(s.log)), Log: s.log, Verbosity: c.Verbosity, Timeout: c.RequestTimeout,
+		Bytes: shares.NewBytes(c.RequestTimeout / 4), Warnings: newWarningRecorder}
 	return nil
 }
 
 // buildAdmission builds the chain of admission plug-ins for writes.
 func (s *server) buildAdmission(context.Context) error {
-	st, types, wr := s.storage.st, s.api.types, s.api.wr
-	s.components.webhooks = &admission.Webhooks{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types},
-		Called: s.metrics.WebhookCalled, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
-	s.components.webhooks.Reload()
+	st, types, wr, parts := s.storage.st, s.api.types, s.api.wr, &s.components
+	parts.webhooks = &admission.Webhooks{Store: st, Types: types, Log: s.log, May: s.auth.Decide,
+		Services: &webhook.ServiceResolver{Store: st, Types: types}, Called: s.metrics.WebhookCalled,
+		Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
+	parts.webhooks.Reload()
 	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
-	s.components.policies = &policy.Policies{Store: st, Types: types, Unreadable: wr.Unreadable, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
-		Fields: wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.PolicyChecked}
-	s.components.policies.Reload()
-	mutating, validating := plugins.Policies(s.components.policies)
-	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, CreateNamespace: wr.CreateNamespace, Webhooks: s.components.webhooks,
+	parts.policies = &policy.Policies{Store: st, Types: types, Log: s.log, May: s.auth.Decide,
+		Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Fields: wr.FieldManager,
+		Convert: admission.MovedTo, Checked: s.metrics.PolicyChecked}
+	parts.policies.Reload()
+	mutating, validating := plugins.Policies(parts.policies)
+	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, Webhooks: parts.webhooks,
 		MutatingPolicy: mutating, ValidatingPolicy: validating, Configuration: *configuration,
-		PodChecked: s.metrics.PodChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
+		CreateNamespace: wr.CreateNamespace, ControllerManager: !s.cfg.Controllers,
+		PodChecked: s.metrics.PodChecked, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
 	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
 	if err != nil {
 		return err
 	}
 	wr.Admission, wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
-	wr.Committed = append(wr.Committed, s.components.webhooks.Committed, s.components.policies.Committed)
+	wr.Committed = append(wr.Committed, parts.webhooks.Committed, parts.policies.Committed)
 	if on["ResourceQuota"] {
 		if wr.Quotas, err = quota.New(st, types); err != nil {
 			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
 		}
 	}
-	s.components.definitions = crd.NewDefinitions(st, types, wr, s.log)
-	s.components.definitions.Stands = s.reporter("definitions of custom resources")
-	s.api.definitions = s.components.definitions
+	parts.definitions = crd.NewDefinitions(st, types, wr, s.log)
+	parts.definitions.Stands = s.reporter("definitions of custom resources")
+	s.api.definitions = parts.definitions
 	return nil
 }
 
 // registerMetrics registers the collectors of metrics.
 func (s *server) registerMetrics(context.Context) error {
 	m := s.metrics
-	m.Registry.MustRegister(s.api.instruments.Findings, metrics.CertificateCollector(s.frontend.endpoint.Certificates), metrics.ClusterCollector{Cluster: s.storage.cluster},
-		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub, Unreadable: s.api.rd.Unreadable, Tracked: s.api.wr.Tracked.Load})
+	m.Registry.MustRegister(s.api.instruments.Findings,
+		metrics.CertificateCollector(s.frontend.endpoint.Certificates),
+		metrics.ClusterCollector{Cluster: s.storage.cluster},
+		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub,
+			Unreadable: s.api.rd.Unreadable, Tracked: s.api.wr.Tracked.Load})
 	m.Registry.MustRegister(s.storage.keys.Collectors()...)
 	m.ClockBehind(s.clock.Behind)
 	m.Leader(s.storage.leads.Load)
 	m.FeatureGates(options.FeatureGates())
-	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.MinorVersion()[1]), "git_version": gitVersion, "go_version": runtime.Version(),
-		"platform": runtime.GOOS + "/" + runtime.GOARCH})
+	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.MinorVersion()[1]),
+		"git_version": gitVersion, "go_version": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
 	return nil
 }
 
 // populate loads the stored definitions, roles and flow control configuration, and creates the
 // objects that every server needs.
 func (s *server) populate(ctx context.Context) error {
-	st, types, wr := s.storage.st, s.api.types, s.api.wr
-	if err := errors.Join(bootstrap.Initializer{Writer: wr, Types: types}.Namespaces(ctx), s.components.definitions.Sync(ctx)); err != nil {
+	st, types, wr, parts := s.storage.st, s.api.types, s.api.wr, &s.components
+	first := bootstrap.Initializer{Writer: wr, Types: types}
+	if err := errors.Join(first.Namespaces(ctx), parts.definitions.Sync(ctx)); err != nil {
 		return err
 	}
 	if s.cfg.Controllers && s.cfg.NamespaceDefaults {
-		s.components.namespaces = bootstrap.NewNamespaceReconciler(st, types, wr, s.cfg.Auth.OwnCA, s.log)
-		if err := s.components.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
+		parts.namespaces = bootstrap.NewNamespaceReconciler(st, types, wr, s.cfg.Auth.OwnCA, s.log)
+		if err := parts.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
-		wr.NamespaceCreated = s.components.namespaces.NamespaceCreated
+		wr.NamespaceCreated = parts.namespaces.NamespaceCreated
 	}
 	if s.cfg.FlowControl {
 		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.countStored)
@@ -497,20 +508,21 @@ func (s *server) populate(ctx context.Context) error {
 		if fc.followMachine(st, s.log); fc.auto != nil {
 			s.metrics.Registry.MustRegister(fc.auto.Metrics())
 		}
-		s.api.fc, s.components.flows = fc, bootstrap.NewFlowReconciler(st, types, wr, fc.configure)
-		if err := s.components.flows.Start(ctx); err != nil {
+		s.api.fc, parts.flows = fc, bootstrap.NewFlowReconciler(st, types, wr, fc.configure)
+		if err := parts.flows.Start(ctx); err != nil {
 			return err
 		}
 	}
-	s.components.apiServices = bootstrap.NewAPIServiceReconciler(st, types, wr)
-	if err := s.components.apiServices.Reconcile(ctx, true); err != nil {
+	parts.apiServices = bootstrap.NewAPIServiceReconciler(st, types, wr)
+	if err := parts.apiServices.Reconcile(ctx, true); err != nil {
 		return err
 	}
 	if err := cmp.Or(s.aggregate(ctx), s.connectKubelets()); err != nil {
 		return err
 	}
 	if s.auth.Enforcing() {
-		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("cannot read the roles and bindings") })
+		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth,
+			func(err error) { s.log.Error().Err(err).Msg("cannot read the roles and bindings") })
 		if err := policy.Reconcile(ctx); err != nil {
 			return err
 		}
@@ -522,10 +534,13 @@ func (s *server) populate(ctx context.Context) error {
 // aggregate creates the aggregator, which forwards requests to other API servers. Without TLS, the
 // client certificate is created and published only when the first APIService names another server.
 func (s *server) aggregate(ctx context.Context) error {
-	g := &aggregation.Aggregator{Store: s.storage.st, Types: s.api.types, Services: s.components.webhooks.Services, Certificate: s.components.proxy.Certificate,
-		SaveStatus: s.api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load, Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
-		Delegated: returnWatchSeats, Fail: s.api.fail, Stopping: s.shutdown.stopping, Stands: s.reporter("keeping up with the servers that APIServices name"),
-		Unavailable: s.metrics.APIServiceUnavailable, Upgrades: s.api.upgrades}
+	api, parts := s.api, &s.components
+	g := &aggregation.Aggregator{Store: s.storage.st, Types: api.types, Services: parts.webhooks.Services,
+		Certificate: parts.proxy.Certificate, SaveStatus: api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load,
+		Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects, Upgrades: api.upgrades,
+		Delegated: returnWatchSeats, Fail: api.fail, Stopping: s.shutdown.stopping,
+		Stands:      s.reporter("keeping up with the servers that APIServices name"),
+		Unavailable: s.metrics.APIServiceUnavailable}
 	g.Begin = func() {
 		if err := s.openProxyCertificate(); err != nil {
 			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
@@ -533,7 +548,7 @@ func (s *server) aggregate(ctx context.Context) error {
 		s.publishAuthorities(ctx)
 	}
 	s.metrics.Registry.MustRegister(g)
-	s.api.aggregated = g
+	api.aggregated = g
 	if !s.cfg.Auth.Insecure {
 		if err := s.openProxyCertificate(); err != nil {
 			return err
@@ -557,33 +572,38 @@ func (s *server) connectKubelets() error {
 		}
 		config.Authorities = authorities.Now
 	}
-	s.api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: s.api.types, Admission: s.api.wr.Admission,
-		MayCreate: s.auth.MayCreate, Forward: &proxy.Forwarder{Places: s.api.upgrades, Stopping: s.shutdown.stopping}, Fail: s.api.fail}
+	api := s.api
+	api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: api.types,
+		Admission: api.wr.Admission, MayCreate: s.auth.MayCreate, Fail: api.fail,
+		Forward: &proxy.Forwarder{Places: api.upgrades, Stopping: s.shutdown.stopping}}
 	return nil
 }
 
 // openProxyCertificate reads or creates the client certificate for other servers.
 func (s *server) openProxyCertificate() error {
 	flags := &s.cfg.Aggregation
-	return s.components.proxy.Open(certs.Config{Dir: s.cfg.CertDir, Now: s.cfg.Auth.Now, Log: s.log}, flags.ProxyCert, flags.ProxyKey)
+	config := certs.Config{Dir: s.cfg.CertDir, Now: s.cfg.Auth.Now, Log: s.log}
+	return s.components.proxy.Open(config, flags.ProxyCert, flags.ProxyKey)
 }
 
 func (s *server) secure(context.Context) (err error) {
-	s.frontend.url, s.frontend.tlsConfig, err = s.frontend.endpoint.Secure(s.frontend.listener, s.auth.AskedCertificates())
-	s.api.keysURL = s.frontend.url + "/openid/v1/jwks"
+	f := &s.frontend
+	f.url, f.tlsConfig, err = f.endpoint.Secure(f.listener, s.auth.AskedCertificates())
+	s.api.keysURL = f.url + "/openid/v1/jwks"
 	return err
 }
 
 // createDefaults creates objects such as the default Services. If that fails, it logs the error and
 // continues.
 func (s *server) createDefaults(ctx context.Context) error {
-	initializer, at, blocks := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types}, s.frontend.addrPort(), s.api.wr.Allocator.Blocks
-	initializer.Warn, initializer.Log = func(text string) { s.log.Warn().Msg(text) }, s.log
-	s.components.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster, Reconciler: s.cfg.EndpointReconciler,
-		Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
-	s.components.defaultsErr = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), s.components.endpoints.Start(ctx, at))
-	if s.components.defaultsErr != nil {
-		s.log.Error().Err(s.components.defaultsErr).Msg("cannot create some of the objects that every cluster has")
+	parts, at, blocks := &s.components, s.frontend.addrPort(), s.api.wr.Allocator.Blocks
+	initializer := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log,
+		Warn: func(text string) { s.log.Warn().Msg(text) }}
+	parts.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster,
+		Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
+	parts.defaultsErr = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), parts.endpoints.Start(ctx, at))
+	if parts.defaultsErr != nil {
+		s.log.Error().Err(parts.defaultsErr).Msg("cannot create some of the objects that every cluster has")
 	}
 	s.publishAuthorities(ctx)
 	initializer.PublishClusterInfo(ctx, &s.cfg.Auth, s.frontend.url, at, blocks[0].Addr().Is6())
@@ -593,12 +613,17 @@ func (s *server) createDefaults(ctx context.Context) error {
 // publishAuthorities publishes the CAs of accepted client certificates and of the front proxy for
 // other programs in the cluster. Changes to the CA files are published at the next start.
 func (s *server) publishAuthorities(ctx context.Context) {
-	bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log}.PublishAuthorities(ctx, &s.cfg.Auth, s.components.proxy.Own())
+	initializer := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log}
+	initializer.PublishAuthorities(ctx, &s.cfg.Auth, s.components.proxy.Own())
 }
 
 // serve starts to handle requests in the background.
 func (s *server) serve(context.Context) error {
-	s.api.health = []*health.Endpoint{{Name: "livez", Checks: s.liveness()}, {Name: "healthz", Checks: append(s.liveness(), s.storage.keyChecks()...)}, {Name: "readyz", Checks: s.readiness()}}
+	s.api.health = []*health.Endpoint{
+		{Name: "livez", Checks: s.liveness()},
+		{Name: "healthz", Checks: append(s.liveness(), s.storage.keyChecks()...)},
+		{Name: "readyz", Checks: s.readiness()},
+	}
 	for _, endpoint := range s.api.health {
 		endpoint.Observed = s.recordCheck(endpoint.Name)
 	}
@@ -623,14 +648,14 @@ func (s *server) serve(context.Context) error {
 	s.startWorkers()
 	go s.api.wt.notifier.Run(s.shutdown.stopping)
 	go s.accept()
-	s.log.Info().Str("url", s.frontend.url).Str("data", s.storage.st.File.Path).Int64("revision", s.storage.st.Revision()).Msg("serving")
+	st := s.storage.st
+	s.log.Info().Str("url", s.frontend.url).Str("data", st.File.Path).Int64("revision", st.Revision()).Msg("serving")
 	s.cfg.logNotified(s.cfg.manager.Ready("serving " + s.frontend.url))
 	return nil
 }
 
 // alive is the check for the watchdog. It requests /livez on the server's own port and waits for
-// the writer of the data file. It ignores problems that a restart does not fix, such as a full
-// disk, damage or an unavailable etcd. If the server hangs, alive may not return before ctx ends.
+// the writer of the data file. It ignores problems that a restart does not fix, such as a full disk.
 func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -653,8 +678,9 @@ type worker struct {
 // workers returns the background work of kube-apiserver.
 func (s *server) workers() []worker {
 	st, types, api, parts := s.storage, s.api.types, s.api, &s.components
-	collector := &gc.Collector{Store: st.st, Maintenance: st.upkeep, Types: types, Writer: api.wr, EventTTL: s.cfg.EventTTL,
-		Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell, Begin: api.instruments.BeginInternal, Elsewhere: api.aggregated.Empty}
+	collector := &gc.Collector{Store: st.st, Maintenance: st.upkeep, Types: types, Writer: api.wr,
+		EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell,
+		Begin: api.instruments.BeginInternal, Elsewhere: api.aggregated.Empty}
 	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.recordCheck("readyz")}
 	return []worker{
 		{"the controllers", true, func(ctx context.Context) {
@@ -679,8 +705,12 @@ func (s *server) workers() []worker {
 		}},
 		{"the checks of /readyz", true, func(ctx context.Context) { ready.Run(ctx, health.LookEvery) }},
 		{"watching the clock", true, func(ctx context.Context) { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) }},
-		{"renewing certificates", true, func(ctx context.Context) { s.frontend.endpoint.Run(ctx, s.frontend.clockSet) }},
-		{"telling where this server is", true, func(ctx context.Context) { parts.endpoints.Run(ctx, s.shutdown.announced) }},
+		{"renewing certificates", true, func(ctx context.Context) {
+			s.frontend.endpoint.Run(ctx, s.frontend.clockSet)
+		}},
+		{"telling where this server is", true, func(ctx context.Context) {
+			parts.endpoints.Run(ctx, s.shutdown.announced)
+		}},
 		{"compaction", true, func(ctx context.Context) {
 			st.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) {
 				st.afterCompaction(ctx, collector, done, err)
@@ -766,8 +796,8 @@ func (s *server) accept() {
 	}
 }
 
-// announceShutdown announces the shutdown and keeps serving for delay, so that clients and load balancers
-// switch to other servers.
+// announceShutdown announces the shutdown and keeps serving for delay, so that clients and load
+// balancers switch to other servers.
 func (s *server) announceShutdown(delay time.Duration) {
 	s.shutdown.once.Do(func() { close(s.shutdown.announced) })
 	if delay <= 0 {
@@ -793,7 +823,8 @@ func (s *server) stop() error {
 	time.AfterFunc(drain.Delay, s.frontend.conns.Close)
 	err := s.frontend.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn().Int("connections", s.frontend.conns.Busy()).Stringer("waited", s.cfg.grace).Msg("shutdown: closing the connections of requests that do not end")
+		s.log.Warn().Int("connections", s.frontend.conns.Busy()).Stringer("waited", s.cfg.grace).
+			Msg("shutdown: closing the connections of requests that do not end")
 		err = s.frontend.http.Close()
 	}
 	s.cancelWork()
@@ -826,27 +857,40 @@ func (s *server) close() error {
 // liveness returns the checks of /livez and /healthz. If the storage is unavailable they only warn,
 // because a restart would not help.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}}, s.startHooks()...)
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}},
+		s.startHooks()...)
 }
 
 func (s *server) startHooks() []health.Check {
-	return health.StartHooks(s.auth.Enforcing(), s.components.flows != nil, func() error { return s.components.defaultsErr })
+	return health.StartHooks(s.auth.Enforcing(), s.components.flows != nil,
+		func() error { return s.components.defaultsErr })
 }
 
 // readiness returns the checks of /readyz. A failed check makes the server unready, because the
 // server cannot do its work. A check with Warns set leaves it ready: the server still answers reads
 // and deletes, and administrators need access to fix the problem.
 func (s *server) readiness() []health.Check {
-	checks := []health.Check{health.Ping, health.Shutdown(s.shutdown.announced), {Name: "store", Err: s.storage.st.File.Writable}, {Name: "damage", Err: s.storage.scrub.Whole},
-		{Name: "scrub", Err: s.storage.scrub.Intact}, {Name: "unreadable", Err: s.api.rd.Unreadable.Check}, {Name: "disk", Err: s.storage.st.HasRoom, Warns: true},
-		{Name: "certificates", Err: s.frontend.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clock.Check, Warns: true}}
+	st := s.storage
+	checks := []health.Check{
+		health.Ping,
+		health.Shutdown(s.shutdown.announced),
+		{Name: "store", Err: st.st.File.Writable},
+		{Name: "damage", Err: st.scrub.Whole},
+		{Name: "scrub", Err: st.scrub.Intact},
+		{Name: "unreadable", Err: s.api.rd.Unreadable.Check},
+		{Name: "disk", Err: st.st.HasRoom, Warns: true},
+		{Name: "certificates", Err: s.frontend.endpoint.Valid, Warns: true},
+		{Name: "clock", Err: s.clock.Check, Warns: true},
+	}
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
 	}
-	holds := s.storage.backing() // under the names of kube-apiserver's storage checks
-	checks = append(checks, health.Check{Name: "quota", Err: holds.quota, Warns: true}, health.Check{Name: "etcd", Err: holds.check},
+	holds := st.backing() // under the names of kube-apiserver's storage checks
+	checks = append(checks,
+		health.Check{Name: "quota", Err: holds.quota, Warns: true},
+		health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
-	return slices.Concat(checks, s.storage.keyChecks(), health.Done("informer-sync"), s.startHooks())
+	return slices.Concat(checks, st.keyChecks(), health.Done("informer-sync"), s.startHooks())
 }
 
 // recordCheck returns a function that records the result of a check in a metric. For readyz it also
@@ -854,8 +898,9 @@ func (s *server) readiness() []health.Check {
 func (s *server) recordCheck(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.HealthChecked(endpoint, check, err == nil)
-		told := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"}, s.storage.backing().logged...)
-		if endpoint == "readyz" && slices.Contains(told, check) {
+		logged := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"},
+			s.storage.backing().logged...)
+		if endpoint == "readyz" && slices.Contains(logged, check) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
 	}
@@ -897,8 +942,8 @@ func (a *api) handler() http.Handler {
 	return way
 }
 
-// limitConcurrency limits the number of concurrent requests: by flow control, or by a plain count if flow
-// control is disabled.
+// limitConcurrency limits the number of concurrent requests: by flow control, or by a plain count
+// if flow control is disabled.
 func (a *api) limitConcurrency(next http.Handler) http.Handler {
 	if a.fc == nil {
 		return maxInFlight(a.options.MaxReadonly, a.options.MaxMutating, next)
@@ -921,8 +966,9 @@ func (a *api) routes() http.Handler {
 	r.Handle("/version", a.withAuthorization(discovery.ServeVersion(gitVersion)))
 	r.Handle("/version/", a.withAuthorization(discovery.ServeVersion(gitVersion)))
 	if config, ok := a.auth.Accounts.OpenIDConfiguration(cmp.Or(a.options.JWKSURI, a.keysURL)); ok {
+		keys := routing.Document("application/jwk-set+json", a.auth.Accounts.KeySet())
 		r.Handle("/.well-known/openid-configuration", a.withAuthorization(routing.Document("application/json", config)))
-		r.Handle("/openid/v1/jwks", a.withAuthorization(routing.Document("application/jwk-set+json", a.auth.Accounts.KeySet())))
+		r.Handle("/openid/v1/jwks", a.withAuthorization(keys))
 	}
 	r.Handle("/metrics", a.withAuthorization(a.instruments.Metrics.Handler().ServeHTTP))
 	r.Handle("/openapi/v2", a.withAuthorization(a.serveSwagger))
@@ -931,7 +977,8 @@ func (a *api) routes() http.Handler {
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
 	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		a.instruments.Findings.Serve(w, r, findings.Rights{May: may(a.auth), MayAnything: a.auth.MayListAnything, Since: a.rd.past.TimeSince})
+		a.instruments.Findings.Serve(w, r, findings.Rights{May: a.rd.past.May, MayAnything: a.auth.MayListAnything,
+			Since: a.rd.past.TimeSince})
 	})
 	if a.fc != nil {
 		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
@@ -942,7 +989,8 @@ func (a *api) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, a.withAuthorization(a.fc.serveDump))
 		}
 	}
-	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral, At: a.moments().Named, Fail: a.fail}
+	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral,
+		At: a.moments().Named, Fail: a.fail}
 	r.Handle(request.PathBackup, a.withAuthorization(backups.ServeHTTP))
 	page := a.page()
 	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
@@ -972,7 +1020,8 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 // withPast serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
 // now.
 func (a *api) withPast(now http.Handler) http.Handler {
-	past := history.Past{Moments: a.moments(), Has: history.AnswerOf, Types: a.definitions.At, Show: a.serveAsOf, Fail: a.fail}
+	past := history.Past{Moments: a.moments(), Has: history.AnswerOf, Types: a.definitions.At, Show: a.serveAsOf,
+		Fail: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -994,33 +1043,32 @@ func (a *api) serveAsOf(w http.ResponseWriter, r *http.Request, types *scheme.Re
 		discovery.ServeVersion(gitVersion)(w, r)
 		return
 	}
-	then := a.at(types, rev)
-	switch asked := request.From(r.Context()).Info.Path; {
-	case asked == "/openapi/v2":
+	switch path := request.From(r.Context()).Info.Path; {
+	case path == "/openapi/v2":
 		discovery.ServeSwagger(types, nil, w, r)
-	case strings.HasPrefix(asked, "/openapi/"):
+	case strings.HasPrefix(path, "/openapi/"):
 		// The URLs contain the revision, so that clients may cache the documents for a year.
 		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r)
 	default:
-		then.serveAPI(w, r)
+		a.asOf(types, rev).serveAPI(w, r)
 	}
 }
 
-// at returns the API as of revision rev. The current authorization rules apply.
-func (a *api) at(types *scheme.Registry, rev int64) *readAPI {
+// asOf returns the API as of revision rev. The current authorization rules apply.
+func (a *api) asOf(types *scheme.Registry, rev int64) *readAPI {
 	return &readAPI{types: types, rd: a.rd.asOf(rev), auth: a.auth, deprecated: a.deprecated, log: a.log}
 }
 
 // history returns the handler of the change log. A user sees the changes of objects that he was
 // allowed to list.
 func (a *api) history() *history.Log {
-	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types, MayAnything: a.auth.MayListAnything,
-		Begun: returnWatchSeats, Fail: a.fail, Reach: a.rd.past,
+	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types,
+		MayAnything: a.auth.MayListAnything, Begun: returnWatchSeats, Fail: a.fail, Reach: a.rd.past,
 		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
 }
 
-// may returns a function that reports whether the current rules allow a request.
-func may(by *auth.Authenticator) func(u request.User, info request.Info) bool {
+// allows returns a function that reports whether the current rules allow a request.
+func allows(by *auth.Authenticator) func(request.User, request.Info) bool {
 	return func(u request.User, info request.Info) bool {
 		allowed, _ := by.Decide(u, info)
 		return allowed
@@ -1034,8 +1082,8 @@ func (a *api) mayGet(r *http.Request, path string) bool {
 
 // page returns the dashboard, which is served at /debug/ui/.
 func (a *api) page() *dashboard.Page {
-	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.watches, Version: gitVersion, Kept: a.options.Kept(),
-		Deprecations: func(most int) any { return a.usage.List(most) }}
+	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.watches, Version: gitVersion,
+		Kept: a.options.Kept(), Deprecations: func(most int) any { return a.usage.List(most) }}
 	if a.fc != nil {
 		p.Flows = a.fc.dispatcher
 	}
@@ -1085,7 +1133,7 @@ func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if res != nil && err == nil {
 		err = a.serveResource(w, r, rec, res)
 	}
-	a.end(w, r, err)
+	a.finish(w, r, err)
 }
 
 // serveResource handles a request for a known resource.
@@ -1143,8 +1191,9 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
 	labels := a.instruments.WatchLabels(&rec.Info)
 	options, _ := rec.Info.ListOptions() // invalid options are rejected later
-	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
-		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
+	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural,
+		Namespace: rec.Info.Namespace, LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector,
+		Base: res.KeyPrefix(""), Started: rec.Received}
 	a.watches.Begin(shown)
 	return watchHooks{
 		started: func() { returnWatchSeats(r.Context()) },
@@ -1155,7 +1204,8 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 }
 
 // serveSubresource handles a request for a subresource.
-func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request,
+	res *scheme.Resource) error {
 	info := &rec.Info
 	if info.Verb == "get" && !request.Connects(info.Subresource) {
 		return a.readAPI.serveSubresource(w, r, rec, res)
@@ -1187,17 +1237,19 @@ func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *requ
 
 // recordDeprecated records the use of a deprecated version.
 func (a *api) recordDeprecated(r *http.Request, rec *request.Request, res *scheme.Resource) {
-	labels, release := a.instruments.Labels(r, rec), deprecations.RemovedRelease(res.Deprecation)
-	a.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
-		Resource: res.Plural, Subresource: labels.Subresource, Removed: release, UseInstead: deprecations.Replacement(res.Deprecation)}, time.Now())
-	a.instruments.Metrics.DeprecatedUse(labels, release)
+	labels := a.instruments.Labels(r, rec)
+	use := deprecations.UseOf(rec, res)
+	use.Agent, use.Subresource = r.UserAgent(), labels.Subresource
+	a.usage.Record(use, time.Now())
+	a.instruments.Metrics.DeprecatedUse(labels, use.Removed)
 }
 
 // ---- The command line ----
 
 // program returns apilet's command line program.
 func program() *commandline.Program {
-	return &commandline.Program{Name: "apilet", About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
+	return &commandline.Program{Name: "apilet",
+		About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
 		Commands: func() []commandline.Command {
 			return (&config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}).commands()
 		}, Version: printVersion}
@@ -1206,13 +1258,10 @@ func program() *commandline.Program {
 // commands returns apilet's commands. Their flags write into c.
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(),
+			Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(logging.Console), []commandline.Command{
-		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder of assets for envtest, and print the shell line that selects it",
-			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
-				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
-			}}},
-			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
+		envtest.Command(&c.Base),
 	}, nodebootstrap.Commands(logging.Console), torture.Commands(), logcmd.Commands())
 }
 
@@ -1235,15 +1284,15 @@ func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 // printVersion prints the version of apilet, the format of its data files, and the Kubernetes
 // version of /version.
 func printVersion(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "%sdata file format %d\nKubernetes %s\n", commandline.ThisBuild().Lines("apilet"), store.Format, gitVersion)
+	_, err := fmt.Fprintf(out, "%sdata file format %d\nKubernetes %s\n", commandline.ThisBuild().Lines("apilet"),
+		store.Format, gitVersion)
 	return err
 }
 
-// ---- Flags. Most have the names, meanings and defaults of kube-apiserver ----
-
 // newConfig returns a default config and a FlagSet that writes into it.
 func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
-	c, f := &config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
+	c := &config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}
+	f := flag.NewFlagSet("apilet", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	for _, group := range c.Groups() {
 		group.Define(f)

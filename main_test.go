@@ -1384,7 +1384,7 @@ func (s *doorScene) checkThen(t *testing.T, u *tenant, k *knock, did outcome) {
 		return
 	}
 	before := s.st.Revision()
-	then := s.api.at(s.reg, before)
+	then := s.api.asOf(s.reg, before)
 	for _, way := range []struct {
 		doors http.Handler
 		root  string

@@ -1,18 +1,23 @@
 package main
 
-// This file opens the storage of the objects. The storage is the data file, or a replica of an etcd
-// cluster. This file also reads the keys that the data file contains, and elects the leader among
-// servers that share a cluster. Package internal/datafile maintains the file of a running server
-// (scrub, backups, metrics). Package internal/datafile/datacmd implements the commands for the file
-// of a stopped server. Package internal/store defines the format of the file and does not depend on
-// HTTP:
+// This file opens the storage of the objects: the data file, or a replica of an etcd cluster. It also
+// reads the keys in the data file, and elects the leader among servers that share a cluster. Package
+// internal/datafile maintains the file of a running server, and internal/datafile/datacmd implements
+// the commands for a stopped one. Package internal/store defines the format of the file and does not
+// depend on HTTP. The file has three buckets:
 //
-//	rev   revision (8 bytes)            one record per change: header, key, JSON       MVCC: records are never overwritten
-//	keys  resource, namespace, name     the newest revision of each key                LIST iterates over it and reads rev
-//	meta  name                          newest and compacted revision, secrets, format
+//	BUCKET  KEY                        VALUE                                   RULE
+//	rev     revision (8 bytes)         one record: header, key, JSON           records are never overwritten (MVCC)
+//	keys    resource, namespace, name  the newest revision of the key          LIST iterates over it and reads rev
+//	meta    name                       newest and compacted revision, secrets, format
 //
-// A LIST at an older revision reads the older records in rev for keys that have changed since.
-// Compaction deletes the records that no readable revision needs.
+// Each write adds a record with the next revision. For example, two writes of ConfigMap a and one of
+// b leave three records, and keys refers to the second and the third:
+//
+//	rev:  41 a {"v":1}   42 a {"v":2}   43 b {"v":1}        keys:  a → 42   b → 43
+//
+// A LIST at revision 41 reads record 41 for a, and omits b. Compaction at 43 deletes record 41,
+// because no readable revision needs it. A deletion also adds a record (a tombstone).
 
 import (
 	"context"
@@ -67,7 +72,8 @@ type storage struct {
 func (h *storage) readKeys() (err error) {
 	var ctx context.Context
 	ctx, h.stopKeys = context.WithCancel(context.Background())
-	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig, Reload: h.options.EncryptionReload, Log: h.log,
+	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig,
+		Reload: h.options.EncryptionReload, Log: h.log,
 		Changed: func() { h.cluster.KeysChanged() }})
 	return err
 }
@@ -92,8 +98,11 @@ func (h *storage) reachEtcd(ctx context.Context) (err error) {
 	if len(o.Servers) == 0 {
 		return nil
 	}
-	h.cluster, err = etcd.Open(ctx, etcd.Config{Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile,
-		Layout: etcd.NewLayout(o.Prefix, h.types), Encryption: h.keys, CompactionInterval: h.options.CompactionInterval, Log: h.log})
+	h.cluster, err = etcd.Open(ctx, etcd.Config{
+		Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile,
+		Layout: etcd.NewLayout(o.Prefix, h.types), Encryption: h.keys, Log: h.log,
+		CompactionInterval: h.options.CompactionInterval,
+	})
 	return err
 }
 
@@ -110,7 +119,8 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 
 // open opens the data file, or the replica of the cluster. close closes it.
 func (h *storage) open(ctx context.Context) (err error) {
-	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota, Clock: h.clock.Now,
+	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota,
+		Clock:   h.clock.Now,
 		Author:  registry.Author,
 		Outcome: h.troubles.TellWriting,
 		Fatal:   h.diskLost,
@@ -156,7 +166,8 @@ func (h *storage) backing() backing {
 	if h.cluster == nil {
 		return backing{check: h.st.File.Writable, seen: h.st.File.Writable, quota: h.st.WithinQuota}
 	}
-	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota, logged: []string{"quota", "etcd"}}
+	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota,
+		logged: []string{"quota", "etcd"}}
 }
 
 func (h *storage) clusterSeen() error {
@@ -166,8 +177,8 @@ func (h *storage) clusterSeen() error {
 	return nil
 }
 
-// keyChecks returns the check of the KMS plugins, if any are configured. /livez does not include it,
-// because a restart does not bring a plugin back.
+// keyChecks returns the check of the KMS plugins, if any are configured. /livez does not include
+// it, because a restart does not bring a plugin back.
 func (h *storage) keyChecks() []health.Check {
 	if !h.keys.HasHealth() {
 		return nil
@@ -178,7 +189,8 @@ func (h *storage) keyChecks() []health.Check {
 // diskLost ends the process after a disk error. After a failed sync the contents of the file are
 // unknown, so the process has to read them again.
 func (h *storage) diskLost(err error) {
-	h.log.Error().Err(err).Msg("disk error: exiting, since what is on the disk is uncertain. Restart apilet; if it happens again, replace the disk and restore a backup")
+	h.log.Error().Err(err).Msg("disk error: exiting, since what is on the disk is uncertain. Restart apilet; if " +
+		"it happens again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 
@@ -233,7 +245,8 @@ func (h *storage) logShortened(done store.Compaction) {
 	early := done.ForSpace && done.Deleted > 0 && h.upkeep.Yields
 	if early && !h.shortened {
 		h.log.Warn().Int64("compact-revision", done.Rev).Int("versions", done.Deleted).
-			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can no longer be read")
+			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can " +
+				"no longer be read")
 	}
 	h.shortened = done.ForSpace && (h.shortened || early)
 }

@@ -129,7 +129,8 @@ func cutRunes(s string, n int) string {
 	return s
 }
 
-var errBadWarning = errors.New("a warning is UTF-8 without control characters, its agent has no spaces, quotes or backslashes either, its code three digits")
+var errBadWarning = errors.New("a warning is UTF-8 without control characters, its agent has no spaces, quotes or " +
+	"backslashes either, its code three digits")
 
 // warningHeader returns the value of a header, such as `299 - "text"`. It escapes only quotes and
 // backslashes. Other runes are sent as UTF-8.
@@ -152,7 +153,8 @@ var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // A deprecatedVersions handles requests for deprecated API versions.
 type deprecatedVersions struct {
-	server [2]int                                                            // the version of Kubernetes that this server implements
+	// the version of Kubernetes that this server implements
+	server [2]int
 	denied bool                                                              // --deny-deprecated
 	used   func(r *http.Request, rec *request.Request, res *scheme.Resource) // records the use
 }

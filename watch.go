@@ -25,7 +25,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -42,7 +41,6 @@ import (
 	"apilet/internal/response"
 	"apilet/internal/scan"
 	"apilet/internal/scheme"
-	"apilet/internal/selector"
 	"apilet/internal/shares"
 	"apilet/internal/store"
 )
@@ -113,7 +111,8 @@ var errStreamEnd = errors.New("end of stream")
 
 // serve sends a stream of events. It returns errors before the first byte, and sends later ones as
 // an ERROR event.
-func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource, hooks watchHooks) error {
+func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource,
+	hooks watchHooks) error {
 	defer hooks.started()
 	if wt.stopping() {
 		return errShuttingDown()
@@ -124,7 +123,8 @@ func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *reque
 	}
 	if v.Media.Format == scheme.YAMLFormat {
 		return apierror.New(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
+			"only the following media types are accepted: application/json;stream=watch, "+
+				"application/vnd.kubernetes.protobuf;stream=watch")
 	}
 	if v.Media.As == "PartialObjectMetadataList" {
 		v.Media.As = "PartialObjectMetadata"
@@ -151,7 +151,8 @@ func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *reque
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second))
 	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
 	stalled.Stop()
-	s := &stream{wt: wt, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from,
+	s := &stream{wt: wt, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q,
+		resource: res.KeyPrefix(""), pos: from,
 		workspace: workspaces.Get().(*workspace)}
 	if s.fresh() {
 		// Read the revision before the client receives the head. The client expects events for its
@@ -168,7 +169,7 @@ func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *reque
 	if err := s.flush(); err != nil {
 		return nil
 	}
-	s.sub = wt.notifier.Subscribe(interest(res, &q.match))
+	s.sub = wt.notifier.Subscribe(notify.InterestOf(res, &q.match))
 	defer s.sub.Close()
 	hooks.opened(s.sub.At)
 	s.run(ctx)
@@ -183,30 +184,9 @@ func (wt *watchHandler) mayResume(ctx context.Context, res *scheme.Resource, q *
 	}
 	since, err := wt.past.OfRequest(ctx, res)
 	if err == nil && from+1 < since {
-		return errTooOld(res, from, since-1)
+		return response.WatchExpired(res, from, since-1)
 	}
 	return err
-}
-
-// errTooOld returns the 410 after which clients list again. oldest is the first revision from which
-// the client can watch. kube-apiserver has a second text for Events, because it serves them without
-// a watch cache.
-func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError {
-	if res.Custom == nil && res.Plural == "events" {
-		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
-	}
-	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldest))
-}
-
-// interest returns a filter for the events that may matter to a watch. If a selector requires one
-// value of a label or field, the filter includes it. It does not if the type has a conversion
-// webhook, because the filter applies to the stored objects.
-func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
-	in := notify.Interest{Resource: res.KeyPrefix(""), Span: m.Span}
-	if m.Span == m.Prefix && !res.Converts() {
-		in.Label, in.Field, in.Value = m.Demands()
-	}
-	return in
 }
 
 // stopping reports whether the server is shutting down.
@@ -219,8 +199,8 @@ func (wt *watchHandler) stopping() bool {
 	}
 }
 
-// errShuttingDown returns an error that makes client-go resume its watch after a moment. If the watch
-// started and then ended immediately, client-go would list again.
+// errShuttingDown returns an error that makes client-go resume its watch after a moment. If the
+// watch started and then ended immediately, client-go would list again.
 func errShuttingDown() error {
 	return apierrors.NewTooManyRequests("The apiserver is shutting down, please try again later.", 1)
 }
@@ -249,7 +229,7 @@ func (s *stream) run(ctx context.Context) {
 	// watch.
 	case errors.Is(err, crd.ErrNoSuchVersion):
 	case errors.Is(err, store.ErrCompacted):
-		s.sendError(errTooOld(s.v.Res, s.pos, s.oldest()))
+		s.sendError(response.WatchExpired(s.v.Res, s.pos, s.oldest()))
 	case errors.As(err, &status):
 		s.sendError(status)
 	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSealed):
@@ -471,8 +451,8 @@ func (s *stream) hold(ctx context.Context, n int) error {
 	return err
 }
 
-// releaseLarge releases the memory after large objects were sent. Frames that are still pending are not
-// large.
+// releaseLarge releases the memory after large objects were sent. Frames that are still pending are
+// not large.
 func (s *stream) releaseLarge() {
 	if cap(s.buf) > 2*watchBuffer {
 		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
@@ -568,8 +548,8 @@ func (s *stream) push() (err error) {
 	return nil
 }
 
-// releaseWorkspace returns the workspace to its pool. A sleeping watch then needs only its connection and its
-// goroutine.
+// releaseWorkspace returns the workspace to its pool. A sleeping watch then needs only its
+// connection and its goroutine.
 func (s *stream) releaseWorkspace() {
 	clear(s.events)
 	s.buf, s.events = s.buf[:0], s.events[:0]

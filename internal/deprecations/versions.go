@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
 
@@ -47,4 +48,11 @@ func Replacement(d *scheme.Deprecation) string {
 		return ""
 	}
 	return scheme.GroupVersionString(d.ReplacementGroup, d.ReplacementVersion) + " " + d.Replaced
+}
+
+// UseOf returns the use of the version of res by a request, without the user agent and the
+// subresource.
+func UseOf(rec *request.Request, res *scheme.Resource) Use {
+	return Use{User: rec.User.Name, Verb: rec.Info.Verb, Group: res.Group, Version: res.Version, Resource: res.Plural,
+		Removed: RemovedRelease(res.Deprecation), UseInstead: Replacement(res.Deprecation)}
 }

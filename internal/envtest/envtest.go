@@ -40,6 +40,7 @@ import (
 	"strings"
 	"syscall"
 
+	"apilet/internal/commandline"
 	"apilet/internal/drain"
 )
 
@@ -466,4 +467,14 @@ func RunAsAPIServer(called string, args []string, own *flag.FlagSet, version str
 		return 1
 	}
 	return run(append(args, BaseBeside(called)...), stdout, stderr)
+}
+
+// Command returns the command envtest-assets. Its flag writes into base.
+func Command(base *string) commandline.Command {
+	return commandline.Command{Name: "envtest-assets", Args: "DIR", Counts: []int{1},
+		What: "create a folder of assets for envtest, and print the shell line that selects it",
+		Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
+			f.StringVar(base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+		}}},
+		Run: func(call commandline.Call) error { return MakeAssets(call.Out, call.Args, *base) }}
 }

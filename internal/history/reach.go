@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/request"
@@ -93,4 +94,17 @@ func (p *Reach) TimeSince(u request.User, info request.Info) time.Time {
 		return p.Store.TimeOf(rev)
 	}
 	return time.Time{}
+}
+
+// Check returns a 404 if the request in ctx names an object that the user may not see as it was at
+// revision rev. If rev is 0, the request is about the present.
+func (p *Reach) Check(ctx context.Context, res *scheme.Resource, rev int64) error {
+	info := &request.From(ctx).Info
+	if rev == 0 || !info.Form.Named {
+		return nil
+	}
+	if hidden, err := p.Hides(ctx, res, rev); err != nil || !hidden {
+		return err
+	}
+	return apierrors.NewNotFound(res.GroupResource(), info.Name)
 }

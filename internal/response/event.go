@@ -4,6 +4,7 @@ package response
 
 import (
 	"encoding/json"
+	"fmt"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,6 +45,16 @@ func (v *View) AppendError(dst []byte, status *apierrors.StatusError) ([]byte, e
 		return dst, err
 	}
 	return append(append(append(dst, `{"type":"ERROR","object":`...), body...), "}\n"...), nil
+}
+
+// WatchExpired returns the 410 after which clients list again. oldest is the first revision from which
+// the client can watch. kube-apiserver has a second text for Events, because it serves them without
+// a watch cache.
+func WatchExpired(res *scheme.Resource, from, oldest int64) *apierrors.StatusError {
+	if res.Custom == nil && res.Plural == "events" {
+		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
+	}
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldest))
 }
 
 // Bookmark returns an object that contains only its resourceVersion and the annotations.
