@@ -1,9 +1,9 @@
 package main
 
 // This file connects the HTTP server with internal/flowcontrol. It follows KEP-1040; see
-// docs/flow-control.md for its sections. The middleware estimates the number of seats that a request
-// needs and waits until they are available. If the dispatcher rejects the request, the middleware
-// sends a 429. This file also serves the debug pages of the dispatcher.
+// docs/flow-control.md for its sections. The middleware estimates the number of seats that a
+// request needs and waits until they are available. If the dispatcher rejects the request, the
+// middleware sends a 429. This file also serves the debug pages of the dispatcher.
 //
 //	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: holds the seats ─▶ next
 //

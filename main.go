@@ -655,7 +655,8 @@ func (s *server) serve(context.Context) error {
 }
 
 // alive is the check for the watchdog. It requests /livez on the server's own port and waits for
-// the writer of the data file. It ignores problems that a restart does not fix, such as a full disk.
+// the writer of the data file. It ignores problems that a restart does not fix, such as a full
+// disk.
 func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil

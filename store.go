@@ -1,18 +1,18 @@
 package main
 
-// This file opens the storage of the objects: the data file, or a replica of an etcd cluster. It also
-// reads the keys in the data file, and elects the leader among servers that share a cluster. Package
-// internal/datafile maintains the file of a running server, and internal/datafile/datacmd implements
-// the commands for a stopped one. Package internal/store defines the format of the file and does not
-// depend on HTTP. The file has three buckets:
+// This file opens the storage of the objects: the data file, or a replica of an etcd cluster. It
+// also reads the keys in the data file, and elects the leader among servers that share a cluster.
+// Package internal/datafile maintains the file of a running server, and internal/datafile/datacmd
+// implements the commands for a stopped one. Package internal/store defines the format of the file
+// and does not depend on HTTP. The file has three buckets:
 //
 //	BUCKET  KEY                        VALUE                                   RULE
 //	rev     revision (8 bytes)         one record: header, key, JSON           records are never overwritten (MVCC)
 //	keys    resource, namespace, name  the newest revision of the key          LIST iterates over it and reads rev
 //	meta    name                       newest and compacted revision, secrets, format
 //
-// Each write adds a record with the next revision. For example, two writes of ConfigMap a and one of
-// b leave three records, and keys refers to the second and the third:
+// Each write adds a record with the next revision. For example, two writes of ConfigMap a and one
+// of b leave three records, and keys refers to the second and the third:
 //
 //	rev:  41 a {"v":1}   42 a {"v":2}   43 b {"v":1}        keys:  a → 42   b → 43
 //
