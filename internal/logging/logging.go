@@ -5,7 +5,7 @@
 //
 //	log := logging.New(os.Stderr, "console")
 //	defer logging.CaptureGlobal(log)()                   // Go's standard logger and klog
-//	srv := &http.Server{ErrorLog: logging.HTTPErrors(log, failedHandshakes.Inc)}
+//	srv := &http.Server{ErrorLog: logging.HTTPErrors(log, handshakes.Inc)}
 //
 // A line of another logger has the level warning.
 package logging

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestServerErrorsAreLimited: failed handshakes do not hide other errors, and neither kind floods the log.
-func TestServerErrorsAreLimited(t *testing.T) {
+// TestServerErrorsAreLoggedTenTimesAMinute: failed handshakes do not hide other errors, and neither kind floods the log.
+func TestServerErrorsAreLoggedTenTimesAMinute(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	counted := 0
@@ -40,8 +40,8 @@ func TestServerErrorsAreLimited(t *testing.T) {
 	}
 }
 
-// TestGlobalLogsAreLimited must not run in parallel, because the loggers are global.
-func TestGlobalLogsAreLimited(t *testing.T) {
+// TestOtherLogsAreLimited must not run in parallel, because the loggers are global.
+func TestOtherLogsAreLimited(t *testing.T) {
 	var out bytes.Buffer
 	restore := CaptureGlobal(New(&out, "json"))
 	klog.Warning("from Kubernetes")
